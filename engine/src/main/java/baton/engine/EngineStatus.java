@@ -7,7 +7,9 @@ import java.util.Optional;
  *
  * @param running requests that are being computed
  * @param waiting requests that are not being computed
+ * @param waitingToLoad waiting requests that are to load KV, and have no blocks for it yet
  * @param waitingForRemoteKv those of the waiting requests for which KV is being loaded
+ * @param waitingLoaded waiting requests that have loaded their KV
  * @param awaitingRelease requests that have ended while transfers still use their blocks, or a lease keeps them for a peer
  * @param totalBlocks blocks of the KV cache
  * @param usedBlocks blocks held by requests; cached blocks that no request holds are not counted
@@ -18,7 +20,9 @@ import java.util.Optional;
 public record EngineStatus(
         int running,
         int waiting,
+        int waitingToLoad,
         int waitingForRemoteKv,
+        int waitingLoaded,
         int awaitingRelease,
         int totalBlocks,
         int usedBlocks,
@@ -37,7 +41,9 @@ public record EngineStatus(
         this(
                 running,
                 waiting,
+                0,
                 waitingForRemoteKv,
+                0,
                 awaitingRelease,
                 totalBlocks,
                 usedBlocks,

@@ -7,6 +7,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
+import java.util.function.BooleanSupplier;
 
 /**
  * A point on a {@link Ticker}'s clock by which something has to be over; the parts of an operation share one. Immutable, for any thread.
@@ -103,6 +104,27 @@ public final class Deadline {
         // Less than a millisecond would be no wait at all, and the caller's loop would spin.
         TimeUnit.NANOSECONDS.timedWait(monitor, Math.max(1_000_000, remainingNanos()));
         return !isOver();
+    }
+
+    /**
+     * As {@link #awaitNotify}, until a condition that the monitor guards holds or this is over. An interrupt does not end it, and is set again after it.
+     *
+     * @return whether the condition holds
+     */
+    public boolean awaitUninterruptibly(Object monitor, BooleanSupplier condition) {
+        boolean interrupted = false;
+        boolean holds = condition.getAsBoolean();
+        for (boolean inTime = true; !holds && inTime; holds = condition.getAsBoolean()) {
+            try {
+                inTime = awaitNotify(monitor);
+            } catch (InterruptedException e) {
+                interrupted = true;
+            }
+        }
+        if (interrupted) {
+            Thread.currentThread().interrupt();
+        }
+        return holds;
     }
 
     /** @return whether the thread holds the lock now */

@@ -1,6 +1,7 @@
 package baton.kv;
 
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
@@ -57,6 +58,18 @@ public final class JsonFields {
         String message = e.getOriginalMessage();
         int start = message.indexOf(" (start marker");
         return start < 0 ? message : message.substring(0, start);
+    }
+
+    /** The same with the values of absent settings that have one; keys of objects in it stay as they are. */
+    public JsonFields withDefaults(Collection<Setting> settings) {
+        ObjectNode complete = node.deepCopy();
+        for (Setting setting : settings) {
+            boolean isInside = setting.name().contains(".") || setting.name().contains("[");
+            if (!isInside && value(setting.name()).isEmpty()) {
+                setting.value().ifPresent(value -> complete.set(setting.name(), value));
+            }
+        }
+        return new JsonFields(path, complete);
     }
 
     public Set<String> names() {

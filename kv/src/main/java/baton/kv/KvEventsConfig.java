@@ -2,6 +2,7 @@ package baton.kv;
 
 import java.util.List;
 import java.util.Optional;
+import java.util.Set;
 import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
@@ -39,8 +40,20 @@ public record KvEventsConfig(
     private static final String MAX_QUEUE_SIZE = "max_queue_size";
     private static final String TOPIC = "topic";
 
-    private static final List<String> FIELDS =
-            List.of(ENABLED, PUBLISHER, ENDPOINT, REPLAY_ENDPOINT, BUFFER_STEPS, HWM, MAX_QUEUE_SIZE, TOPIC);
+    /** All its fields. */
+    public static final List<Setting> FIELDS = List.of(
+            Setting.of(ENABLED, false, "Whether there are events."),
+            Setting.absent(
+                    PUBLISHER, "`zmq` if there are events, else `null`", "`zmq`, or `null`: they are not published."),
+            Setting.of(
+                    ENDPOINT,
+                    "tcp://*:5557",
+                    "With `*`, or an IPv6 address that has `::`, subscribers connect to it; any other host is connected to."),
+            Setting.absent(REPLAY_ENDPOINT, "none", "Where past messages can be asked for."),
+            Setting.of(BUFFER_STEPS, 10_000, "Past messages that are kept, at most 64 MiB of them."),
+            Setting.of(HWM, 100_000, "Messages that wait for a subscriber, at most 64 MiB of them; 0: bytes only."),
+            Setting.of(MAX_QUEUE_SIZE, 100_000, "Batches that wait to be published."),
+            Setting.of(TOPIC, "", "First frame of each message."));
 
     /** Where events go. */
     public enum Publisher {
@@ -91,24 +104,26 @@ public record KvEventsConfig(
      *
      * @throws ConfigException if a field is unknown, has the wrong type or a value that is not allowed
      */
-    public static KvEventsConfig fromJson(JsonFields json) {
-        for (String name : json.names()) {
-            if (!FIELDS.contains(name)) {
-                throw new ConfigException(json.field(name), "unknown field; known: " + String.join(", ", FIELDS));
+    public static KvEventsConfig fromJson(JsonFields given) {
+        Set<String> known = Setting.names(FIELDS);
+        for (String name : given.names()) {
+            if (!known.contains(name)) {
+                throw new ConfigException(given.field(name), "unknown field; known: " + String.join(", ", known));
             }
         }
-        boolean enabled = json.bool(ENABLED).orElse(false);
+        JsonFields json = given.withDefaults(FIELDS);
+        boolean enabled = json.bool(ENABLED).orElseThrow();
         return new KvEventsConfig(
                 enabled,
                 json.string(PUBLISHER)
                         .map(name -> Publisher.parse(json.field(PUBLISHER), name))
                         .orElse(enabled ? Publisher.ZMQ : Publisher.NULL),
-                ZeroMqEndpoint.parse(json.field(ENDPOINT), json.string(ENDPOINT).orElse("tcp://*:5557")),
+                ZeroMqEndpoint.parse(json.field(ENDPOINT), json.string(ENDPOINT).orElseThrow()),
                 json.string(REPLAY_ENDPOINT).map(text -> ZeroMqEndpoint.parse(json.field(REPLAY_ENDPOINT), text)),
-                json.integerAtLeast(BUFFER_STEPS, 0).orElse(10_000),
-                json.integerAtLeast(HWM, 0).orElse(100_000),
-                json.integerAtLeast(MAX_QUEUE_SIZE, 1).orElse(100_000),
-                json.string(TOPIC).orElse(""));
+                json.integerAtLeast(BUFFER_STEPS, 0).orElseThrow(),
+                json.integerAtLeast(HWM, 0).orElseThrow(),
+                json.integerAtLeast(MAX_QUEUE_SIZE, 1).orElseThrow(),
+                json.string(TOPIC).orElseThrow());
     }
 
     /** vLLM's JSON form, defaults written out; {@link #fromJson} gives an equal configuration. */

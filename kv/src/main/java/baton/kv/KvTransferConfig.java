@@ -68,20 +68,27 @@ public record KvTransferConfig(
     static final String PERMUTE_LOCAL_KV = "enable_permute_local_kv";
     static final String LOAD_FAILURE_POLICY = "kv_load_failure_policy";
 
-    private static final List<String> FIELDS = List.of(
-            CONNECTOR,
-            ENGINE_ID,
-            BUFFER_DEVICE,
-            BUFFER_SIZE,
-            ROLE,
-            RANK,
-            PARALLEL_SIZE,
-            IP,
-            PORT,
-            EXTRA,
-            MODULE_PATH,
-            PERMUTE_LOCAL_KV,
-            LOAD_FAILURE_POLICY);
+    /** All its fields, those of {@link #EXTRA} without. */
+    public static final List<Setting> FIELDS = List.of(
+            Setting.absent(CONNECTOR, "none", "The connector's name, or a class in `kv_connector_module_path`."),
+            Setting.absent(ENGINE_ID, "a random UUID", "Of the instance, among all that exchange KV caches."),
+            Setting.of(BUFFER_DEVICE, "cpu", "`cpu` or `cuda`; has no effect."),
+            Setting.of(BUFFER_SIZE, 1_000_000_000L, "Bytes of tensors that a two-sided connector keeps."),
+            Setting.absent(ROLE, "none", "`kv_producer`, `kv_consumer` or `kv_both`; needed with a connector."),
+            Setting.absent(RANK, "0 for the producer, 1 for the consumer", "Of `PyNcclConnector`: rank 0 listens."),
+            Setting.of(PARALLEL_SIZE, 1, "Instances that exchange KV caches; 2 with `PyNcclConnector`."),
+            Setting.of(IP, "127.0.0.1", "Where a two-sided connector or Mooncake's listens, and peers find it."),
+            Setting.of(PORT, 14579, "The first of a two-sided connector's ports."),
+            Setting.absent(EXTRA, "`{}`", "The connector's own settings, below."),
+            Setting.absent(MODULE_PATH, "none", "The Java package or the jar of a connector of your own."),
+            Setting.of(PERMUTE_LOCAL_KV, false, "Accepted; has no effect."),
+            Setting.of(
+                    LOAD_FAILURE_POLICY,
+                    LoadFailurePolicy.FAIL.configName(),
+                    "`fail`: if the KV cache cannot be loaded the request ends with an error; `recompute`: its prompt is computed"
+                            + " here."));
+
+    private static final List<String> NAMES = List.copyOf(Setting.names(FIELDS));
 
     /** @throws ConfigException if a field's value is out of range or fields contradict each other */
     public KvTransferConfig {
@@ -139,7 +146,7 @@ public record KvTransferConfig(
      */
     public static KvTransferConfig fromJson(JsonFields json) {
         for (String name : json.names()) {
-            if (!FIELDS.contains(name)) {
+            if (!NAMES.contains(name)) {
                 throw new ConfigException(json.field(name), "unknown field" + suggestion(name));
             }
         }
@@ -224,15 +231,15 @@ public record KvTransferConfig(
     }
 
     private static String suggestion(String name) {
-        String nearest = FIELDS.getFirst();
-        for (String field : FIELDS) {
+        String nearest = NAMES.getFirst();
+        for (String field : NAMES) {
             if (editDistance(name, field) < editDistance(name, nearest)) {
                 nearest = field;
             }
         }
         return editDistance(name, nearest) <= Math.max(2, name.length() / 2)
                 ? "; did you mean " + nearest + "?"
-                : "; known: " + String.join(", ", FIELDS);
+                : "; known: " + String.join(", ", NAMES);
     }
 
     /** Insertions, deletions and substitutions that turn {@code a} into {@code b} (Levenshtein). */

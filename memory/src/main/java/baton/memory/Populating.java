@@ -2,13 +2,18 @@ package baton.memory;
 
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.lang.foreign.MemorySegment;
+import java.util.concurrent.locks.LockSupport;
 
 /** Has the system fill the page table of a mapping, in the background and piece by piece, for as long as the mapping is there. */
 final class Populating {
     /** Less costs less than a thread. */
     private static final long LEAST_POPULATED = 1L << 20;
 
-    private static final long POPULATED_AT_ONCE = 16L << 20;
+    /** A piece. */
+    private static final long POPULATED_AT_ONCE = 2L << 20;
+
+    /** Between two pieces. */
+    private static final long PAUSE_NANOS = 1_000_000;
 
     private final MemorySegment mapping;
     private final long bytes;
@@ -33,11 +38,12 @@ final class Populating {
 
     private void run() {
         // The engine's and the connector's threads come first: a missing page costs them little, populating
-        // gigabytes costs a core.
-        Posix.lowerThreadPriority();
+        // gigabytes costs a core. Not by a low priority: the kernel locks the process's memory map for a piece, and a
+        // thread that is scheduled rarely, as other processes take all cores, would stop all threads that need the map.
         long done = 0;
         while (done < bytes && populate(done, Math.min(POPULATED_AT_ONCE, bytes - done))) {
             done += POPULATED_AT_ONCE;
+            LockSupport.parkNanos(PAUSE_NANOS);
         }
     }
 

@@ -61,9 +61,6 @@ public final class Posix {
     /** In place of a file descriptor, for anonymous memory. */
     public static final int NO_FILE = -1;
 
-    private static final int PRIO_PROCESS = 0;
-    private static final int THIS_THREAD = 0;
-    private static final int LOWEST_PRIORITY = 19;
     private static final long MAP_FAILED = -1;
     private static final int VERSION_BYTES = 64;
 
@@ -112,8 +109,6 @@ public final class Posix {
         private static final MethodHandle MPROTECT =
                 function("mprotect", FunctionDescriptor.of(INT, ADDRESS, LONG, INT), ERRNO);
         private static final MethodHandle MADVISE = function("madvise", FunctionDescriptor.of(INT, ADDRESS, LONG, INT));
-        private static final MethodHandle SETPRIORITY =
-                function("setpriority", FunctionDescriptor.of(INT, INT, INT, INT));
     }
 
     /** Looked up when the first of them is called. */
@@ -315,15 +310,6 @@ public final class Posix {
     public static boolean madvise(MemorySegment pages, long bytes, int advice) {
         try {
             return (int) Memory.MADVISE.invokeExact(pages, bytes, advice) == 0;
-        } catch (Throwable e) {
-            throw thrown(e);
-        }
-    }
-
-    /** Gives the calling thread the lowest priority. */
-    public static void lowerThreadPriority() {
-        try {
-            int _ = (int) Memory.SETPRIORITY.invokeExact(PRIO_PROCESS, THIS_THREAD, LOWEST_PRIORITY);
         } catch (Throwable e) {
             throw thrown(e);
         }

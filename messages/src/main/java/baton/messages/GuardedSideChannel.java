@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
+import java.util.function.Function;
 
 /**
  * A side channel that answers only peers that {@link PeerAccess} admits.
@@ -32,11 +33,23 @@ public final class GuardedSideChannel implements AutoCloseable {
      * @throws MessageException if the address cannot be had
      */
     public SideChannel.Listener listen(String host, int port, SideChannel.Handler handler) throws MessageException {
+        return receive(host, port, _ -> handler);
+    }
+
+    /**
+     * As {@link #listen}, with a handler for each connection.
+     *
+     * @param arrived makes it, of the numeric address that the connection comes from
+     * @throws MessageException if the address cannot be had
+     */
+    public SideChannel.Listener receive(String host, int port, Function<String, SideChannel.Handler> arrived)
+            throws MessageException {
         access.expectPeers();
         return channel.receive(host, port, from -> {
             if (!access.admits(from)) {
                 return new Refusal(from);
             }
+            SideChannel.Handler handler = arrived.apply(from.getHostAddress());
             return access.secret()
                     .<SideChannel.Handler>map(secret -> new Guard(secret, from, handler))
                     .orElseGet(() -> frames ->

@@ -2,15 +2,16 @@ package baton.messages;
 
 import baton.kv.InvalidFieldException;
 import java.io.IOException;
-import java.math.BigInteger;
 import java.nio.ByteBuffer;
 import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
 import java.util.HashSet;
 import java.util.Set;
+import org.msgpack.core.MessageFormat;
 import org.msgpack.core.MessagePack;
 import org.msgpack.core.MessagePackException;
 import org.msgpack.core.MessageUnpacker;
+import org.msgpack.value.ValueType;
 
 /**
  * Reads a msgpack message of a peer, value by value. A value of another type or range is an {@link InvalidFieldException} that names the
@@ -111,11 +112,25 @@ public final class MsgpackReader implements AutoCloseable {
 
     /** An unsigned number of 64 bits. */
     public long unsigned(String field) {
-        BigInteger value = unpack(field, "a whole number", unpacker::unpackBigInteger);
-        if (value.signum() < 0) {
+        // Only numbers of 2^63 and more have this format.
+        if (unpack(field, "a whole number", unpacker::getNextFormat) == MessageFormat.UINT64) {
+            return unpack(field, "a whole number", unpacker::unpackBigInteger).longValue();
+        }
+        long value = unpack(field, "a whole number", unpacker::unpackLong);
+        if (value < 0) {
             throw new InvalidFieldException(field, "is " + value + ", must be at least 0");
         }
-        return value.longValue();
+        return value;
+    }
+
+    /** The type of the value that is next. */
+    public ValueType type(String field) {
+        return unpack(field, "a value", unpacker::getNextFormat).getValueType();
+    }
+
+    /** Passes over a value of any type. */
+    public void skip(String field) {
+        skip(field, 0);
     }
 
     public long[] unsignedNumbers(String field) {

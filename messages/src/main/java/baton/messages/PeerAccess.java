@@ -4,6 +4,7 @@ import baton.kv.Bursts;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvTransferConfig;
+import baton.kv.Setting;
 import baton.kv.Ticker;
 import baton.kv.connector.Measurement;
 import java.net.InetAddress;
@@ -13,10 +14,7 @@ import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
-import java.util.Set;
 import java.util.concurrent.atomic.LongAdder;
-import java.util.stream.Collectors;
-import java.util.stream.Stream;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -84,10 +82,24 @@ public final class PeerAccess {
                 Ticker.system());
     }
 
-    /** The keys that are read here, and a connector's own. */
-    public static Set<String> withSettings(String... own) {
-        return Stream.concat(Stream.of(ALLOWED_PEERS, SECRET_FILE, UNAUTHENTICATED), Arrays.stream(own))
-                .collect(Collectors.toUnmodifiableSet());
+    /** A connector's own keys, and those that are read here. */
+    public static List<Setting> settings(Setting... own) {
+        return Setting.join(
+                List.of(own),
+                List.of(
+                        Setting.absent(
+                                ALLOWED_PEERS,
+                                "loopback, and the networks of the instance's own address",
+                                "Host names, addresses and networks (`\"10.0.0.0/16\"`): only these are connected to and, without a"
+                                        + " secret, only these are answered."),
+                        Setting.absent(
+                                SECRET_FILE,
+                                "none",
+                                "File with a secret, the same for all instances; `--kv-auth-secret-file` sets it."),
+                        Setting.of(
+                                UNAUTHENTICATED,
+                                false,
+                                "Allows a KV port that other hosts reach without a secret; `--kv-allow-unauthenticated` sets it.")));
     }
 
     /**

@@ -73,6 +73,11 @@ public interface PeerChannel extends AutoCloseable {
         /** The connection's remote address. */
         InetAddress address();
 
+        /** The same, numeric, for logs. */
+        default String host() {
+            return address().getHostAddress();
+        }
+
         /**
          * Answers the message that is being handled, at most once, on the handling thread.
          *

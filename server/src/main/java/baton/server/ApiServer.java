@@ -529,13 +529,15 @@ public final class ApiServer implements AutoCloseable {
         exchange.reply(200, PrometheusMetrics.CONTENT_TYPE, Buffer.buffer(metrics.scrape(engine.status())));
     }
 
-    /** The connector's address for routers that send prefill and decode requests at once; in the form of an answer's field. */
+    /** The connector's address for routers that send prefill and decode requests at once, as an answer has it, and its name. */
     private void kvTransferParams(HttpExchange exchange) {
         exchange.json(200, writer.json().document(out -> {
             out.writeStartObject();
             out.writeName("kv_transfer_params");
             engine.advertisedKvTransferParams()
                     .ifPresentOrElse(params -> out.writeTree(params.toJson()), out::writeNull);
+            out.writeName("kv_connector");
+            engine.config().kvTransfer().connector().ifPresentOrElse(out::writeString, out::writeNull);
             out.writeEndObject();
         }));
     }

@@ -59,7 +59,7 @@ public final class PrometheusMetrics implements EngineListener {
     /** Tokens in a step. */
     private static final double[] STEP_TOKENS = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 
-    private static final double[] PREEMPTIONS = {0, 1, 2, 5, 10, 20};
+    private static final double[] PREEMPTIONS = {1, 2, 3, 4, 5, 10, 20};
 
     private static final double[] SEQUENCES = {1, 2, 5, 10, 20};
     /** For connectors' durations; finer than vLLM's buckets, which begin at 5 ms. */
@@ -127,6 +127,12 @@ public final class PrometheusMetrics implements EngineListener {
     private final DistributionDataPoint stepTokens;
     private final DistributionDataPoint sequences;
     private final DistributionDataPoint preemptionsOfRequests;
+
+    /** Present once it is known that the engine loads KV from elsewhere. */
+    private volatile Optional<Fetches> fetches = Optional.empty();
+
+    /** Waiting requests by what has become of the load of their KV. */
+    private record Fetches(GaugeDataPoint toStart, GaugeDataPoint inProgress, GaugeDataPoint completed) {}
 
     /** Present once the engine's limits are known. */
     private volatile Optional<Lengths> lengths = Optional.empty();
@@ -274,6 +280,18 @@ public final class PrometheusMetrics implements EngineListener {
                 .map(KvConnector::source)
                 .orElse(CacheSource.EXTERNAL_UNSPECIFIED);
         cachedElsewhere = cachedBySource.labelValues(valuesWith(source.label()));
+        if (config.kvTransfer().isConsumer()) {
+            Gauge byStage = Gauge.builder()
+                    .name("vllm:num_requests_kv_fetch_by_stage")
+                    .help("Waiting requests that load their KV from elsewhere, by how far that is")
+                    .labelNames(with("stage"))
+                    .withoutExemplars()
+                    .register(registry);
+            fetches = Optional.of(new Fetches(
+                    byStage.labelValues(valuesWith("waiting_to_start")),
+                    byStage.labelValues(valuesWith("in_progress")),
+                    byStage.labelValues(valuesWith("completed_waiting"))));
+        }
         double[] buckets = oneTwoFive(maxModelLen);
         lengths = Optional.of(new Lengths(
                 histogram("vllm:request_prompt_tokens", "Prompt tokens of requests", buckets),
@@ -317,6 +335,11 @@ public final class PrometheusMetrics implements EngineListener {
         waiting.set(now.waiting());
         waitingDeferred.set(now.waitingForRemoteKv());
         waitingForCapacity.set(now.waiting() - now.waitingForRemoteKv());
+        fetches.ifPresent(stages -> {
+            stages.toStart().set(now.waitingToLoad());
+            stages.inProgress().set(now.waitingForRemoteKv());
+            stages.completed().set(now.waitingLoaded());
+        });
         cacheUsage.set(now.totalBlocks() == 0 ? 0 : (double) now.usedBlocks() / now.totalBlocks());
         blocksUsed.set(now.usedBlocks());
         blocksTotal.set(now.totalBlocks());

@@ -75,11 +75,13 @@ class EndpointsTest {
 
     @Test
     void kvTransferParamsEndpointNamesTheConnector() throws Exception {
-        assertThat(fixture.get("/kv_transfer_params").body()).isEqualTo("{\"kv_transfer_params\":null}");
+        assertThat(fixture.get("/kv_transfer_params").body())
+                .isEqualTo("{\"kv_transfer_params\":null,\"kv_connector\":null}");
         fixture.engine.tellsAhead(JsonFields.parse("kv_transfer_params", "{\"remote_port\":5600,\"tp_size\":2}"));
         HttpResponse<String> told = fixture.get("/kv_transfer_params");
         assertThat(told.headers().firstValue("Content-Type")).contains("application/json");
-        assertThat(told.body()).isEqualTo("{\"kv_transfer_params\":{\"remote_port\":5600,\"tp_size\":2}}");
+        assertThat(told.body())
+                .isEqualTo("{\"kv_transfer_params\":{\"remote_port\":5600,\"tp_size\":2},\"kv_connector\":null}");
         assertThat(fixture.post("/kv_transfer_params", "{}").statusCode()).isEqualTo(405);
     }
 

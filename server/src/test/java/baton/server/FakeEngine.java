@@ -202,7 +202,7 @@ final class FakeEngine implements Engine {
 
     @Override
     public EngineStatus status() {
-        return new EngineStatus(live.size(), 2, 1, 0, 64, 16, false, failure, blocking);
+        return new EngineStatus(live.size(), 2, 0, 1, 0, 0, 64, 16, false, failure, blocking);
     }
 
     @Override

@@ -10,6 +10,8 @@ import baton.engine.EngineStatus;
 import baton.engine.FinishReason;
 import baton.engine.RequestTimes;
 import baton.kv.DType;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.Measurement.Kind;
 import java.nio.charset.StandardCharsets;
@@ -96,6 +98,25 @@ class PrometheusMetricsTest {
     }
 
     @Test
+    void waitingRequestsAreCountedByTheStageOfTheirLoad() {
+        EngineStatus status = new EngineStatus(3, 9, 4, 2, 1, 0, 200, 50, false, Optional.empty(), Optional.empty());
+        metrics.onStart(CONFIG, 64, DType.BF16, 200);
+        assertThat(lines(metrics, status)).noneMatch(line -> line.startsWith("vllm:num_requests_kv_fetch_by_stage"));
+        PrometheusMetrics consumer = new PrometheusMetrics("m");
+        EngineConfig decode = EngineConfig.of(Path.of("m"))
+                .kvTransfer(KvTransferConfig.builder("Consumer", KvRole.CONSUMER)
+                        .modulePath("elsewhere")
+                        .build())
+                .build();
+        consumer.onStart(decode, 64, DType.BF16, 200);
+        assertThat(lines(consumer, status))
+                .contains(
+                        "vllm:num_requests_kv_fetch_by_stage{" + LABELS + ",stage=\"waiting_to_start\"} 4.0",
+                        "vllm:num_requests_kv_fetch_by_stage{" + LABELS + ",stage=\"in_progress\"} 2.0",
+                        "vllm:num_requests_kv_fetch_by_stage{" + LABELS + ",stage=\"completed_waiting\"} 1.0");
+    }
+
+    @Test
     void histogramBucketsOfTokensEndAtTheModelsLength() {
         assertThat(PrometheusMetrics.oneTwoFive(100)).containsExactly(1, 2, 5, 10, 20, 50, 100);
         assertThat(PrometheusMetrics.oneTwoFive(99)).containsExactly(1, 2, 5, 10, 20, 50);
@@ -145,7 +166,11 @@ class PrometheusMetricsTest {
     }
 
     private List<String> lines() {
-        return new String(metrics.scrape(STATUS), StandardCharsets.UTF_8)
+        return lines(metrics, STATUS);
+    }
+
+    private static List<String> lines(PrometheusMetrics metrics, EngineStatus status) {
+        return new String(metrics.scrape(status), StandardCharsets.UTF_8)
                 .lines()
                 .toList();
     }

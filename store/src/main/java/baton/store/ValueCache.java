@@ -2,7 +2,9 @@ package baton.store;
 
 import baton.kv.BlockHash;
 import java.lang.foreign.MemorySegment;
+import java.nio.file.Path;
 import java.util.List;
+import java.util.Optional;
 
 /**
  * A store in memory that other stores can read into and write from: a value lies in a slot, one contiguous range of {@link #memory}. A slot
@@ -16,6 +18,11 @@ public interface ValueCache extends BlockStore {
 
     /** All slots. */
     MemorySegment memory();
+
+    /** The file by which other processes of this host can map {@link #memory}, where there is one. */
+    default Optional<Path> file() {
+        return Optional.empty();
+    }
 
     /** Where a slot begins in {@link #memory}. */
     long offset(int slot);

@@ -1,9 +1,12 @@
 package baton.connectors.bykey;
 
 import baton.kv.BlockHash;
+import baton.kv.JsonFields;
 import baton.kv.connector.KvRequest;
+import baton.kv.connector.SchedulerConnector.RequestEnd;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 
 /** What a request's chunks are called in the store, and which requests use it. Called on the scheduler's thread. */
 public interface ChunkKeys {
@@ -32,8 +35,18 @@ public interface ChunkKeys {
         return 1;
     }
 
-    /** The request has ended: nothing more is asked about it. */
-    default void forget(KvRequest request) {}
+    /**
+     * The request has ended: nothing more is asked about it.
+     *
+     * @param end how
+     * @return {@code kv_transfer_params} for a request that goes on elsewhere
+     */
+    default Optional<JsonFields> forget(KvRequest request, RequestEnd end) {
+        return Optional.empty();
+    }
+
+    /** The request has ended, and all saves of its chunks too. Follows {@link #forget}. */
+    default void saved(String requestId) {}
 
     /** By the engine's block hashes: a chunk's key is the hash of its last block. */
     static ChunkKeys blockHashes(int blocksPerChunk) {

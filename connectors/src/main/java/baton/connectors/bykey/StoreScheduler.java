@@ -334,6 +334,7 @@ public final class StoreScheduler implements SchedulerConnector {
             savesOf.remove(save.requestId());
             if (awaitingSaves.remove(save.requestId())) {
                 released.add(save.requestId());
+                keys.saved(save.requestId());
             }
         }
     }
@@ -345,12 +346,14 @@ public final class StoreScheduler implements SchedulerConnector {
         if (state != null) {
             giveBack(state);
         }
-        keys.forget(request);
-        if (savesOf.containsKey(request.id())) {
+        Optional<JsonFields> params = keys.forget(request, end);
+        boolean isSaving = savesOf.containsKey(request.id());
+        if (isSaving) {
             awaitingSaves.add(request.id());
-            return new Release(true, Optional.empty());
+        } else {
+            keys.saved(request.id());
         }
-        return Release.NOW;
+        return new Release(isSaving, params);
     }
 
     @Override

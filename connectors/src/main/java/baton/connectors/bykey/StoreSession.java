@@ -274,21 +274,10 @@ public final class StoreSession {
                 }
             });
         }
-        boolean interrupted = false;
         synchronized (quiet) {
-            while (!tasks.stream().allMatch(StoreTask::isQuiet)) {
-                try {
-                    if (!deadline.awaitNotify(quiet)) {
-                        throw new IllegalStateException(
-                                what + " still use the pool after " + CLOSE_TIMEOUT.toSeconds() + " s");
-                    }
-                } catch (InterruptedException e) {
-                    interrupted = true;
-                }
+            if (!deadline.awaitUninterruptibly(quiet, () -> tasks.stream().allMatch(StoreTask::isQuiet))) {
+                throw new IllegalStateException(what + " still use the pool after " + CLOSE_TIMEOUT.toSeconds() + " s");
             }
-        }
-        if (interrupted) {
-            Thread.currentThread().interrupt();
         }
     }
 

@@ -2,6 +2,7 @@ package baton.connectors.lmcache;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.Setting;
 import java.io.File;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -10,6 +11,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.stream.Collectors;
 import tools.jackson.core.JacksonException;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
@@ -45,9 +47,7 @@ final class LmCacheConfig {
             "enable_controller",
             "enable_async_loading",
             "enable_kv_events",
-            "enable_pd",
             "enable_nixl",
-            "enable_xpyd",
             "internal_api_server_enabled",
             "enable_scheduler_bypass_lookup",
             "enable_lazy_memory_allocator",
@@ -58,25 +58,34 @@ final class LmCacheConfig {
             "use_gds",
             "use_gpu_connector_v3");
 
-    private final Map<String, Setting> settings = new LinkedHashMap<>();
+    /** LMCache's former names. */
+    private static final Map<String, String> ALIASES = Map.of(
+            "enable_xpyd", "enable_pd",
+            "nixl_role", "pd_role",
+            "nixl_peer_host", "pd_peer_host",
+            "nixl_peer_init_port", "pd_peer_init_port",
+            "nixl_peer_alloc_port", "pd_peer_alloc_port",
+            "nixl_proxy_host", "pd_proxy_host",
+            "nixl_proxy_port", "pd_proxy_port",
+            "nixl_buffer_size", "pd_buffer_size");
+
+    private final Map<String, Given> settings = new LinkedHashMap<>();
 
     /**
      * A value and where it is set.
      *
      * @param field for errors
      */
-    private record Setting(String field, JsonNode value) {}
+    private record Given(String field, JsonNode value) {}
 
     private LmCacheConfig() {}
 
     /**
      * @param extra {@code kv_connector_extra_config}
      * @param known keys that mean something
-     * @param known own in {@code extra_config}
      * @throws ConfigException if the file cannot be read, or a key is not known
      */
-    static LmCacheConfig of(
-            JsonFields extra, Map<String, String> environment, Set<String> known, Set<String> knownExtra) {
+    static LmCacheConfig of(JsonFields extra, Map<String, String> environment, List<Setting> known) {
         LmCacheConfig config = new LmCacheConfig();
         Optional.ofNullable(environment.get(FILE))
                 .filter(name -> !name.isBlank())
@@ -91,11 +100,13 @@ final class LmCacheConfig {
             for (String name : own.propertyNames()) {
                 if (name.startsWith(PREFIX) == prefixed) {
                     String key = prefixed ? name.substring(PREFIX.length()) : name;
-                    config.add(key, new Setting(extra.field(name), own.get(name)));
+                    config.add(key, new Given(extra.field(name), own.get(name)));
                 }
             }
         }
-        config.requireKnown(known, knownExtra);
+        config.requireKnown(known);
+        known.forEach(setting -> setting.value()
+                .ifPresent(value -> config.settings.putIfAbsent(setting.name(), new Given(setting.name(), value))));
         return config;
     }
 
@@ -108,7 +119,7 @@ final class LmCacheConfig {
         }
         if (read instanceof ObjectNode object) {
             for (String key : object.propertyNames()) {
-                add(key, new Setting(name + ": " + key, object.get(key)));
+                add(key, new Given(name + ": " + key, object.get(key)));
             }
         } else if (!read.isMissingNode() && !read.isNull()) {
             throw new ConfigException(FILE, "is " + name + ", which is not a map of keys to values");
@@ -128,22 +139,23 @@ final class LmCacheConfig {
                 throw new ConfigException(variable, "is not valid JSON: " + e.getOriginalMessage(), e);
             }
         }
-        add(key, new Setting(variable, value));
+        add(key, new Given(variable, value));
     }
 
-    private void add(String key, Setting setting) {
+    private void add(String key, Given setting) {
         if (!key.equals(EXTRA)) {
             put(key, setting);
         } else if (setting.value instanceof ObjectNode object) {
             for (String name : object.propertyNames()) {
-                put(EXTRA + "." + name, new Setting(setting.field + "." + name, object.get(name)));
+                put(EXTRA + "." + name, new Given(setting.field + "." + name, object.get(name)));
             }
         } else if (!setting.value.isNull()) {
             throw new ConfigException(setting.field, "is " + setting.value + ", must be a map");
         }
     }
 
-    private void put(String key, Setting setting) {
+    private void put(String name, Given setting) {
+        String key = ALIASES.getOrDefault(name, name);
         if (setting.value.isNull()) {
             settings.remove(key);
         } else {
@@ -151,9 +163,8 @@ final class LmCacheConfig {
         }
     }
 
-    private void requireKnown(Set<String> known, Set<String> knownExtra) {
-        Set<String> all = new TreeSet<>(known);
-        knownExtra.forEach(name -> all.add(EXTRA + "." + name));
+    private void requireKnown(List<Setting> known) {
+        Set<String> all = known.stream().map(Setting::name).collect(Collectors.toCollection(TreeSet::new));
         settings.forEach((key, setting) -> {
             if (ONLY_OFF.contains(key)) {
                 if (bool(key).orElse(false)) {
@@ -170,7 +181,7 @@ final class LmCacheConfig {
 
     /** Where a key is set, for errors; the key itself if it is not. */
     String field(String key) {
-        return Optional.ofNullable(settings.get(key)).map(Setting::field).orElse(key);
+        return Optional.ofNullable(settings.get(key)).map(Given::field).orElse(key);
     }
 
     /** One field, named as where it is set. */
@@ -191,18 +202,45 @@ final class LmCacheConfig {
     }
 
     /** @throws ConfigException if it is not a number from {@code min} to {@code max} */
-    double number(String key, double ifAbsent, double min, double max) {
-        double value = fields(key).flatMap(fields -> fields.number(field(key))).orElse(ifAbsent);
+    double number(String key, double min, double max) {
+        double value = fields(key).flatMap(fields -> fields.number(field(key))).orElseThrow();
         if (!(value >= min && value <= max)) {
             throw new ConfigException(field(key), "is " + value + ", must be at least " + min + " and at most " + max);
         }
         return value;
     }
 
+    boolean has(String key) {
+        return settings.containsKey(key);
+    }
+
+    /** A whole number. */
+    Optional<Long> integer(String key) {
+        return fields(key).flatMap(fields -> fields.integer(field(key)));
+    }
+
+    /**
+     * The first of a list of ports, which a variable has with commas between them.
+     *
+     * @throws ConfigException if it is none
+     */
+    Optional<Integer> firstPort(String key) {
+        return Optional.ofNullable(settings.get(key)).map(setting -> {
+            JsonNode value = setting.value.isArray() ? setting.value.path(0) : setting.value;
+            String first = value.isString() || value.isIntegralNumber()
+                    ? value.asString().split(",", 2)[0].strip()
+                    : "";
+            if (!first.matches("[0-9]{1,5}") || Integer.parseInt(first) > 65_535) {
+                throw new ConfigException(setting.field, "is " + setting.value + ", must be ports from 0 to 65535");
+            }
+            return Integer.parseInt(first);
+        });
+    }
+
     /** As LMCache reads variables, {@code 1} and {@code 0} count too. */
     Optional<Boolean> bool(String key) {
         Optional<String> text = Optional.ofNullable(settings.get(key))
-                .map(Setting::value)
+                .map(Given::value)
                 .filter(value -> value.isString() || value.isIntegralNumber())
                 .map(JsonNode::asString);
         if (text.isPresent() && List.of("0", "1").contains(text.get())) {

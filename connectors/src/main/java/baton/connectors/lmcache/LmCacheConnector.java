@@ -1,11 +1,22 @@
 package baton.connectors.lmcache;
 
+import baton.connectors.ConnectorRuntime;
+import baton.connectors.SystemRuntime;
+import baton.connectors.bykey.ChunkKeys;
 import baton.connectors.bykey.StoreScheduler;
 import baton.connectors.bykey.StoreSession;
 import baton.connectors.bykey.StoreWorker;
+import baton.connectors.lmcache.pd.PdPool;
+import baton.connectors.lmcache.pd.PdReceiver;
+import baton.connectors.lmcache.pd.PdSender;
+import baton.connectors.lmcache.pd.PdSettings;
+import baton.connectors.lmcache.pd.ReceiverKeys;
+import baton.connectors.lmcache.pd.SenderKeys;
 import baton.kv.ChunkHashing;
 import baton.kv.ConfigException;
 import baton.kv.KvTransferConfig;
+import baton.kv.ListenAddress;
+import baton.kv.Setting;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
@@ -17,6 +28,8 @@ import baton.store.ValueCache;
 import baton.store.lmcache.CacheEngineKeys;
 import baton.store.tiered.Tier;
 import baton.store.tiered.TieredStore;
+import baton.transfer.TransferAgent;
+import baton.transfer.TransferException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -26,18 +39,20 @@ import java.util.Set;
 
 /**
  * Shares KV cache with LMCache: vLLM's {@code LMCacheConnectorV1}, configured as LMCache is ({@link LmCacheSettings}). Chunks are in host memory
- * in Baton's layout; what is at {@code remote_url} has LMCache's keys and bytes.
+ * in Baton's layout; what is at {@code remote_url} has LMCache's keys and bytes. With {@code enable_pd} a prefill instance's blocks go to the
+ * decode instance that the keys name.
  */
 public final class LmCacheConnector implements KvConnector {
     private static final Duration CASCADE_TIMEOUT = Duration.ofSeconds(30);
 
     private final LmCacheStores stores;
+    private final ConnectorRuntime runtime;
     private final Map<String, String> environment;
 
     /** Shared by all sides of the engine. Guarded by the monitor. */
     private Optional<Opened> opened = Optional.empty();
 
-    private record Opened(StoreSession session, CacheEngineKeys names, LmCacheSettings settings) {}
+    private record Opened(StoreSession session, ChunkKeys keys) {}
 
     /** On this machine. */
     public LmCacheConnector() {
@@ -50,7 +65,13 @@ public final class LmCacheConnector implements KvConnector {
      * @param environment variables that LMCache reads
      */
     public LmCacheConnector(LmCacheStores stores, Map<String, String> environment) {
+        this(stores, new SystemRuntime(), environment);
+    }
+
+    /** With another runtime's messages, threads and transfer agents. */
+    LmCacheConnector(LmCacheStores stores, ConnectorRuntime runtime, Map<String, String> environment) {
         this.stores = stores;
+        this.runtime = runtime;
         this.environment = Map.copyOf(environment);
     }
 
@@ -65,19 +86,29 @@ public final class LmCacheConnector implements KvConnector {
     }
 
     @Override
+    public List<Setting> settings() {
+        return LmCacheSettings.SETTINGS;
+    }
+
+    /** Keys may have a prefix, and unknown ones are refused by {@link #check}. */
+    @Override
+    public Optional<Set<String>> settingNames() {
+        return Optional.empty();
+    }
+
+    @Override
     public void check(KvTransferConfig config, int ranks) {
-        LmCacheSettings.of(config, environment);
+        LmCacheSettings.of(config, environment).pd().ifPresent(pd -> {
+            if (pd.role() == PdSettings.Role.RECEIVER) {
+                ListenAddress.require("pd_peer_host", pd.host(), "pd_peer_init_port", pd.port());
+            }
+        });
     }
 
     @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
         Opened shared = open(context);
-        LmCacheSettings settings = shared.settings;
-        return new StoreScheduler(
-                context,
-                shared.session,
-                new TokenChunkKeys(
-                        settings.chunkSize(), settings.hashes().open(environment), shared.names, settings.use()));
+        return new StoreScheduler(context, shared.session, shared.keys);
     }
 
     @Override
@@ -88,15 +119,74 @@ public final class LmCacheConnector implements KvConnector {
     private synchronized Opened open(ConnectorContext context) {
         if (opened.isEmpty()) {
             LmCacheSettings settings = LmCacheSettings.of(context.config(), environment);
-            ChunkHashing hashing = settings.hashes().open(environment);
-            CacheEngineKeys names = new CacheEngineKeys(
-                    settings.modelName(context),
-                    context.tensorParallelSize() * context.pipelineParallelSize(),
-                    context.modelLayout().dtype(),
-                    hashing.isSigned());
-            opened = Optional.of(new Opened(session(context, settings, names), names, settings));
+            opened = Optional.of(settings.pd()
+                    .map(pd -> openPd(context, settings, pd))
+                    .orElseGet(() -> openStores(context, settings)));
         }
         return opened.get();
+    }
+
+    private Opened openStores(ConnectorContext context, LmCacheSettings settings) {
+        ChunkHashing hashing = settings.hashes().open(environment);
+        CacheEngineKeys names = new CacheEngineKeys(
+                settings.modelName(context),
+                context.tensorParallelSize() * context.pipelineParallelSize(),
+                context.modelLayout().dtype(),
+                hashing.isSigned());
+        return new Opened(
+                session(context, settings, names),
+                new TokenChunkKeys(settings.chunkSize(), settings.hashes().open(environment), names, settings.use()));
+    }
+
+    /** A buffer of single blocks, of which LMCache's chunks are more: its other end is another instance of Baton. */
+    private Opened openPd(ConnectorContext context, LmCacheSettings settings, PdSettings pd) {
+        StoreFormat format = new StoreFormat(context.model(), context.modelLayout(), 1, 0, 0);
+        ValueCache memory;
+        try {
+            memory = stores.memory(format, pd.bufferBytes(), context.ticker());
+        } catch (IllegalArgumentException | IllegalStateException e) {
+            throw new ConfigException(PdConfig.BYTES, "cannot be used: " + e.getMessage(), e);
+        }
+        try {
+            PdConfig.requireRoom(settings.config(), (long) memory.slots() * format.tokens());
+            TransferAgent agent = runtime.transferAgent(context.config().extra(), pd.host(), pd.access());
+            try {
+                PdPool pool = PdPool.of(memory, agent);
+                return switch (pd.role()) {
+                    case SENDER -> {
+                        PdSender sender = new PdSender(pd, pool, runtime, context.ticker());
+                        yield new Opened(pdSession(context, memory, sender, settings), new SenderKeys(pd, sender));
+                    }
+                    case RECEIVER -> {
+                        PdReceiver receiver = new PdReceiver(pd, pool, runtime, context.ticker());
+                        yield new Opened(
+                                pdSession(context, memory, receiver, settings), new ReceiverKeys(pd, receiver));
+                    }
+                };
+            } catch (TransferException e) {
+                agent.close();
+                throw new ConfigException(PdConfig.BYTES, "the buffer cannot be registered: " + e.getMessage(), e);
+            } catch (RuntimeException e) {
+                agent.close();
+                throw e;
+            }
+        } catch (RuntimeException e) {
+            memory.close();
+            throw e;
+        }
+    }
+
+    private static StoreSession pdSession(
+            ConnectorContext context, ValueCache memory, BlockStore other, LmCacheSettings settings) {
+        Duration wait = settings.policy().acquire();
+        return new StoreSession(
+                context,
+                new TieredStore(
+                        memory,
+                        List.of(new Tier(other, Optional.empty(), false)),
+                        new TieredStore.Timeouts(wait, CASCADE_TIMEOUT),
+                        context.ticker()),
+                settings.policy());
     }
 
     private StoreSession session(ConnectorContext context, LmCacheSettings settings, CacheEngineKeys names) {

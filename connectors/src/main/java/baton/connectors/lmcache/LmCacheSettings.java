@@ -1,10 +1,12 @@
 package baton.connectors.lmcache;
 
 import baton.connectors.bykey.StorePolicy;
+import baton.connectors.lmcache.pd.PdSettings;
 import baton.kv.ChunkHashing;
 import baton.kv.ConfigException;
 import baton.kv.HashAlgorithm;
 import baton.kv.KvTransferConfig;
+import baton.kv.Setting;
 import baton.kv.connector.ConnectorContext;
 import baton.store.StoreFormat;
 import baton.store.file.FileStoreSettings;
@@ -20,7 +22,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalLong;
-import java.util.Set;
 
 /**
  * The connector's settings, by LMCache's keys ({@link LmCacheConfig}); those with {@code baton_} are Baton's.
@@ -33,6 +34,7 @@ import java.util.Set;
  * @param policy {@code save_decode_cache}, {@code blocking_timeout_secs}
  * @param lookupTimeout {@code lookup_timeout_ms}
  * @param model {@code baton_model_name}: the model in keys; without it, the model's own name
+ * @param pd {@code enable_pd} and what belongs to it: then there are no chunks, and no store but the buffer
  */
 record LmCacheSettings(
         LmCacheConfig config,
@@ -44,7 +46,8 @@ record LmCacheSettings(
         TokenChunkKeys.Use use,
         StorePolicy policy,
         Duration lookupTimeout,
-        Optional<String> model) {
+        Optional<String> model,
+        Optional<PdSettings> pd) {
     static final String FORCE_SKIP_SAVE = "LMCACHE_FORCE_SKIP_SAVE";
     private static final String CHUNK_SIZE = "chunk_size";
     private static final String LOCAL_CPU = "local_cpu";
@@ -60,29 +63,40 @@ record LmCacheSettings(
     private static final String LOOKUP = "lookup_timeout_ms";
     private static final String MIN_RETRIEVE = "min_retrieve_tokens";
     private static final String POLICY = "cache_policy";
-    private static final String CHUNK_META = "save_chunk_meta";
+    private static final String CHUNK_META = "extra_config.save_chunk_meta";
     private static final String MODEL = "baton_model_name";
     private static final String TOKEN_FILE = "baton_token_file";
     private static final String CA_CERTIFICATES = "baton_ca_certificates";
 
-    private static final Set<String> KEYS = Set.of(
-            CHUNK_SIZE,
-            LOCAL_CPU,
-            MEMORY,
-            DISK,
-            DISK_BYTES,
-            REMOTE,
-            SERDE,
-            SAVE_DECODE,
-            SAVE_UNFULL,
-            HASH,
-            BLOCKING,
-            LOOKUP,
-            MIN_RETRIEVE,
-            POLICY,
-            MODEL,
-            TOKEN_FILE,
-            CA_CERTIFICATES);
+    /** All of them. */
+    static final List<Setting> SETTINGS = Setting.join(
+            List.of(
+                    Setting.of(CHUNK_SIZE, 256, "Tokens of a chunk, a multiple of `--block-size`, at most 8192."),
+                    Setting.of(MEMORY, 5, "GiB of host memory for chunks, of all ranks together."),
+                    Setting.of(LOCAL_CPU, true, "No other: all values pass through that memory."),
+                    Setting.absent(DISK, "none", "One directory; `file://` may be in front."),
+                    Setting.of(DISK_BYTES, 0, "GiB that it may take."),
+                    Setting.absent(
+                            REMOTE,
+                            "none",
+                            "`redis://`, `rediss://`, `lm://`, `fs://host:port/directory[,directory]`; `lms://` is `lm://` with TLS."),
+                    Setting.of(SERDE, "naive", "No other."),
+                    Setting.of(HASH, "builtin", "Or `sha256`, `sha256_cbor`, `sha256_cbor_64bit`."),
+                    Setting.of(SAVE_DECODE, false, "`true`: outputs are stored too."),
+                    Setting.of(SAVE_UNFULL, false, "No other."),
+                    Setting.of(
+                            BLOCKING,
+                            10,
+                            "Seconds, the longest that a request waits for chunks that are not in memory."),
+                    Setting.of(LOOKUP, 3000, "Milliseconds, the longest look-up at disk and remote store."),
+                    Setting.of(MIN_RETRIEVE, 0, "Shorter hits are computed."),
+                    Setting.of(POLICY, "LRU", "No other."),
+                    Setting.of(CHUNK_META, true, "`false`: files of `fs://` without metadata."),
+                    Setting.absent(MODEL, "the directory's name", "The model in keys; what vLLM was given as model."),
+                    Setting.absent(TOKEN_FILE, "none", "File with the secret of `./baton kv-server --token-file`."),
+                    Setting.absent(
+                            CA_CERTIFICATES, "those of Java", "Certificate authorities to trust under TLS, in PEM.")),
+            PdConfig.SETTINGS);
 
     private static final double GIB = 1L << 30;
     private static final Duration COPY_TIMEOUT = Duration.ofSeconds(30);
@@ -110,44 +124,50 @@ record LmCacheSettings(
      * @throws ConfigException if a setting cannot be used
      */
     static LmCacheSettings of(KvTransferConfig transfer, Map<String, String> environment) {
-        LmCacheConfig config = LmCacheConfig.of(transfer.extra(), environment, KEYS, Set.of(CHUNK_META));
-        require(config, LOCAL_CPU, true, "values pass through host memory of " + MEMORY + " GiB in any case");
-        require(config, SAVE_UNFULL, false, "only whole chunks are stored");
+        LmCacheConfig config = LmCacheConfig.of(transfer.extra(), environment, SETTINGS);
+        Duration blocking = Duration.ofNanos((long) (config.number(BLOCKING, 1e-3, 3600) * 1e9));
+        int leastLoad = Math.max(1, config.integerAtLeast(MIN_RETRIEVE, 0).orElseThrow());
+        Optional<PdSettings> pd = PdConfig.read(config, transfer, blocking, leastLoad);
+        if (pd.isPresent()) {
+            for (String key : List.of(REMOTE, DISK)) {
+                if (config.has(key)) {
+                    throw new ConfigException(
+                            config.field(key),
+                            "must be left out with enable_pd: blocks go to the decode instance only");
+                }
+            }
+            require(config, SAVE_DECODE, false, "with enable_pd only prompts are handed over");
+        } else {
+            require(config, LOCAL_CPU, true, "values pass through host memory of " + MEMORY + " GiB in any case");
+            require(config, SAVE_UNFULL, false, "only whole chunks are stored");
+        }
         requireText(config, SERDE, "naive");
         requireText(config, POLICY, "LRU");
-        int chunkSize = config.integerAtLeast(CHUNK_SIZE, 1).orElse(256);
+        int chunkSize = config.integerAtLeast(CHUNK_SIZE, 1).orElseThrow();
         if (chunkSize > MOST_CHUNK) {
             throw new ConfigException(config.field(CHUNK_SIZE), "is " + chunkSize + ", must be at most " + MOST_CHUNK);
         }
         Hashes hashes = hashes(config);
         var _ = hashes.open(environment);
-        double seconds = config.number(BLOCKING, 10, 1e-3, 3600);
         boolean skipSave = !Optional.ofNullable(environment.get(FORCE_SKIP_SAVE))
                 .orElse("")
                 .isEmpty();
         return new LmCacheSettings(
                 config,
                 chunkSize,
-                (long) (config.number(MEMORY, 5, 0, 1 << 20) * GIB),
+                (long) (config.number(MEMORY, 0, 1 << 20) * GIB),
                 disk(config),
                 remote(config),
                 hashes,
-                new TokenChunkKeys.Use(
-                        transfer.isConsumer(),
-                        transfer.isProducer() && !skipSave,
-                        Math.max(1, config.integerAtLeast(MIN_RETRIEVE, 0).orElse(0))),
-                new StorePolicy(
-                        !config.bool(SAVE_DECODE).orElse(false),
-                        0,
-                        1,
-                        Duration.ofNanos((long) (seconds * 1e9)),
-                        COPY_TIMEOUT),
-                Duration.ofNanos((long) (config.number(LOOKUP, 3000, 1, 3_600_000) * 1e6)),
-                config.string(MODEL).map(name -> model(config.field(MODEL), name)));
+                new TokenChunkKeys.Use(transfer.isConsumer(), transfer.isProducer() && !skipSave, leastLoad),
+                new StorePolicy(!config.bool(SAVE_DECODE).orElseThrow(), 0, 1, blocking, COPY_TIMEOUT),
+                Duration.ofNanos((long) (config.number(LOOKUP, 1, 3_600_000) * 1e6)),
+                config.string(MODEL).map(name -> model(config.field(MODEL), name)),
+                pd);
     }
 
     private static void require(LmCacheConfig config, String key, boolean value, String why) {
-        if (config.bool(key).orElse(value) != value) {
+        if (config.bool(key).orElseThrow() != value) {
             throw new ConfigException(config.field(key), "is " + !value + ", must be " + value + ": " + why);
         }
     }
@@ -166,7 +186,7 @@ record LmCacheSettings(
     }
 
     private static Hashes hashes(LmCacheConfig config) {
-        String name = config.string(HASH).orElse("builtin");
+        String name = config.string(HASH).orElseThrow();
         return switch (name) {
             case "builtin" -> Hashes.BUILTIN;
             case "sha256" -> Hashes.SHA256;
@@ -179,7 +199,7 @@ record LmCacheSettings(
 
     private static Optional<FileStoreSettings> disk(LmCacheConfig config) {
         Optional<String> path = config.string(DISK);
-        double gib = config.number(DISK_BYTES, 0, 0, 1 << 24);
+        double gib = config.number(DISK_BYTES, 0, 1 << 24);
         if (path.isEmpty()) {
             return Optional.empty();
         }
@@ -205,11 +225,11 @@ record LmCacheSettings(
 
     private static Optional<RemoteStore> remote(LmCacheConfig config) {
         Optional<String> url = config.string(REMOTE);
-        boolean meta = config.bool("extra_config." + CHUNK_META).orElse(true);
+        boolean meta = config.bool(CHUNK_META).orElseThrow();
         Optional<RemoteStore> remote = url.map(text -> remote(config, text, meta));
         if (!meta && !(remote.isPresent() && remote.get() instanceof RemoteStore.Fs)) {
             throw new ConfigException(
-                    config.field("extra_config." + CHUNK_META),
+                    config.field(CHUNK_META),
                     "is false, must be true: only objects of an fs:// store can be without metadata");
         }
         return remote;

@@ -8,6 +8,7 @@ import baton.kv.HashAlgorithm;
 import baton.kv.InvalidFieldException;
 import baton.kv.JsonFields;
 import baton.kv.connector.KvRequest;
+import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.store.lmcache.CacheEngineKeys;
 import baton.store.lmcache.CacheEngineKeys.Tag;
 import java.util.ArrayList;
@@ -150,7 +151,8 @@ final class TokenChunkKeys implements ChunkKeys {
     }
 
     @Override
-    public void forget(KvRequest request) {
+    public Optional<JsonFields> forget(KvRequest request, RequestEnd end) {
         chains.remove(request.id());
+        return Optional.empty();
     }
 }

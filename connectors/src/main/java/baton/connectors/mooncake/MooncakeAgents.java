@@ -15,7 +15,10 @@ final class MooncakeAgents {
     private MooncakeAgents() {}
 
     static TransferAgent open(KvTransferConfig config, MooncakeSettings settings) {
-        String protocol = config.extra().string(MooncakeSettings.PROTOCOL).orElse("rdma");
+        String protocol = config.extra()
+                .withDefaults(MooncakeSettings.SETTINGS)
+                .string(MooncakeSettings.PROTOCOL)
+                .orElseThrow();
         if (!protocol.equals("tcp")) {
             log.info(
                     "The Mooncake Transfer Engine is using tcp as its protocol, not {}: transfers over RDMA need Mooncake's library, which is not in use ({}=tcp says the same)",

@@ -5,6 +5,7 @@ import baton.connectors.SystemRuntime;
 import baton.kv.ConfigException;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
+import baton.kv.Setting;
 import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
@@ -15,7 +16,7 @@ import baton.messages.PeerAccess;
 import baton.messages.mooncake.MooncakeExchange;
 import baton.messages.mooncake.SystemExchange;
 import baton.transfer.TransferAgent;
-import java.util.Optional;
+import java.util.List;
 import java.util.Set;
 
 /**
@@ -77,8 +78,8 @@ public final class MooncakeConnector implements KvConnector {
     }
 
     @Override
-    public Optional<Set<String>> settingNames() {
-        return Optional.of(MooncakeSettings.NAMES);
+    public List<Setting> settings() {
+        return MooncakeSettings.SETTINGS;
     }
 
     @Override

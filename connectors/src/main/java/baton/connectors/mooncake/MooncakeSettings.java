@@ -4,13 +4,13 @@ import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
+import baton.kv.Setting;
 import baton.messages.PeerAccess;
 import baton.messages.PeerAddress;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.Set;
 
 /**
  * The connector's keys of {@code kv_connector_extra_config}: vLLM's, and some of Baton's.
@@ -41,11 +41,35 @@ record MooncakeSettings(
     private static final String ABORT = "abort_request_timeout";
     private static final String TRANSFER = "transfer_timeout";
     private static final String LOAD = "load_timeout";
-    static final Set<String> NAMES = PeerAccess.withSettings(
-            PROTOCOL, DEVICE, BOOTSTRAP_PORT, REGISTRY, DP_RANK, WORKERS, HANDSHAKE, ABORT, TRANSFER, LOAD);
     private static final String PORT_VARIABLE = "VLLM_MOONCAKE_BOOTSTRAP_PORT";
     private static final String ABORT_VARIABLE = "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT";
     private static final String HANDSHAKE_VARIABLE = "VLLM_MOONCAKE_CONNECTOR_TIMEOUT";
+
+    /** All of them. */
+    static final List<Setting> SETTINGS = PeerAccess.settings(
+            Setting.absent(
+                    BOOTSTRAP_PORT,
+                    "variable `" + PORT_VARIABLE + "`, else 8998",
+                    "Port of the registry that a prefill instance runs; 0 takes a free one."),
+            Setting.absent(
+                    REGISTRY,
+                    "none",
+                    "`host:port` of a registry elsewhere, with which this prefill instance registers; then it runs none."),
+            Setting.of(DP_RANK, 0, "Of this instance among those that share a registry."),
+            Setting.of(WORKERS, 10, "Prompts that a rank writes at once."),
+            Setting.of(PROTOCOL, "rdma", "vLLM's. Transfers go over TCP in any case."),
+            Setting.absent(DEVICE, "none", "vLLM's; has no effect."),
+            Setting.absent(
+                    ABORT,
+                    "variable `" + ABORT_VARIABLE + "`, else 480",
+                    "Seconds that a prefill rank waits for a prompt that a decode rank has asked for, and keeps one that none has asked for. The same at both ends."),
+            Setting.of(TRANSFER, 60, "Seconds for the writes of one prompt. The same at both ends."),
+            Setting.absent(
+                    HANDSHAKE,
+                    "variable `" + HANDSHAKE_VARIABLE + "`, else 30",
+                    "Seconds for one question to a registry, or one connection."),
+            Setting.absent(
+                    LOAD, "`" + ABORT + "` and `" + TRANSFER + "`", "Seconds after which a decode instance gives up."));
 
     /**
      * How long things may take.
@@ -69,8 +93,8 @@ record MooncakeSettings(
      * @throws ConfigException if a value cannot be used
      */
     static MooncakeSettings of(KvTransferConfig config, Map<String, String> environment) {
-        JsonFields extra = config.extra();
-        String protocol = extra.string(PROTOCOL).orElse("rdma");
+        JsonFields extra = config.extra().withDefaults(SETTINGS);
+        String protocol = extra.string(PROTOCOL).orElseThrow();
         if (!protocol.equals("rdma") && !protocol.equals("tcp")) {
             throw ConfigException.unsupported(extra.field(PROTOCOL), protocol, "rdma, tcp");
         }
@@ -89,7 +113,7 @@ record MooncakeSettings(
         access.requireSafeByAddress("kv_ip", config.ip());
         Duration handshake = seconds(extra, HANDSHAKE, number(environment, HANDSHAKE_VARIABLE, 30));
         Duration abort = seconds(extra, ABORT, number(environment, ABORT_VARIABLE, 480));
-        Duration transfer = seconds(extra, TRANSFER, 60);
+        Duration transfer = seconds(extra, TRANSFER);
         Duration load = seconds(extra, LOAD, abort.plus(transfer).toNanos() / 1e9);
         return new MooncakeSettings(
                 config.ip(),
@@ -97,8 +121,8 @@ record MooncakeSettings(
                         .map(port -> port(extra.field(BOOTSTRAP_PORT), port))
                         .orElseGet(() -> port(PORT_VARIABLE, number(environment, PORT_VARIABLE, 8998))),
                 registry,
-                extra.integerAtLeast(DP_RANK, 0).orElse(0),
-                extra.integerAtLeast(WORKERS, 1).orElse(10),
+                extra.integerAtLeast(DP_RANK, 0).orElseThrow(),
+                extra.integerAtLeast(WORKERS, 1).orElseThrow(),
                 new Timeouts(handshake, abort, transfer, load),
                 access);
     }
@@ -117,6 +141,10 @@ record MooncakeSettings(
         } catch (NumberFormatException e) {
             throw new ConfigException(variable, "is '" + value + "', must be a number", e);
         }
+    }
+
+    private static Duration seconds(JsonFields extra, String name) {
+        return seconds(extra, name, extra.number(name).orElseThrow());
     }
 
     private static Duration seconds(JsonFields extra, String name, double byDefault) {

@@ -8,6 +8,7 @@ import baton.connectors.mooncake.XferRequest.Wanted;
 import baton.connectors.onesided.Rejection;
 import baton.kv.Deadline;
 import baton.kv.InvalidFieldException;
+import baton.kv.connector.Rank;
 import baton.messages.PeerAddress;
 import baton.messages.mooncake.EngineTable;
 import baton.messages.mooncake.EngineTable.Engine;
@@ -413,7 +414,10 @@ final class PromptReceiver {
         List<Written> parts =
                 loading.legs.stream().flatMap(leg -> leg.written.stream()).toList();
         if (parts.isEmpty()) {
-            local.stats().count("baton:kv_unverified_loads");
+            // All ranks load from the same instance: one of them counts.
+            if (local.rank().equals(Rank.FIRST)) {
+                local.stats().count("baton:kv_unverified_loads");
+            }
             loading.check = Optional.of(CompletableFuture.completedFuture(Set.of()));
             return;
         }

@@ -7,6 +7,7 @@ import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvLayout;
 import baton.kv.KvTransferConfig;
+import baton.kv.Setting;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
@@ -55,8 +56,8 @@ public final class MooncakeStoreConnector implements KvConnector {
     }
 
     @Override
-    public Optional<Set<String>> settingNames() {
-        return Optional.of(MooncakeStoreSettings.NAMES);
+    public List<Setting> settings() {
+        return MooncakeStoreSettings.SETTINGS;
     }
 
     @Override

@@ -5,6 +5,7 @@ import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
+import baton.kv.Setting;
 import baton.store.mooncake.MooncakeConfig;
 import baton.store.mooncake.MooncakeRest;
 import baton.store.mooncake.MooncakeSetup;
@@ -14,7 +15,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalInt;
-import java.util.Set;
 import tools.jackson.databind.JsonNode;
 
 /**
@@ -54,30 +54,45 @@ record MooncakeStoreSettings(
     private static final String STORE_TP_LCM = "enable_store_tp_lcm";
     private static final String PREFILL_TP_SIZES = "prefill_tp_sizes";
 
-    static final Set<String> NAMES = Set.of(
-            REST_URL,
-            REST_CONNECTIONS,
-            LIBRARY,
-            CONFIG_PATH,
-            LOAD_TIMEOUT,
-            MooncakeConfig.BUFFER,
-            LOAD_ASYNC,
-            LOOKUP_ASYNC,
-            ENABLE_LOOKUP,
-            CACHE_PREFIX,
-            SAVE_DECODE,
-            PREFERRED_SEGMENT,
-            RPC_PORT,
-            CROSS_LAYERS,
-            GROUPS,
-            MEMORY_POOL,
-            STORE_TP,
-            STORE_TP_LCM,
-            PREFILL_TP_SIZES);
-
     private static final String CONFIG_VARIABLE = "MOONCAKE_CONFIG_PATH";
     private static final String HOSTNAME_VARIABLE = "MOONCAKE_REQUESTER_LOCAL_HOSTNAME";
     private static final String SEGMENT_VARIABLE = "MOONCAKE_PREFERRED_SEGMENT";
+
+    /** All of them. */
+    static final List<Setting> SETTINGS = List.of(
+            Setting.absent(
+                    REST_URL,
+                    "none",
+                    "`http://host:port` of a REST service of the store. Without it the C library is used."),
+            Setting.absent(REST_CONNECTIONS, "4", "Requests for reading at once, and as many for writing."),
+            Setting.absent(
+                    LIBRARY,
+                    "variable `" + StoreLibrary.VARIABLE + "`, else the system's loader",
+                    "The file `libmooncake_store.so`."),
+            Setting.absent(
+                    CONFIG_PATH, "variable `" + CONFIG_VARIABLE + "`", "`mooncake.json`; a REST service needs none."),
+            Setting.absent(
+                    MooncakeConfig.BUFFER,
+                    "that of `mooncake.json`, else 4 GiB",
+                    "Memory for values in front of the store, of all ranks together."),
+            Setting.of(LOAD_TIMEOUT, 2, "The longest that a request waits for the store."),
+            Setting.of(ENABLE_LOOKUP, true, "`false`: the store is never asked, the instance only writes."),
+            Setting.of(SAVE_DECODE, false, "`true`: outputs are stored too, and a `kv_consumer` stores."),
+            Setting.of(CACHE_PREFIX, "", "Before all keys, for several deployments at one master."),
+            Setting.absent(STORE_TP, "none", "The heads are divided among so many objects."),
+            Setting.of(STORE_TP_LCM, false, "Likewise, by the least common multiple of `" + PREFILL_TP_SIZES + "`."),
+            Setting.absent(PREFILL_TP_SIZES, "none", "Tensor parallel sizes of the instances that share objects."),
+            Setting.absent(
+                    PREFERRED_SEGMENT,
+                    "variable `" + SEGMENT_VARIABLE + "`",
+                    "Where objects are to be put; C library only."),
+            Setting.of(LOAD_ASYNC, true, "No other."),
+            Setting.absent(LOOKUP_ASYNC, "as if `true`", "Accepted: look-ups never hold up the scheduler."),
+            Setting.absent(RPC_PORT, "none", "Accepted; has no effect."),
+            Setting.of(CROSS_LAYERS, false, "No other."),
+            Setting.of(GROUPS, false, "No other."),
+            Setting.absent(MEMORY_POOL, "none", "No other: it is about memory of GPUs."));
+
     private static final Duration COPY_TIMEOUT = Duration.ofSeconds(30);
     private static final Duration CONNECT_TIMEOUT = Duration.ofSeconds(2);
 
@@ -94,19 +109,19 @@ record MooncakeStoreSettings(
      * @throws ConfigException if a setting cannot be used, or the library is needed and not there
      */
     static MooncakeStoreSettings of(KvTransferConfig config, Map<String, String> environment) {
-        JsonFields extra = config.extra();
+        JsonFields extra = config.extra().withDefaults(SETTINGS);
         requireHonoured(extra);
         Optional<String> path = extra.string(CONFIG_PATH)
                 .or(() -> Optional.ofNullable(environment.get(CONFIG_VARIABLE)).filter(text -> !text.isBlank()));
         Optional<MooncakeConfig> file = path.map(text -> MooncakeConfig.read(
                 extra.value(CONFIG_PATH).isPresent() ? extra.field(CONFIG_PATH) : CONFIG_VARIABLE, text));
-        boolean loads = extra.bool(ENABLE_LOOKUP).orElse(true);
-        boolean saveDecode = extra.bool(SAVE_DECODE).orElse(false);
+        boolean loads = extra.bool(ENABLE_LOOKUP).orElseThrow();
+        boolean saveDecode = extra.bool(SAVE_DECODE).orElseThrow();
         boolean stores = config.role().map(KvRole::produces).orElse(true) || saveDecode;
         StoreAccess access = extra.string(REST_URL).isPresent()
                 ? rest(extra, file, path, loads || stores)
-                : library(config, file, path, environment);
-        double seconds = extra.number(LOAD_TIMEOUT).orElse(2.0);
+                : library(config, extra, file, path, environment);
+        double seconds = extra.number(LOAD_TIMEOUT).orElseThrow();
         if (!(seconds > 0 && seconds <= 3600)) {
             throw new ConfigException(
                     extra.field(LOAD_TIMEOUT), "is " + seconds + ", must be more than 0 and at most 3600");
@@ -124,24 +139,24 @@ record MooncakeStoreSettings(
                 loads,
                 stores,
                 new StorePolicy(!saveDecode, 0, TRACKED_KEYS, Duration.ofNanos((long) (seconds * 1e9)), COPY_TIMEOUT),
-                extra.string(CACHE_PREFIX).orElse(""),
+                extra.string(CACHE_PREFIX).orElseThrow(),
                 storeTensorShares(extra));
     }
 
     /** What has one meaning only here. */
     private static void requireHonoured(JsonFields extra) {
-        if (!extra.bool(LOAD_ASYNC).orElse(true)) {
+        if (!extra.bool(LOAD_ASYNC).orElseThrow()) {
             throw new ConfigException(
                     extra.field(LOAD_ASYNC), "is false, must be true: blocks are loaded beside the engine's steps");
         }
         // Look-ups never block the scheduler, which is allowed in both cases.
         extra.bool(LOOKUP_ASYNC);
-        if (extra.bool(CROSS_LAYERS).orElse(false)) {
+        if (extra.bool(CROSS_LAYERS).orElseThrow()) {
             throw new ConfigException(
                     extra.field(CROSS_LAYERS),
                     "is true, must be false: the names of vLLM's objects do not tell that layout");
         }
-        if (extra.bool(GROUPS).orElse(false)) {
+        if (extra.bool(GROUPS).orElseThrow()) {
             throw new ConfigException(
                     extra.field(GROUPS), "is true, must be false: Mooncake's C library has no groups of objects");
         }
@@ -192,10 +207,10 @@ record MooncakeStoreSettings(
 
     private static StoreAccess library(
             KvTransferConfig config,
+            JsonFields extra,
             Optional<MooncakeConfig> file,
             Optional<String> path,
             Map<String, String> environment) {
-        JsonFields extra = config.extra();
         if (file.isEmpty()) {
             throw new ConfigException(
                     CONFIG_VARIABLE,
@@ -237,7 +252,7 @@ record MooncakeStoreSettings(
     }
 
     private static OptionalInt storeTensorShares(JsonFields extra) {
-        if (!extra.bool(STORE_TP_LCM).orElse(false)) {
+        if (!extra.bool(STORE_TP_LCM).orElseThrow()) {
             return extra.integerAtLeast(STORE_TP, 1).map(OptionalInt::of).orElse(OptionalInt.empty());
         }
         Optional<JsonNode> sizes = extra.value(PREFILL_TP_SIZES);

@@ -3,6 +3,7 @@ package baton.connectors.multi;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvTransferConfig;
+import baton.kv.Setting;
 import baton.kv.connector.KvConnector;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -23,6 +24,19 @@ final class Children {
     /** Settings that are passed on to children that know them. */
     static final List<String> ACCESS =
             List.of(KvTransferConfig.AUTH_SECRET_FILE, KvTransferConfig.ALLOW_UNAUTHENTICATED);
+
+    /** All of them. */
+    static final List<Setting> SETTINGS = List.of(
+            Setting.absent(
+                    CONNECTORS,
+                    "required",
+                    "A list of `KVTransferConfig` objects, one for each connector; what one does not say of `engine_id`, `kv_role`"
+                            + " and `kv_load_failure_policy` is as here."),
+            Setting.absent(
+                    KvTransferConfig.AUTH_SECRET_FILE,
+                    "none",
+                    "Of all connectors that have it and do not say otherwise."),
+            Setting.absent(KvTransferConfig.ALLOW_UNAUTHENTICATED, "`false`", "Likewise."));
 
     private Children() {}
 

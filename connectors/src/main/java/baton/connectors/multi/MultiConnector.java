@@ -1,6 +1,7 @@
 package baton.connectors.multi;
 
 import baton.kv.KvTransferConfig;
+import baton.kv.Setting;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.KvConnectors;
@@ -11,7 +12,6 @@ import baton.kv.connector.WorkerConnector;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -49,10 +49,8 @@ public final class MultiConnector implements KvConnector {
     }
 
     @Override
-    public Optional<Set<String>> settingNames() {
-        Set<String> names = new HashSet<>(Children.ACCESS);
-        names.add(Children.CONNECTORS);
-        return Optional.of(names);
+    public List<Setting> settings() {
+        return Children.SETTINGS;
     }
 
     @Override

@@ -420,9 +420,10 @@ final class Handshake {
      * layers; a block's stride is that of all layers.
      *
      * @param info of an instance that signs references
+     * @param hash that vLLM's instances compare
      * @param secret from which peers derive the key, which is then not sent
      */
-    static byte[] encode(RankInfo info, Optional<PeerSecret> secret) {
+    static byte[] encode(RankInfo info, String hash, Optional<PeerSecret> secret) {
         Incarnation own = info.incarnation().orElseThrow();
         KvLayout layout = info.layout();
         BatonFacts facts = new BatonFacts(
@@ -456,7 +457,7 @@ final class Handshake {
                 1,
                 regions,
                 Optional.of(facts));
-        return new Payload(info.vllmCompatibility().orElse(info.compatibility()), metadata.encode()).encode();
+        return new Payload(hash, metadata.encode()).encode();
     }
 
     /**

@@ -18,6 +18,7 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.function.Supplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -38,17 +39,26 @@ final class HandshakeServer implements AutoCloseable {
      * Begins to answer.
      *
      * @param ticker the clock that stamps the expiry of blocks
+     * @param mirror knows the hashes of vLLM instances where the settings do not say what they have
      * @throws MessageException if it cannot listen at the settings' address
      */
     static HandshakeServer listen(
-            ConnectorRuntime runtime, NixlSettings settings, Ticker ticker, Map<Rank, RankInfo> ranks)
+            ConnectorRuntime runtime,
+            NixlSettings settings,
+            Ticker ticker,
+            Map<Rank, RankInfo> ranks,
+            Optional<VllmMirror> mirror)
             throws MessageException {
         PeerAccess access = settings.access();
         GuardedSideChannel channel = runtime.sideChannel(access);
         try {
             return new HandshakeServer(
                     channel,
-                    channel.listen(settings.host(), settings.port(), frames -> answer(frames, access, ticker, ranks)));
+                    channel.receive(
+                            settings.host(),
+                            settings.port(),
+                            from -> frames -> answer(
+                                    frames, access, ticker, ranks, () -> mirror.flatMap(all -> all.hash(from)))));
         } catch (MessageException | RuntimeException e) {
             channel.close();
             throw e;
@@ -57,7 +67,11 @@ final class HandshakeServer implements AutoCloseable {
 
     /** No answer to an invalid question, or to one about a rank that does not exist. */
     private static List<byte[]> answer(
-            List<byte[]> frames, PeerAccess access, Ticker ticker, Map<Rank, RankInfo> ranks) {
+            List<byte[]> frames,
+            PeerAccess access,
+            Ticker ticker,
+            Map<Rank, RankInfo> ranks,
+            Supplier<Optional<String>> mirrored) {
         Rank rank;
         try {
             rank = Handshake.readQuestion(frames.getFirst());
@@ -66,7 +80,12 @@ final class HandshakeServer implements AutoCloseable {
             return List.of();
         }
         return Optional.ofNullable(ranks.get(rank))
-                .map(info -> List.of(Handshake.encode(info, access.secret()), Handshake.clock(ticker.nanos() / 1e9)))
+                .map(info -> List.of(
+                        Handshake.encode(
+                                info,
+                                info.vllmCompatibility().or(mirrored).orElse(info.compatibility()),
+                                access.secret()),
+                        Handshake.clock(ticker.nanos() / 1e9)))
                 .orElse(List.of());
     }
 

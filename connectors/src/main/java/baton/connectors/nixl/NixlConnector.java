@@ -6,6 +6,7 @@ import baton.connectors.onesided.PeerHandshake;
 import baton.connectors.onesided.TransferMode;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
+import baton.kv.Setting;
 import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
@@ -13,6 +14,7 @@ import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WarmUpPair;
 import baton.kv.connector.WorkerConnector;
+import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 import java.util.function.UnaryOperator;
@@ -55,8 +57,8 @@ public final class NixlConnector implements KvConnector {
     }
 
     @Override
-    public Optional<Set<String>> settingNames() {
-        return Optional.of(NixlSettings.NAMES);
+    public List<Setting> settings() {
+        return NixlSettings.SETTINGS;
     }
 
     @Override

@@ -5,6 +5,7 @@ import baton.connectors.SystemRuntime;
 import baton.connectors.onesided.PeerHandshake;
 import baton.connectors.onesided.TransferMode;
 import baton.kv.KvTransferConfig;
+import baton.kv.Setting;
 import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
@@ -12,6 +13,7 @@ import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WarmUpPair;
 import baton.kv.connector.WorkerConnector;
+import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 import java.util.function.UnaryOperator;
@@ -51,8 +53,8 @@ public final class NixlPushConnector implements KvConnector {
     }
 
     @Override
-    public Optional<Set<String>> settingNames() {
-        return Optional.of(NixlSettings.NAMES);
+    public List<Setting> settings() {
+        return NixlSettings.SETTINGS;
     }
 
     @Override

@@ -27,6 +27,7 @@ import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerReport;
 import baton.messages.MessageException;
+import baton.messages.PeerAddress;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.BitSet;
@@ -120,7 +121,8 @@ final class NixlScheduler implements SchedulerConnector {
         generations = new long[first.blocks()];
         writers = new long[first.blocks()];
         try {
-            HandshakeServer listening = HandshakeServer.listen(runtime, settings, context.ticker(), ranks);
+            HandshakeServer listening =
+                    HandshakeServer.listen(runtime, settings, context.ticker(), ranks, mirror(first.layerNames()));
             server = Optional.of(listening);
             listening.warmUp(runtime, settings, settings.vllmRank(context));
         } catch (MessageException e) {
@@ -131,6 +133,22 @@ final class NixlScheduler implements SchedulerConnector {
                             + e.getMessage(),
                     e);
         }
+    }
+
+    private Optional<VllmMirror> mirror(List<String> layerNames) {
+        List<PeerAddress> mirrored = settings.mirroredPeers();
+        if (mirrored.isEmpty()) {
+            return Optional.empty();
+        }
+        VllmMirror mirror = new VllmMirror(
+                mirrored,
+                new HandshakeClient(runtime, settings.access(), settings.vllmRank(context)),
+                layerNames,
+                runtime.background(),
+                context.ticker());
+        // Not waited for: peers may start later than this instance.
+        Optional<?> _ = mirror.refresh();
+        return Optional.of(mirror);
     }
 
     @Override

@@ -6,16 +6,17 @@ import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.ListenAddress;
+import baton.kv.Setting;
 import baton.kv.connector.ConnectorContext;
 import baton.messages.PeerAccess;
 import baton.messages.PeerAddress;
-import baton.transfer.select.MooncakeAgents;
 import baton.transfer.select.TransferAgents;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import tools.jackson.databind.JsonNode;
 
 /**
  * The NIXL connectors' keys of {@code kv_connector_extra_config}: vLLM's, and some of Baton's.
@@ -34,6 +35,7 @@ import java.util.Set;
  * @param agent the whole {@code kv_connector_extra_config}, for the choice of the transfer agent ({@link TransferAgents})
  * @param peers {@code peers}: {@code "host:port"} of side channels to shake hands with ahead of the first request; allowed peers too
  * @param vllm {@code vllm_compat}: for hand-overs with vLLM instances
+ * @param mirrorsVllm {@code vllm_compat} is {@code "mirror"}: vLLM instances among {@code peers} are asked for their hash
  * @param vllmCpuInterior {@code vllm_cpu_attn_isa}: how the CPU_ATTN of vLLM instances packs blocks
  * @param requireVerified {@code require_verified_kv} (false): blocks without checksums, a vLLM instance's, are not used
  * @param access which peers may connect, and be connected to: {@link PeerAccess}
@@ -53,6 +55,7 @@ public record NixlSettings(
         JsonFields agent,
         List<PeerAddress> peers,
         Optional<VllmCompatibility> vllm,
+        boolean mirrorsVllm,
         Optional<BlockInterior> vllmCpuInterior,
         boolean requireVerified,
         PeerAccess access) {
@@ -70,49 +73,67 @@ public record NixlSettings(
     static final String PORT = "side_channel_port";
     private static final String PEERS = "peers";
     private static final String VLLM = "vllm_compat";
+    private static final String MIRROR = "mirror";
     private static final String CPU_ISA = "vllm_cpu_attn_isa";
     private static final String REQUIRE_VERIFIED = "require_verified_kv";
-    static final Set<String> NAMES = PeerAccess.withSettings(
-            TransferAgents.TRANSFER_AGENT,
-            TransferAgents.BACKENDS,
-            TransferAgents.BACKEND_PARAMS,
-            TransferAgents.NUM_THREADS,
-            TransferAgents.NIXL_LIBRARY,
-            TransferAgents.TRANSPORT,
-            MooncakeAgents.METADATA_SERVER,
-            MooncakeAgents.PROTOCOL,
-            MooncakeAgents.DEVICE_NAME,
-            MooncakeAgents.LIBRARY,
-            LEASE,
-            DECODER_TTL,
-            THRESHOLD,
-            BIDIRECTIONAL,
-            ENFORCE,
-            ENGINE_TTL,
-            CROSS_LAYERS,
-            PUSH_TIMEOUT,
-            HANDSHAKE_TIMEOUT,
-            TRANSFER_TIMEOUT,
-            HOST,
-            PORT,
-            PEERS,
-            VLLM,
-            CPU_ISA,
-            REQUIRE_VERIFIED);
-
     private static final String HOST_VARIABLE = "VLLM_NIXL_SIDE_CHANNEL_HOST";
     private static final String PORT_VARIABLE = "VLLM_NIXL_SIDE_CHANNEL_PORT";
 
+    /** All of them. */
+    static final List<Setting> SETTINGS = Setting.join(
+            PeerAccess.settings(
+                    Setting.absent(
+                            HOST,
+                            "variable `" + HOST_VARIABLE + "`, else `localhost`",
+                            "Where peers ask for the handshake; answers name it, so `0.0.0.0` and `::` are refused."),
+                    Setting.absent(
+                            PORT,
+                            "variable `" + PORT_VARIABLE + "`, else 5600",
+                            "Port for handshakes; 0 takes a free one."),
+                    Setting.absent(
+                            PEERS,
+                            "`[]`",
+                            "`\"host:port\"` of side channels to connect to at the start; these are allowed peers too."),
+                    Setting.of(
+                            LEASE,
+                            30,
+                            "Seconds that a finished prompt's blocks are kept for a reader that sends no heartbeat."),
+                    Setting.absent(TRANSFER_TIMEOUT, "`" + LEASE + "`", "Seconds from the start of a load to its end."),
+                    Setting.of(HANDSHAKE_TIMEOUT, 5, "Seconds for one handshake."),
+                    Setting.of(ENGINE_TTL, 3600, "Seconds after which an unused peer is disconnected; 0 never."),
+                    Setting.of(ENFORCE, true, "Refuse peers of another model, dtype or layout."),
+                    Setting.of(
+                            BIDIRECTIONAL,
+                            false,
+                            "A prefill instance reads the blocks of a conversation's earlier turns from the decode instance."),
+                    Setting.of(THRESHOLD, 64, "An earlier turn of no more tokens is computed, not read."),
+                    Setting.of(DECODER_TTL, 480, "Seconds that a turn's blocks are kept for the next turn."),
+                    Setting.absent(
+                            PUSH_TIMEOUT,
+                            "`" + DECODER_TTL + "`",
+                            "Seconds that a decode request waits for blocks to be written."),
+                    Setting.absent(
+                            CROSS_LAYERS, "as if `true`", "Accepted: a block always has all layers in one range."),
+                    Setting.of(REQUIRE_VERIFIED, false, "Do not use blocks without checksums, a vLLM instance's."),
+                    Setting.absent(
+                            CPU_ISA,
+                            "none",
+                            "How the blocks of a vLLM instance on a CPU are packed: `vec`, `vec16`, `amx`."),
+                    Setting.absent(VLLM, "none", "What vLLM instances were started with, see below.")),
+            Setting.within(VLLM, VllmCompatibility.SETTINGS),
+            TransferAgents.SETTINGS);
+
     /**
-     * @param extra {@code kv_connector_extra_config}
+     * @param given {@code kv_connector_extra_config}
      * @param environment the process's variables
      * @throws ConfigException if a value cannot be used
      */
-    public static NixlSettings of(JsonFields extra, Map<String, String> environment) {
+    public static NixlSettings of(JsonFields given, Map<String, String> environment) {
+        JsonFields extra = given.withDefaults(SETTINGS);
         // A block always has all layers in one range, which is what the setting asks for.
         extra.bool(CROSS_LAYERS);
-        Duration lease = seconds(extra, LEASE, 30, 0.001);
-        Duration decoderTtl = seconds(extra, DECODER_TTL, 480, 0.001);
+        Duration lease = seconds(extra, LEASE, 0.001);
+        Duration decoderTtl = seconds(extra, DECODER_TTL, 0.001);
         String host = extra.string(HOST)
                 .or(() -> Optional.ofNullable(environment.get(HOST_VARIABLE)).filter(value -> !value.isBlank()))
                 .orElse("localhost");
@@ -129,16 +150,17 @@ public record NixlSettings(
                 host,
                 peers.stream().map(PeerAddress::host).toList());
         access.requireSafe(extra.field(HOST), host);
+        boolean mirrors = isMirror(extra, access);
         return new NixlSettings(
                 lease,
                 decoderTtl,
-                extra.integerAtLeast(THRESHOLD, 0).orElse(64),
-                extra.bool(BIDIRECTIONAL).orElse(false),
-                extra.bool(ENFORCE).orElse(true),
-                seconds(extra, ENGINE_TTL, 3600, 0),
-                seconds(extra, PUSH_TIMEOUT, decoderTtl.toNanos() / 1e9, 0.001),
-                seconds(extra, HANDSHAKE_TIMEOUT, 5, 0.001),
-                seconds(extra, TRANSFER_TIMEOUT, lease.toNanos() / 1e9, 0.001),
+                extra.integerAtLeast(THRESHOLD, 0).orElseThrow(),
+                extra.bool(BIDIRECTIONAL).orElseThrow(),
+                extra.bool(ENFORCE).orElseThrow(),
+                seconds(extra, ENGINE_TTL, 0),
+                optionalSeconds(extra, PUSH_TIMEOUT, 0.001).orElse(decoderTtl),
+                seconds(extra, HANDSHAKE_TIMEOUT, 0.001),
+                optionalSeconds(extra, TRANSFER_TIMEOUT, 0.001).orElse(lease),
                 host,
                 extra.integerAtLeast(PORT, 0)
                         .map(value -> port(extra.field(PORT), value.toString()))
@@ -146,11 +168,12 @@ public record NixlSettings(
                                 .filter(value -> !value.isBlank())
                                 .map(value -> port(PORT_VARIABLE, value)))
                         .orElse(5600),
-                extra,
+                given,
                 peers,
-                extra.object(VLLM).map(VllmCompatibility::of),
+                mirrors ? Optional.empty() : extra.object(VLLM).map(VllmCompatibility::of),
+                mirrors,
                 extra.string(CPU_ISA).map(isa -> cpuInterior(extra.field(CPU_ISA), isa)),
-                extra.bool(REQUIRE_VERIFIED).orElse(false),
+                extra.bool(REQUIRE_VERIFIED).orElseThrow(),
                 access);
     }
 
@@ -161,6 +184,7 @@ public record NixlSettings(
                 access,
                 handshakeTimeout,
                 enforceCompatibility,
+                Set.copyOf(mirroredPeers()),
                 requireVerified,
                 engineTtl,
                 leaseExtension(),
@@ -181,6 +205,27 @@ public record NixlSettings(
         return new VllmRank(context.layout(), context.modelLayout().kvHeads(), vllmCpuInterior);
     }
 
+    private static boolean isMirror(JsonFields extra, PeerAccess access) {
+        Optional<String> word = extra.value(VLLM).filter(JsonNode::isString).map(JsonNode::asString);
+        if (word.isEmpty()) {
+            return false;
+        }
+        if (!word.get().equals(MIRROR)) {
+            throw ConfigException.unsupported(extra.field(VLLM), word.get(), MIRROR + " or an object");
+        }
+        if (access.secret().isPresent()) {
+            throw new ConfigException(
+                    extra.field(VLLM),
+                    "is " + MIRROR + ", which vLLM's side channel does not survive with a secret of peers");
+        }
+        return true;
+    }
+
+    /** Side channels of the peers that may be vLLM instances and are then taken for compatible, whatever their hash. */
+    List<PeerAddress> mirroredPeers() {
+        return mirrorsVllm ? peers : List.of();
+    }
+
     private static BlockInterior cpuInterior(String field, String isa) {
         return switch (isa) {
             case "vec", "vec16" -> BlockInterior.CPU_VEC;
@@ -199,13 +244,18 @@ public record NixlSettings(
         return lease.multipliedBy(2).dividedBy(3);
     }
 
-    private static Duration seconds(JsonFields extra, String name, double byDefault, double least) {
-        double seconds = extra.number(name).orElse(byDefault);
-        if (!(seconds >= least && seconds <= 31_536_000)) {
-            throw new ConfigException(
-                    extra.field(name), "is " + seconds + ", must be seconds from " + least + " to 31536000");
-        }
-        return Duration.ofNanos((long) (seconds * 1e9));
+    private static Duration seconds(JsonFields extra, String name, double least) {
+        return optionalSeconds(extra, name, least).orElseThrow();
+    }
+
+    private static Optional<Duration> optionalSeconds(JsonFields extra, String name, double least) {
+        return extra.number(name).map(seconds -> {
+            if (!(seconds >= least && seconds <= 31_536_000)) {
+                throw new ConfigException(
+                        extra.field(name), "is " + seconds + ", must be seconds from " + least + " to 31536000");
+            }
+            return Duration.ofNanos((long) (seconds * 1e9));
+        });
     }
 
     private static int port(String field, String value) {

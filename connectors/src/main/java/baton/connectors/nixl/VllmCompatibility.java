@@ -4,10 +4,12 @@ import baton.connectors.onesided.TransferMode;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvLayout;
+import baton.kv.Setting;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.HexFormat;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
@@ -27,24 +29,40 @@ import java.util.stream.Collectors;
 public record VllmCompatibility(
         String version, String model, String attentionBackend, String cacheDtype, boolean hybridManager) {
     private static final int CONNECTOR_VERSION = 14;
-    private static final Set<String> NAMES =
-            Set.of("version", "model", "attn_backend_name", "cache_dtype", "is_hma_enabled");
+    private static final String VERSION = "version";
+    private static final String MODEL = "model";
+    private static final String ATTENTION = "attn_backend_name";
+    private static final String CACHE_DTYPE = "cache_dtype";
+    private static final String HYBRID = "is_hma_enabled";
+
+    /** All of them. */
+    static final List<Setting> SETTINGS = List.of(
+            Setting.absent(VERSION, "required", "`vllm.__version__`, such as `0.32.0`."),
+            Setting.absent(MODEL, "required", "The value of `--model`, to the letter."),
+            Setting.absent(
+                    ATTENTION,
+                    "required",
+                    "vLLM's log names it: `FLASH_ATTN`, `FLASHINFER`, `TRITON_ATTN`, `CPU_ATTN`."),
+            Setting.of(CACHE_DTYPE, "auto", "Of vLLM's `--kv-cache-dtype`."),
+            Setting.of(HYBRID, true, "Whether vLLM's hybrid KV cache manager is on."));
 
     /** @throws ConfigException if a value is missing or unknown */
-    static VllmCompatibility of(JsonFields fields) {
-        for (String name : fields.names()) {
-            if (!NAMES.contains(name)) {
+    static VllmCompatibility of(JsonFields given) {
+        Set<String> known = Setting.names(SETTINGS);
+        for (String name : given.names()) {
+            if (!known.contains(name)) {
                 throw new ConfigException(
-                        fields.field(name),
-                        "is unknown, must be one of " + NAMES.stream().sorted().collect(Collectors.joining(", ")));
+                        given.field(name),
+                        "is unknown, must be one of " + known.stream().sorted().collect(Collectors.joining(", ")));
             }
         }
+        JsonFields fields = given.withDefaults(SETTINGS);
         return new VllmCompatibility(
-                need(fields, "version"),
-                need(fields, "model"),
-                need(fields, "attn_backend_name"),
-                fields.string("cache_dtype").orElse("auto"),
-                fields.bool("is_hma_enabled").orElse(true));
+                need(fields, VERSION),
+                need(fields, MODEL),
+                need(fields, ATTENTION),
+                fields.string(CACHE_DTYPE).orElseThrow(),
+                fields.bool(HYBRID).orElseThrow());
     }
 
     private static String need(JsonFields fields, String name) {

@@ -2,11 +2,14 @@ package baton.connectors.offloading;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.Setting;
 import baton.store.tiered.Backpressure;
 import baton.store.tiered.Backpressure.Policy;
+import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 import java.util.function.BiFunction;
+import java.util.function.ToDoubleFunction;
 
 /** Reads {@code backpressure}, by vLLM 0.32's names. */
 final class BackpressureSettings {
@@ -18,9 +21,36 @@ final class BackpressureSettings {
     private static final String WARM_UP = "warmup_completions";
     private static final String HALF_LIFE = "decay_half_life_s";
     private static final String COOLDOWN = "cooldown_s";
-    private static final Set<String> NAMES = Set.of(DETECTOR, POLICY, HIGH, LOW, ALPHA, WARM_UP, HALF_LIFE, COOLDOWN);
+    /** All of them. */
+    static final List<Setting> SETTINGS = List.of(
+            Setting.of(DETECTOR, "EMABackpressureDetector", "No other."),
+            Setting.of(
+                    POLICY,
+                    "ThrottledDropPolicy",
+                    "Under pressure: that drops a part of the writes, the larger the slower they are; `DropStorePolicy` all."),
+            setting(HIGH, Backpressure.Settings::highWater, "Seconds for a MiB, on average, at which pressure begins."),
+            setting(LOW, Backpressure.Settings::lowWater, "Seconds for a MiB at which it ends."),
+            setting(ALPHA, Backpressure.Settings::alpha, "Weight of the last write in the average."),
+            setting(WARM_UP, Backpressure.Settings::warmUp, "Writes of which the first average is made."),
+            setting(
+                    HALF_LIFE,
+                    Backpressure.Settings::halfLife,
+                    "Seconds without a write, under pressure, in which the average halves."),
+            setting(
+                    COOLDOWN,
+                    Backpressure.Settings::cooldown,
+                    "Seconds after pressure in which every other write is dropped."));
 
     private BackpressureSettings() {}
+
+    private static Setting setting(String name, ToDoubleFunction<Backpressure.Settings> value, String meaning) {
+        double local = value.applyAsDouble(Backpressure.Settings.LOCAL);
+        double remote = value.applyAsDouble(Backpressure.Settings.REMOTE);
+        return Setting.absent(
+                name,
+                local == remote ? "`" + local + "`" : "`LOCAL`: `" + local + "`, `REMOTE`: `" + remote + "`",
+                meaning);
+    }
 
     /**
      * @param all of all tiers
@@ -53,12 +83,13 @@ final class BackpressureSettings {
     }
 
     private static void requireKnown(JsonFields fields) {
+        Set<String> known = Setting.names(SETTINGS);
         for (String name : fields.names()) {
-            if (!NAMES.contains(name)) {
+            if (!known.contains(name)) {
                 throw new ConfigException(
                         fields.field(name),
                         "is not known; known: "
-                                + String.join(", ", NAMES.stream().sorted().toList()));
+                                + String.join(", ", known.stream().sorted().toList()));
             }
         }
     }

@@ -5,6 +5,7 @@ import baton.connectors.bykey.StoreSession;
 import baton.connectors.bykey.StoreWorker;
 import baton.kv.ConfigException;
 import baton.kv.KvTransferConfig;
+import baton.kv.Setting;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
@@ -49,8 +50,8 @@ public final class OffloadingConnector implements KvConnector {
     }
 
     @Override
-    public Optional<Set<String>> settingNames() {
-        return Optional.of(OffloadingSettings.NAMES);
+    public List<Setting> settings() {
+        return OffloadingSettings.SETTINGS;
     }
 
     @Override

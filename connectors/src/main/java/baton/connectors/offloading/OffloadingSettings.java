@@ -3,6 +3,7 @@ package baton.connectors.offloading;
 import baton.connectors.bykey.StorePolicy;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.Setting;
 import baton.kv.connector.ConnectorContext;
 import baton.store.StoreFormat;
 import baton.store.memory.Eviction;
@@ -47,27 +48,48 @@ record OffloadingSettings(
     private static final String SHARED_NAME = "memory_share_name";
     private static final String LOAD_TIMEOUT = "load_timeout_seconds";
 
-    static final Set<String> NAMES = Set.of(
-            BYTES,
-            BLOCK_SIZE,
-            BLOCKS_PER_CHUNK,
-            SPEC,
-            EVICTION,
-            THRESHOLD,
-            TRACKED,
-            PROMPT_ONLY,
-            CANONICAL,
-            TIERS,
-            SELF_DESCRIBING,
-            TierSettings.BACKPRESSURE,
-            SHARED_NAME,
-            LOAD_TIMEOUT);
+    /** All of them. */
+    static final List<Setting> SETTINGS = Setting.join(
+            List.of(
+                    Setting.absent(
+                            BYTES,
+                            "required",
+                            "Host memory of all ranks together; `--kv-offloading-size` sets it in GiB."),
+                    Setting.absent(BLOCKS_PER_CHUNK, "1", "Blocks that are stored and loaded as one value."),
+                    Setting.absent(BLOCK_SIZE, "one block", "The same in tokens; only one of the two."),
+                    Setting.of(
+                            EVICTION, "lru", "`lru`, or `arc`, which keeps what is used often when much is used once."),
+                    Setting.of(THRESHOLD, 0, "2 and more: only chunks that have been computed so often are stored."),
+                    Setting.of(TRACKED, 64_000, "Keys that are remembered for that."),
+                    Setting.of(
+                            PROMPT_ONLY, true, "`false`: outputs are stored too, for the next turn of a conversation."),
+                    Setting.of(
+                            CANONICAL,
+                            false,
+                            "`true`: instances of other tensor and pipeline parallel sizes exchange values."),
+                    Setting.absent(
+                            SHARED_NAME,
+                            "none",
+                            "Host memory under this name in `/dev/shm`, which survives a restart and which instances of this host share."),
+                    Setting.of(
+                            LOAD_TIMEOUT,
+                            2,
+                            "Seconds, the longest that a request waits for values that are not in memory."),
+                    Setting.absent(
+                            SPEC, "none", "vLLM's: `CPUOffloadingSpec` or `TieringOffloadingSpec`; has no effect."),
+                    Setting.of(SELF_DESCRIBING, false, "No other."),
+                    Setting.absent(
+                            TierSettings.BACKPRESSURE, "none", "Of all tiers: when values are not written behind."),
+                    Setting.absent(TIERS, "`[]`", "Where values are kept behind host memory, asked in this order.")),
+            Setting.within(TierSettings.BACKPRESSURE, BackpressureSettings.SETTINGS),
+            TierSettings.settings(TIERS));
 
     private static final Set<String> SPECS = Set.of("CPUOffloadingSpec", "TieringOffloadingSpec");
     private static final Duration COPY_TIMEOUT = Duration.ofSeconds(30);
 
     /** @throws ConfigException if a setting cannot be used */
-    static OffloadingSettings of(JsonFields extra) {
+    static OffloadingSettings of(JsonFields given) {
+        JsonFields extra = given.withDefaults(SETTINGS);
         extra.string(SPEC).filter(spec -> !SPECS.contains(spec)).ifPresent(spec -> {
             throw ConfigException.unsupported(extra.field(SPEC), spec, "CPUOffloadingSpec, TieringOffloadingSpec");
         });
@@ -85,13 +107,13 @@ record OffloadingSettings(
                             + BLOCKS_PER_CHUNK);
         }
         Eviction eviction =
-                Eviction.parse(extra.field(EVICTION), extra.string(EVICTION).orElse("lru"));
-        if (extra.bool(SELF_DESCRIBING).orElse(false)) {
+                Eviction.parse(extra.field(EVICTION), extra.string(EVICTION).orElseThrow());
+        if (extra.bool(SELF_DESCRIBING).orElseThrow()) {
             throw new ConfigException(
                     extra.field(SELF_DESCRIBING),
                     "is true, must be false: events of offloaded blocks carry their hashes only");
         }
-        double seconds = extra.number(LOAD_TIMEOUT).orElse(2.0);
+        double seconds = extra.number(LOAD_TIMEOUT).orElseThrow();
         if (!(seconds > 0 && seconds <= 3600)) {
             throw new ConfigException(
                     extra.field(LOAD_TIMEOUT), "is " + seconds + ", must be more than 0 and at most 3600");
@@ -107,12 +129,12 @@ record OffloadingSettings(
                 optional(extra, BLOCKS_PER_CHUNK),
                 eviction,
                 new StorePolicy(
-                        extra.bool(PROMPT_ONLY).orElse(true),
-                        extra.integerAtLeast(THRESHOLD, 0).orElse(0),
-                        extra.integerAtLeast(TRACKED, 1).orElse(64_000),
+                        extra.bool(PROMPT_ONLY).orElseThrow(),
+                        extra.integerAtLeast(THRESHOLD, 0).orElseThrow(),
+                        extra.integerAtLeast(TRACKED, 1).orElseThrow(),
                         Duration.ofNanos((long) (seconds * 1e9)),
                         COPY_TIMEOUT),
-                extra.bool(CANONICAL).orElse(false),
+                extra.bool(CANONICAL).orElseThrow(),
                 extra.string(SHARED_NAME).map(name -> shared(extra, name)),
                 List.copyOf(tiers));
     }

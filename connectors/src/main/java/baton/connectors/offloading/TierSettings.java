@@ -2,10 +2,12 @@ package baton.connectors.offloading;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.Setting;
 import baton.store.file.FileStoreSettings;
 import baton.store.lm.LmSettings;
 import baton.store.redis.RedisSettings;
 import baton.store.tiered.Backpressure;
+import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
 import java.util.Set;
@@ -32,11 +34,28 @@ record TierSettings(
     private static final String EVENTS = "enable_kv_events";
     static final String BACKPRESSURE = "backpressure";
 
-    /** Names that every tier has. */
-    private static final Set<String> NAMES = Set.of(TYPE, LOCALITY, EVENTS, BACKPRESSURE);
+    /** What every tier has. */
+    private static final List<Setting> COMMON = List.of(
+            Setting.absent(TYPE, "required", "`fs`, `redis` or `lm`."),
+            Setting.absent(
+                    LOCALITY,
+                    "of `fs` `LOCAL`, else `REMOTE`",
+                    "Whether it is behind a network, for the defaults of `" + BACKPRESSURE + "`."),
+            Setting.of(EVENTS, false, "Whether KV events tell what it stores."),
+            Setting.absent(BACKPRESSURE, "that of all tiers", "Of this tier, field by field."));
+
+    /** Of all types, for a list of tiers at {@code path}. */
+    static List<Setting> settings(String path) {
+        return Setting.join(
+                Setting.within(path + "[]", COMMON),
+                Setting.within(path + "[" + FS + "]", FileStoreSettings.SETTINGS),
+                Setting.within(path + "[" + REDIS + "]", RedisSettings.SETTINGS),
+                Setting.within(path + "[" + LM + "]", LmSettings.SETTINGS));
+    }
 
     /** @param parent {@code backpressure} of all tiers, of which a tier's own replaces field by field */
-    static TierSettings of(JsonFields tier, Optional<JsonFields> parent) {
+    static TierSettings of(JsonFields given, Optional<JsonFields> parent) {
+        JsonFields tier = given.withDefaults(COMMON);
         String type = tier.string(TYPE)
                 .orElseThrow(() -> new ConfigException(tier.field(TYPE), "is missing, must be one of fs, redis, lm"));
         if (!TYPES.contains(type)) {
@@ -59,18 +78,18 @@ record TierSettings(
                 type,
                 tier,
                 remote,
-                tier.bool(EVENTS).orElse(false),
+                tier.bool(EVENTS).orElseThrow(),
                 BackpressureSettings.of(parent, tier.object(BACKPRESSURE), remote));
     }
 
     private static void requireKnown(JsonFields tier, String type) {
-        Set<String> known = new TreeSet<>(NAMES);
-        known.addAll(
+        Set<String> known = new TreeSet<>(Setting.names(COMMON));
+        known.addAll(Setting.names(
                 switch (type) {
-                    case FS -> FileStoreSettings.NAMES;
-                    case LM -> LmSettings.FIELDS;
-                    default -> RedisSettings.FIELDS;
-                });
+                    case FS -> FileStoreSettings.SETTINGS;
+                    case LM -> LmSettings.SETTINGS;
+                    default -> RedisSettings.SETTINGS;
+                }));
         for (String name : tier.names()) {
             if (!known.contains(name)) {
                 throw new ConfigException(

@@ -37,6 +37,7 @@ final class BlockLoad {
     private static final long LEAST_PART = 4L << 20;
 
     private static final int DIGESTS_AT_ONCE = 4;
+    private static final int REARRANGED_AT_ONCE = 4;
 
     /** How it ended. */
     sealed interface Result {
@@ -482,14 +483,19 @@ final class BlockLoad {
     private void rearrange() {
         for (Heads heads : map.heads()) {
             if (map.isRearranged(heads)) {
-                inBackground(() -> rearrange(heads));
+                int[] blocks = map.plan().blocks();
+                int each = Math.max(1, Math.ceilDiv(blocks.length, REARRANGED_AT_ONCE));
+                for (int from = 0; from < blocks.length; from += each) {
+                    int[] some = Arrays.copyOfRange(blocks, from, Math.min(from + each, blocks.length));
+                    inBackground(() -> rearrange(heads, some));
+                }
             }
         }
     }
 
-    private void rearrange(Heads heads) {
+    private void rearrange(Heads heads, int[] blocks) {
         PageRearrangement order = new PageRearrangement(cache.layout(), map.ownerInterior(heads));
-        for (int block : map.plan().blocks()) {
+        for (int block : blocks) {
             for (int layer = 0; layer < cache.layout().layers(); layer++) {
                 order.rearrange(cache.layer(block, layer), heads.readerHead(), heads.count());
             }

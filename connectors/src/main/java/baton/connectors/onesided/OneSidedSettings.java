@@ -1,7 +1,9 @@
 package baton.connectors.onesided;
 
 import baton.messages.PeerAccess;
+import baton.messages.PeerAddress;
 import java.time.Duration;
+import java.util.Set;
 
 /**
  * What the mechanics need of a connector's settings.
@@ -10,6 +12,7 @@ import java.time.Duration;
  * @param access which peers may be connected to
  * @param handshakeTimeout of one handshake
  * @param enforceCompatibility refuse peers whose compatibility hash differs
+ * @param mirrored peers that, if they have no incarnation, are compatible whatever their hash
  * @param requireVerified refuse blocks that have no checksums
  * @param engineTtl a peer that was unused for so long is disconnected; zero never
  * @param leaseExtension for how long, from its arrival, a heartbeat extends a lease
@@ -22,6 +25,7 @@ public record OneSidedSettings(
         PeerAccess access,
         Duration handshakeTimeout,
         boolean enforceCompatibility,
+        Set<PeerAddress> mirrored,
         boolean requireVerified,
         Duration engineTtl,
         Duration leaseExtension,

@@ -6,17 +6,19 @@ import java.lang.foreign.MemorySegment;
 /** Brings a layer's share of a block from a vLLM instance's order into Baton's, in place. One thread's. */
 final class PageRearrangement {
     private final KvLayout layout;
-    private final BlockInterior from;
-    private final byte[] before;
-    private final byte[] after;
+    private final boolean byHead;
+    private final Elements elements;
 
     /** @param layout of the blocks, the same on both sides */
     PageRearrangement(KvLayout layout, BlockInterior from) {
         this.layout = layout;
-        this.from = from;
-        int bytes = Math.toIntExact(from.isByHead() ? layout.headBytes() : layout.layerBytes());
-        this.before = new byte[bytes];
-        this.after = new byte[bytes];
+        this.byHead = from.isByHead();
+        int[] sources = sources(layout, from);
+        this.elements = switch (layout.dtype().bytes()) {
+            case Short.BYTES -> new Halves(sources);
+            case Integer.BYTES -> new Words(sources);
+            default -> throw new IllegalArgumentException("elements of " + layout.dtype());
+        };
     }
 
     /**
@@ -24,51 +26,40 @@ final class PageRearrangement {
      * @param firstHead of those that are to be rearranged
      */
     void rearrange(MemorySegment page, int firstHead, int heads) {
-        if (from.isByHead()) {
+        if (byHead) {
             for (int head = firstHead; head < firstHead + heads; head++) {
-                apply(page.asSlice(head * layout.headBytes(), layout.headBytes()));
+                elements.rearrange(page.asSlice(head * layout.headBytes(), layout.headBytes()));
             }
         } else {
-            apply(page.asSlice(0, layout.layerBytes()));
+            elements.rearrange(page.asSlice(0, layout.layerBytes()));
         }
     }
 
-    private void apply(MemorySegment area) {
-        MemorySegment.copy(area, 0, MemorySegment.ofArray(before), 0, before.length);
-        switch (from) {
-            case HEADS -> System.arraycopy(before, 0, after, 0, before.length);
-            case TOKENS -> tokens();
-            case CPU_VEC, CPU_AMX -> packed();
-            case CPU_UNKNOWN -> throw new IllegalStateException("blocks of an unknown order");
-        }
-        MemorySegment.copy(MemorySegment.ofArray(after), 0, area, 0, after.length);
-    }
-
-    private void tokens() {
-        int entry = Math.toIntExact(layout.entryBytes());
-        int heads = layout.kvHeads();
-        int size = layout.blockSize();
-        for (int token = 0; token < size; token++) {
-            for (int head = 0; head < heads; head++) {
-                System.arraycopy(before, (token * heads + head) * entry, after, (head * size + token) * entry, entry);
-            }
-        }
-    }
-
-    private void packed() {
+    /** By element: which one of the other order belongs there. */
+    private static int[] sources(KvLayout layout, BlockInterior from) {
         int size = layout.blockSize();
         int dims = layout.headDim();
-        int bytes = layout.dtype().bytes();
-        boolean amx = from == BlockInterior.CPU_AMX;
-        for (int token = 0; token < size; token++) {
-            for (int dim = 0; dim < dims; dim++) {
-                int key = amx ? amxKey(token, dim, dims) : dim * size + token;
-                int value = size * dims + (amx ? amxValue(token, dim, size) : token * dims + dim);
-                int to = 2 * token * dims + dim;
-                System.arraycopy(before, key * bytes, after, to * bytes, bytes);
-                System.arraycopy(before, value * bytes, after, (to + dims) * bytes, bytes);
+        int heads = from.isByHead() ? 1 : layout.kvHeads();
+        int[] sources = new int[2 * heads * size * dims];
+        int to = 0;
+        for (int head = 0; head < heads; head++) {
+            for (int token = 0; token < size; token++) {
+                for (int value = 0; value < 2; value++) {
+                    for (int dim = 0; dim < dims; dim++) {
+                        sources[to] = switch (from) {
+                            case HEADS -> to;
+                            case TOKENS -> 2 * (token * heads + head) * dims + value * dims + dim;
+                            case CPU_VEC -> value == 0 ? dim * size + token : size * dims + token * dims + dim;
+                            case CPU_AMX ->
+                                value == 0 ? amxKey(token, dim, dims) : size * dims + amxValue(token, dim, size);
+                            case CPU_UNKNOWN -> throw new IllegalStateException("blocks of an unknown order");
+                        };
+                        to++;
+                    }
+                }
             }
         }
+        return sources;
     }
 
     private static int amxKey(int token, int dim, int dims) {
@@ -77,5 +68,53 @@ final class PageRearrangement {
 
     private static int amxValue(int token, int dim, int size) {
         return dim / 16 * 16 * size + token / 2 * 32 + dim % 16 * 2 + token % 2;
+    }
+
+    private interface Elements {
+        void rearrange(MemorySegment area);
+    }
+
+    /** Elements of two bytes. */
+    private static final class Halves implements Elements {
+        private final int[] sources;
+        private final short[] before;
+        private final short[] after;
+
+        Halves(int[] sources) {
+            this.sources = sources;
+            this.before = new short[sources.length];
+            this.after = new short[sources.length];
+        }
+
+        @Override
+        public void rearrange(MemorySegment area) {
+            MemorySegment.ofArray(before).copyFrom(area);
+            for (int i = 0; i < after.length; i++) {
+                after[i] = before[sources[i]];
+            }
+            area.copyFrom(MemorySegment.ofArray(after));
+        }
+    }
+
+    /** Elements of four bytes. */
+    private static final class Words implements Elements {
+        private final int[] sources;
+        private final int[] before;
+        private final int[] after;
+
+        Words(int[] sources) {
+            this.sources = sources;
+            this.before = new int[sources.length];
+            this.after = new int[sources.length];
+        }
+
+        @Override
+        public void rearrange(MemorySegment area) {
+            MemorySegment.ofArray(before).copyFrom(area);
+            for (int i = 0; i < after.length; i++) {
+                after[i] = before[sources[i]];
+            }
+            area.copyFrom(MemorySegment.ofArray(after));
+        }
     }
 }

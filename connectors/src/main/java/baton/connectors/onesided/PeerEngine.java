@@ -130,13 +130,13 @@ public final class PeerEngine {
                     context.handshake().ask(address, Rank.FIRST, timeout).info();
             size = tensorParallelSize.orElse(first.tensorParallelSize());
             checkSizes(first, size);
-            check(first, self, settings.enforceCompatibility(), context.stats().label());
+            check(first, self, isEnforced(first, settings), context.stats().label());
         }
         for (int tensor : sources(self.rank().tensor(), self.tensorParallelSize(), size)) {
             PeerHandshake.Answer answer = context.handshake().ask(address, new Rank(stage, tensor), timeout);
             RankInfo info = answer.info();
             checkSizes(info, size);
-            check(info, self, settings.enforceCompatibility(), context.stats().label());
+            check(info, self, isEnforced(info, settings), context.stats().label());
             connected.add(new RemoteRank(answer, context.agent().connect(info.agent(), timeout)));
             if (info.incarnation().isEmpty()) {
                 log.info(
@@ -174,6 +174,12 @@ public final class PeerEngine {
             throw new TransferException(
                     "tp_size is said to be " + size + ", its blocks are of size " + info.tensorParallelSize());
         }
+    }
+
+    /** Whether its hash must be one that this instance knows. */
+    private boolean isEnforced(RankInfo info, OneSidedSettings settings) {
+        boolean mirrored = info.incarnation().isEmpty() && settings.mirrored().contains(address);
+        return settings.enforceCompatibility() && !mirrored;
     }
 
     private static void check(RankInfo info, RankInfo self, boolean enforce, String label) throws TransferException {

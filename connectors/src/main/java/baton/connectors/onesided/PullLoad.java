@@ -1,6 +1,7 @@
 package baton.connectors.onesided;
 
 import baton.connectors.onesided.PeerEngine.RemoteRank;
+import baton.kv.connector.Rank;
 import baton.transfer.TransferException;
 import java.time.Duration;
 import java.util.LinkedHashSet;
@@ -210,7 +211,8 @@ final class PullLoad {
                     // It has written them, and knows a push by no id that would be in a completion.
                     ownerKnows = true;
                 }
-                if (!moving.isChecked()) {
+                // All ranks of an instance load from the same instance: one of them counts.
+                if (!moving.isChecked() && context.self().rank().equals(Rank.FIRST)) {
                     context.stats().count("baton:kv_unverified_loads");
                 }
                 moving.spans().forEach(span -> context.stats().handover(span.phase(), span.duration()));

@@ -7,6 +7,7 @@ import baton.kv.FreePorts;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
+import baton.kv.Setting;
 import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
@@ -24,6 +25,7 @@ import baton.pipe.p2p.P2pEndpoint;
 import baton.pipe.p2p.P2pSettings;
 import baton.pipe.p2p.TensorExchange;
 import java.io.IOException;
+import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 
@@ -96,8 +98,8 @@ public final class P2pNcclConnector implements KvConnector {
     }
 
     @Override
-    public Optional<Set<String>> settingNames() {
-        return Optional.of(P2pNcclSettings.NAMES);
+    public List<Setting> settings() {
+        return P2pNcclSettings.SETTINGS;
     }
 
     @Override

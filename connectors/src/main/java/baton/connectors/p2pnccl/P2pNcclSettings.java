@@ -4,6 +4,7 @@ import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
+import baton.kv.Setting;
 import baton.kv.Ticker;
 import baton.messages.PeerAccess;
 import baton.messages.PeerAddress;
@@ -13,7 +14,6 @@ import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
-import java.util.Set;
 
 /**
  * The connector's keys of {@code kv_connector_extra_config}: vLLM's, and further ones of Baton.
@@ -51,12 +51,27 @@ record P2pNcclSettings(
     private static final String TRANSFER = "transfer_timeout";
     private static final String LOAD = "load_timeout";
     private static final String TTL = "tensor_ttl";
-    static final Set<String> NAMES = PeerAccess.withSettings(
-            PROXY_IP, PROXY_PORT, HTTP_PORT, POOL, SEND_TYPE, CHANNELS, TRANSPORT, EXCHANGE, TRANSFER, LOAD, TTL);
+
+    /** All of them. */
+    static final List<Setting> SETTINGS = PeerAccess.settings(
+            Setting.absent(PROXY_IP, "none", "Host of the router with which the instance registers every 3 s."),
+            Setting.absent(PROXY_PORT, "none", "The router's `--register-port`."),
+            Setting.absent(HTTP_PORT, "none", "The instance's `--port`, to which the router sends requests."),
+            Setting.of(POOL, 32, "GiB of host memory for received tensors beyond `kv_buffer_size`; taken when needed."),
+            Setting.of(
+                    SEND_TYPE,
+                    SendType.PUT_ASYNC.name(),
+                    "`PUT_ASYNC`: queued and sent by another thread; `PUT`: sent within the step; `GET`: kept until the decode instance gets them. The same at both ends."),
+            Setting.of(TRANSPORT, "auto", "`auto`, which is TCP, `tcp`, `gloo` or `nccl`; the same at both ends."),
+            Setting.of(EXCHANGE, 5, "Seconds to connect, or for a control message."),
+            Setting.of(TRANSFER, 10, "Seconds for one tensor, and for room for it."),
+            Setting.of(LOAD, 30, "Seconds for all of a request's tensors, connecting included."),
+            Setting.of(TTL, 120, "Seconds that unclaimed tensors are kept."),
+            Setting.absent(CHANNELS, "none", "Accepted; has no effect."));
 
     /** @throws ConfigException if a value cannot be used */
     static P2pNcclSettings of(KvTransferConfig config, Ticker ticker) {
-        JsonFields extra = config.extra();
+        JsonFields extra = config.extra().withDefaults(SETTINGS);
         // Checked only: NCCL uses its own default.
         integer(extra, CHANNELS, 1, 1024);
         Optional<String> proxyHost = extra.string(PROXY_IP).filter(host -> !host.isBlank());
@@ -75,7 +90,7 @@ record P2pNcclSettings(
                     extra.field(HTTP_PORT),
                     "is missing; the proxy at " + proxy.get() + " must be told where requests go");
         }
-        double poolGb = extra.number(POOL).orElse(32.0);
+        double poolGb = extra.number(POOL).orElseThrow();
         if (!(poolGb >= 0 && poolGb <= 1 << 20)) {
             throw new ConfigException(extra.field(POOL), "is " + poolGb + ", must be 0 to " + (1 << 20));
         }
@@ -83,7 +98,7 @@ record P2pNcclSettings(
         PeerAddress own = address("kv_ip", config.ip(), Math.max(1, config.port()));
         ListenAddress.requireOfOneHost("kv_ip", own.host());
         PeerAccess access = PeerAccess.of(extra, "kv_ip", own.host(), List.of(), ticker);
-        String transport = extra.string(TRANSPORT).orElse("auto");
+        String transport = extra.string(TRANSPORT).orElseThrow();
         if (transport.equals("gloo")) {
             // Its store listens on every address, and admits every host.
             access.requireSafeEverywhere(extra.field(TRANSPORT), transport);
@@ -94,13 +109,13 @@ record P2pNcclSettings(
                 proxy,
                 http,
                 (long) (poolGb * (1L << 30)),
-                extra.string(SEND_TYPE).map(type -> sendType(extra, type)).orElse(SendType.PUT_ASYNC),
+                extra.string(SEND_TYPE).map(type -> sendType(extra, type)).orElseThrow(),
                 transport,
                 access,
-                seconds(extra, EXCHANGE, 5),
-                seconds(extra, TRANSFER, 10),
-                seconds(extra, LOAD, 30),
-                seconds(extra, TTL, 120));
+                seconds(extra, EXCHANGE),
+                seconds(extra, TRANSFER),
+                seconds(extra, LOAD),
+                seconds(extra, TTL));
     }
 
     /** @throws ConfigException if peers cannot parse the address */
@@ -150,8 +165,8 @@ record P2pNcclSettings(
         return value;
     }
 
-    private static Duration seconds(JsonFields extra, String name, double byDefault) {
-        double seconds = extra.number(name).orElse(byDefault);
+    private static Duration seconds(JsonFields extra, String name) {
+        double seconds = extra.number(name).orElseThrow();
         if (!(seconds >= 0.001 && seconds <= 86_400)) {
             throw new ConfigException(extra.field(name), "is " + seconds + ", must be seconds from 0.001 to 86400");
         }

@@ -7,6 +7,7 @@ import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
+import baton.kv.Setting;
 import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
@@ -15,6 +16,7 @@ import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WarmUpPair;
 import baton.kv.connector.WorkerConnector;
 import java.io.IOException;
+import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 import org.slf4j.event.Level;
@@ -72,8 +74,8 @@ public final class PyNcclConnector implements KvConnector {
     }
 
     @Override
-    public Optional<Set<String>> settingNames() {
-        return Optional.of(PyNcclSettings.NAMES);
+    public List<Setting> settings() {
+        return PyNcclSettings.SETTINGS;
     }
 
     @Override

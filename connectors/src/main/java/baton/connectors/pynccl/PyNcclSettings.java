@@ -4,13 +4,13 @@ import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
+import baton.kv.Setting;
 import baton.kv.Ticker;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.Rank;
 import baton.messages.PeerAccess;
 import java.time.Duration;
 import java.util.List;
-import java.util.Set;
 
 /**
  * The connector's settings.
@@ -46,8 +46,16 @@ record PyNcclSettings(
     private static final String KEEP = "keep_seconds";
     private static final String CONNECT_WAIT = "connect_wait_seconds";
     private static final String SILENCE = "silence_seconds";
-    static final Set<String> NAMES =
-            PeerAccess.withSettings(TRANSPORT, LOOKUP_TIMEOUT, INSERT_TIMEOUT, KEEP, CONNECT_WAIT, SILENCE);
+
+    /** All of them. */
+    static final List<Setting> SETTINGS = PeerAccess.settings(
+            Setting.of(
+                    TRANSPORT, "auto", "`tcp`, which is what `auto` takes, `gloo` or `nccl`; the same at both ends."),
+            Setting.of(LOOKUP_TIMEOUT, 30, "The longest that a request waits for its prompt."),
+            Setting.of(INSERT_TIMEOUT, 30, "The longest that a prompt waits for room at the producer."),
+            Setting.of(KEEP, 120, "A prompt that has not been taken for so long makes room for new ones."),
+            Setting.of(CONNECT_WAIT, 5, "How long after the start, or after the peer was lost, requests wait for it."),
+            Setting.of(SILENCE, 60, "After so long a silent peer is treated as dead."));
 
     /** @throws ConfigException if the configuration cannot work */
     static PyNcclSettings of(ConnectorContext context) {
@@ -75,10 +83,10 @@ record PyNcclSettings(
         if (config.bufferSize() == 0) {
             throw new ConfigException("kv_buffer_size", "is 0, must hold at least one prompt's keys and values");
         }
-        JsonFields extra = config.extra();
+        JsonFields extra = config.extra().withDefaults(SETTINGS);
         boolean producer = role == KvRole.PRODUCER;
         int rank = config.rank().orElse(producer ? 0 : 1);
-        String transport = extra.string(TRANSPORT).orElse("auto");
+        String transport = extra.string(TRANSPORT).orElseThrow();
         PeerAccess access = PeerAccess.of(extra, "kv_ip", config.ip(), List.of(config.ip()), ticker);
         if (transport.equals("gloo")) {
             // Its store listens on every address, and admits every host.
@@ -94,11 +102,11 @@ record PyNcclSettings(
                 config.bufferSize(),
                 transport,
                 access,
-                seconds(extra, LOOKUP_TIMEOUT, 30),
-                seconds(extra, INSERT_TIMEOUT, 30),
-                seconds(extra, KEEP, 120),
-                seconds(extra, CONNECT_WAIT, 5),
-                seconds(extra, SILENCE, 60));
+                seconds(extra, LOOKUP_TIMEOUT),
+                seconds(extra, INSERT_TIMEOUT),
+                seconds(extra, KEEP),
+                seconds(extra, CONNECT_WAIT),
+                seconds(extra, SILENCE));
     }
 
     /** The first of a rank's two ports: for requests, then for answers. */
@@ -106,8 +114,8 @@ record PyNcclSettings(
         return port + 2 * (rank.pipeline() * context.tensorParallelSize() + rank.tensor());
     }
 
-    private static Duration seconds(JsonFields extra, String name, double otherwise) {
-        double seconds = extra.number(name).orElse(otherwise);
+    private static Duration seconds(JsonFields extra, String name) {
+        double seconds = extra.number(name).orElseThrow();
         if (!(seconds > 0 && seconds <= 86_400)) {
             throw new ConfigException(extra.field(name), "is " + seconds + ", must be more than 0 and at most 86400");
         }

@@ -2,6 +2,7 @@ package baton.connectors.sharedstorage;
 
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
+import baton.kv.Setting;
 import baton.kv.connector.CacheSource;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.HandshakeMetadata;
@@ -67,8 +68,8 @@ public final class SharedStorageConnector implements KvConnector {
     }
 
     @Override
-    public Optional<Set<String>> settingNames() {
-        return Optional.of(SharedStorageSettings.NAMES);
+    public List<Setting> settings() {
+        return SharedStorageSettings.SETTINGS;
     }
 
     @Override

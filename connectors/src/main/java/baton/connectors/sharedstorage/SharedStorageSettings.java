@@ -2,13 +2,14 @@ package baton.connectors.sharedstorage;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.Setting;
 import baton.kv.connector.ConnectorContext;
 import baton.store.prompt.SharedStorage;
 import baton.store.prompt.TensorLayout;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.List;
 import java.util.Optional;
-import java.util.Set;
 
 /**
  * The connector's settings, see {@link SharedStorageConnector}.
@@ -24,11 +25,24 @@ record SharedStorageSettings(Path root, Duration timeout, SharedStorage.Layouts 
     private static final String FOREIGN_LAYOUT = "shared_storage_foreign_layout";
     private static final String FOREIGN_BLOCK_SIZE = "shared_storage_foreign_block_size";
     private static final String WRITE_LAYOUT = "shared_storage_write_layout";
-    static final Set<String> NAMES = Set.of(PATH, TIMEOUT, FOREIGN_LAYOUT, FOREIGN_BLOCK_SIZE, WRITE_LAYOUT);
+
+    /** All of them. */
+    static final List<Setting> SETTINGS = List.of(
+            Setting.of(PATH, "/tmp", "Directory that both sides see; better one that only the instances can write to."),
+            Setting.of(TIMEOUT, 60, "Seconds, the longest that a request waits for its load, or a step for its saves."),
+            Setting.absent(
+                    FOREIGN_LAYOUT,
+                    "none: not used",
+                    "How keys and values lie in files of vLLM: `gpu`, `cpu_attn_vec`, `cpu_attn_amx`, `cpu_attn_neon_bf16`."),
+            Setting.of(WRITE_LAYOUT, "gpu", "Likewise in files that are written."),
+            Setting.absent(
+                    FOREIGN_BLOCK_SIZE,
+                    "`--block-size`",
+                    "The block size of the vLLM instances; entries are written in multiples of it."));
 
     static SharedStorageSettings of(ConnectorContext context) {
-        JsonFields extra = context.config().extra();
-        double seconds = extra.number(TIMEOUT).orElse(60.0);
+        JsonFields extra = context.config().extra().withDefaults(SETTINGS);
+        double seconds = extra.number(TIMEOUT).orElseThrow();
         if (!(seconds > 0 && seconds <= 86_400)) {
             throw new ConfigException(
                     extra.field(TIMEOUT), "is " + seconds + ", must be more than 0 and at most 86400");
@@ -41,20 +55,21 @@ record SharedStorageSettings(Path root, Duration timeout, SharedStorage.Layouts 
                     "is " + stored + ", must be a multiple of this instance's --block-size, " + own);
         }
         return new SharedStorageSettings(
-                root(extra),
+                root(context.config().extra()),
                 Duration.ofNanos((long) (seconds * 1e9)),
                 new SharedStorage.Layouts(
-                        layout(context, FOREIGN_LAYOUT, stored),
-                        layout(context, WRITE_LAYOUT, stored).orElse(TensorLayout.GPU)),
+                        layout(context, extra, FOREIGN_LAYOUT, stored),
+                        layout(context, extra, WRITE_LAYOUT, stored).orElseThrow()),
                 stored);
     }
 
     static Path root(JsonFields extra) {
-        return SharedStorage.root(extra.field(PATH), extra.string(PATH).orElse("/tmp"));
+        return SharedStorage.root(
+                extra.field(PATH), extra.withDefaults(SETTINGS).string(PATH).orElseThrow());
     }
 
-    private static Optional<TensorLayout> layout(ConnectorContext context, String setting, int blockSize) {
-        JsonFields extra = context.config().extra();
+    private static Optional<TensorLayout> layout(
+            ConnectorContext context, JsonFields extra, String setting, int blockSize) {
         String field = extra.field(setting);
         return extra.string(setting)
                 .map(name -> TensorLayout.of(

@@ -95,8 +95,9 @@ class LmCacheSettingsTest {
             delimiter = '|',
             value = {
                 "lmcache.chunk_sise|256|is not a key",
-                "lmcache.enable_pd|true|must be false",
-                "lmcache.pd_role|sender|is not a key",
+                "lmcache.enable_p2p|true|must be false",
+                "lmcache.pd_role|sender|with enable_pd=true only",
+                "lmcache.nixl_role|sender|with enable_pd=true only",
                 "lmcache.use_layerwise|true|must be false",
                 "lmcache.local_cpu|false|must be true",
                 "lmcache.save_unfull_chunk|true|must be false",

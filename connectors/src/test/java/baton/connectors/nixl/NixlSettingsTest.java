@@ -64,6 +64,24 @@ class NixlSettingsTest {
     }
 
     @Test
+    void hashesOfVllmPeersAreMirroredIfTheSettingsSaySo() {
+        String peers = "'peers': ['a:1']";
+        assertThat(settings("{" + peers + "}", Map.of()).mirroredPeers()).isEmpty();
+        assertThat(settings("{'vllm_compat': 'mirror', " + peers + "}", Map.of())
+                        .mirroredPeers())
+                .containsExactly(new PeerAddress("a", 1));
+        assertThat(settings(
+                                "{'vllm_compat': {'version': '0.32.0', 'model': 'm', 'attn_backend_name': 'FLASH_ATTN'}, "
+                                        + peers + "}",
+                                Map.of())
+                        .mirroredPeers())
+                .isEmpty();
+        assertThatThrownBy(() -> settings("{'vllm_compat': 'like vLLM'}", Map.of()))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContainingAll("kv_connector_extra_config.vllm_compat", "like vLLM", "mirror or an object");
+    }
+
+    @Test
     void settingsReplaceDefaults() {
         NixlSettings settings = settings(
                 "{'kv_lease_duration': 12, 'engine_ttl': 0, 'bidirectional_kv_xfer': 'true', 'peers': ['a:1', '::1:2']}",
@@ -88,7 +106,7 @@ class NixlSettingsTest {
                 "{'peers': 'a:1'} | peers: must be an array of strings",
                 "{'peers': ['a']} | peers: has 'a', must have host:port",
                 "{'side_channel_host': '192.0.2.1'} | side_channel_host: is 192.0.2.1, with which other hosts reach the KV port",
-                "{'vllm_compat': 'auto'} | vllm_compat: must be an object",
+                "{'vllm_compat': 'auto'} | vllm_compat: unsupported value 'auto'; allowed: mirror or an object",
                 "{'vllm_compat': {'version': '0.32.0', 'model': 'm'}} | vllm_compat.attn_backend_name: is missing, must be as vLLM has it",
                 "{'vllm_compat': {'vllm_version': '0.32.0'}} | vllm_compat.vllm_version: is unknown, must be one of attn_backend_name, cache_dtype",
                 "{'vllm_cpu_attn_isa': 'avx'} | vllm_cpu_attn_isa: unsupported value 'avx'",

@@ -44,7 +44,7 @@ class VllmContractTest {
         }
     }
 
-    private static byte[] recorded(String name) {
+    static byte[] recorded(String name) {
         return HexFormat.of().parseHex(recorded().string(name).orElseThrow());
     }
 

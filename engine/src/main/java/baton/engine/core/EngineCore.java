@@ -236,7 +236,9 @@ public final class EngineCore implements AutoCloseable {
         return new EngineStatus(
                 scheduler.runningCount(),
                 scheduler.waitingCount(),
+                scheduler.waitingToLoadCount(),
                 scheduler.waitingForRemoteKvCount(),
+                scheduler.waitingLoadedCount(),
                 scheduler.awaitingReleaseCount(),
                 pool.size(),
                 pool.used(),

@@ -184,6 +184,8 @@ final class Scheduler {
     private final Map<String, Request> live = new LinkedHashMap<>();
     /** Finished requests whose blocks a transfer still uses. */
     private final Map<String, Request> awaitingRelease = new HashMap<>();
+    /** Those of the waiting requests without blocks that need a load between steps. */
+    private final Set<Request> toLoad = new HashSet<>();
 
     /** False once the connector has failed. */
     private boolean connected = true;
@@ -228,7 +230,12 @@ final class Scheduler {
         request.sequence = arrivals++;
         waiting.add(request);
         try {
-            connectorOf(request).ifPresent(c -> c.onNewRequest(request));
+            connectorOf(request).ifPresent(c -> {
+                c.onNewRequest(request);
+                if (request.isPrefilledElsewhere()) {
+                    toLoad.add(request);
+                }
+            });
             return Optional.empty();
         } catch (InvalidFieldException e) {
             return Optional.of(refusal(request, e));
@@ -271,6 +278,15 @@ final class Scheduler {
             count += request.state == Request.State.WAITING_FOR_REMOTE_KVS ? 1 : 0;
         }
         return count;
+    }
+
+    /** Requests that need a load between steps which has not begun. */
+    int waitingToLoadCount() {
+        return toLoad.size();
+    }
+
+    int waitingLoadedCount() {
+        return waiting.withBlocks().size() - waitingForRemoteKvCount();
     }
 
     int awaitingReleaseCount() {
@@ -461,6 +477,11 @@ final class Scheduler {
                     }
                 }
             }
+            if (async) {
+                toLoad.add(request);
+            } else {
+                toLoad.remove(request);
+            }
             int known = local + external;
             int count = async ? 0 : tokensNow(request, known, budget);
             if (!async && count == 0) {
@@ -477,6 +498,7 @@ final class Scheduler {
             }
             queue.remove();
             if (async) {
+                toLoad.remove(request);
                 request.state = Request.State.WAITING_FOR_REMOTE_KVS;
                 waiting.addWithBlocks(request);
                 allocate(request, known, local, external);
@@ -537,6 +559,7 @@ final class Scheduler {
             wakeWaitersOf(request);
         }
         waiting.remove(request);
+        toLoad.remove(request);
     }
 
     private void countHits(Request request, int local, int external) {

@@ -167,7 +167,9 @@ final class EngineThread {
         return new EngineStatus(
                 latest.running(),
                 latest.waiting(),
+                latest.waitingToLoad(),
                 latest.waitingForRemoteKv(),
+                latest.waitingLoaded(),
                 latest.awaitingRelease(),
                 latest.totalBlocks(),
                 latest.usedBlocks(),

@@ -1,7 +1,9 @@
 package baton.kv.connector;
 
 import baton.kv.KvTransferConfig;
+import baton.kv.Setting;
 import java.io.IOException;
+import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 
@@ -18,14 +20,19 @@ public interface KvConnector {
     /** Values of {@code kv_connector} that mean this connector. */
     Set<String> names();
 
+    /** Its keys of {@code kv_connector_extra_config}, in the order in which they are described; empty if that is not known. */
+    default List<Setting> settings() {
+        return List.of();
+    }
+
     /**
      * Names in {@code kv_connector_extra_config} that mean something to this connector. It is warned of others, as they may be
      * misspelt or another connector's.
      *
-     * @return empty if that is not known
+     * @return empty if that is not known, or the connector refuses other names itself
      */
     default Optional<Set<String>> settingNames() {
-        return Optional.empty();
+        return Optional.of(Setting.names(settings())).filter(names -> !names.isEmpty());
     }
 
     /** Where what it brings comes from, for the metrics. */

@@ -2,9 +2,11 @@ package baton.kv.connector;
 
 import baton.kv.ConfigException;
 import baton.kv.KvTransferConfig;
+import baton.kv.Setting;
 import java.io.IOException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Modifier;
+import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 import java.util.function.Supplier;
@@ -50,6 +52,11 @@ record OwnConnector(String className, KvConnector inner) implements KvConnector 
     @Override
     public Set<String> names() {
         return linked(inner::names);
+    }
+
+    @Override
+    public List<Setting> settings() {
+        return linked(inner::settings);
     }
 
     @Override

@@ -3,12 +3,12 @@ package baton.pipe.p2p;
 import baton.kv.Deadline;
 import baton.kv.InvalidFieldException;
 import baton.kv.Ticker;
+import baton.messages.GuardedReception;
 import baton.messages.MessageException;
 import baton.messages.PeerAddress;
 import baton.messages.PeerChannel;
 import baton.messages.PeerChannel.Caller;
 import baton.messages.PeerChannel.Guest;
-import baton.messages.PeerGreeting;
 import baton.messages.SideChannel;
 import baton.messages.p2p.P2pMessage;
 import baton.messages.p2p.P2pMessage.GetReply;
@@ -22,7 +22,6 @@ import baton.pipe.p2p.P2pException.Fault;
 import baton.pipe.p2p.P2pStats.Count;
 import baton.pipe.p2p.SendStore.Outgoing;
 import java.lang.foreign.MemorySegment;
-import java.net.InetAddress;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
@@ -91,17 +90,11 @@ public final class P2pEndpoint implements TensorExchange {
         this.toSend = new SendStore(settings, stats, ticker);
         CountDownLatch ready = new CountDownLatch(1);
         settings.access().expectPeers();
-        this.listener = channel.listen(settings.host(), settings.port(), new PeerChannel.Reception() {
-            @Override
-            public Guest arrived(Caller caller) {
-                return P2pEndpoint.this.arrived(caller, ready);
-            }
-
-            @Override
-            public boolean admits(InetAddress from) {
-                return P2pEndpoint.this.admits(from);
-            }
-        });
+        this.listener = channel.listen(
+                settings.host(),
+                settings.port(),
+                new GuardedReception(
+                        settings.access(), () -> address().toString(), caller -> arrived(caller, ready), this::refuse));
         this.self = new PeerAddress(settings.host(), listener.port());
         this.context = new EndpointContext(self, settings, stats, channel, transport, ticker);
         ready.countDown();
@@ -438,51 +431,33 @@ public final class P2pEndpoint implements TensorExchange {
             if (settings.access().mayConnect(from.host())) {
                 return new Visit(caller, from);
             }
-            refuse(caller.address(), "it calls itself " + from + ", which is not an allowed peer");
+            refuse(caller.host(), "it calls itself " + from + ", which is not an allowed peer");
         } catch (InvalidFieldException e) {
             stats.add(Count.MALFORMED, 1);
-            log.debug("{}: {}", caller.address(), e.getMessage());
+            log.debug("{}: {}", caller.host(), e.getMessage());
         }
         caller.hangUp();
         return frames -> {};
     }
 
-    private boolean admits(InetAddress from) {
-        boolean admitted = settings.access().admits(from);
-        if (!admitted) {
-            refuse(from, "it is " + settings.access().notAllowed());
-        }
-        return admitted;
-    }
-
-    private void refuse(InetAddress from, String why) {
+    private void refuse(String from, String why) {
         stats.add(Count.REFUSED_PEERS, 1);
-        settings.access().refuse("P2P port: " + from.getHostAddress(), why);
+        settings.access().refuse("P2P port: " + from, why);
     }
 
     /** The connection of a peer. Used by the connection's thread. */
     private final class Visit implements Guest {
         private final Caller caller;
         private final PeerAddress from;
-        /** Present if there is a secret. */
-        private final Optional<PeerGreeting> greeting;
-
         private Optional<Wire> wire = Optional.empty();
 
         private Visit(Caller caller, PeerAddress from) {
             this.caller = caller;
             this.from = from;
-            this.greeting = settings.access()
-                    .secret()
-                    .map(secret -> new PeerGreeting(secret, caller.identity(), self.toString()));
         }
 
         @Override
         public void received(List<byte[]> frames) throws MessageException {
-            if (greeting.isPresent() && !greeting.get().isDone()) {
-                greet(greeting.get(), frames);
-                return;
-            }
             try {
                 if (frames.size() != 1) {
                     throw new InvalidFieldException("message", "has " + frames.size() + " frames, must have one");
@@ -499,22 +474,6 @@ public final class P2pEndpoint implements TensorExchange {
                 stats.add(Count.BROKEN, 1);
                 throw new MessageException(from + ": " + e.getMessage(), e);
             }
-        }
-
-        @Override
-        public boolean isGreeted() {
-            return greeting.isEmpty() || greeting.get().isDone();
-        }
-
-        private void greet(PeerGreeting begun, List<byte[]> frames) throws MessageException {
-            List<byte[]> answer;
-            try {
-                answer = begun.answer(frames);
-            } catch (MessageException e) {
-                refuse(caller.address(), String.valueOf(e.getMessage()));
-                throw e;
-            }
-            caller.answer(answer);
         }
 
         private void connect(byte[] uniqueId) throws PipeException {

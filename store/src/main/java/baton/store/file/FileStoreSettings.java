@@ -2,14 +2,15 @@ package baton.store.file;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.Setting;
 import baton.store.prompt.SharedStorage;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
 import java.util.OptionalLong;
-import java.util.Set;
 import java.util.stream.Collectors;
 
 /**
@@ -41,10 +42,18 @@ public record FileStoreSettings(
     private static final String MAX_BYTES = "max_bytes";
     private static final String MAX_AGE = "max_age_seconds";
 
-    /** Names of the settings that {@link #of} reads. */
-    public static final Set<String> NAMES = Set.of(ROOT, READ_THREADS, WRITE_THREADS, IO, FSYNC, MAX_BYTES, MAX_AGE);
-
     private static final int THREADS = 16;
+
+    /** What {@link #of} reads. */
+    public static final List<Setting> SETTINGS = List.of(
+            Setting.absent(ROOT, "required", "Directory of the files."),
+            Setting.of(READ_THREADS, THREADS, "Values read at once."),
+            Setting.of(WRITE_THREADS, THREADS, "Values written at once."),
+            Setting.of(IO, label(IoMode.BUFFERED), "`buffered`, or `direct`, which leaves the page cache to others."),
+            Setting.of(FSYNC, false, "Whether a file is on the device before it can be found."),
+            Setting.absent(MAX_BYTES, "no limit", "Of all files; those not used for longest are removed above it."),
+            Setting.absent(MAX_AGE, "no limit", "Files not used for so long are removed."));
+
     private static final int MOST_THREADS = 256;
     private static final int QUEUED = 1024;
 
@@ -80,7 +89,8 @@ public record FileStoreSettings(
      *
      * @throws ConfigException naming what is wrong
      */
-    public static FileStoreSettings of(JsonFields fields) {
+    public static FileStoreSettings of(JsonFields given) {
+        JsonFields fields = given.withDefaults(SETTINGS);
         String field = fields.field(ROOT);
         Path root = SharedStorage.root(
                 field, fields.string(ROOT).orElseThrow(() -> new ConfigException(field, "is missing")));
@@ -91,15 +101,15 @@ public record FileStoreSettings(
                 threads(fields, READ_THREADS),
                 threads(fields, WRITE_THREADS),
                 defaults.queued,
-                fields.string(IO).map(name -> mode(fields.field(IO), name)).orElse(defaults.io),
-                fields.bool(FSYNC).orElse(defaults.fsync),
+                fields.string(IO).map(name -> mode(fields.field(IO), name)).orElseThrow(),
+                fields.bool(FSYNC).orElseThrow(),
                 new Limits(
                         positive(fields, MAX_BYTES).map(OptionalLong::of).orElse(OptionalLong.empty()),
                         positive(fields, MAX_AGE).map(Duration::ofSeconds)));
     }
 
     private static int threads(JsonFields fields, String name) {
-        int threads = fields.integerAtLeast(name, 1).orElse(THREADS);
+        int threads = fields.integerAtLeast(name, 1).orElseThrow();
         if (threads > MOST_THREADS) {
             throw new ConfigException(fields.field(name), "is " + threads + ", must be at most " + MOST_THREADS);
         }

@@ -2,14 +2,15 @@ package baton.store.lm;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.Setting;
 import java.net.URI;
 import java.net.URISyntaxException;
 import java.nio.file.Files;
 import java.nio.file.InvalidPathException;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.List;
 import java.util.Optional;
-import java.util.Set;
 
 /**
  * Which server a {@link LmClient} asks, and how.
@@ -35,9 +36,14 @@ public record LmSettings(
     private static final String TOKEN_FILE = "token_file";
     private static final String CA_CERTIFICATES = "ca_certificates";
 
-    /** Names of the fields that {@link #of} reads. */
-    public static final Set<String> FIELDS =
-            Set.of(URL, CONNECTIONS, CONNECT_TIMEOUT, MAX_BYTES, TOKEN_FILE, CA_CERTIFICATES);
+    /** What {@link #of} reads. */
+    public static final List<Setting> SETTINGS = List.of(
+            Setting.absent(URL, "required", "`lm://host:port`, `lms://` with TLS."),
+            Setting.of(CONNECTIONS, 2, "Connections that carry values; one more for look-ups."),
+            Setting.of(CONNECT_TIMEOUT, 2, "For a connection to come up."),
+            Setting.of(MAX_BYTES, 256L << 20, "Bytes of values that operations wait for."),
+            Setting.absent(TOKEN_FILE, "none", "File with the secret of `./baton kv-server --token-file`."),
+            Setting.absent(CA_CERTIFICATES, "those of Java", "Certificate authorities to trust under TLS, in PEM."));
 
     private static final int MOST_CONNECTIONS = 64;
 
@@ -52,19 +58,20 @@ public record LmSettings(
     }
 
     /**
-     * Reads {@link #FIELDS}; all but {@code url} may be absent.
+     * Reads {@link #SETTINGS}; all but {@code url} may be absent.
      *
      * @throws ConfigException if a field cannot be used
      */
-    public static LmSettings of(JsonFields fields) {
+    public static LmSettings of(JsonFields given) {
+        JsonFields fields = given.withDefaults(SETTINGS);
         String url = fields.string(URL)
                 .orElseThrow(
                         () -> new ConfigException(fields.field(URL), "is required: lm://host:port or lms://host:port"));
-        int connections = fields.integerAtLeast(CONNECTIONS, 1).orElse(2);
+        int connections = fields.integerAtLeast(CONNECTIONS, 1).orElseThrow();
         Duration connectTimeout = fields.number(CONNECT_TIMEOUT)
                 .map(seconds -> seconds(fields.field(CONNECT_TIMEOUT), seconds))
-                .orElse(Duration.ofSeconds(2));
-        long maxBytes = fields.integer(MAX_BYTES).orElse(256L << 20);
+                .orElseThrow();
+        long maxBytes = fields.integer(MAX_BYTES).orElseThrow();
         Optional<Path> token = path(fields, TOKEN_FILE);
         Optional<Path> certificates = path(fields, CA_CERTIFICATES);
         check(fields.field(""), url, connections, connectTimeout, maxBytes, certificates);

@@ -18,6 +18,7 @@ import baton.store.ValueRanges;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -129,6 +130,11 @@ public final class HostMemoryStore implements ValueCache {
     @Override
     public MemorySegment memory() {
         return slab.slots();
+    }
+
+    @Override
+    public Optional<Path> file() {
+        return slab.file();
     }
 
     @Override

@@ -3,12 +3,19 @@ package baton.store.memory;
 import baton.memory.MappableMemory;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.nio.file.Path;
+import java.util.Optional;
 
 /** The memory of a store: slots with values, and the tables that say what is in them. */
 interface Slab extends AutoCloseable {
     Geometry geometry();
 
     MemorySegment slots();
+
+    /** The file by which other processes of this host can map {@link #slots} for as long as this process lives, where there is one. */
+    default Optional<Path> file() {
+        return Optional.empty();
+    }
 
     /** Of {@link Geometry#tableBytes}. */
     MemorySegment tables();
@@ -49,15 +56,18 @@ interface Slab extends AutoCloseable {
         private final Geometry geometry;
         private final Arena arena = Arena.ofShared();
         private final MemorySegment slots;
+        private final Optional<Path> file;
         private final MemorySegment tables;
 
         Private(Geometry geometry) {
             this.geometry = geometry;
             try {
-                slots = MappableMemory.whyNone().isEmpty()
-                        ? MappableMemory.allocate(arena, geometry.slotsBytes(), "host-memory store")
-                                .memory()
-                        : arena.allocate(geometry.slotsBytes(), Geometry.ALIGNMENT);
+                Optional<MappableMemory> mappable = MappableMemory.whyNone().isEmpty()
+                        ? Optional.of(MappableMemory.allocate(arena, geometry.slotsBytes(), "host-memory store"))
+                        : Optional.empty();
+                slots = mappable.map(MappableMemory::memory)
+                        .orElseGet(() -> arena.allocate(geometry.slotsBytes(), Geometry.ALIGNMENT));
+                file = mappable.map(MappableMemory::file);
                 tables = arena.allocate(geometry.tableBytes(), Geometry.ALIGNMENT);
             } catch (IllegalStateException | OutOfMemoryError e) {
                 arena.close();
@@ -73,6 +83,11 @@ interface Slab extends AutoCloseable {
         @Override
         public MemorySegment slots() {
             return slots;
+        }
+
+        @Override
+        public Optional<Path> file() {
+            return file;
         }
 
         @Override

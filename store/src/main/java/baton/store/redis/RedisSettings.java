@@ -2,16 +2,17 @@ package baton.store.redis;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.Setting;
 import java.net.URI;
 import java.net.URISyntaxException;
 import java.nio.file.Files;
 import java.nio.file.InvalidPathException;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
-import java.util.Set;
 
 /**
  * Where a {@link RedisBlockStore} keeps its values, and how.
@@ -41,9 +42,15 @@ public record RedisSettings(
     private static final String MAX_BYTES = "max_bytes_in_flight";
     private static final String CA_CERTIFICATES = "ca_certificates";
 
-    /** Names of the fields that {@link #of} reads. */
-    public static final Set<String> FIELDS =
-            Set.of(URL, PREFIX, TTL, CONNECTIONS, CONNECT_TIMEOUT, MAX_BYTES, CA_CERTIFICATES);
+    /** What {@link #of} reads. */
+    public static final List<Setting> SETTINGS = List.of(
+            Setting.absent(URL, "required", "`redis://user:password@host:port`, `rediss://` with TLS; Valkey too."),
+            Setting.of(PREFIX, "baton", "What all keys begin with."),
+            Setting.absent(TTL, "no limit", "For which a value is kept after it was written or read."),
+            Setting.of(CONNECTIONS, 2, "Connections that carry values; one more for look-ups."),
+            Setting.of(CONNECT_TIMEOUT, 2, "For a connection to come up."),
+            Setting.of(MAX_BYTES, 256L << 20, "Bytes of values that operations wait for."),
+            Setting.absent(CA_CERTIFICATES, "those of Java", "Certificate authorities to trust under TLS, in PEM."));
 
     private static final Map<String, String> SCHEMES =
             Map.of("redis", "redis", "rediss", "rediss", "valkey", "redis", "valkeys", "rediss");
@@ -64,21 +71,22 @@ public record RedisSettings(
     }
 
     /**
-     * Reads {@link #FIELDS}; all but {@code url} may be absent.
+     * Reads {@link #SETTINGS}; all but {@code url} may be absent.
      *
      * @throws ConfigException if a field cannot be used
      */
-    public static RedisSettings of(JsonFields fields) {
+    public static RedisSettings of(JsonFields given) {
+        JsonFields fields = given.withDefaults(SETTINGS);
         String url = fields.string(URL)
                 .orElseThrow(() ->
                         new ConfigException(fields.field(URL), "is required: redis://host:port or rediss://host:port"));
-        String prefix = fields.string(PREFIX).orElse("baton");
+        String prefix = fields.string(PREFIX).orElseThrow();
         Optional<Duration> ttl = fields.number(TTL).map(seconds -> seconds(fields.field(TTL), seconds, LONGEST_TTL));
-        int connections = fields.integerAtLeast(CONNECTIONS, 1).orElse(2);
+        int connections = fields.integerAtLeast(CONNECTIONS, 1).orElseThrow();
         Duration connectTimeout = fields.number(CONNECT_TIMEOUT)
                 .map(seconds -> seconds(fields.field(CONNECT_TIMEOUT), seconds, LONGEST_CONNECT))
-                .orElse(Duration.ofSeconds(2));
-        long maxBytes = fields.integer(MAX_BYTES).orElse(256L << 20);
+                .orElseThrow();
+        long maxBytes = fields.integer(MAX_BYTES).orElseThrow();
         Optional<Path> certificates = fields.string(CA_CERTIFICATES).map(path -> {
             try {
                 return Path.of(path);

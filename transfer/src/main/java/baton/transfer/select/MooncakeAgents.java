@@ -2,6 +2,7 @@ package baton.transfer.select;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.Setting;
 import baton.messages.PeerAccess;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferException;
@@ -35,7 +36,17 @@ public final class MooncakeAgents {
     public static final String LIBRARY = "mooncake_library";
 
     /** All of them. */
-    public static final List<String> KEYS = List.of(METADATA_SERVER, PROTOCOL, DEVICE_NAME, LIBRARY);
+    public static final List<Setting> SETTINGS = List.of(
+            Setting.of(
+                    METADATA_SERVER,
+                    MetadataSource.P2P,
+                    "With `mooncake`: where engines find each other, that or `http://host:8080/metadata`."),
+            Setting.of(PROTOCOL, "tcp", "With `mooncake`: `tcp`, or `rdma`, which needs Mooncake's library."),
+            Setting.absent(DEVICE_NAME, "all", "With `mooncake` and `rdma`: the RDMA device."),
+            Setting.absent(
+                    LIBRARY,
+                    "none",
+                    "`libtransfer_engine.so`, or a directory that holds it; with `tcp` it is used only if this names it."));
 
     private static final Logger LOG = LoggerFactory.getLogger(MooncakeAgents.class);
 
@@ -56,11 +67,12 @@ public final class MooncakeAgents {
     }
 
     static TransferAgent open(
-            JsonFields extra, String host, Optional<PeerAccess> access, Function<Optional<Path>, MooncakeLibrary> find)
+            JsonFields given, String host, Optional<PeerAccess> access, Function<Optional<Path>, MooncakeLibrary> find)
             throws TransferException {
+        JsonFields extra = given.withDefaults(SETTINGS);
         MetadataSource metadata = MetadataSource.parse(
-                extra.field(METADATA_SERVER), extra.string(METADATA_SERVER).orElse(MetadataSource.P2P));
-        String protocol = extra.string(PROTOCOL).orElse("tcp");
+                extra.field(METADATA_SERVER), extra.string(METADATA_SERVER).orElseThrow());
+        String protocol = extra.string(PROTOCOL).orElseThrow();
         Optional<String> device = extra.string(DEVICE_NAME).filter(name -> !name.isEmpty());
         Optional<Path> library = extra.string(LIBRARY).map(Path::of);
         boolean rdma = switch (protocol) {

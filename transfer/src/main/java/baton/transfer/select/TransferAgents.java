@@ -2,6 +2,7 @@ package baton.transfer.select;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.Setting;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferException;
 import baton.transfer.embedded.EmbeddedAgent;
@@ -47,6 +48,29 @@ public final class TransferAgents {
     public static final String NUM_THREADS = "num_threads";
     public static final String NIXL_LIBRARY = "nixl_library";
     public static final String TRANSPORT = "transport";
+
+    /** Those of the embedded agent and of NIXL, and of the choice between them. */
+    public static final List<Setting> WITHOUT_MOONCAKE = List.of(
+            Setting.absent(
+                    TRANSFER_AGENT,
+                    "`\"auto\"`",
+                    "`embedded`, `nixl`, `mooncake`, or `auto`: NIXL where there is an RDMA device and its library loads, else"
+                            + " embedded."),
+            Setting.absent(
+                    TRANSPORT,
+                    "`\"auto\"`",
+                    "The embedded agent's within one host: `auto` is shared memory, `tcp` is TCP as between hosts."),
+            Setting.absent(BACKENDS, "`[\"UCX\"]`", "NIXL's backends; asks for `nixl`."),
+            Setting.absent(
+                    BACKEND_PARAMS, "`{}`", "Their parameters: `{\"UCX\": {\"engine_config\": \"TLS=rc,cma\"}}`."),
+            Setting.absent(NUM_THREADS, "none", "UCX's parameter of that name."),
+            Setting.absent(
+                    NIXL_LIBRARY,
+                    "found as [here](connectors/transfer-agents.md#nixl)",
+                    "`libnixl_capi.so`, or a directory that holds it or an unpacked wheel."));
+
+    /** All of them. */
+    public static final List<Setting> SETTINGS = Setting.join(WITHOUT_MOONCAKE, MooncakeAgents.SETTINGS);
 
     private static final Logger LOG = LoggerFactory.getLogger(TransferAgents.class);
     private static final Path RDMA_DEVICES = Path.of("/sys/class/infiniband");
@@ -181,7 +205,7 @@ public final class TransferAgents {
             refuse(extra, "mooncake", BACKENDS, TRANSPORT);
             return Kind.MOONCAKE;
         }
-        refuse(extra, value, MooncakeAgents.KEYS.toArray(String[]::new));
+        refuse(extra, value, Setting.names(MooncakeAgents.SETTINGS).toArray(String[]::new));
         if (transport && (backends || value.equals("nixl"))) {
             throw new ConfigException(
                     extra.field(TRANSPORT),

@@ -276,12 +276,12 @@ class HostileMooncakePeerTest {
             assertThat(status(socket)).isEqualTo(OK);
             assertThat(socket.getInputStream().read()).isZero();
         }
-        try (Socket more = socket(port)) {
-            more.getOutputStream().write(header(READ | V2, memory.address(), 1));
-            assertThat(status(more)).isEqualTo(OK);
-            assertThat(isEnded(sockets.getFirst())).isTrue();
-        }
-        sockets.set(0, opened(socket(port)));
+        Socket another = opened(socket(port));
+        another.getOutputStream().write(header(READ | V2, memory.address(), 1));
+        assertThat(status(another)).isEqualTo(OK);
+        assertThat(another.getInputStream().read()).isZero();
+        assertThat(isEnded(sockets.getFirst())).isTrue();
+        sockets.set(0, another);
         for (Socket socket : sockets) {
             socket.getOutputStream().write(header(WRITE | V2, memory.address(), 2));
             socket.getOutputStream().write(0);

@@ -1,0 +1,44 @@
+package baton.connectors.lmcache.pd;
+
+import baton.messages.PeerAccess;
+import baton.messages.PeerAddress;
+import java.time.Duration;
+import java.util.Optional;
+
+/**
+ * Of LMCache's prefill/decode mode.
+ *
+ * @param role {@code pd_role}
+ * @param host where this instance's memory is read: {@code pd_peer_host} of a receiver, {@code kv_ip} of a sender
+ * @param port {@code pd_peer_init_port} of a receiver
+ * @param receiver {@code pd_peer_host} and {@code pd_peer_init_port} of a sender: the receiver of requests that name none
+ * @param bufferBytes {@code pd_buffer_size}
+ * @param longestWait {@code blocking_timeout_secs}: the longest that a request waits for announced blocks
+ * @param leastLoad {@code min_retrieve_tokens}
+ * @param access which peers may connect, and be connected to
+ */
+public record PdSettings(
+        Role role,
+        String host,
+        int port,
+        Optional<PeerAddress> receiver,
+        long bufferBytes,
+        Duration longestWait,
+        int leastLoad,
+        PeerAccess access) {
+    /** For a connection and its first question. */
+    static final Duration CONNECT = Duration.ofSeconds(5);
+
+    /** For a message, and for one batch of blocks. */
+    static final Duration BATCH = Duration.ofSeconds(30);
+
+    /** The part of a prompt's hand-over that an instance has. */
+    public enum Role {
+        SENDER,
+        RECEIVER
+    }
+
+    PeerAddress address() {
+        return new PeerAddress(host, port);
+    }
+}

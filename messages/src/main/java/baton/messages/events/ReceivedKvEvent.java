@@ -1,0 +1,35 @@
+package baton.messages.events;
+
+import java.util.OptionalLong;
+
+/** An event of another process, with what an index of its blocks needs. Arrays are not copied. */
+public sealed interface ReceivedKvEvent {
+    /**
+     * Consecutive blocks of one sequence are stored.
+     *
+     * @param hashes one for each block; of hashes with more than 8 bytes the last 8
+     * @param parent hash of the block before the first; empty at the sequence's beginning
+     * @param tokens of all blocks; empty if they are not told
+     * @param blockSize tokens in a block
+     * @param extra {@link ExtraKeys} of each block; empty if no block has any
+     * @param place medium, KV cache group and tier, in one text
+     * @param kind vLLM's {@code kv_cache_spec_kind}; empty if it is not told
+     * @param lora name of the LoRA adapter; empty for none
+     */
+    record Stored(
+            long[] hashes,
+            OptionalLong parent,
+            int[] tokens,
+            int blockSize,
+            long[] extra,
+            String place,
+            String kind,
+            String lora)
+            implements ReceivedKvEvent {}
+
+    /** Blocks are no longer stored in a place. */
+    record Removed(long[] hashes, String place) implements ReceivedKvEvent {}
+
+    /** Nothing is stored any more. */
+    record Cleared() implements ReceivedKvEvent {}
+}
