@@ -241,7 +241,7 @@ public final class DisaggBench {
         Path root = Path.of(model.root());
         return Files.isRegularFile(root.resolve("tokenizer.json"))
                 ? new ModelTokens(root)
-                : new ServerTokens(servers.endpoint().base(), model.name(), Map.of());
+                : new ServerTokens(servers.endpoint(), model.name());
     }
 
     private DisaggReport report(String model, String where) {

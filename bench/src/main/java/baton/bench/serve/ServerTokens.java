@@ -2,19 +2,12 @@ package baton.bench.serve;
 
 import baton.kv.ConfigException;
 import java.io.IOException;
-import java.net.URI;
-import java.net.http.HttpClient;
-import java.net.http.HttpRequest;
-import java.net.http.HttpResponse;
-import java.time.Duration;
 import java.util.Arrays;
 import java.util.HashSet;
-import java.util.Map;
 import java.util.Random;
 import java.util.Set;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
-import tools.jackson.core.JacksonException;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
@@ -23,32 +16,27 @@ import tools.jackson.databind.node.ObjectNode;
 /** A server's own tokenizer, by its {@code /tokenize} and {@code /detokenize}, which vLLM and Baton have. */
 public final class ServerTokens implements PromptTokens {
     private static final JsonMapper JSON = JsonMapper.builder().build();
-    private static final Duration DEADLINE = Duration.ofSeconds(30);
     private static final int WORDS = 2000;
     private static final int LONGEST_WORD = 9;
 
     private final String base;
     private final String model;
-    private final Map<String, String> headers;
-    private final HttpClient http = HttpClient.newBuilder()
-            .version(HttpClient.Version.HTTP_1_1)
-            .connectTimeout(DEADLINE)
-            .build();
+    private final EndpointClient client;
     private final int[] ids;
 
     /**
-     * @param base the server's URL
+     * @param endpoint of the server
      * @param model its name there
      * @throws ConfigException if the server does not tokenize
      */
-    public ServerTokens(String base, String model, Map<String, String> headers) {
-        this.base = base;
+    public ServerTokens(Endpoint endpoint, String model) {
+        this.base = endpoint.base();
         this.model = model;
-        this.headers = Map.copyOf(headers);
+        client = new EndpointClient(endpoint);
         try {
             ids = ordinary();
         } catch (IOException e) {
-            http.shutdownNow();
+            client.close();
             throw new ConfigException(
                     "tokenizer",
                     "is not given, and the server does not tokenize (" + e.getMessage()
@@ -92,7 +80,7 @@ public final class ServerTokens implements PromptTokens {
     }
 
     private int[] tokens(ObjectNode request) throws IOException {
-        return post("/tokenize", request)
+        return client.post("/tokenize", request)
                 .path("tokens")
                 .valueStream()
                 .mapToInt(JsonNode::asInt)
@@ -104,7 +92,7 @@ public final class ServerTokens implements PromptTokens {
         ObjectNode request = JSON.createObjectNode().put("model", model);
         ArrayNode tokens = request.putArray("tokens");
         Arrays.stream(ids).forEach(tokens::add);
-        return post("/detokenize", request).path("prompt").asString("");
+        return client.post("/detokenize", request).path("prompt").asString("");
     }
 
     @Override
@@ -114,29 +102,8 @@ public final class ServerTokens implements PromptTokens {
         return decode(tokens(request));
     }
 
-    private JsonNode post(String path, ObjectNode body) throws IOException {
-        String url = base + path;
-        HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(url))
-                .timeout(DEADLINE)
-                .header("Content-Type", "application/json")
-                .POST(HttpRequest.BodyPublishers.ofString(body.toString()));
-        headers.forEach(request::setHeader);
-        try {
-            HttpResponse<String> response = http.send(request.build(), HttpResponse.BodyHandlers.ofString());
-            if (response.statusCode() != 200) {
-                throw new IOException(url + " answered " + response.statusCode());
-            }
-            return JSON.readTree(response.body());
-        } catch (JacksonException e) {
-            throw new IOException(url + " answered with what is no JSON", e);
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-            throw new IOException(url + ": interrupted", e);
-        }
-    }
-
     @Override
     public void close() {
-        http.shutdownNow();
+        client.close();
     }
 }
