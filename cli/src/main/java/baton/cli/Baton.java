@@ -52,20 +52,31 @@ public final class Baton {
     static int run(String... args) {
         ServeCommand serve = new ServeCommand();
         CommandLine command = commandLine(serve);
-        String[] rest = withHyphens(args);
-        if (rest.length > 0 && rest[0].equals("serve")) {
-            try {
-                KvTransferConfigArgs kvTransfer = KvTransferConfigArgs.parse(List.of(rest));
-                serve.kvTransfer(kvTransfer.config());
-                KvEventsConfigArgs kvEvents = KvEventsConfigArgs.parse(kvTransfer.rest());
-                serve.kvEvents(kvEvents.config());
-                rest = kvEvents.rest().toArray(String[]::new);
-            } catch (ConfigException e) {
-                command.getErr().println("baton: " + e.getMessage());
-                return command.getCommandSpec().exitCodeOnInvalidInput();
-            }
+        try {
+            return command.execute(withoutConfigs(serve, args));
+        } catch (ConfigException e) {
+            command.getErr().println("baton: " + e.getMessage());
+            return command.getCommandSpec().exitCodeOnInvalidInput();
         }
-        return command.execute(rest);
+    }
+
+    /**
+     * Takes the options that are whole configurations out of a command line.
+     *
+     * @param serve is given the configurations
+     * @return the other arguments, with hyphens in their names
+     * @throws ConfigException if a configuration cannot be used
+     */
+    static String[] withoutConfigs(ServeCommand serve, String... args) {
+        String[] rest = withHyphens(args);
+        if (rest.length == 0 || !rest[0].equals("serve")) {
+            return rest;
+        }
+        KvTransferConfigArgs kvTransfer = KvTransferConfigArgs.parse(List.of(rest));
+        serve.kvTransfer(kvTransfer.config());
+        KvEventsConfigArgs kvEvents = KvEventsConfigArgs.parse(kvTransfer.rest());
+        serve.kvEvents(kvEvents.config());
+        return kvEvents.rest().toArray(String[]::new);
     }
 
     static CommandLine commandLine(ServeCommand serve) {

@@ -2,8 +2,10 @@ package baton.cli;
 
 import baton.bench.RouterBench;
 import baton.bench.RouterReport;
+import baton.kv.ConfigException;
 import java.io.IOException;
 import java.util.concurrent.Callable;
+import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
@@ -52,11 +54,28 @@ final class BenchRouterCommand implements Callable<Integer> {
             description = "Requests that the router's memory is watched over (default: ${DEFAULT-VALUE}).")
     private int memoryRequests;
 
+    @Option(
+            names = "--index",
+            arity = "0..1",
+            fallbackValue = "1000000",
+            paramLabel = "BLOCKS",
+            description = "Measure only the index of the blocks that instances hold, with so many (default: 1000000).")
+    private @Nullable Integer index;
+
     @Mixin
     private final BenchOutput output = new BenchOutput();
 
     @Override
     public Integer call() throws IOException {
+        if (index != null) {
+            if (index < 1 || index > KvIndexBench.MOST_BLOCKS) {
+                throw ConfigException.unsupported("index", index, "1 to " + KvIndexBench.MOST_BLOCKS);
+            }
+            KvIndexBench.Figures figures = new KvIndexBench(index).run();
+            figures.print(output.out());
+            output.write(figures.toJson());
+            return 0;
+        }
         RouterReport report = new RouterBench(requests, events, rounds, streams, memoryRequests, output::progress)
                 .run(Baton.command());
         report.print(output.out());

@@ -162,7 +162,7 @@ final class BenchServeCommand implements Callable<Integer> {
     @Override
     public Integer call() throws IOException {
         Endpoint endpoint = requests.endpoint();
-        DataSet dataSet = data.dataSet();
+        DataSet dataSet = data.dataSet(endpoint.backend());
         int prompts = data.prompts();
         ServeReport.Traffic when = traffic.traffic();
         ServeReport.Selection selection = selection();
@@ -262,7 +262,7 @@ final class BenchServeCommand implements Callable<Integer> {
         if (tokenizer != null || Files.isRegularFile(directory.resolve("tokenizer.json"))) {
             return new ModelTokens(directory);
         }
-        return new ServerTokens(endpoint.base(), served.name(), endpoint.headers());
+        return new ServerTokens(endpoint, served.name());
     }
 
     private ProgressBar bar(int total) {

@@ -6,6 +6,8 @@ import baton.kv.ListenAddress;
 import baton.router.Router;
 import baton.router.RouterConfig;
 import baton.router.Security;
+import baton.router.policy.Goals;
+import baton.router.policy.KvEventSettings;
 import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
 import baton.router.upstream.Discovery;
@@ -50,7 +52,9 @@ final class RouteCommand implements Callable<Integer> {
     @Option(
             names = "--prefill",
             paramLabel = "URL",
-            description = "A prefill instance; repeatable. Needed unless instances register.")
+            description =
+                    "A prefill instance; repeatable. Needed unless instances register. What it does not tell may follow,"
+                            + " as http://host:port?connector=NixlConnector.")
     private List<URI> prefill = List.of();
 
     @Option(
@@ -63,7 +67,7 @@ final class RouteCommand implements Callable<Integer> {
             names = "--flow",
             defaultValue = RouterConfig.DEFAULT_FLOW,
             description = "How a KV cache is handed over: content-keyed, kv_transfer_params, kv_transfer_params_push,"
-                    + " p2p_nccl or mooncake (default: ${DEFAULT-VALUE}).")
+                    + " p2p_nccl, mooncake, or auto: as each pair of instances can (default: ${DEFAULT-VALUE}).")
     private String flow;
 
     @Option(
@@ -200,6 +204,21 @@ final class RouteCommand implements Callable<Integer> {
     private int prefillBusy;
 
     @Option(
+            names = "--ttft-goal",
+            paramLabel = "MILLISECONDS",
+            description =
+                    "Time to the first token that streams should keep: a prompt is computed where the router expects that,"
+                            + " from what it has measured (default: none).")
+    private @Nullable Double ttftGoal;
+
+    @Option(
+            names = "--itl-goal",
+            paramLabel = "MILLISECONDS",
+            description =
+                    "The same for the time between two tokens of a decode instance's streams while it computes a prompt.")
+    private @Nullable Double itlGoal;
+
+    @Option(
             names = "--policy",
             defaultValue = "round_robin",
             description =
@@ -218,6 +237,30 @@ final class RouteCommand implements Callable<Integer> {
                     "Chunks of 256 bytes of prompts that the policy prefix remembers for each role, in about 32 bytes of"
                             + " memory each (default: ${DEFAULT-VALUE}).")
     private int prefixChunks;
+
+    @Option(
+            names = "--kv-events",
+            description =
+                    "The policy prefix knows what instances hold by their KV events, where they publish any (default: by"
+                            + " what they were sent).")
+    private boolean kvEvents;
+
+    @Option(
+            names = "--kv-events-tokenize",
+            negatable = true,
+            defaultValue = "true",
+            fallbackValue = "true",
+            description = "With --kv-events, ask an instance at /tokenize for the tokens of a prompt that is text"
+                    + " (default: on).")
+    private boolean kvEventsTokenize;
+
+    @Option(
+            names = "--kv-events-blocks",
+            defaultValue = "" + KvEventSettings.DEFAULT_MOST_BLOCKS,
+            paramLabel = "N",
+            description = "With --kv-events, blocks of all instances that are remembered, in at most 78 bytes of memory"
+                    + " each (default: ${DEFAULT-VALUE}).")
+    private int kvEventsBlocks;
 
     @Option(
             names = "--max-requests-per-instance",
@@ -352,6 +395,10 @@ final class RouteCommand implements Callable<Integer> {
                 mediaUrls);
     }
 
+    private static Optional<Duration> goal(@Nullable Double millis) {
+        return Optional.ofNullable(millis).map(value -> Duration.ofNanos((long) (value * 1e6)));
+    }
+
     private String registerHost() {
         return registerHost == null ? host : registerHost;
     }
@@ -366,7 +413,13 @@ final class RouteCommand implements Callable<Integer> {
                 policy,
                 decodePolicy == null ? policy : decodePolicy,
                 prefixChunks,
-                new LocalPrefill(fallback, localPrefillThreshold, uncachedThreshold, prefillBusy),
-                Duration.ofMillis((long) (slowStart * 1000)));
+                new LocalPrefill(
+                        fallback,
+                        localPrefillThreshold,
+                        uncachedThreshold,
+                        prefillBusy,
+                        new Goals(goal(ttftGoal), goal(itlGoal))),
+                Duration.ofMillis((long) (slowStart * 1000)),
+                new KvEventSettings(kvEvents, kvEventsTokenize, kvEventsBlocks));
     }
 }

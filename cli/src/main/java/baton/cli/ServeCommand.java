@@ -192,7 +192,7 @@ final class ServeCommand implements Callable<Integer> {
             names = "--disable-access-log-for-endpoints",
             paramLabel = "PATH,...",
             split = ",",
-            description = "Paths whose requests are not in the access log unless they fail; with an empty list all are"
+            description = "Paths of requests that are in the access log only if they fail; with an empty list all are"
                     + " (default: /health,/ping,/metrics,/load,/kv_transfer_params).")
     private @Nullable List<String> unloggedPaths;
 

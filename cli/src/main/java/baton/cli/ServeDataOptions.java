@@ -1,5 +1,6 @@
 package baton.cli;
 
+import baton.bench.serve.Backend;
 import baton.bench.serve.ConversationData;
 import baton.bench.serve.DataSet;
 import baton.bench.serve.FileData;
@@ -7,6 +8,7 @@ import baton.bench.serve.PrefixRepetitionData;
 import baton.bench.serve.RandomData;
 import baton.kv.ConfigException;
 import java.nio.file.Path;
+import java.util.List;
 import java.util.OptionalInt;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Option;
@@ -18,6 +20,7 @@ import tools.jackson.databind.json.JsonMapper;
 final class ServeDataOptions {
     private static final int ANSWER = 128;
     private static final int CUSTOM_ANSWER = 256;
+    private static final List<String> INPUT_LENGTH = List.of("random", "conversation");
 
     @Option(
             names = "--dataset-name",
@@ -37,7 +40,10 @@ final class ServeDataOptions {
             description = "Requests (default: ${DEFAULT-VALUE}).")
     private int prompts;
 
-    @Option(names = "--input-len", paramLabel = "N", description = "For --random-input-len.")
+    @Option(
+            names = "--input-len",
+            paramLabel = "N",
+            description = "For --random-input-len or --conversation-input-len.")
     private @Nullable Integer inputLen;
 
     @Option(names = "--output-len", paramLabel = "N", description = "For the data set's own option of that kind.")
@@ -132,7 +138,8 @@ final class ServeDataOptions {
 
     @Option(
             names = "--skip-chat-template",
-            description = "Send custom's prompts as they are, without the chat template.")
+            description = "Send custom's prompts as they are, without the chat template; the server applies it with"
+                    + " openai-chat in any case.")
     private boolean skipChatTemplate;
 
     @Option(names = "--disable-shuffle", description = "Keep the order of the file or of the prefixes.")
@@ -145,7 +152,11 @@ final class ServeDataOptions {
         return DataSet.atLeast(1, "num-prompts", prompts);
     }
 
-    DataSet dataSet() {
+    DataSet dataSet(Backend backend) {
+        if (inputLen != null && !INPUT_LENGTH.contains(name)) {
+            throw new ConfigException(
+                    "input-len", "is " + inputLen + ", which dataset-name " + name + " does not take");
+        }
         return switch (name) {
             case "random" -> {
                 withoutFile();
@@ -164,7 +175,8 @@ final class ServeDataOptions {
             }
             case "conversation" -> {
                 withoutFile();
-                yield new ConversationData(turns, questionLen, output(conversationOutputLen, ANSWER));
+                yield new ConversationData(
+                        turns, inputLen == null ? questionLen : inputLen, output(conversationOutputLen, ANSWER));
             }
             case "sharegpt" -> {
                 Integer output = outputLen != null ? outputLen : sharegptOutputLen;
@@ -180,7 +192,8 @@ final class ServeDataOptions {
                         FileData.Format.CUSTOM,
                         file(),
                         output == -1 ? OptionalInt.empty() : positive("custom-output-len", output),
-                        new FileData.Order(!disableShuffle, !noOversample, !skipChatTemplate));
+                        new FileData.Order(
+                                !disableShuffle, !noOversample, !skipChatTemplate && backend != Backend.OPENAI_CHAT));
             }
             default ->
                 throw ConfigException.unsupported(

@@ -40,6 +40,17 @@ class BenchRouterTest {
     }
 
     @Test
+    void theIndexOfBlocksHoldsAllThatWereStored() throws Exception {
+        Path json = directory.resolve("index.json");
+        Ended result = Program.run(List.of("bench", "router", "--index", "20000", "--json", json.toString()));
+        assertThat(result.status()).as(result.err()).isZero();
+        JsonNode figures = JsonMapper.builder().build().readTree(Files.readString(json));
+        assertThat(figures.path("blocks").asInt()).isEqualTo(20_000);
+        assertThat(figures.path("bytes").asLong()).isBetween(20_000L * 29, 20_000L * 80);
+        assertThat(result.out()).contains("index of 20,000 blocks");
+    }
+
+    @Test
     void aNumberOfStreamsThatIsNotPositiveIsRefusedByName() throws Exception {
         Ended result = Program.run(List.of("bench", "router", "--streams", "0"));
         assertThat(result.status()).isNotZero();

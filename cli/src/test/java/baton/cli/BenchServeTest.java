@@ -145,6 +145,7 @@ class BenchServeTest {
         "--endpoint,/v1/models,endpoint",
         "--dataset-name,sonnet,prefix_repetition",
         "--dataset-path,some.json,dataset-path",
+        "--dataset-name=prefix_repetition --input-len,9,input-len",
         "--num-prompts,0,num-prompts",
         "--random-range-ratio,2,random-range-ratio",
         "--max-concurrency,0,max-concurrency",
@@ -157,9 +158,12 @@ class BenchServeTest {
     })
     void anOptionThatIsWrongIsRefusedByName(String option, String value, String named) {
         StringWriter err = new StringWriter();
+        List<String> arguments = new ArrayList<>(List.of("bench", "serve", "--base-url", url.toString()));
+        arguments.addAll(List.of(option.split(" ")));
+        arguments.add(value);
         int status = Baton.commandLine(new ServeCommand())
                 .setErr(new PrintWriter(err))
-                .execute("bench", "serve", "--base-url", url.toString(), option, value);
+                .execute(arguments.toArray(String[]::new));
         assertThat(status).as(err.toString()).isEqualTo(2);
         assertThat(err.toString()).contains(named);
     }

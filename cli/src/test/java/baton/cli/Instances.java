@@ -64,11 +64,16 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
 
     /**
      * Starts a server of the tiny model on a free port, which does not warm up unless told to; does not wait for it. Options that begin
-     * with {@code -D} are its JVM's.
+     * with {@code -D} or {@code -XX} are its JVM's.
      */
     Instance serve(String name, String... options) throws IOException {
-        List<String> arguments = new ArrayList<>(
-                List.of("serve", MODEL.toString(), "--port", "0", "--threads", "1", "--kv-cache-memory-bytes", "64M"));
+        return serve(name, MODEL, "64M", options);
+    }
+
+    /** The same of a model, with memory for its KV cache. */
+    Instance serve(String name, Path model, String kvCacheBytes, String... options) throws IOException {
+        List<String> arguments = new ArrayList<>(List.of(
+                "serve", model.toString(), "--port", "0", "--threads", "1", "--kv-cache-memory-bytes", kvCacheBytes));
         arguments.addAll(List.of(options));
         return start(name, withoutWarmUp(arguments));
     }
@@ -253,7 +258,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         }
 
         private static boolean isOfTheJvm(String argument) {
-            return argument.startsWith("-D");
+            return argument.startsWith("-D") || argument.startsWith("-XX");
         }
 
         /** The server's URL; waits until it is ready. */

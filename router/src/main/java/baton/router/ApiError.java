@@ -41,6 +41,12 @@ record ApiError(int status, String type, Optional<String> param, String message)
         return Buffer.buffer("data: ").appendBuffer(toJson()).appendString("\n\n");
     }
 
+    void send(Answer answer) {
+        answer.status(status);
+        answer.headers().set("Content-Type", "application/json");
+        answer.end(toJson());
+    }
+
     void send(HttpServerResponse response) {
         response.setStatusCode(status)
                 .putHeader("Content-Type", "application/json")

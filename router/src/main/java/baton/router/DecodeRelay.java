@@ -8,7 +8,6 @@ import baton.router.upstream.UpstreamFailure.Kind;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpClientResponse;
 import io.vertx.core.http.HttpHeaders;
-import io.vertx.core.http.HttpServerResponse;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -42,7 +41,7 @@ final class DecodeRelay implements Leg.Receiver {
 
     private final Request request;
     private final Buffer body;
-    private final HttpServerResponse client;
+    private final Answer client;
     private final RequestReport report;
     private final long sent;
     private @Nullable HttpClientResponse head;
@@ -55,7 +54,7 @@ final class DecodeRelay implements Leg.Receiver {
     private @Nullable Buffer last;
 
     /** @param body of the leg */
-    DecodeRelay(Request request, Buffer body, HttpServerResponse client, RequestReport report) {
+    DecodeRelay(Request request, Buffer body, Answer client, RequestReport report) {
         this.request = request;
         this.body = body;
         this.client = client;
@@ -94,9 +93,9 @@ final class DecodeRelay implements Leg.Receiver {
         } else {
             writeEvents(framer.accept(chunk));
         }
-        if (client.writeQueueFull()) {
+        if (client.isFull()) {
             leg.pause();
-            client.drainHandler(drained -> leg.resume());
+            client.whenDrained(leg::resume);
         }
     }
 
@@ -106,10 +105,11 @@ final class DecodeRelay implements Leg.Receiver {
             write(framer.rest());
         }
         writeHead();
-        report.decodeEnded(sent, client.getStatusCode());
+        report.decodeEnded(sent, client.status());
         Buffer rest = last == null ? Buffer.buffer() : last;
+        report.tokens().answered(rest, false);
         report.sent(rest.length());
-        request.end(client.getStatusCode() < 500 ? Outcome.OK : Outcome.DECODE_FAILED);
+        request.end(client.status() < 500 ? Outcome.OK : Outcome.DECODE_FAILED);
         client.end(rest);
     }
 
@@ -130,7 +130,7 @@ final class DecodeRelay implements Leg.Receiver {
             client.reset();
         } else {
             if (framer.insideEvent()) {
-                client.write("\n\n");
+                client.write(Buffer.buffer("\n\n"));
             }
             client.end(ApiError.upstream(failure.status(), failure.describe()).toEvent());
         }
@@ -139,7 +139,7 @@ final class DecodeRelay implements Leg.Receiver {
     /** One write for each event as long as the client keeps up, so that it can read them one by one; then one for the rest. */
     private void writeEvents(List<Buffer> events) {
         int next = 0;
-        while (next < events.size() && !client.writeQueueFull()) {
+        while (next < events.size() && !client.isFull()) {
             write(events.get(next++));
         }
         if (next < events.size()) {
@@ -152,6 +152,7 @@ final class DecodeRelay implements Leg.Receiver {
     private void write(Buffer chunk) {
         if (chunk.length() > 0) {
             writeHead();
+            report.tokens().answered(chunk, framer != null);
             if (framer == null) {
                 report.sent(chunk.length());
             } else {
@@ -165,11 +166,11 @@ final class DecodeRelay implements Leg.Receiver {
         if (report.hasFirstByte() || head == null) {
             return;
         }
-        report.firstByte(sent);
-        client.setStatusCode(head.statusCode());
+        report.firstByte(sent, framer != null && head.statusCode() == 200);
+        client.status(head.statusCode());
         Headers.toClient(head.headers(), client.headers());
         if (!client.headers().contains(HttpHeaders.CONTENT_LENGTH)) {
-            client.setChunked(true);
+            client.chunked();
         }
         request.addHeaders();
     }

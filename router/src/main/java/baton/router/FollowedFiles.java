@@ -3,6 +3,8 @@ package baton.router;
 import baton.kv.Bursts;
 import baton.kv.ConfigException;
 import baton.kv.Ticker;
+import baton.router.metrics.RouterMetrics;
+import io.vertx.core.Future;
 import io.vertx.core.Vertx;
 import io.vertx.core.WorkerExecutor;
 import java.io.IOException;
@@ -12,22 +14,30 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicBoolean;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Reads files at intervals, and tells when what is in them has changed. Files that cannot be read or used change nothing, and are
- * logged.
+ * Reads files at intervals, and tells when what is in them has changed. Files that cannot be read or used change nothing, are
+ * logged, and are tried again at the next look.
  */
 final class FollowedFiles implements AutoCloseable {
     /** Takes new contents, in the order of the files. */
     interface Use {
-        /** @throws ConfigException if the contents cannot be used */
-        void accept(List<byte[]> contents) throws IOException;
+        /**
+         * Returns when they are in use.
+         *
+         * @throws ConfigException if the contents cannot be used
+         */
+        Future<?> accept(List<byte[]> contents) throws IOException;
     }
 
     static final Duration INTERVAL = Duration.ofSeconds(2);
+    private static final Duration LONGEST = Duration.ofSeconds(10);
     private static final int MOST_BYTES = 1 << 20;
     private static final Logger log = LoggerFactory.getLogger(FollowedFiles.class);
     private static final Duration BETWEEN_LINES = Duration.ofSeconds(30);
@@ -36,6 +46,7 @@ final class FollowedFiles implements AutoCloseable {
     private final String what;
     private final List<Path> files;
     private final Use use;
+    private final RouterMetrics metrics;
     private final Bursts failures;
     private final WorkerExecutor worker;
     private final AtomicBoolean looking = new AtomicBoolean();
@@ -47,8 +58,16 @@ final class FollowedFiles implements AutoCloseable {
      * @param what the files are, for the log
      * @param used their contents that are in use already
      */
-    FollowedFiles(Vertx vertx, String what, List<Path> files, List<byte[]> used, Use use, Ticker ticker) {
+    FollowedFiles(
+            Vertx vertx,
+            String what,
+            List<Path> files,
+            List<byte[]> used,
+            Use use,
+            RouterMetrics metrics,
+            Ticker ticker) {
         this.vertx = vertx;
+        this.metrics = metrics;
         this.what = what;
         this.files = List.copyOf(files);
         this.last = List.copyOf(used);
@@ -70,25 +89,31 @@ final class FollowedFiles implements AutoCloseable {
         return contents;
     }
 
-    private void look() {
+    /** Looks now, unless it looks already. */
+    Future<Boolean> look() {
         if (looking.compareAndSet(false, true)) {
-            worker.executeBlocking(() -> {
+            return worker.executeBlocking(() -> {
                         follow();
                         return true;
                     })
                     .onComplete(_ -> looking.set(false));
         }
+        return Future.succeededFuture(false);
     }
 
     private void follow() {
         try {
             List<byte[]> read = read(files);
             if (!Arrays.deepEquals(read.toArray(), last.toArray())) {
-                use.accept(read);
+                use.accept(read).toCompletionStage().toCompletableFuture().get(LONGEST.toNanos(), TimeUnit.NANOSECONDS);
                 last = read;
+                metrics.followedFile(what, true);
                 log.info("{}: read anew", what);
             }
-        } catch (IOException | ConfigException e) {
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        } catch (IOException | ConfigException | ExecutionException | TimeoutException e) {
+            metrics.followedFile(what, false);
             failures.event(more -> log.warn("{}: {}; what was read before stays in use{}", what, e.toString(), more));
         }
     }

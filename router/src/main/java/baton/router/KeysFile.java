@@ -4,6 +4,8 @@ import baton.kv.ConfigException;
 import baton.kv.Ticker;
 import baton.router.access.ClientGate;
 import baton.router.access.ClientKeys;
+import baton.router.metrics.RouterMetrics;
+import io.vertx.core.Future;
 import io.vertx.core.Vertx;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
@@ -35,8 +37,17 @@ record KeysFile(Path path, List<byte[]> contents, ClientGate gate) {
     }
 
     /** Keeps to what the file says from now on. */
-    FollowedFiles follow(Vertx vertx, Ticker ticker) {
+    FollowedFiles follow(Vertx vertx, RouterMetrics metrics, Ticker ticker) {
         return new FollowedFiles(
-                vertx, FIELD + " " + path, List.of(path), contents, changed -> gate.replace(keys(changed)), ticker);
+                vertx,
+                FIELD,
+                List.of(path),
+                contents,
+                changed -> {
+                    gate.replace(keys(changed));
+                    return Future.succeededFuture();
+                },
+                metrics,
+                ticker);
     }
 }

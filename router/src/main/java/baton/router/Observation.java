@@ -118,11 +118,17 @@ final class Observation {
                         .put("url", instance.url())
                         .put("up", instance.isUp())
                         .put("state", instance.state())
-                        .put("registered", instance.kvAddress().isPresent())
+                        .put("registered", instance.isRegistered())
                         .put("running", instance.running())
                         .put("requests", instance.begun())
                         .put("share", instance.share());
+                instance.connector()
+                        .ifPresent(known ->
+                                each.put("connector", known.name()).put("engine", known.isBaton() ? "baton" : "vllm"));
                 instance.downReason().ifPresent(reason -> each.put("down", reason));
+                context.tokens()
+                        .ifPresent(tokens ->
+                                tokens.feeds().blocks(instance).ifPresent(blocks -> each.put("kv_blocks", blocks)));
             }
         }
         return json;

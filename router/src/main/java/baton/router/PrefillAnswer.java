@@ -95,8 +95,10 @@ final class PrefillAnswer implements Leg.Receiver {
                             () -> JsonObjectText.parse("its answer", text.join().getBytes()))
                     .onComplete(
                             parsed -> {
-                                promptTokens(parsed)
-                                        .ifPresent(tokens -> report.trace().promptTokens(RequestTrace.PREFILL, tokens));
+                                promptTokens(parsed).ifPresent(tokens -> {
+                                    report.trace().promptTokens(RequestTrace.PREFILL, tokens);
+                                    report.tokens().promptTokens(tokens.all());
+                                });
                                 answer.complete(parsed);
                             },
                             cause -> answer.fail(

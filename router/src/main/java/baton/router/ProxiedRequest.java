@@ -3,13 +3,15 @@ package baton.router;
 import baton.kv.ConfigException;
 import baton.router.access.ClientPass;
 import baton.router.body.JsonObjectText;
+import baton.router.body.Prompts;
 import baton.router.body.ReceivedBody;
 import baton.router.flow.HandoffFlow;
 import baton.router.metrics.RouterMetrics.LocalPrefillReason;
 import baton.router.metrics.RouterMetrics.Outcome;
 import baton.router.policy.Choice;
+import baton.router.policy.Forecast;
+import baton.router.policy.Measurement;
 import baton.router.policy.Placement;
-import baton.router.policy.PromptPrefix;
 import baton.router.policy.RoutingRequest;
 import baton.router.trace.RequestTrace;
 import baton.router.upstream.Instance;
@@ -24,11 +26,9 @@ import io.vertx.core.MultiMap;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.HttpServerRequest;
-import io.vertx.core.http.HttpServerResponse;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
-import java.util.concurrent.Callable;
 import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
@@ -59,11 +59,10 @@ final class ProxiedRequest implements DecodeRelay.Request {
     private final RouterContext context;
     private final UpstreamClient upstream;
     private final HttpServerRequest request;
-    private final HttpServerResponse client;
+    private final Answer client;
     private final RequestReport report;
     private final ClientPass pass;
-    /** Bytes of the body as received, held in {@link RouterContext#bodies}; 0 once they are given back. */
-    private int held;
+    private final HeldBody held;
 
     private final String givenId;
     private final MultiMap headers;
@@ -91,8 +90,8 @@ final class ProxiedRequest implements DecodeRelay.Request {
     private Instance.@Nullable RunningRequest reserved;
 
     private boolean ended;
-    /** Tasks of the worker that hold bodies. */
-    private int tasks;
+    /** If its prompts are served by themselves. */
+    private @Nullable BatchedRequest batch;
 
     /** A completion's body as the instances get it, and its fields. */
     private record Completion(Buffer body, JsonObjectText parsed, RoutingRequest routing) {}
@@ -102,32 +101,38 @@ final class ProxiedRequest implements DecodeRelay.Request {
             Completion completion, Instance prefill, HandoffFlow.Handoff handoff, Future<JsonObjectText> prefilled) {}
 
     /** @param repeatsPrefill whether the prefill leg is the same as in the last plan */
-    private record Planned(HandoffFlow.Handoff handoff, boolean repeatsPrefill) {}
+    private record Planned(HandoffFlow flow, HandoffFlow.Handoff handoff, boolean repeatsPrefill) {}
 
     /** @param edited whether the body differs from the client's */
     private record DecodeBody(Buffer body, boolean edited) {}
 
-    private ProxiedRequest(
-            RouterContext context, UpstreamClient upstream, HttpServerRequest request, ClientPass pass, int held) {
+    /**
+     * The request of a client.
+     *
+     * @param request its head
+     * @param id its id
+     */
+    record Client(HttpServerRequest request, Answer answer, ClientPass pass, String id) {}
+
+    private ProxiedRequest(RouterContext context, UpstreamClient upstream, Client from, int held) {
         this.context = context;
-        this.pass = pass;
+        this.pass = from.pass;
         this.upstream = upstream;
-        this.request = request;
-        this.client = request.response();
-        this.held = held;
-        this.givenId = Headers.requestId(request.headers(), context.config().trustClientKvParams());
+        this.request = from.request;
+        this.client = from.answer;
+        this.held = new HeldBody(context, held);
+        this.givenId = from.id;
         TraceContext trace = TraceContext.of(
                 request.headers().getAll(Headers.TRACEPARENT), context.spans().isPresent());
         this.report =
-                new RequestReport(context, givenId, trace, request.method().name(), request.path(), pass.client());
+                new RequestReport(context, givenId, trace, request.method().name(), request.path(), pass);
         this.requestId = givenId;
         this.headers = Headers.toInstance(
                 request.headers(), context.config().apiKey(), context.gate().isPresent());
         if (trace.parentId().isEmpty()) {
             headers.remove(Headers.TRACESTATE);
         }
-        client.closeHandler(closed -> clientLeft());
-        client.exceptionHandler(failed -> clientLeft());
+        client.whenLeft(this::clientLeft);
     }
 
     /** Serves a completion by a prefill and a decode leg. The request is counted as running; its end counts it off. */
@@ -137,7 +142,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
             HttpServerRequest request,
             ClientPass pass,
             ReceivedBody body) {
-        new ProxiedRequest(context, upstream, request, pass, body.length()).startHandoff(body);
+        new ProxiedRequest(context, upstream, client(context, request, pass), body.length()).startHandoff(body);
     }
 
     /** Passes a request to a decode instance as it is. Counted as with {@link #handOff}. */
@@ -147,30 +152,24 @@ final class ProxiedRequest implements DecodeRelay.Request {
             HttpServerRequest request,
             ClientPass pass,
             ReceivedBody body) {
-        new ProxiedRequest(context, upstream, request, pass, body.length()).startProxy(body);
+        new ProxiedRequest(context, upstream, client(context, request, pass), body.length()).startProxy(body);
     }
 
-    /** Runs a task that reads the request's bodies, whose memory is given back when the request and all its tasks have ended. */
-    private <T> Future<T> work(long bytes, Callable<T> task) {
-        tasks++;
-        Future<T> result = context.worker().run(bytes, task);
-        result.onComplete(_ -> {
-            tasks--;
-            giveBackWhenOver();
-        });
-        return result;
+    private static Client client(RouterContext context, HttpServerRequest request, ClientPass pass) {
+        return new Client(
+                request,
+                Answer.to(request.response()),
+                pass,
+                Headers.requestId(request.headers(), context.config().trustClientKvParams()));
     }
 
-    /** Gives the bodies' memory back, once, when nothing holds them any more. A task may yet begin after the request has ended. */
-    private void giveBackWhenOver() {
-        if (ended && tasks == 0) {
-            context.bodies().giveBack(held);
-            held = 0;
-        }
+    /** Serves one prompt of a request. */
+    private void startPart(JsonObjectText body) {
+        learnTokens(completion(body.text(), body));
     }
 
     private void startProxy(ReceivedBody body) {
-        work(body.length(), () -> readProxied(body)).onComplete(this::proxy, this::rejectBody);
+        held.work(body.length(), () -> readProxied(body)).onComplete(this::proxy, this::rejectBody);
     }
 
     private void proxy(Buffer body) {
@@ -181,7 +180,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
     }
 
     private void startHandoff(ReceivedBody body) {
-        work(body.length(), () -> read(body)).onComplete(this::place, this::rejectBody);
+        held.work(body.length(), () -> read(body)).onComplete(this::splitOrGoOn, this::rejectBody);
     }
 
     /** @throws ConfigException if the body is not a JSON object, or names addresses */
@@ -218,23 +217,100 @@ final class ProxiedRequest implements DecodeRelay.Request {
                 RoutingRequest.of(parsed, session, context.policy().needsPrefix()));
     }
 
+    /** Serves each of several prompts by itself if a hand-over is of one. */
+    private void splitOrGoOn(Completion completion) {
+        try {
+            List<byte[]> prompts =
+                    ended || !context.flow().handsOverOne() ? List.of() : Prompts.split(completion.parsed);
+            if (prompts.isEmpty()) {
+                learnTokens(completion);
+                return;
+            }
+            report.trace().step("its " + prompts.size() + " prompts are served by themselves");
+            batch = BatchedRequest.start(completion.parsed, prompts, client, new BatchedRequest.Parent() {
+                @Override
+                public void serve(Answer answer, int number, JsonObjectText body) {
+                    context.running().incrementAndGet();
+                    new ProxiedRequest(
+                                    context,
+                                    upstream,
+                                    new Client(request, answer, pass.ofPart(), givenId + "-" + number),
+                                    0)
+                            .startPart(body);
+                }
+
+                @Override
+                public void sent(int bytes) {
+                    report.sent(bytes);
+                }
+
+                @Override
+                public void addHeaders() {
+                    client.headers().set(Headers.REQUEST_ID, givenId);
+                }
+
+                @Override
+                public void ending(boolean failed) {
+                    end(failed ? Outcome.DECODE_FAILED : Outcome.OK);
+                }
+            });
+        } catch (ConfigException e) {
+            rejectBody(e);
+        }
+    }
+
+    /** Learns the tokens of the prompt, if the policy looks at them, and goes on. */
+    private void learnTokens(Completion completion) {
+        if (ended || context.tokens().isEmpty()) {
+            place(completion);
+            return;
+        }
+        int maxBytes = context.config().limits().maxBodyBytes();
+        held.reading(context.tokens().get().of(upstream, completion.parsed, headers, maxBytes, context.worker()))
+                .onComplete(
+                        tokens -> place(new Completion(
+                                completion.body, completion.parsed, completion.routing.withTokens(tokens))),
+                        this::rejectBody);
+    }
+
     private void place(Completion completion) {
         if (ended) {
             return;
         }
         routing = completion.routing;
+        report.tokens().asked(routing.prefix().promptBytes());
         switch (context.policy().place(completion.routing)) {
-            case Placement.Pair(Choice prefill, Choice decoder) ->
-                attempt(completion, chosen(prefill), chosen(decoder));
-            case Placement.DecodeOnly(Choice decoder, LocalPrefillReason reason) ->
-                prefillLocally(completion, chosen(decoder), reason);
+            case Placement.Pair(Choice prefill, Choice decoder, Optional<Forecast> forecast) -> {
+                Instance first = chosen(prefill);
+                Instance second = chosen(decoder);
+                forecast.ifPresent(expected -> {
+                    whyPrefill += "; " + expected.words();
+                    decidedBy(expected, second);
+                });
+                attempt(completion, first, second);
+            }
+            case Placement.DecodeOnly(Choice decoder, LocalPrefillReason reason, Optional<Forecast> forecast) -> {
+                Instance only = chosen(decoder);
+                prefillLocally(
+                        completion, only, reason, forecast.map(Forecast::words).orElse(""));
+                forecast.ifPresent(expected -> decidedBy(expected, only));
+            }
             case Placement.Unavailable(InstanceSet lacking) -> noInstance(lacking);
         }
     }
 
+    /** The way is decided by goals: what comes of it is measured, unless another way or instance is taken in the end. */
+    private void decidedBy(Forecast forecast, Instance chosen) {
+        context.metrics()
+                .decidedByGoals(
+                        forecast.local() ? "local" : "remote", forecast.why().label());
+        report.measure(context.policy().measure(forecast, forecast.local(), chosen));
+    }
+
     /** Leaves the whole request to a decode instance. */
-    private void prefillLocally(Completion completion, Instance chosen, LocalPrefillReason reason) {
-        report.prefilledLocally(reason);
+    private void prefillLocally(Completion completion, Instance chosen, LocalPrefillReason reason, String forecast) {
+        report.measure(Measurement.NONE);
+        report.prefilledLocally(reason, forecast);
         localPrefill = reason;
         attempts++;
         plan = null;
@@ -246,7 +322,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
     private void attempt(Completion completion, Instance prefill, Instance chosen) {
         int attempt = ++attempts;
         Plan last = plan;
-        work(completion.body.length(), () -> plan(completion, prefill, chosen, last))
+        held.work(completion.body.length(), () -> plan(completion, prefill, chosen, last))
                 .onComplete(
                         planned -> {
                             if (isCurrent(attempt)) {
@@ -266,8 +342,10 @@ final class ProxiedRequest implements DecodeRelay.Request {
 
     /** @throws ConfigException if the flow cannot serve the request */
     private Planned plan(Completion completion, Instance prefill, Instance chosen, @Nullable Plan last) {
-        HandoffFlow.Handoff handoff = context.flow().begin(completion.parsed, givenId, prefill, chosen);
+        HandoffFlow flow = context.flow().flow(prefill, chosen);
+        HandoffFlow.Handoff handoff = flow.begin(completion.parsed, givenId, prefill, chosen);
         return new Planned(
+                flow,
                 handoff,
                 last != null
                         && last.prefill == prefill
@@ -280,6 +358,10 @@ final class ProxiedRequest implements DecodeRelay.Request {
         Plan last = plan;
         requestId = handoff.requestId();
         decode = chosen;
+        if (!planned.flow.equals(context.flow())) {
+            whyDecode += "; the two hand over by " + planned.flow.name();
+            context.metrics().flowChosen(planned.flow.name());
+        }
         Future<JsonObjectText> prefilled = planned.repeatsPrefill && last != null && !last.prefilled.failed() && !spent
                 ? last.prefilled
                 : sendPrefill(prefill, handoff.prefillBody());
@@ -296,7 +378,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
         });
         switch (handoff.decode()) {
             case HandoffFlow.AtOnce atOnce -> {
-                prefilled.onSuccess(answer -> work(answer.length(), () -> {
+                prefilled.onSuccess(answer -> held.work(answer.length(), () -> {
                             atOnce.prefilled().accept(answer);
                             return answer;
                         })
@@ -316,7 +398,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
 
     private void startDecode(int attempt, Plan current, Instance chosen, int answerBytes, Supplier<Buffer> body) {
         Buffer given = current.completion.body;
-        work((long) given.length() + answerBytes, () -> {
+        held.work((long) given.length() + answerBytes, () -> {
                     Buffer made = body.get();
                     return new DecodeBody(made, !made.equals(given));
                 })
@@ -368,7 +450,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
                 Headers.toClient(rejection.headers, client.headers());
                 addHeaders();
                 report.sent(rejection.body.length());
-                client.setStatusCode(rejection.status);
+                client.status(rejection.status);
                 end(Outcome.REJECTED);
                 client.end(rejection.body);
             }
@@ -379,16 +461,18 @@ final class ProxiedRequest implements DecodeRelay.Request {
 
     private void prefillFailed(Plan failed, UpstreamFailure failure) {
         note(failure);
-        Optional<Instance> other =
-                prefillRetried ? Optional.empty() : chosen(context.policy().otherPrefill(routing, triedPrefills));
+        Optional<Instance> other = prefillRetried || decode == null
+                ? Optional.empty()
+                : chosen(context.policy().otherPrefill(routing, triedPrefills, decode));
         if (other.isPresent() && decode != null) {
             log.info("{}: {}, trying {}", givenId, failure.describe(), other.get());
             context.metrics().retried(Instance.Role.PREFILL.label());
             prefillRetried = true;
+            report.measure(Measurement.NONE);
             attempt(failed.completion, other.get(), decode);
         } else if (context.config().policy().localPrefill().asFallback() && decode != null) {
             log.warn("{}: {}, {} computes the prompt", givenId, failure.describe(), decode);
-            prefillLocally(failed.completion, decode, LocalPrefillReason.FAILED);
+            prefillLocally(failed.completion, decode, LocalPrefillReason.FAILED, "");
         } else {
             answerError(failure.status(), failure.describe(), Outcome.PREFILL_FAILED);
         }
@@ -437,6 +521,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
         }
         log.info("{}: {}, trying {}", givenId, failure.describe(), other.get());
         context.metrics().retried(Instance.Role.DECODE.label());
+        report.measure(Measurement.NONE);
         if (plan == null) {
             sendDecode(other.get(), body);
         } else {
@@ -452,21 +537,25 @@ final class ProxiedRequest implements DecodeRelay.Request {
 
     @Override
     public boolean hasOtherDecode() {
-        return context.policy().hasOtherDecode(triedDecodes, plan != null);
+        return context.policy().hasOtherDecode(triedDecodes, handingOver());
+    }
+
+    /** The prefill instance of a hand-over. */
+    private Optional<Instance> handingOver() {
+        return Optional.ofNullable(plan).map(Plan::prefill);
     }
 
     private Optional<Instance> otherDecode() {
-        return chosen(context.policy().otherDecode(routing, triedDecodes, plan != null));
+        return chosen(context.policy().otherDecode(routing, triedDecodes, handingOver()));
     }
 
     /** Counts a choice. */
     private Instance chosen(Choice choice) {
         Instance instance = choice.instance();
-        PromptPrefix prefix = routing.prefix();
         switch (instance.role()) {
-            case PREFILL -> whyPrefill = choice.describe(prefix);
+            case PREFILL -> whyPrefill = choice.describe(routing);
             case DECODE -> {
-                whyDecode = choice.describe(prefix);
+                whyDecode = choice.describe(routing);
                 // Counted from now on: its leg may wait for the whole prefill leg.
                 release();
                 reserved = instance.begin();
@@ -476,8 +565,8 @@ final class ProxiedRequest implements DecodeRelay.Request {
                 .chosen(
                         instance.role().label(),
                         choice.why().label(),
-                        prefix.promptBytes(),
-                        prefix.promptBytes() - prefix.bytesAfter(choice.known()));
+                        routing.prefix().promptBytes(),
+                        choice.known());
         return instance;
     }
 
@@ -507,9 +596,15 @@ final class ProxiedRequest implements DecodeRelay.Request {
 
     private void noInstance(InstanceSet set) {
         if (!ended && set.isFull()) {
-            client.putHeader("Retry-After", "1");
+            client.headers().set("Retry-After", "1");
         }
-        answerError(503, set.whyNone(context.flow()::takes), Outcome.UNAVAILABLE);
+        List<Instance> others = context.instances().others(set);
+        answerError(
+                503,
+                set.whyNone(
+                        instance -> context.flow().fits(instance, others),
+                        instance -> context.flow().whyNot(instance, others)),
+                Outcome.UNAVAILABLE);
     }
 
     private void rejectBody(Throwable cause) {
@@ -529,7 +624,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
     private void answer(ApiError error, Outcome outcome) {
         if (!ended) {
             addHeaders();
-            client.setStatusCode(error.status());
+            client.status(error.status());
             end(outcome);
             error.send(client);
         }
@@ -537,18 +632,18 @@ final class ProxiedRequest implements DecodeRelay.Request {
 
     @Override
     public void addHeaders() {
-        client.putHeader(Headers.REQUEST_ID, givenId);
+        client.headers().set(Headers.REQUEST_ID, givenId);
         if (!requestId.equals(givenId)) {
-            client.putHeader(Headers.HANDOFF_ID, requestId);
+            client.headers().set(Headers.HANDOFF_ID, requestId);
         }
         if (plan != null) {
-            client.putHeader(Headers.PREFILL, plan.prefill.url());
+            client.headers().set(Headers.PREFILL, plan.prefill.url());
         }
         if (localPrefill != null) {
-            client.putHeader(Headers.LOCAL_PREFILL, localPrefill.label());
+            client.headers().set(Headers.LOCAL_PREFILL, localPrefill.label());
         }
         if (decodeLeg != null && decode != null) {
-            client.putHeader(Headers.DECODE, decode.url());
+            client.headers().set(Headers.DECODE, decode.url());
         }
     }
 
@@ -570,6 +665,9 @@ final class ProxiedRequest implements DecodeRelay.Request {
         }
         ended = true;
         context.running().decrementAndGet();
+        if (report.hasFirstByte() && pass.countsTokens()) {
+            pass.took(report.tokens().total());
+        }
         pass.release();
         release();
         if (prefillLeg != null) {
@@ -578,14 +676,17 @@ final class ProxiedRequest implements DecodeRelay.Request {
         if (decodeLeg != null) {
             decodeLeg.abort();
         }
-        giveBackWhenOver();
+        if (batch != null) {
+            batch.abandon();
+        }
+        held.over();
         report.ended(
                 outcome,
                 new RequestReport.Line(
                         givenId,
                         requestId.equals(givenId) ? "-" : requestId,
                         request.path(),
-                        client.getStatusCode(),
+                        client.status(),
                         plan != null
                                 ? plan.prefill.url()
                                 : localPrefill != null ? "local:" + localPrefill.label() : "-",

@@ -1,9 +1,11 @@
 package baton.router;
 
 import baton.kv.Ticker;
+import baton.router.access.ClientPass;
 import baton.router.metrics.RouterMetrics;
 import baton.router.metrics.RouterMetrics.LocalPrefillReason;
 import baton.router.metrics.RouterMetrics.Outcome;
+import baton.router.policy.Measurement;
 import baton.router.trace.RequestSpans;
 import baton.router.trace.RequestTrace;
 import baton.router.trace.RequestTraces;
@@ -37,6 +39,9 @@ final class RequestReport {
 
     private long lastEvent;
 
+    private Measurement measurement = Measurement.NONE;
+    private final TokenCount tokens;
+
     /**
      * What the line names.
      *
@@ -46,14 +51,9 @@ final class RequestReport {
      */
     record Line(String requestId, String handoffId, String path, int status, String prefill, String decode) {}
 
-    /** @param client the name of its key; empty where clients need none */
-    RequestReport(
-            RouterContext router,
-            String id,
-            TraceContext context,
-            String method,
-            String path,
-            Optional<String> client) {
+    /** @param pass of its key */
+    RequestReport(RouterContext router, String id, TraceContext context, String method, String path, ClientPass pass) {
+        this.tokens = new TokenCount(pass.countsTokens());
         this.metrics = router.metrics();
         this.ticker = router.ticker();
         this.logged = router.logged();
@@ -65,7 +65,7 @@ final class RequestReport {
                 context,
                 method,
                 path,
-                client,
+                pass.client(),
                 ticker,
                 spans.map(OtlpExporter::epochNanos).orElse(0L));
         traces.started(trace);
@@ -82,11 +82,21 @@ final class RequestReport {
         return trace.sent(RequestTrace.PREFILL, instance.url(), why);
     }
 
-    /** The decode instance computes the prompt. */
-    void prefilledLocally(LocalPrefillReason reason) {
+    /**
+     * The decode instance computes the prompt.
+     *
+     * @param forecast why that is better, in numbers; empty without goals
+     */
+    void prefilledLocally(LocalPrefillReason reason, String forecast) {
         seen = Optional.of(metrics.prefilledLocally);
         metrics.countLocalPrefill(reason);
-        trace.prefilledLocally(reason.words());
+        trace.prefilledLocally(forecast.isEmpty() ? reason.words() : reason.words() + ": " + forecast);
+    }
+
+    /** Times are told to this from now on, and not to the one before. */
+    void measure(Measurement by) {
+        measurement.ended();
+        measurement = by;
     }
 
     /** What happens to the request, for its explanation. */
@@ -104,11 +114,15 @@ final class RequestReport {
         trace.answered(RequestTrace.PREFILL, status);
     }
 
-    void firstByte(long sent) {
+    /** @param streamed whether it is that of the first event of a stream */
+    void firstByte(long sent, boolean streamed) {
         record(metrics.decodeFirstByte, sent);
         firstByteMillis = record(metrics.firstByte, started);
         seen.ifPresent(times -> record(times.firstToken(), started));
         trace.firstByte();
+        if (streamed) {
+            measurement.firstToken(ticker.nanos() - started);
+        }
     }
 
     /** Whether the answer's head has gone to the client. */
@@ -119,6 +133,11 @@ final class RequestReport {
     void decodeEnded(long sent, int status) {
         record(metrics.decode, sent);
         trace.answered(RequestTrace.DECODE, status);
+    }
+
+    /** How many tokens the request takes. */
+    TokenCount tokens() {
+        return tokens;
     }
 
     /** Counts bytes of the answer. */
@@ -135,6 +154,7 @@ final class RequestReport {
         if (lastEvent != 0) {
             long gap = now - lastEvent;
             seen.ifPresent(times -> times.interToken().record(gap, TimeUnit.NANOSECONDS));
+            measurement.gap(gap);
         }
         lastEvent = now;
         sent(count);
@@ -147,6 +167,7 @@ final class RequestReport {
 
     void ended(Outcome outcome, Line line) {
         metrics.ended(outcome);
+        measurement.ended();
         trace.ended(outcome.name().toLowerCase(Locale.ROOT), line.status);
         traces.ended(trace);
         if (context.sampled()) {

@@ -2,7 +2,9 @@ package baton.router;
 
 import baton.kv.ConfigException;
 import baton.kv.Ticker;
+import baton.router.flow.AutoFlow;
 import baton.router.flow.HandoffFlow;
+import baton.router.flow.PushFlow;
 import baton.router.upstream.Discovery;
 import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceSet;
@@ -73,7 +75,8 @@ public final class Router implements AutoCloseable {
      * @throws ConfigException if there is no such flow
      */
     public static void warmUp(String flow, Duration atMost) {
-        HandoffFlow handoffs = HandoffFlow.named(flow);
+        // Stand-ins have no connectors by which a flow could be chosen.
+        HandoffFlow handoffs = HandoffFlow.named(flow.equals(AutoFlow.NAME) ? PushFlow.NAME : flow);
         Ticker ticker = Ticker.system();
         long start = ticker.nanos();
         Vertx vertx = vertx(Runtime.getRuntime().availableProcessors());
@@ -176,12 +179,23 @@ public final class Router implements AutoCloseable {
                 : Optional.of(new Discovery(vertx, sources, context.membership(), ticker));
         List<FollowedFiles> followed = new ArrayList<>(tls.follow(
                 vertx,
-                new RouterTls.Users(options -> verticles.forEach(each -> each.update(options)), options -> {
-                    verticles.forEach(each -> each.update(options));
-                    context.probe().update(options);
-                }),
+                new RouterTls.Users(
+                        options -> Future.all(verticles.stream()
+                                .map(each -> each.update(options))
+                                .toList()),
+                        options -> {
+                            List<Future<?>> updates = new ArrayList<>(verticles.stream()
+                                    .map(each -> each.update(options))
+                                    .toList());
+                            updates.add(context.probe().update(options));
+                            context.tokens()
+                                    .ifPresent(
+                                            tokens -> updates.add(tokens.feeds().update(options)));
+                            return Future.all(updates);
+                        }),
+                context.metrics(),
                 ticker));
-        keys.ifPresent(file -> followed.add(file.follow(vertx, ticker)));
+        keys.ifPresent(file -> followed.add(file.follow(vertx, context.metrics(), ticker)));
         Router router = new Router(vertx, context, verticles, registrations, discovery, followed, port);
         log.info(
                 "listening on {}://{}:{}, flow {}, prefill {}, decode {}",
@@ -242,6 +256,7 @@ public final class Router implements AutoCloseable {
     }
 
     private static void close(Vertx vertx, RouterContext context) {
+        context.tokens().ifPresent(tokens -> tokens.feeds().close());
         close(context.probe().stop().eventually(vertx::close));
         // After the last requests, which the loops' end ends.
         context.spans().ifPresent(OtlpExporter::close);

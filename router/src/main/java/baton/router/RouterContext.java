@@ -3,8 +3,11 @@ package baton.router;
 import baton.kv.Ticker;
 import baton.router.access.ClientGate;
 import baton.router.body.BodyMemory;
+import baton.router.cache.HeldBlocks;
+import baton.router.cache.KvFeeds;
 import baton.router.flow.HandoffFlow;
 import baton.router.metrics.RouterMetrics;
+import baton.router.policy.KvEventSettings;
 import baton.router.policy.RoutingPolicy;
 import baton.router.trace.RequestTraces;
 import baton.router.upstream.HealthProbe;
@@ -15,6 +18,7 @@ import baton.router.upstream.Membership;
 import baton.router.upstream.OwnAddress;
 import baton.trace.OtlpExporter;
 import io.vertx.core.Vertx;
+import io.vertx.core.http.HttpClientOptions;
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicInteger;
 
@@ -25,6 +29,7 @@ import java.util.concurrent.atomic.AtomicInteger;
  * @param bodies the memory of request bodies; a request gives back what its body took when it ends
  * @param guards keys of clients, and certificates
  * @param spans takes the spans of ended requests
+ * @param tokens of prompts; empty where nobody needs them
  * @param logged whether each request has a line in the log
  */
 record RouterContext(
@@ -42,6 +47,7 @@ record RouterContext(
         RequestTraces traces,
         Guards guards,
         Optional<OtlpExporter> spans,
+        Optional<PromptTokens> tokens,
         boolean logged) {
 
     /** @param gate lets requests with keys enter; empty if clients need none */
@@ -82,10 +88,14 @@ record RouterContext(
                         guards.tls.client()),
                 ticker,
                 metrics);
+        Optional<PromptTokens> tokens = config.policy().kvEvents().follow()
+                ? Optional.of(tokens(vertx, config, instances, ticker, guards, metrics))
+                : Optional.empty();
+        HeldBlocks held = tokens.<HeldBlocks>map(PromptTokens::feeds).orElse(HeldBlocks.UNKNOWN);
         return new RouterContext(
                 config,
                 flow,
-                config.policy().policy(instances, flow::takes),
+                config.policy().policy(instances, flow::takes, flow::pairs, held),
                 instances,
                 probe,
                 new Membership(instances, probe, OwnAddress.of(config.host(), config.port())),
@@ -97,6 +107,36 @@ record RouterContext(
                 new RequestTraces(RequestTraces.KEPT),
                 guards,
                 spans,
+                tokens,
                 logged);
+    }
+
+    private static PromptTokens tokens(
+            Vertx vertx,
+            RouterConfig config,
+            Instances instances,
+            Ticker ticker,
+            Guards guards,
+            RouterMetrics metrics) {
+        RouterConfig.Limits limits = config.limits();
+        KvEventSettings settings = config.policy().kvEvents();
+        KvFeeds feeds = new KvFeeds(
+                vertx,
+                vertx.httpClientBuilder()
+                        .with(new HttpClientOptions().setKeepAlive(false).setConnectTimeout((int)
+                                limits.connect().toMillis()))
+                        .with(guards.tls.client())
+                        .build(),
+                ticker,
+                instances,
+                new KvFeeds.Settings(limits.probeInterval(), limits.connect(), config.apiKey(), settings.mostBlocks()));
+        metrics.addKvEvents(new RouterMetrics.KvEvents(
+                feeds::live,
+                feeds::blocks,
+                feeds.counts().batches()::sum,
+                feeds.counts().replayed()::sum,
+                feeds.counts().lost()::sum,
+                feeds.counts().malformed()::sum));
+        return new PromptTokens(feeds, settings.tokenize(), instances, metrics);
     }
 }

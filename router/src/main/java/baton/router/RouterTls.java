@@ -4,6 +4,8 @@ import baton.kv.ConfigException;
 import baton.kv.ServerTls;
 import baton.kv.Ticker;
 import baton.router.access.TlsFiles;
+import baton.router.metrics.RouterMetrics;
+import io.vertx.core.Future;
 import io.vertx.core.Vertx;
 import io.vertx.core.net.ClientSSLOptions;
 import io.vertx.core.net.ServerSSLOptions;
@@ -11,7 +13,7 @@ import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
-import java.util.function.Consumer;
+import java.util.function.Function;
 
 /**
  * The router's certificates as they were read at its start.
@@ -25,11 +27,11 @@ record RouterTls(Optional<ServerSSLOptions> server, ClientSSLOptions client, Lis
 
     /** Puts contents to use, where the verticles are. */
     interface Application {
-        void apply(List<byte[]> contents, Users users);
+        Future<?> apply(List<byte[]> contents, Users users);
     }
 
     /** Takes certificates that have changed. */
-    record Users(Consumer<ServerSSLOptions> server, Consumer<ClientSSLOptions> client) {}
+    record Users(Function<ServerSSLOptions, Future<?>> server, Function<ClientSSLOptions, Future<?>> client) {}
 
     /** Plain HTTP on both sides. */
     static RouterTls none(Vertx vertx) {
@@ -43,14 +45,14 @@ record RouterTls(Optional<ServerSSLOptions> server, ClientSSLOptions client, Lis
             TlsFiles files = TlsFiles.of(tls);
             List<byte[]> contents = contents(files);
             loaded.add(new Loaded(
-                    files, contents, (changed, users) -> users.server.accept(forServer(vertx, files, tls, changed))));
+                    files, contents, (changed, users) -> users.server.apply(forServer(vertx, files, tls, changed))));
             return forServer(vertx, files, tls, contents);
         });
         TlsFiles files = security.instances();
         List<byte[]> contents = contents(files);
         if (!contents.isEmpty()) {
             loaded.add(new Loaded(
-                    files, contents, (changed, users) -> users.client.accept(files.forClient(vertx, changed))));
+                    files, contents, (changed, users) -> users.client.apply(files.forClient(vertx, changed))));
         }
         return new RouterTls(server, files.forClient(vertx, contents), List.copyOf(loaded));
     }
@@ -68,7 +70,7 @@ record RouterTls(Optional<ServerSSLOptions> server, ClientSSLOptions client, Lis
     }
 
     /** Hands contents that change to their users. */
-    List<FollowedFiles> follow(Vertx vertx, Users users, Ticker ticker) {
+    List<FollowedFiles> follow(Vertx vertx, Users users, RouterMetrics metrics, Ticker ticker) {
         return loaded.stream()
                 .map(each -> new FollowedFiles(
                         vertx,
@@ -76,6 +78,7 @@ record RouterTls(Optional<ServerSSLOptions> server, ClientSSLOptions client, Lis
                         each.files.paths(),
                         each.contents,
                         changed -> each.application.apply(changed, users),
+                        metrics,
                         ticker))
                 .toList();
     }

@@ -32,15 +32,12 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /** The router on one event loop: reads requests, answers those about the router itself and starts a {@link ProxiedRequest} for each other. */
 final class RouterVerticle extends VerticleBase {
-    private static final Logger log = LoggerFactory.getLogger(RouterVerticle.class);
     private static final JsonMapper MAPPER = JsonMapper.builder().build();
 
     /**
@@ -165,19 +162,15 @@ final class RouterVerticle extends VerticleBase {
     }
 
     /** New connections of clients use these certificates. Any thread. */
-    void update(ServerSSLOptions certificates) {
+    Future<Boolean> update(ServerSSLOptions certificates) {
         HttpServer started = server;
-        if (started != null) {
-            started.updateSSLOptions(certificates, true).onFailure(cause -> log.warn("{}", cause.toString()));
-        }
+        return started == null ? Future.succeededFuture(false) : started.updateSSLOptions(certificates, true);
     }
 
     /** New connections to instances use these certificates. Any thread. */
-    void update(ClientSSLOptions certificates) {
+    Future<Boolean> update(ClientSSLOptions certificates) {
         HttpClientAgent started = client;
-        if (started != null) {
-            started.updateSSLOptions(certificates, true).onFailure(cause -> log.warn("{}", cause.toString()));
-        }
+        return started == null ? Future.succeededFuture(false) : started.updateSSLOptions(certificates, true);
     }
 
     /** Takes no more connections and requests; completes when running requests have ended or the drain deadline has passed. */
@@ -355,7 +348,9 @@ final class RouterVerticle extends VerticleBase {
             if (set.all().stream()
                     .noneMatch(instance -> instance.isUp()
                             && !instance.isDraining()
-                            && routerContext.flow().takes(instance))) {
+                            && routerContext
+                                    .flow()
+                                    .fits(instance, routerContext.instances().others(set)))) {
                 missing.add(set.role().label());
             }
             set.all().forEach(instance -> instance.downReason().ifPresent(reason -> down.put(instance.url(), reason)));

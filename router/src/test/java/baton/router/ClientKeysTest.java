@@ -14,6 +14,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.security.MessageDigest;
+import java.time.Duration;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Optional;
@@ -63,6 +64,11 @@ class ClientKeysTest {
     }
 
     private Router router(Optional<String> instanceKey, String... entries) throws Exception {
+        return router(instanceKey, RouterFixture.LIMITS.idle(), entries);
+    }
+
+    private Router router(Optional<String> instanceKey, Duration idle, String... entries) throws Exception {
+        RouterConfig.Limits limits = RouterFixture.LIMITS;
         return fixture.start(new RouterConfig(
                         "127.0.0.1",
                         0,
@@ -70,7 +76,14 @@ class ClientKeysTest {
                         List.of(decode.uri()),
                         ContentKeyedFlow.NAME,
                         instanceKey,
-                        RouterFixture.LIMITS,
+                        new RouterConfig.Limits(
+                                limits.connect(),
+                                limits.prefill(),
+                                idle,
+                                limits.probeInterval(),
+                                limits.drain(),
+                                limits.maxBodyBytes(),
+                                limits.maxInFlight()),
                         Optional.empty(),
                         PolicySettings.DEFAULT,
                         false,
@@ -217,8 +230,70 @@ class ClientKeysTest {
         Await.until("b is known", RouterFixture.SOON, () -> accepts(router, "key-b"));
         assertThat(post(router, "key-a").statusCode()).isEqualTo(401);
         file("no JSON");
-        Files.delete(directory.resolve("keys.json"));
+        awaitRefusal(router, 1);
         assertThat(post(router, "key-b").statusCode()).isEqualTo(200);
+        Files.delete(directory.resolve("keys.json"));
+        awaitRefusal(router, 2);
+        assertThat(post(router, "key-b").statusCode()).isEqualTo(200);
+    }
+
+    private void awaitRefusal(Router router, int refusals) {
+        Await.until(
+                "the file is read and refused",
+                RouterFixture.SOON,
+                () -> fixture.metric(
+                                router,
+                                "baton:router_followed_files_total{file=\"client keys file\",result=\"refused\"}")
+                        >= refusals);
+    }
+
+    @Test
+    void tokensOfAMinuteAreLimitedByKey() throws Exception {
+        Router router = router(
+                Optional.empty(),
+                entry("a", ", \"tokens_per_minute\": 100"),
+                entry("b", ", \"tokens_per_minute\": 100"));
+        decode.behaviour = FakeInstance.json(
+                200, "{\"choices\":[{\"text\":\"x\"}],\"usage\":{\"prompt_tokens\":60,\"total_tokens\":70}}");
+        assertThat(post(router, "key-a").statusCode()).isEqualTo(200);
+        // 30 are left; what the answer takes is known at its end.
+        assertThat(post(router, "key-a").statusCode()).isEqualTo(200);
+        HttpResponse<String> limited = post(router, "key-a");
+        assertThat(limited.statusCode()).isEqualTo(429);
+        assertThat(limited.body()).contains("the API key 'a' has taken the 100 tokens of a minute");
+        assertThat(Integer.parseInt(limited.headers().firstValue("Retry-After").orElseThrow()))
+                .isBetween(10, 30);
+        assertThat(post(router, "key-b").statusCode()).isEqualTo(200);
+    }
+
+    /** A stream without usage has a token in each event, and the prompt that prefill counted. */
+    @Test
+    void tokensOfStreamsAreCountedByTheirEvents() throws Exception {
+        Router router = router(Optional.empty(), entry("a", ", \"tokens_per_minute\": 100"));
+        prefill.behaviour = FakeInstance.json(200, "{\"usage\":{\"prompt_tokens\":91}}");
+        decode.behaviour = (_, response) ->
+                FakeInstance.events(response, "data: {}\n\n".repeat(9)).end("data: [DONE]\n\n");
+        assertThat(fixture.post(router, "{\"prompt\":\"a\",\"stream\":true}", "Authorization", "Bearer key-a")
+                        .statusCode())
+                .isEqualTo(200);
+        assertThat(post(router, "key-a").statusCode()).isEqualTo(429);
+    }
+
+    /** After a request with a key, too, a connection has no more time for a head than any. */
+    @Test
+    void aConnectionWithHalfAHeadAfterARequestWithAKeyIsClosed() throws Exception {
+        Router router = router(Optional.empty(), Duration.ofMillis(400), entry("a", ""));
+        try (RawClient client = new RawClient(router.port())) {
+            client.send("POST /v1/completions HTTP/1.1\r\nHost: router\r\nAuthorization: Bearer key-a\r\n"
+                    + "Content-Type: application/json\r\nContent-Length: " + BODY.length() + "\r\n\r\n" + BODY);
+            assertThat(client.readUntil("an answer\"}]}")).contains("200 OK");
+            client.send("POST /v1/comp");
+            long start = System.nanoTime();
+            // Up to the end of the connection; the client itself gives up after 10 s.
+            assertThat(client.readUntil("nothing has this")).isEmpty();
+            assertThat(Duration.ofNanos(System.nanoTime() - start))
+                    .isBetween(Duration.ofMillis(100), Duration.ofSeconds(5));
+        }
     }
 
     @Test

@@ -47,17 +47,25 @@ class RouterConfigTest {
     }
 
     @ParameterizedTest
-    @ValueSource(
-            strings = {
-                "ftp://a:1",
-                "a:1",
-                "http://a:1/v1",
-                "http://a:1?x=1",
-                "http://a:1#f",
-                "http://u@a:1",
-                "http:///x",
-                "http://a:0"
+    @CsvSource(
+            delimiter = '|',
+            value = {
+                "http://a:1?x=1 | has the unknown setting x; there are connector, engine, kv_address, kv_events, kv_events_replay",
+                "http://a:1?kv_events_replay=tcp://a:2 | has kv_events_replay without kv_events",
+                "http://a:1?kv_events=tcp://a:2&kv_events=tcp://a:3 | has kv_events twice",
+                "http://a:1?engine=baton | has engine without connector",
+                "http://a:1?connector=NixlConnector&engine=sglang | unsupported value 'sglang'; allowed: vllm, baton",
+                "http://a:1?kv_events=ipc://x | must be tcp://HOST:PORT"
             })
+    void invalidSettingsOfInstancesAreNamed(String address, String message) {
+        assertThatThrownBy(() -> config("h", 1, uris(address), "content-keyed", "k"))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining(message);
+    }
+
+    @ParameterizedTest
+    @ValueSource(
+            strings = {"ftp://a:1", "a:1", "http://a:1/v1", "http://a:1#f", "http://u@a:1", "http:///x", "http://a:0"})
     void invalidInstanceAddressesAreNamed(String address) {
         assertThatThrownBy(() -> config("h", 1, uris(address), "content-keyed", "k"))
                 .isInstanceOf(ConfigException.class)

@@ -109,6 +109,14 @@ final class RouterFixture implements AutoCloseable {
                 BodyHandlers.ofString());
     }
 
+    HttpResponse<String> postToInstance(FakeInstance instance, String path, String body) throws Exception {
+        return http.send(
+                HttpRequest.newBuilder(instance.uri().resolve(path))
+                        .POST(HttpRequest.BodyPublishers.ofString(body))
+                        .build(),
+                BodyHandlers.ofString());
+    }
+
     /** @param headers names and values by turns */
     HttpResponse<String> get(Router router, String path, String... headers) throws Exception {
         HttpRequest.Builder request = request(router, path).GET();

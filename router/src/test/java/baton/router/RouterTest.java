@@ -331,14 +331,8 @@ class RouterTest {
     }
 
     @Test
-    void severalPromptsCannotShareOneHandOff() throws Exception {
+    void severalPromptsShareOneHandOffThatIsByContent() throws Exception {
         String two = "{\"prompt\":[\"a\",\"b\"]}";
-        Router router = router(config(LIMITS, List.of(prefill.uri()), List.of(decode.uri()), "kv_transfer_params"));
-        HttpResponse<String> response = post(router, COMPLETIONS, two);
-        assertThat(response.statusCode()).isEqualTo(400);
-        assertThat(error(response).path("param").asString()).isEqualTo("prompt");
-        assertThat(prefill.received).isEmpty();
-
         prefill.behaviour = FakeInstance.json(200, "{\"kv_transfer_params\":{\"first\":true}}");
         post(router(), COMPLETIONS, two);
         assertThat(decode.only().body()).isEqualTo(two);

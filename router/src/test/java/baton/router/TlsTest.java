@@ -203,9 +203,24 @@ class TlsTest {
         Router router = listening(own, Optional.empty(), Optional.empty());
         // A key that is not the certificate's changes nothing.
         Files.copy(other.key, own.key, StandardCopyOption.REPLACE_EXISTING);
+        Await.until("the router reads it", RouterFixture.SOON, () -> refusals(router) > 0);
         assertThat(ask(router, Optional.empty(), GET)).startsWith("HTTP/1.1 200");
         Files.copy(other.certificate, own.certificate, StandardCopyOption.REPLACE_EXISTING);
         Await.until("the new certificate", RouterFixture.SOON, () -> presents(router, other));
+    }
+
+    /** How often files were read that could not be used. */
+    private double refusals(Router router) {
+        try {
+            return ask(router, Optional.empty(), GET.replace("/health", "/metrics"))
+                    .lines()
+                    .filter(line ->
+                            line.startsWith("baton:router_followed_files_total") && line.contains("result=\"refused\""))
+                    .mapToDouble(line -> Double.parseDouble(line.substring(line.lastIndexOf(' '))))
+                    .sum();
+        } catch (Exception e) {
+            throw new AssertionError(e);
+        }
     }
 
     /** Whether that is the router's certificate, and is trusted. */

@@ -4,6 +4,7 @@ import baton.kv.Ticker;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.OptionalLong;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
@@ -76,6 +77,17 @@ public final class ClientGate {
                     "the API key '" + entry.name() + "' has " + most + " requests in flight, the most allowed",
                     1);
         }
+        OptionalInt tokens = entry.limits().tokensPerMinute();
+        if (tokens.isPresent()) {
+            OptionalLong wait = use.waitForTokens(tokens.getAsInt(), ticker.nanos());
+            if (wait.isPresent()) {
+                use.end();
+                return new Admission.Limited(
+                        entry.name(),
+                        "the API key '" + entry.name() + "' has taken the " + tokens.getAsInt() + " tokens of a minute",
+                        seconds(wait.getAsLong()));
+            }
+        }
         if (entry.limits().perMinute().isPresent()) {
             int perMinute = entry.limits().perMinute().getAsInt();
             OptionalLong wait = use.take(perMinute, ticker.nanos());
@@ -84,10 +96,15 @@ public final class ClientGate {
                 return new Admission.Limited(
                         entry.name(),
                         "the API key '" + entry.name() + "' may send " + perMinute + " requests a minute",
-                        Math.max(1, TimeUnit.NANOSECONDS.toSeconds(wait.getAsLong() + 999_999_999)));
+                        seconds(wait.getAsLong()));
             }
         }
-        return new Admission.Admitted(new ClientPass(Optional.of(entry.name()), use::end));
+        return new Admission.Admitted(new ClientPass(
+                Optional.of(entry.name()), use::end, tokens.isPresent() ? Optional.of(use::took) : Optional.empty()));
+    }
+
+    private static long seconds(long nanos) {
+        return Math.max(1, TimeUnit.NANOSECONDS.toSeconds(nanos + 999_999_999));
     }
 
     private static Optional<String> bearer(List<String> authorization) {

@@ -16,7 +16,7 @@ import java.util.regex.Pattern;
 
 /**
  * The keys of clients, of which only SHA-256 digests are known:
- * {@code {"keys": [{"name": "team-a", "sha256": "64 hex digits", "max_requests_in_flight": 16, "requests_per_minute": 600}, ...]}}.
+ * {@code {"keys": [{"name": "team-a", "sha256": "64 hex digits", "max_requests_in_flight": 16, "requests_per_minute": 600, "tokens_per_minute": 100000}, ...]}}.
  */
 public final class ClientKeys {
     /** Each request's key is compared with all. */
@@ -24,12 +24,13 @@ public final class ClientKeys {
 
     private static final Pattern NAME = Pattern.compile("[A-Za-z0-9._-]{1,64}");
     private static final Pattern DIGEST = Pattern.compile("[0-9a-fA-F]{64}");
-    private static final Set<String> FIELDS = Set.of("name", "sha256", "max_requests_in_flight", "requests_per_minute");
+    private static final Set<String> FIELDS =
+            Set.of("name", "sha256", "max_requests_in_flight", "requests_per_minute", "tokens_per_minute");
 
     private final List<Entry> entries;
 
     /** A limit that is absent does not bound. */
-    record Limits(OptionalInt inFlight, OptionalInt perMinute) {}
+    record Limits(OptionalInt inFlight, OptionalInt perMinute, OptionalInt tokensPerMinute) {}
 
     /** One key. */
     record Entry(String name, Limits limits, Digest digest) {}
@@ -97,7 +98,10 @@ public final class ClientKeys {
         }
         return new Entry(
                 name,
-                new Limits(limit(fields, "max_requests_in_flight"), limit(fields, "requests_per_minute")),
+                new Limits(
+                        limit(fields, "max_requests_in_flight"),
+                        limit(fields, "requests_per_minute"),
+                        limit(fields, "tokens_per_minute")),
                 new Digest(HexFormat.of().parseHex(digest)));
     }
 

@@ -2,27 +2,48 @@ package baton.router.access;
 
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.function.LongConsumer;
 
 /** One request's right to be served. Any thread. */
 public final class ClientPass {
     private final Optional<String> client;
     private final Runnable whenReleased;
+    private final Optional<LongConsumer> tokens;
     private final AtomicBoolean released = new AtomicBoolean();
 
-    /** @param client the name of the client's key; empty where clients need none */
-    ClientPass(Optional<String> client, Runnable whenReleased) {
+    /**
+     * @param client the name of the client's key; empty where clients need none
+     * @param tokens takes how many tokens requests took; empty if the key has no limit of them
+     */
+    ClientPass(Optional<String> client, Runnable whenReleased, Optional<LongConsumer> tokens) {
         this.client = client;
         this.whenReleased = whenReleased;
+        this.tokens = tokens;
     }
 
     /** Of a request that needs no key. */
     public static ClientPass open() {
-        return new ClientPass(Optional.empty(), () -> {});
+        return new ClientPass(Optional.empty(), () -> {}, Optional.empty());
     }
 
     /** The name of the client's key; empty where clients need none. */
     public Optional<String> client() {
         return client;
+    }
+
+    /** Of a part of the request, which releases nothing. */
+    public ClientPass ofPart() {
+        return new ClientPass(client, () -> {}, tokens);
+    }
+
+    /** Whether the tokens of the request have to be counted. */
+    public boolean countsTokens() {
+        return tokens.isPresent();
+    }
+
+    /** The request took so many tokens. */
+    public void took(long count) {
+        tokens.ifPresent(taken -> taken.accept(count));
     }
 
     /** The request has ended. Has no effect the second time. */

@@ -18,6 +18,32 @@ final class KeyUse {
     @GuardedBy("this")
     private long counted;
 
+    /** Tokens that may be taken; negative if more were than a minute gives. */
+    @GuardedBy("this")
+    private double tokens;
+
+    @GuardedBy("this")
+    private OptionalLong tokensCounted = OptionalLong.empty();
+
+    /**
+     * Whether tokens are left, which come back evenly over a minute. How many a request takes is known at its end.
+     *
+     * @return empty if there are; otherwise the nanoseconds until there are
+     */
+    synchronized OptionalLong waitForTokens(int perMinute, long now) {
+        tokens = tokensCounted.isEmpty()
+                ? perMinute
+                : Math.min(perMinute, tokens + perMinute * ((now - tokensCounted.getAsLong()) / MINUTE));
+        tokensCounted = OptionalLong.of(now);
+        return tokens >= 1
+                ? OptionalLong.empty()
+                : OptionalLong.of((long) Math.ceil((1 - tokens) * MINUTE / perMinute));
+    }
+
+    synchronized void took(long count) {
+        tokens -= count;
+    }
+
     /** Begins a request, unless as many are in flight as allowed. */
     synchronized boolean begin(int most) {
         if (inFlight >= most) {

@@ -5,6 +5,7 @@ import baton.router.body.JsonObjectText;
 import baton.router.upstream.ConnectorAddress;
 import baton.router.upstream.Instance;
 import io.vertx.core.buffer.Buffer;
+import java.util.List;
 import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.function.Supplier;
@@ -14,7 +15,8 @@ import java.util.function.Supplier;
  * legs' bodies and ids, and what the decode leg waits for. Choosing instances, sending, retrying and streaming are the same for all.
  * Any thread; bodies are large, so legs are made beside the event loop where the request is.
  */
-public sealed interface HandoffFlow permits ContentKeyedFlow, KvTransferParamsFlow, PushFlow, P2pFlow, MooncakeFlow {
+public sealed interface HandoffFlow
+        permits ContentKeyedFlow, KvTransferParamsFlow, PushFlow, P2pFlow, MooncakeFlow, AutoFlow {
 
     /** The field by which connectors find each other. */
     String PARAMS = ConnectorAddress.FIELD;
@@ -25,6 +27,31 @@ public sealed interface HandoffFlow permits ContentKeyedFlow, KvTransferParamsFl
     /** Whether this flow can send legs to an instance. */
     default boolean takes(Instance instance) {
         return true;
+    }
+
+    /** Whether this flow can hand over between two instances. */
+    default boolean pairs(Instance prefill, Instance decode) {
+        return takes(prefill) && takes(decode);
+    }
+
+    /** The flow between two instances that can be a pair. */
+    default HandoffFlow flow(Instance prefill, Instance decode) {
+        return this;
+    }
+
+    /** Whether this flow can hand over between an instance and any of those of the other role. */
+    default boolean fits(Instance instance, List<Instance> others) {
+        return takes(instance);
+    }
+
+    /** Why {@link #fits} says no. */
+    default String whyNot(Instance instance, List<Instance> others) {
+        return "it has not registered";
+    }
+
+    /** Whether a hand-over is of one prompt, so that each prompt of a request needs its own. */
+    default boolean handsOverOne() {
+        return false;
     }
 
     /** Whether this flow needs the {@link Instance#connectorAddress} of an instance. */
@@ -79,6 +106,7 @@ public sealed interface HandoffFlow permits ContentKeyedFlow, KvTransferParamsFl
             case PushFlow.NAME -> new PushFlow();
             case P2pFlow.NAME -> new P2pFlow();
             case MooncakeFlow.NAME -> new MooncakeFlow();
+            case AutoFlow.NAME -> new AutoFlow();
             default ->
                 throw ConfigException.unsupported(
                         "flow",
@@ -89,7 +117,8 @@ public sealed interface HandoffFlow permits ContentKeyedFlow, KvTransferParamsFl
                                 KvTransferParamsFlow.NAME,
                                 PushFlow.NAME,
                                 P2pFlow.NAME,
-                                MooncakeFlow.NAME));
+                                MooncakeFlow.NAME,
+                                AutoFlow.NAME));
         };
     }
 

@@ -2,12 +2,9 @@ package baton.router.flow;
 
 import baton.kv.ConfigException;
 import baton.router.body.JsonObjectText;
+import baton.router.body.Prompts;
 import baton.router.upstream.Instance;
 import io.vertx.core.buffer.Buffer;
-import tools.jackson.core.JsonParser;
-import tools.jackson.core.JsonToken;
-import tools.jackson.core.ObjectReadContext;
-import tools.jackson.core.json.JsonFactory;
 
 /**
  * For connectors whose prefill instance names its blocks: prefill is asked to keep them for a remote decode instance, and the
@@ -18,7 +15,6 @@ public record KvTransferParamsFlow() implements HandoffFlow {
 
     static final String DO_REMOTE_DECODE = "{\"do_remote_decode\":true,\"do_remote_prefill\":false,"
             + "\"remote_engine_id\":null,\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}";
-    private static final JsonFactory FACTORY = new JsonFactory();
 
     @Override
     public String name() {
@@ -26,8 +22,13 @@ public record KvTransferParamsFlow() implements HandoffFlow {
     }
 
     @Override
+    public boolean handsOverOne() {
+        return true;
+    }
+
+    @Override
     public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
-        int prompts = prompts(body);
+        int prompts = Prompts.count(body);
         if (prompts > 1) {
             // The decode instance would use the first prompt's blocks for each prompt.
             throw new ConfigException(
@@ -44,27 +45,5 @@ public record KvTransferParamsFlow() implements HandoffFlow {
         return answer.value(PARAMS)
                 .map(params -> body.edit().set(PARAMS, params).build())
                 .orElseGet(body::text);
-    }
-
-    /** How many prompts a completion request holds: {@code prompt} is a text, an array of token ids, or an array of either. */
-    static int prompts(JsonObjectText body) {
-        return body.value("prompt").map(KvTransferParamsFlow::elements).orElse(1);
-    }
-
-    private static int elements(byte[] prompt) {
-        try (JsonParser parser = FACTORY.createParser(ObjectReadContext.empty(), prompt)) {
-            if (parser.nextToken() != JsonToken.START_ARRAY) {
-                return 1;
-            }
-            int count = 0;
-            for (JsonToken token = parser.nextToken(); token != JsonToken.END_ARRAY; token = parser.nextToken()) {
-                if (token.isNumeric()) {
-                    return 1;
-                }
-                count++;
-                parser.skipChildren();
-            }
-            return Math.max(count, 1);
-        }
     }
 }

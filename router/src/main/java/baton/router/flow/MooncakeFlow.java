@@ -2,6 +2,7 @@ package baton.router.flow;
 
 import baton.kv.ConfigException;
 import baton.router.body.JsonObjectText;
+import baton.router.body.Prompts;
 import baton.router.upstream.ConnectorAddress;
 import baton.router.upstream.Instance;
 import io.vertx.core.buffer.Buffer;
@@ -33,8 +34,13 @@ public record MooncakeFlow() implements HandoffFlow {
     }
 
     @Override
+    public boolean handsOverOne() {
+        return true;
+    }
+
+    @Override
     public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
-        int prompts = KvTransferParamsFlow.prompts(body);
+        int prompts = Prompts.count(body);
         if (prompts > 1) {
             throw new ConfigException(
                     "prompt",

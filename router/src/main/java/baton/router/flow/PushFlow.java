@@ -2,6 +2,7 @@ package baton.router.flow;
 
 import baton.kv.ConfigException;
 import baton.router.body.JsonObjectText;
+import baton.router.body.Prompts;
 import baton.router.upstream.ConnectorAddress;
 import baton.router.upstream.ConnectorAddressQuery;
 import baton.router.upstream.Instance;
@@ -52,7 +53,7 @@ public record PushFlow() implements HandoffFlow {
         }
         return new Handoff(shared, prefillBody, new AfterPrefill(answer -> {
             // The answer names the blocks of one prompt only.
-            if (KvTransferParamsFlow.prompts(body) > 1) {
+            if (Prompts.count(body) > 1) {
                 return withAddress(body, learn(prefill, answer), shared);
             }
             learnIfWellFormed(prefill, answer);

@@ -16,6 +16,7 @@ import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.IntSupplier;
+import java.util.function.LongSupplier;
 import java.util.function.ToDoubleFunction;
 
 /** The router's own metrics, {@code baton:router_*}. Any thread. */
@@ -44,7 +45,8 @@ public final class RouterMetrics implements AutoCloseable {
         UNAVAILABLE("no prefill instance is healthy"),
         FAILED("the prefill leg failed for good"),
         CACHED("the decode instance has nearly all of the prompt"),
-        BUSY("all prefill instances are loaded");
+        BUSY("all prefill instances are loaded"),
+        GOAL("the goals are expected to be kept better so");
 
         private final String label = name().toLowerCase(Locale.ROOT);
         private final String words;
@@ -108,6 +110,36 @@ public final class RouterMetrics implements AutoCloseable {
         }
     }
 
+    /** How the tokens of a prompt became known; the label {@code result}. */
+    public enum TokenizeResult {
+        /** The request has them. */
+        GIVEN,
+        /** An instance has told them. */
+        ASKED,
+        /** No instance has told them in time. */
+        FAILED;
+
+        private final String label = name().toLowerCase(Locale.ROOT);
+    }
+
+    /**
+     * What came of instances' KV events.
+     *
+     * @param live publishers that are followed
+     * @param blocks that they hold
+     * @param batches messages that came
+     * @param replayed messages that were asked for
+     * @param lost times that what was known of a publisher became void
+     * @param malformed messages that could not be read
+     */
+    public record KvEvents(
+            IntSupplier live,
+            LongSupplier blocks,
+            LongSupplier batches,
+            LongSupplier replayed,
+            LongSupplier lost,
+            LongSupplier malformed) {}
+
     /** Whether a client's request was let in; the label {@code result}. */
     public enum AdmissionResult {
         ADMITTED,
@@ -141,12 +173,22 @@ public final class RouterMetrics implements AutoCloseable {
     /** By role and reason. */
     private final Map<List<String>, Counter> choices = new ConcurrentHashMap<>();
 
+    private final Map<List<String>, Counter> files = new ConcurrentHashMap<>();
+
+    /** By name. */
+    private final Map<String, Counter> flows = new ConcurrentHashMap<>();
+
+    /** By way and reason. */
+    private final Map<List<String>, Counter> goalDecisions = new ConcurrentHashMap<>();
+
     private final Map<List<String>, Counter> promptBytes = new ConcurrentHashMap<>();
 
     /** By key and result. */
     private final Map<List<String>, Counter> clients = new ConcurrentHashMap<>();
 
     private final Set<String> clientGauges = ConcurrentHashMap.newKeySet();
+
+    private final Map<TokenizeResult, Counter> tokenized = new ConcurrentHashMap<>();
 
     private final Map<LocalPrefillReason, Counter> localPrefills = new EnumMap<>(LocalPrefillReason.class);
     private final Map<RegistrationResult, Counter> registrations = new EnumMap<>(RegistrationResult.class);
@@ -248,6 +290,49 @@ public final class RouterMetrics implements AutoCloseable {
         spans("dropped", exporter, OtlpExporter::dropped);
     }
 
+    /** Adds the metrics of KV events. */
+    public void addKvEvents(KvEvents events) {
+        Gauge.builder("baton:router_kv_event_publishers", () -> events.live.getAsInt())
+                .description("Publishers of KV events that are followed")
+                .register(registry);
+        Gauge.builder("baton:router_kv_event_blocks", () -> events.blocks.getAsLong())
+                .description("Blocks that instances hold, by their KV events")
+                .register(registry);
+        kvEvents("baton:router_kv_event_batches", "Batches of KV events received", events.batches);
+        kvEvents(
+                "baton:router_kv_event_replayed_batches",
+                "Batches of KV events that were missed and asked for",
+                events.replayed);
+        kvEvents(
+                "baton:router_kv_event_losses",
+                "Times that all that was known of a publisher's blocks became void",
+                events.lost);
+        kvEvents(
+                "baton:router_kv_event_malformed_batches",
+                "Batches of KV events that could not be read",
+                events.malformed);
+        for (TokenizeResult result : TokenizeResult.values()) {
+            tokenized.put(
+                    result,
+                    counter(
+                            "baton:router_prompt_tokens_known",
+                            "Prompts by how their tokens became known",
+                            "result",
+                            result.label));
+        }
+    }
+
+    private void kvEvents(String name, String description, LongSupplier count) {
+        FunctionCounter.builder(name, count, LongSupplier::getAsLong)
+                .description(description)
+                .register(registry);
+    }
+
+    /** Only after {@link #addKvEvents}. */
+    public void tokenized(TokenizeResult result) {
+        Objects.requireNonNull(tokenized.get(result)).increment();
+    }
+
     /** The registry keeps no exporter alive. */
     private void spans(String result, OtlpExporter exporter, ToDoubleFunction<OtlpExporter> count) {
         FunctionCounter.builder("baton:trace_spans", exporter, count)
@@ -274,6 +359,52 @@ public final class RouterMetrics implements AutoCloseable {
                 .increment();
         promptBytes(role, "all").increment(bytes);
         promptBytes(role, "known").increment(known);
+    }
+
+    /** A file that is followed has changed, and was used or could not be. */
+    public void followedFile(String file, boolean used) {
+        String result = used ? "used" : "refused";
+        files.computeIfAbsent(
+                        List.of(file, result),
+                        _ -> counter(
+                                "baton:router_followed_files",
+                                "Looks at files that had changed, by whether what was in them is in use",
+                                "file",
+                                file,
+                                "result",
+                                result))
+                .increment();
+    }
+
+    /** A hand-over is begun by a flow that the pair of instances decided. */
+    public void flowChosen(String flow) {
+        flows.computeIfAbsent(
+                        flow,
+                        _ -> counter(
+                                "baton:router_pair_flows",
+                                "Hand-overs by the flow that the pair of instances decided",
+                                "flow",
+                                flow))
+                .increment();
+    }
+
+    /**
+     * A prompt's way was decided by goals.
+     *
+     * @param prefill {@code remote} or {@code local}
+     */
+    public void decidedByGoals(String prefill, String why) {
+        goalDecisions
+                .computeIfAbsent(
+                        List.of(prefill, why),
+                        _ -> counter(
+                                "baton:router_goal_decisions",
+                                "Prompts by where they were computed as the goals for times asked, and why",
+                                "prefill",
+                                prefill,
+                                "why",
+                                why))
+                .increment();
     }
 
     private Counter promptBytes(String role, String which) {

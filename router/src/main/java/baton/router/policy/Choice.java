@@ -5,9 +5,10 @@ import baton.router.upstream.Instance;
 /**
  * An instance chosen for a leg.
  *
- * @param known chunks of the prompt that it probably has
+ * @param known bytes from the front of the prompt, as JSON, that it probably has
+ * @param tokens from its front that the instance's events say it has; 0 where they say nothing
  */
-public record Choice(Instance instance, Why why, int known) {
+public record Choice(Instance instance, Why why, int known, int tokens) {
 
     /** What decided. */
     public enum Why {
@@ -17,8 +18,10 @@ public record Choice(Instance instance, Why why, int known) {
         LOAD,
         /** The session's requests go there. */
         SESSION,
-        /** It has most of the prompt. */
-        PREFIX;
+        /** It was sent most of the prompt. */
+        PREFIX,
+        /** It has most of the prompt, by its KV events. */
+        EVENTS;
 
         /** Its name in metrics and headers. */
         public String label() {
@@ -27,18 +30,21 @@ public record Choice(Instance instance, Why why, int known) {
     }
 
     /** The reason in words. */
-    public String describe(PromptPrefix prefix) {
+    public String describe(RoutingRequest request) {
         return switch (why) {
             case TURN -> "it was its turn";
             case LOAD -> "it had the fewest requests under way";
             case SESSION -> "the session's requests go there";
             case PREFIX ->
                 "it was sent %d of the prompt's %d bytes before"
-                        .formatted(prefix.promptBytes() - prefix.bytesAfter(known), prefix.promptBytes());
+                        .formatted(known, request.prefix().promptBytes());
+            case EVENTS ->
+                "it has %d of the prompt's %d tokens, by its KV events"
+                        .formatted(tokens, request.tokens().orElseThrow().tokens());
         };
     }
 
     static Choice of(Instance instance, Why why) {
-        return new Choice(instance, why, 0);
+        return new Choice(instance, why, 0, 0);
     }
 }

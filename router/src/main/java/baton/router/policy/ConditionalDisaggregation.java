@@ -7,6 +7,7 @@ import baton.router.upstream.Instances;
 import java.util.Collection;
 import java.util.List;
 import java.util.Optional;
+import java.util.function.BiPredicate;
 import java.util.function.Predicate;
 
 /**
@@ -14,13 +15,17 @@ import java.util.function.Predicate;
  * then a decode instance computes the prompt.
  *
  * @param takesHandoff instances to which the flow can send the legs of a hand-off
+ * @param pairs prefill and decode instances between which it can hand over
+ * @param model if there are goals
  */
 public record ConditionalDisaggregation(
         Instances instances,
         Predicate<Instance> takesHandoff,
+        BiPredicate<Instance, Instance> pairs,
         InstanceChooser prefills,
         InstanceChooser decodes,
-        LocalPrefill local)
+        LocalPrefill local,
+        Optional<GoalModel> model)
         implements RoutingPolicy {
 
     @Override
@@ -31,34 +36,59 @@ public record ConditionalDisaggregation(
     @Override
     public Placement place(RoutingRequest request) {
         if (isBelow(request, 0, local.belowBytes())) {
-            return otherDecode(request, List.of(), false)
+            return anyDecode(request)
                     .<Placement>map(decode -> new Placement.DecodeOnly(decode, LocalPrefillReason.SHORT))
                     .orElseGet(() -> new Placement.Unavailable(instances.decodes()));
         }
         List<Instance> usable = instances.prefills().usable(List.of(), takesHandoff);
         // Chosen before the prompt is computed, so that none is computed that no instance can decode.
-        Optional<Choice> decode = otherDecode(request, List.of(), true);
-        if (usable.isEmpty() && !(local.asFallback() && decode.isPresent())) {
-            return new Placement.Unavailable(instances.prefills());
-        }
+        Optional<Choice> decode = choose(
+                decodes,
+                instances.decodes(),
+                request,
+                List.of(),
+                each -> usable.stream().anyMatch(prefill -> pairs.test(prefill, each)));
         if (decode.isEmpty()) {
-            return new Placement.Unavailable(instances.decodes());
+            Optional<Choice> alone = local.asFallback() ? anyDecode(request) : Optional.empty();
+            return alone.<Placement>map(each -> new Placement.DecodeOnly(each, LocalPrefillReason.UNAVAILABLE))
+                    .orElseGet(() ->
+                            new Placement.Unavailable(usable.isEmpty() ? instances.prefills() : instances.decodes()));
         }
-        return without(request, usable, decode.get())
+        List<Instance> fitting = usable.stream()
+                .filter(prefill -> pairs.test(prefill, decode.get().instance()))
+                .toList();
+        return without(request, fitting, decode.get())
                 .<Placement>map(reason -> new Placement.DecodeOnly(decode.get(), reason))
-                .orElseGet(() -> new Placement.Pair(choose(prefills, usable, request), decode.get()));
+                .orElseGet(() -> byGoals(request, prefills.choose(fitting, request), decode.get()));
     }
 
-    /** Whether a prompt has less behind the chunks that are known. */
+    private Optional<Choice> anyDecode(RoutingRequest request) {
+        return choose(decodes, instances.decodes(), request, List.of(), _ -> true);
+    }
+
+    private Placement byGoals(RoutingRequest request, Choice prefill, Choice decode) {
+        Optional<Forecast> forecast = request.prefix().promptBytes() == 0
+                ? Optional.empty()
+                : model.map(learnt -> learnt.forecast(prefill, decode, request));
+        if (forecast.isPresent() && forecast.get().local()) {
+            return new Placement.DecodeOnly(decode, LocalPrefillReason.GOAL, forecast);
+        }
+        prefills.sent(prefill.instance(), request);
+        return new Placement.Pair(prefill, decode, forecast);
+    }
+
+    @Override
+    public Measurement measure(Forecast forecast, boolean isLocal, Instance decode) {
+        return model.map(learnt -> learnt.measure(forecast, isLocal, decode)).orElse(Measurement.NONE);
+    }
+
+    /** Whether a prompt has less behind the bytes that are known. */
     private static boolean isBelow(RoutingRequest request, int known, int bytes) {
-        return request.prefix().promptBytes() > 0 && request.prefix().bytesAfter(known) < bytes;
+        return request.prefix().promptBytes() > 0 && request.prefix().promptBytes() - known < bytes;
     }
 
     /** Why there is no prefill leg. */
     private Optional<LocalPrefillReason> without(RoutingRequest request, List<Instance> usable, Choice decode) {
-        if (usable.isEmpty()) {
-            return Optional.of(LocalPrefillReason.UNAVAILABLE);
-        }
         if (isBelow(request, decode.known(), local.uncachedBelowBytes())) {
             return Optional.of(LocalPrefillReason.CACHED);
         }
@@ -69,22 +99,24 @@ public record ConditionalDisaggregation(
     }
 
     @Override
-    public Optional<Choice> otherPrefill(RoutingRequest request, Collection<Instance> tried) {
-        return choose(prefills, instances.prefills(), request, tried, takesHandoff);
+    public Optional<Choice> otherPrefill(RoutingRequest request, Collection<Instance> tried, Instance decode) {
+        return choose(prefills, instances.prefills(), request, tried, prefill -> pairs.test(prefill, decode));
     }
 
     @Override
-    public Optional<Choice> otherDecode(RoutingRequest request, Collection<Instance> tried, boolean handoff) {
-        return choose(decodes, instances.decodes(), request, tried, fits(handoff));
+    public Optional<Choice> otherDecode(
+            RoutingRequest request, Collection<Instance> tried, Optional<Instance> prefill) {
+        return choose(decodes, instances.decodes(), request, tried, fits(prefill));
     }
 
     @Override
-    public boolean hasOtherDecode(Collection<Instance> tried, boolean handoff) {
-        return !instances.decodes().usable(tried, fits(handoff)).isEmpty();
+    public boolean hasOtherDecode(Collection<Instance> tried, Optional<Instance> prefill) {
+        return !instances.decodes().usable(tried, fits(prefill)).isEmpty();
     }
 
-    private Predicate<Instance> fits(boolean handoff) {
-        return handoff ? takesHandoff : any -> true;
+    private Predicate<Instance> fits(Optional<Instance> prefill) {
+        return prefill.<Predicate<Instance>>map(from -> decode -> pairs.test(from, decode))
+                .orElse(_ -> true);
     }
 
     private static Optional<Choice> choose(

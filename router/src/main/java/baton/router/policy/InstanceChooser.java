@@ -1,6 +1,7 @@
 package baton.router.policy;
 
 import baton.kv.ConfigException;
+import baton.router.cache.HeldBlocks;
 import baton.router.upstream.Instance;
 import java.util.List;
 
@@ -29,14 +30,15 @@ public interface InstanceChooser {
 
     /**
      * @param recorded entries of a {@link PrefixRecord}
+     * @param held what is known by events
      * @throws ConfigException if there is none of that name
      */
-    static InstanceChooser named(String field, String name, int recorded) {
+    static InstanceChooser named(String field, String name, int recorded, HeldBlocks held) {
         return switch (name) {
             case InTurn.NAME -> new InTurn();
             case LeastLoaded.NAME -> new LeastLoaded();
             case SessionSticky.NAME -> new SessionSticky();
-            case PrefixAware.NAME -> new PrefixAware(new PrefixRecord(recorded));
+            case PrefixAware.NAME -> new PrefixAware(new PrefixRecord(recorded), held);
             default -> throw ConfigException.unsupported(field, name, String.join(", ", NAMES));
         };
     }

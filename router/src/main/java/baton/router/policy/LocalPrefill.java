@@ -9,9 +9,19 @@ import baton.kv.ConfigException;
  * @param belowBytes when the field {@code prompt} or {@code messages} has fewer bytes of JSON
  * @param uncachedBelowBytes when it has fewer bytes that the decode instance probably does not have
  * @param prefillBusy when each prefill instance has as many requests under way
+ * @param goals when these are kept better so, as the router expects from what it has measured; for prompts that the thresholds leave open
  */
-public record LocalPrefill(boolean asFallback, int belowBytes, int uncachedBelowBytes, int prefillBusy) {
+public record LocalPrefill(boolean asFallback, int belowBytes, int uncachedBelowBytes, int prefillBusy, Goals goals) {
     public static final LocalPrefill NEVER = new LocalPrefill(false, 0, 0, Integer.MAX_VALUE);
+
+    /** Without goals. */
+    public LocalPrefill(boolean asFallback, int belowBytes, int uncachedBelowBytes, int prefillBusy) {
+        this(asFallback, belowBytes, uncachedBelowBytes, prefillBusy, Goals.NONE);
+    }
+
+    public LocalPrefill withGoals(Goals value) {
+        return new LocalPrefill(asFallback, belowBytes, uncachedBelowBytes, prefillBusy, value);
+    }
 
     /** @throws ConfigException if a threshold is out of range */
     public LocalPrefill {

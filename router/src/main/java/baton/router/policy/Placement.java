@@ -2,15 +2,28 @@ package baton.router.policy;
 
 import baton.router.metrics.RouterMetrics.LocalPrefillReason;
 import baton.router.upstream.InstanceSet;
+import java.util.Optional;
 
 /** The instances chosen for a completion. */
 public sealed interface Placement {
 
-    /** One instance for each leg. */
-    record Pair(Choice prefill, Choice decode) implements Placement {}
+    /**
+     * One instance for each leg.
+     *
+     * @param forecast by which it was decided, if there are goals
+     */
+    record Pair(Choice prefill, Choice decode, Optional<Forecast> forecast) implements Placement {}
 
-    /** A decode instance that computes the prompt itself. */
-    record DecodeOnly(Choice decode, LocalPrefillReason reason) implements Placement {}
+    /**
+     * A decode instance that computes the prompt itself.
+     *
+     * @param forecast if it was decided by one
+     */
+    record DecodeOnly(Choice decode, LocalPrefillReason reason, Optional<Forecast> forecast) implements Placement {
+        DecodeOnly(Choice decode, LocalPrefillReason reason) {
+            this(decode, reason, Optional.empty());
+        }
+    }
 
     /**
      * No instance can be used.

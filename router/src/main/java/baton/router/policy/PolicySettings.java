@@ -1,9 +1,12 @@
 package baton.router.policy;
 
 import baton.kv.ConfigException;
+import baton.router.cache.HeldBlocks;
 import baton.router.upstream.Instance;
 import baton.router.upstream.Instances;
 import java.time.Duration;
+import java.util.Optional;
+import java.util.function.BiPredicate;
 import java.util.function.Predicate;
 
 /**
@@ -13,9 +16,15 @@ import java.util.function.Predicate;
  * @param decode likewise, for decode instances
  * @param slowStart for how long an instance that is new or has recovered gets less than its share; zero: not at all
  * @param recorded how many chunks of prompts are remembered for each role, by the policy {@code prefix}
+ * @param kvEvents whether that policy knows by events what instances hold
  */
 public record PolicySettings(
-        String prefill, String decode, int recorded, LocalPrefill localPrefill, Duration slowStart) {
+        String prefill,
+        String decode,
+        int recorded,
+        LocalPrefill localPrefill,
+        Duration slowStart,
+        KvEventSettings kvEvents) {
     /** 256 MiB of prompts, in about 32 MiB of memory. */
     public static final int DEFAULT_RECORDED = 1 << 20;
 
@@ -28,7 +37,7 @@ public record PolicySettings(
 
     /** Without slow start. */
     public PolicySettings(String prefill, String decode, int recorded, LocalPrefill localPrefill) {
-        this(prefill, decode, recorded, localPrefill, Duration.ZERO);
+        this(prefill, decode, recorded, localPrefill, Duration.ZERO, KvEventSettings.OFF);
     }
 
     /** @throws ConfigException naming the setting that cannot be used */
@@ -41,6 +50,10 @@ public record PolicySettings(
         if (slowStart.isNegative() || slowStart.compareTo(MOST_SLOW_START) > 0) {
             throw ConfigException.unsupported("slow start", slowStart, "0 to 1 hour");
         }
+        if (kvEvents.follow() && !prefill.equals(PrefixAware.NAME) && !decode.equals(PrefixAware.NAME)) {
+            throw new ConfigException(
+                    "kv events", "are for the policy " + PrefixAware.NAME + ", not " + prefill + " and " + decode);
+        }
         if (localPrefill.uncachedBelowBytes() > 0 && !decode.equals(PrefixAware.NAME)) {
             throw new ConfigException(
                     "local prefill uncached threshold",
@@ -50,20 +63,43 @@ public record PolicySettings(
     }
 
     public PolicySettings withLocalPrefill(LocalPrefill value) {
-        return new PolicySettings(prefill, decode, recorded, value, slowStart);
+        return new PolicySettings(prefill, decode, recorded, value, slowStart, kvEvents);
     }
 
     public PolicySettings withSlowStart(Duration value) {
-        return new PolicySettings(prefill, decode, recorded, localPrefill, value);
+        return new PolicySettings(prefill, decode, recorded, localPrefill, value, kvEvents);
     }
 
-    /** @param takesHandoff instances to which the flow can send the legs of a hand-off */
-    public RoutingPolicy policy(Instances instances, Predicate<Instance> takesHandoff) {
+    public PolicySettings withKvEvents(KvEventSettings value) {
+        return new PolicySettings(prefill, decode, recorded, localPrefill, slowStart, value);
+    }
+
+    /** For a flow that hands over between any two instances that it takes. */
+    RoutingPolicy policy(Instances instances, Predicate<Instance> takesHandoff, HeldBlocks held) {
+        return policy(
+                instances,
+                takesHandoff,
+                (prefill, decode) -> takesHandoff.test(prefill) && takesHandoff.test(decode),
+                held);
+    }
+
+    /**
+     * @param takesHandoff instances to which the flow can send the legs of a hand-off
+     * @param pairs prefill and decode instances between which it can hand over
+     * @param held what is known by events
+     */
+    public RoutingPolicy policy(
+            Instances instances,
+            Predicate<Instance> takesHandoff,
+            BiPredicate<Instance, Instance> pairs,
+            HeldBlocks held) {
         return new ConditionalDisaggregation(
                 instances,
                 takesHandoff,
-                InstanceChooser.named("policy", prefill, recorded),
-                InstanceChooser.named("decode policy", decode, recorded),
-                localPrefill);
+                pairs,
+                InstanceChooser.named("policy", prefill, recorded, held),
+                InstanceChooser.named("decode policy", decode, recorded, held),
+                localPrefill,
+                localPrefill.goals().areSet() ? Optional.of(new GoalModel(localPrefill.goals())) : Optional.empty());
     }
 }

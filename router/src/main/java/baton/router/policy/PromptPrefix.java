@@ -83,11 +83,6 @@ public record PromptPrefix(long[] chunks, int promptBytes) {
         return mixed ^ mixed >>> 29;
     }
 
-    /** Bytes of the prompt that are not in its first chunks. */
-    public int bytesAfter(int known) {
-        return promptBytes - known * CHUNK_BYTES;
-    }
-
     @Override
     public boolean equals(Object other) {
         return other instanceof PromptPrefix(long[] theirs, int bytes)

@@ -12,16 +12,29 @@ public interface RoutingPolicy {
     /** Chooses for a new completion. */
     Placement place(RoutingRequest request);
 
-    /** Another prefill instance for a leg that failed. */
-    Optional<Choice> otherPrefill(RoutingRequest request, Collection<Instance> tried);
+    /**
+     * What is to be told of a request that is served as it was placed.
+     *
+     * @param isLocal whether the decode instance computes the prompt
+     */
+    default Measurement measure(Forecast forecast, boolean isLocal, Instance decode) {
+        return Measurement.NONE;
+    }
+
+    /**
+     * Another prefill instance for a leg that failed.
+     *
+     * @param decode the instance that it hands over to
+     */
+    Optional<Choice> otherPrefill(RoutingRequest request, Collection<Instance> tried, Instance decode);
 
     /**
      * Another decode instance for a leg that failed.
      *
-     * @param handoff whether there is a prefill leg
+     * @param prefill the instance that hands over to it; empty if there is no prefill leg
      */
-    Optional<Choice> otherDecode(RoutingRequest request, Collection<Instance> tried, boolean handoff);
+    Optional<Choice> otherDecode(RoutingRequest request, Collection<Instance> tried, Optional<Instance> prefill);
 
     /** Whether {@link #otherDecode} would find one. */
-    boolean hasOtherDecode(Collection<Instance> tried, boolean handoff);
+    boolean hasOtherDecode(Collection<Instance> tried, Optional<Instance> prefill);
 }

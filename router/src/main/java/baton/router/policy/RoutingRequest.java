@@ -1,6 +1,7 @@
 package baton.router.policy;
 
 import baton.router.body.JsonObjectText;
+import baton.router.cache.TokenChain;
 import java.util.Optional;
 
 /**
@@ -8,10 +9,20 @@ import java.util.Optional;
  *
  * @param prefix what its prompt begins with
  * @param session which conversation or user it belongs to, if the client says
+ * @param tokens of its prompt, if they are known
  */
-public record RoutingRequest(PromptPrefix prefix, Optional<String> session) {
+public record RoutingRequest(PromptPrefix prefix, Optional<String> session, Optional<TokenChain> tokens) {
     /** The header that names a session; without it the field {@code user} of the body does. */
     public static final String SESSION_HEADER = "X-Session-Id";
+
+    /** Of which no tokens are known. */
+    public RoutingRequest(PromptPrefix prefix, Optional<String> session) {
+        this(prefix, session, Optional.empty());
+    }
+
+    public RoutingRequest withTokens(Optional<TokenChain> value) {
+        return new RoutingRequest(prefix, session, value);
+    }
 
     /** Without a prompt. */
     public static final RoutingRequest NONE = new RoutingRequest(PromptPrefix.NONE, Optional.empty());

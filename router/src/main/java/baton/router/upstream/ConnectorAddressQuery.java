@@ -4,12 +4,11 @@ import baton.kv.ConfigException;
 import baton.router.body.JsonObjectText;
 import baton.router.metrics.RouterMetrics;
 import baton.router.metrics.RouterMetrics.AddressQueryResult;
-import baton.router.upstream.UpstreamFailure.Kind;
 import io.vertx.core.MultiMap;
 import io.vertx.core.buffer.Buffer;
-import io.vertx.core.http.HttpClientResponse;
 import io.vertx.core.http.HttpHeaders;
 import io.vertx.core.http.HttpMethod;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Optional;
 import org.slf4j.Logger;
@@ -24,6 +23,9 @@ import org.slf4j.LoggerFactory;
  */
 public final class ConnectorAddressQuery {
     public static final String PATH = "/kv_transfer_params";
+
+    /** The field in which Baton's instances name their connector; {@code null} for none. */
+    static final String CONNECTOR = "kv_connector";
 
     private static final Logger log = LoggerFactory.getLogger(ConnectorAddressQuery.class);
     private static final Duration MAX_DEADLINE = Duration.ofSeconds(2);
@@ -69,9 +71,21 @@ public final class ConnectorAddressQuery {
 
     /** Asks; {@code done} runs unless the leg is aborted. */
     Leg ask(Runnable done) {
-        Leg leg = new Leg(upstream, instance, new Answer(done), deadline, Leg.Bounds.WHOLE);
-        leg.send(HttpMethod.GET, PATH, headers, Buffer.buffer());
-        return leg;
+        return new Question(HttpMethod.GET, PATH, headers, Buffer.buffer(), deadline, MAX_ANSWER)
+                .ask(
+                        upstream,
+                        instance,
+                        answer -> {
+                            try {
+                                answered(answer);
+                            } finally {
+                                done.run();
+                            }
+                        },
+                        failure -> {
+                            failed(failure.reason());
+                            done.run();
+                        });
     }
 
     private void learnt(ConnectorAddress address) {
@@ -99,67 +113,53 @@ public final class ConnectorAddressQuery {
         }
     }
 
-    private final class Answer implements Leg.Receiver {
-        private final Runnable done;
-        private final Buffer text = Buffer.buffer();
-        private int status;
-
-        Answer(Runnable done) {
-            this.done = done;
+    private void answered(Question.Answer answer) {
+        switch (answer.status()) {
+            case 200 -> read(answer.body());
+            case 404, 405, 501 -> {
+                instance.forgetConnector();
+                noAddress();
+            }
+            case 401 -> failed("HTTP 401, it needs the router's API key");
+            default -> failed("HTTP " + answer.status());
         }
+    }
 
-        @Override
-        public void onHead(Leg leg, HttpClientResponse head) {
-            status = head.statusCode();
-        }
-
-        @Override
-        public void onChunk(Leg leg, Buffer chunk) {
-            if (text.length() + chunk.length() <= MAX_ANSWER) {
-                text.appendBuffer(chunk);
+    private void read(Buffer text) {
+        try {
+            JsonObjectText answer = JsonObjectText.parse("the answer", text.getBytes());
+            boolean tells = answer.has(CONNECTOR);
+            if (tells) {
+                instance.learnConnector(new InstanceConnector(
+                        answer.value(CONNECTOR)
+                                .map(ConnectorAddressQuery::unquoted)
+                                .orElse(""),
+                        true));
             } else {
-                leg.fail(Kind.ANSWER, "the answer is longer than " + MAX_ANSWER + " bytes");
+                instance.forgetConnector();
             }
-        }
-
-        @Override
-        public void onEnd() {
-            try {
-                switch (status) {
-                    case 200 -> read();
-                    case 404, 405, 501 -> noAddress();
-                    case 401 -> failed("HTTP 401, it needs the router's API key");
-                    default -> failed("HTTP " + status);
-                }
-            } finally {
-                done.run();
+            Optional<byte[]> params = answer.value(ConnectorAddress.FIELD);
+            if (params.isEmpty()) {
+                noAddress();
+                // Another engine may take its place.
+                hasNoAddress = !tells;
+                return;
             }
+            ConnectorAddress.parse(params.get())
+                    .ifPresentOrElse(
+                            this::learnt,
+                            () -> failed(
+                                    ConnectorAddress.FIELD
+                                            + " must have remote_engine_id, and remote_host and remote_port, or remote_bootstrap_addr, of a connector"));
+        } catch (ConfigException e) {
+            String reason = String.valueOf(e.getMessage());
+            failed(reason.substring(0, Math.min(reason.length(), MAX_QUOTED)));
         }
+    }
 
-        private void read() {
-            try {
-                Optional<byte[]> params =
-                        JsonObjectText.parse("the answer", text.getBytes()).value(ConnectorAddress.FIELD);
-                if (params.isEmpty()) {
-                    noAddress();
-                    return;
-                }
-                ConnectorAddress.parse(params.get())
-                        .ifPresentOrElse(
-                                ConnectorAddressQuery.this::learnt,
-                                () -> failed(
-                                        ConnectorAddress.FIELD
-                                                + " must have remote_engine_id, and remote_host and remote_port, or remote_bootstrap_addr, of a connector"));
-            } catch (ConfigException e) {
-                String reason = String.valueOf(e.getMessage());
-                failed(reason.substring(0, Math.min(reason.length(), MAX_QUOTED)));
-            }
-        }
-
-        @Override
-        public void onFailure(UpstreamFailure failure) {
-            failed(failure.reason());
-            done.run();
-        }
+    /** Names of connectors have no escapes. */
+    private static String unquoted(byte[] json) {
+        String text = new String(json, StandardCharsets.UTF_8);
+        return text.length() > 1 && text.startsWith("\"") ? text.substring(1, text.length() - 1) : "";
     }
 }

@@ -108,7 +108,12 @@ public final class Discovery implements AutoCloseable {
         Map<Member, Integer> members() throws IOException;
     }
 
-    private record Member(Instance.Role role, String url) {}
+    /** @param address with the instance's settings */
+    private record Member(Instance.Role role, String url, URI address) {
+        Member(Instance.Role role, URI address) {
+            this(role, new Instance(role, address).url(), address);
+        }
+    }
 
     private static final int SAME_WEIGHT = 1;
 
@@ -170,6 +175,12 @@ public final class Discovery implements AutoCloseable {
             return;
         }
         Set<Member> named = weights.keySet();
+        // First, as the same instance may be named with other settings.
+        for (Member member : followed.members) {
+            if (!named.contains(member) && followed.added.remove(member)) {
+                membership.remove(member.role, member.url);
+            }
+        }
         for (Member member : named) {
             if (membership.find(member.role, member.url).isEmpty()) {
                 add(followed, member);
@@ -180,17 +191,12 @@ public final class Discovery implements AutoCloseable {
                 membership.find(member.role, member.url).ifPresent(instance -> instance.weight(weight));
             }
         }
-        for (Member member : followed.members) {
-            if (!named.contains(member) && followed.added.remove(member)) {
-                membership.remove(member.role, member.url);
-            }
-        }
         followed.members = named;
     }
 
     private void add(Followed followed, Member member) {
         try {
-            if (membership.add(member.role, URI.create(member.url)).isPresent()) {
+            if (membership.add(member.role, member.address).isPresent()) {
                 followed.added.add(member);
             }
         } catch (ConfigException e) {
@@ -211,8 +217,8 @@ public final class Discovery implements AutoCloseable {
                 if (!list.isArray()) {
                     throw new ConfigException(role.label(), "must be an array of http://host:port, is " + list);
                 }
-                list.forEach(each ->
-                        members.put(member(role, InstanceAddress.parse(role.label(), each.asString(""))), SAME_WEIGHT));
+                list.forEach(each -> members.put(
+                        new Member(role, InstanceAddress.parse(role.label(), each.asString(""))), SAME_WEIGHT));
             });
         }
         json.names().stream()
@@ -224,21 +230,19 @@ public final class Discovery implements AutoCloseable {
         return members;
     }
 
-    private static Member member(Instance.Role role, URI address) {
-        return new Member(role, new Instance(role, address).url());
-    }
-
     private static Map<Member, Integer> lookUp(DnsNames dns, Name name) throws IOException {
         Map<Member, Integer> members = new LinkedHashMap<>();
         if (name.port() != Name.OF_THE_SERVICE) {
             for (String address : dns.addresses(name.host())) {
-                members.put(new Member(name.role(), "http://" + address + ":" + name.port()), SAME_WEIGHT);
+                members.put(new Member(name.role(), URI.create("http://" + address + ":" + name.port())), SAME_WEIGHT);
             }
             return members;
         }
         for (DnsNames.Target target : dns.targets(name.host())) {
             for (String address : dns.addresses(target.host())) {
-                members.put(new Member(name.role(), "http://" + address + ":" + target.port()), target.weight());
+                members.put(
+                        new Member(name.role(), URI.create("http://" + address + ":" + target.port())),
+                        target.weight());
             }
         }
         return members;

@@ -21,8 +21,6 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /**
  * Requests {@code /health} of every instance at intervals, each time over a new connection, and marks the instance up or down. An
@@ -45,7 +43,6 @@ public final class HealthProbe {
             Predicate<Instance> needsAddress,
             ClientSSLOptions tls) {}
 
-    private static final Logger log = LoggerFactory.getLogger(HealthProbe.class);
     private static final int MISSED_ANSWERS = 3;
 
     private final Vertx vertx;
@@ -111,8 +108,8 @@ public final class HealthProbe {
     }
 
     /** Further probes use these certificates. Any thread. */
-    public void update(ClientSSLOptions certificates) {
-        http.updateSSLOptions(certificates, true).onFailure(cause -> log.warn("{}", cause.toString()));
+    public Future<Boolean> update(ClientSSLOptions certificates) {
+        return http.updateSSLOptions(certificates, true);
     }
 
     /** Probes an instance now, as after a lost connection. Any thread. */

@@ -7,6 +7,7 @@ import java.util.Optional;
 import java.util.OptionalLong;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.LongAdder;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -53,8 +54,11 @@ public final class Instance {
     private final String host;
     private final int port;
     private final boolean tls;
+    private final InstanceSettings settings;
+    private final boolean registered;
     private final Optional<PeerAddress> kvAddress;
     private final AtomicInteger running = new AtomicInteger();
+    private final AtomicLong localPrefillBytes = new AtomicLong();
     private final CircuitBreaker breaker = new CircuitBreaker();
     private volatile boolean draining;
     private volatile double weight = 1;
@@ -66,6 +70,9 @@ public final class Instance {
     private final LongAdder begun = new LongAdder();
     private volatile Optional<String> down = Optional.of("not probed yet");
     private volatile Optional<ConnectorAddress> connectorAddress = Optional.empty();
+    /** Kept while the instance is down, so that it can be used as soon as it is up again; it tells anew then. */
+    private volatile Optional<InstanceConnector> connector = Optional.empty();
+
     private volatile long incarnation = ThreadLocalRandom.current().nextLong();
 
     public Instance(Role role, URI address) {
@@ -74,8 +81,15 @@ public final class Instance {
 
     /** @param kvAddress where the connector listens, if the instance has registered */
     public Instance(Role role, URI address, Optional<PeerAddress> kvAddress) {
+        this(role, address, kvAddress, InstanceSettings.of(role.label(), address));
+    }
+
+    /** @param settings in the place of those of the address */
+    Instance(Role role, URI address, Optional<PeerAddress> kvAddress, InstanceSettings settings) {
         this.role = role;
-        this.kvAddress = kvAddress;
+        this.registered = kvAddress.isPresent();
+        this.kvAddress = kvAddress.or(settings::kvAddress);
+        this.settings = settings;
         this.host = address.getHost();
         this.tls = "https".equals(address.getScheme());
         this.port = address.getPort() < 0 ? (tls ? 443 : 80) : address.getPort();
@@ -111,7 +125,35 @@ public final class Instance {
         return url;
     }
 
-    /** Where the connector listens; known of registered instances only. */
+    /** What is said of it beside its address. */
+    public InstanceSettings settings() {
+        return settings;
+    }
+
+    /** Whether it has registered itself. */
+    public boolean isRegistered() {
+        return registered;
+    }
+
+    /** Its connector, as its settings say or as it told last; empty if that is not known. */
+    public Optional<InstanceConnector> connector() {
+        return settings.connector()
+                .or(() -> connector)
+                .or(() -> registered
+                        ? Optional.of(new InstanceConnector(InstanceConnector.OF_REGISTERED, false))
+                        : Optional.empty());
+    }
+
+    /** The server at this address does not tell, so what is known is of an earlier one. */
+    void forgetConnector() {
+        connector = Optional.empty();
+    }
+
+    void learnConnector(InstanceConnector told) {
+        connector = Optional.of(told);
+    }
+
+    /** Where the connector listens; known of registered instances, and from settings. */
     public Optional<PeerAddress> kvAddress() {
         return kvAddress;
     }
@@ -269,6 +311,15 @@ public final class Instance {
     /** Running requests of this router to the instance. */
     public int running() {
         return running.get();
+    }
+
+    /** Bytes of prompts that it computes as a decode instance, until their first tokens. */
+    public long localPrefillBytes() {
+        return localPrefillBytes.get();
+    }
+
+    public void addLocalPrefill(long bytes) {
+        localPrefillBytes.addAndGet(bytes);
     }
 
     /** Requests of this router to the instance, ended or not. */

@@ -9,7 +9,7 @@ public final class InstanceAddress {
 
     private InstanceAddress() {}
 
-    /** @throws ConfigException if the text is not {@code http://host:port} or {@code https://host:port} */
+    /** @throws ConfigException if the text is not {@code http://host:port} or {@code https://host:port}, with or without {@link InstanceSettings} */
     public static URI parse(String field, String text) {
         try {
             return require(field, URI.create(text));
@@ -18,7 +18,7 @@ public final class InstanceAddress {
         }
     }
 
-    /** @throws ConfigException if it is not {@code http://host:port} or {@code https://host:port} */
+    /** @throws ConfigException if it is not {@code http://host:port} or {@code https://host:port}, with or without {@link InstanceSettings} */
     public static URI require(String field, URI address) {
         String path = address.getPath();
         if (!("http".equals(address.getScheme()) || "https".equals(address.getScheme()))
@@ -26,10 +26,10 @@ public final class InstanceAddress {
                 || address.getPort() == 0
                 || address.getUserInfo() != null
                 || !(path == null || path.isEmpty() || path.equals("/"))
-                || address.getQuery() != null
                 || address.getFragment() != null) {
             throw ConfigException.unsupported(field, address, SHAPE);
         }
+        InstanceSettings _ = InstanceSettings.of(field, address);
         return address;
     }
 }

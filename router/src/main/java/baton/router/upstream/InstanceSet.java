@@ -6,6 +6,7 @@ import java.util.Collection;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Function;
 import java.util.function.Predicate;
 import java.util.stream.Collectors;
 
@@ -107,8 +108,12 @@ public final class InstanceSet {
                 : Optional.of(usable.get(Math.floorMod(turn.getAndIncrement(), usable.size())));
     }
 
-    /** Why no instance can be used, instance by instance. */
-    public String whyNone(Predicate<Instance> fits) {
+    /**
+     * Why no instance can be used, instance by instance.
+     *
+     * @param whyNot of an instance that does not fit
+     */
+    public String whyNone(Predicate<Instance> fits, Function<Instance, String> whyNot) {
         List<Instance> known = all;
         return "no healthy " + role.label() + " instance: "
                 + (known.isEmpty()
@@ -118,7 +123,7 @@ public final class InstanceSet {
                                         + instance.downReason()
                                                 .orElseGet(
                                                         () -> !fits.test(instance)
-                                                                ? "up, but it has not registered"
+                                                                ? "up, but " + whyNot.apply(instance)
                                                                 : instance.isDraining()
                                                                         ? "up, but draining"
                                                                         : hasRoom(instance)

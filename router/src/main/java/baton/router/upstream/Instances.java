@@ -11,6 +11,15 @@ public record Instances(InstanceSet prefills, InstanceSet decodes) {
         };
     }
 
+    /** Those of the other role that take requests; all of that role if none does. */
+    public List<Instance> others(InstanceSet set) {
+        List<Instance> all = (set == prefills ? decodes : prefills).all();
+        List<Instance> usable = all.stream()
+                .filter(instance -> instance.isUp() && !instance.isDraining())
+                .toList();
+        return usable.isEmpty() ? all : usable;
+    }
+
     public List<InstanceSet> sets() {
         return List.of(prefills, decodes);
     }

@@ -241,8 +241,8 @@ public final class Registrations implements AutoCloseable {
             case DECODE -> Instance.Role.DECODE;
         };
         Optional<PeerAddress> kvAddress = Optional.of(registration.control());
-        Instance fresh = new Instance(role, URI.create("http://" + registration.http()), kvAddress);
-        Key key = new Key(role, fresh.url());
+        URI address = URI.create("http://" + registration.http());
+        Key key = new Key(role, new Instance(role, address).url());
         Entry entry = known.get(key);
         if (entry != null && entry.instance.kvAddress().equals(kvAddress)) {
             known.put(key, entry.heardAt(now));
@@ -254,11 +254,9 @@ public final class Registrations implements AutoCloseable {
             return full.get();
         }
         InstanceSet set = instances.of(role);
-        Optional<Instance> configured = entry != null
-                ? entry.configured
-                : set.all().stream()
-                        .filter(each -> each.url().equals(fresh.url()))
-                        .findFirst();
+        Optional<Instance> configured = entry != null ? entry.configured : set.find(key.url());
+        Instance fresh = new Instance(
+                role, address, kvAddress, configured.map(Instance::settings).orElse(InstanceSettings.NONE));
         Optional<Instance> before = entry != null ? Optional.of(entry.instance) : configured;
         known.put(key, new Entry(fresh, configured, sender, now));
         if (before.isPresent()) {

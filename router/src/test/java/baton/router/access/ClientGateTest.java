@@ -74,6 +74,25 @@ class ClientGateTest {
     }
 
     @Test
+    void tokensOfAMinuteComeBackEvenlyAndMayBeOverdrawn() throws Exception {
+        ClientGate gate = gate(", \"tokens_per_minute\": 600");
+        ClientPass first = admitted(gate.enter(List.of("Bearer key-a")));
+        first.took(590);
+        admitted(gate.enter(List.of("Bearer key-a"))).ofPart().took(109);
+        // 99 too many, and one more is needed: 10 come back in a second.
+        assertThat(gate.enter(List.of("Bearer key-a")))
+                .isEqualTo(new Admission.Limited("a", "the API key 'a' has taken the 600 tokens of a minute", 10));
+        now.addAndGet(TimeUnit.MILLISECONDS.toNanos(9_800));
+        assertThat(gate.enter(List.of("Bearer key-a"))).isInstanceOf(Admission.Limited.class);
+        now.addAndGet(TimeUnit.MILLISECONDS.toNanos(300));
+        admitted(gate.enter(List.of("Bearer key-a"))).release();
+        assertThat(gate.inFlight("a")).isEqualTo(2);
+        now.addAndGet(TimeUnit.HOURS.toNanos(1));
+        admitted(gate.enter(List.of("Bearer key-a"))).took(601);
+        assertThat(gate.enter(List.of("Bearer key-a"))).isInstanceOf(Admission.Limited.class);
+    }
+
+    @Test
     void requestsOfAMinuteComeBackEvenly() throws Exception {
         ClientGate gate = gate(", \"requests_per_minute\": 6");
         for (int i = 0; i < 6; i++) {

@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
 import baton.router.body.JsonObjectText;
+import baton.router.body.Prompts;
 import baton.router.upstream.ConnectorAddress;
 import baton.router.upstream.Instance;
 import java.net.URI;
@@ -59,8 +60,16 @@ class HandoffFlowTest {
                 "null|1"
             })
     void promptsAreCounted(String prompt, int count) {
-        assertThat(KvTransferParamsFlow.prompts(parse("{\"prompt\":" + prompt + "}")))
-                .isEqualTo(count);
+        JsonObjectText body = parse("{\"prompt\":" + prompt + "}");
+        assertThat(Prompts.count(body)).isEqualTo(count);
+        assertThat(Prompts.split(body)).hasSize(count > 1 ? count : 0);
+    }
+
+    @Test
+    void eachPromptIsFoundAsItsText() {
+        assertThat(Prompts.split(parse("{\"prompt\": [ \"a\\\"]\" , [1, [2]],\"\u00e9\",\"\" ]}")))
+                .map(each -> new String(each, StandardCharsets.UTF_8))
+                .containsExactly("\"a\\\"]\"", "[1, [2]]", "\"\u00e9\"", "\"\"");
     }
 
     @Test
@@ -70,7 +79,7 @@ class HandoffFlowTest {
         assertThatThrownBy(() -> HandoffFlow.named("magic"))
                 .isInstanceOf(ConfigException.class)
                 .hasMessage(
-                        "flow: unsupported value 'magic'; allowed: content-keyed, kv_transfer_params, kv_transfer_params_push, p2p_nccl, mooncake");
+                        "flow: unsupported value 'magic'; allowed: content-keyed, kv_transfer_params, kv_transfer_params_push, p2p_nccl, mooncake, auto");
     }
 
     /** Both legs at once once the prefill instance's registry is known, one after the other before; every attempt is another transfer. */

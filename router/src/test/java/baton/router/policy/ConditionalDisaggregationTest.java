@@ -3,6 +3,7 @@ package baton.router.policy;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.router.body.JsonObjectText;
+import baton.router.cache.HeldBlocks;
 import baton.router.metrics.RouterMetrics.LocalPrefillReason;
 import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceSet;
@@ -36,7 +37,7 @@ class ConditionalDisaggregationTest {
     }
 
     private RoutingPolicy policy(PolicySettings settings) {
-        return settings.policy(instances, any -> true);
+        return settings.policy(instances, any -> true, HeldBlocks.UNKNOWN);
     }
 
     private RoutingPolicy policy(LocalPrefill local) {
@@ -50,13 +51,23 @@ class ConditionalDisaggregationTest {
                 .containsExactly(pair(0, 0), pair(1, 1), pair(0, 0));
         prefills.all().getFirst().markDown("test");
         assertThat(List.of(policy.place(REQUEST), policy.place(REQUEST))).containsExactly(pair(1, 1), pair(1, 0));
-        assertThat(policy.otherPrefill(REQUEST, List.of(prefills.all().getLast())))
+        assertThat(policy.otherPrefill(
+                        REQUEST,
+                        List.of(prefills.all().getLast()),
+                        decodes.all().getFirst()))
                 .isEmpty();
-        assertThat(policy.otherDecode(REQUEST, List.of(decodes.all().getLast()), true))
+        assertThat(policy.otherDecode(
+                        REQUEST,
+                        List.of(decodes.all().getLast()),
+                        Optional.of(prefills.all().getFirst())))
                 .contains(turn(decodes.all().getFirst()));
-        assertThat(policy.hasOtherDecode(List.of(decodes.all().getLast()), true))
+        assertThat(policy.hasOtherDecode(
+                        List.of(decodes.all().getLast()),
+                        Optional.of(prefills.all().getFirst())))
                 .isTrue();
-        assertThat(policy.hasOtherDecode(decodes.all(), true)).isFalse();
+        assertThat(policy.hasOtherDecode(
+                        decodes.all(), Optional.of(prefills.all().getFirst())))
+                .isFalse();
     }
 
     @Test
@@ -78,7 +89,7 @@ class ConditionalDisaggregationTest {
         Predicate<Instance> onlyDecode = instance -> instance.role() == Instance.Role.DECODE;
         assertThat(PolicySettings.DEFAULT
                         .withLocalPrefill(LocalPrefill.of(true, 0))
-                        .policy(instances, onlyDecode)
+                        .policy(instances, onlyDecode, HeldBlocks.UNKNOWN)
                         .place(REQUEST))
                 .isEqualTo(new Placement.DecodeOnly(decode, LocalPrefillReason.UNAVAILABLE));
     }
@@ -135,7 +146,8 @@ class ConditionalDisaggregationTest {
                 .isInstanceOfSatisfying(Placement.DecodeOnly.class, local -> {
                     assertThat(local.reason()).isEqualTo(LocalPrefillReason.CACHED);
                     assertThat(local.decode().why()).isEqualTo(Choice.Why.PREFIX);
-                    assertThat(local.decode().known()).isEqualTo(2501 / PromptPrefix.CHUNK_BYTES);
+                    assertThat(local.decode().known())
+                            .isEqualTo(2501 / PromptPrefix.CHUNK_BYTES * PromptPrefix.CHUNK_BYTES);
                 });
         assertThat(policy.place(request(prompt + "and more".repeat(100)))).isInstanceOf(Placement.Pair.class);
     }
@@ -152,6 +164,6 @@ class ConditionalDisaggregationTest {
 
     private Placement pair(int prefill, int decode) {
         return new Placement.Pair(
-                turn(prefills.all().get(prefill)), turn(decodes.all().get(decode)));
+                turn(prefills.all().get(prefill)), turn(decodes.all().get(decode)), Optional.empty());
     }
 }

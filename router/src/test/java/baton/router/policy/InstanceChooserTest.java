@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
 import baton.router.body.JsonObjectText;
+import baton.router.cache.HeldBlocks;
 import baton.router.upstream.Instance;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
@@ -42,7 +43,7 @@ class InstanceChooserTest {
 
     @Test
     void unknownPoliciesAreRefusedByName() {
-        assertThatThrownBy(() -> InstanceChooser.named("policy", "random", 1))
+        assertThatThrownBy(() -> InstanceChooser.named("policy", "random", 1, HeldBlocks.UNKNOWN))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("'random'")
                 .hasMessageContaining("round_robin, least_loaded, session, prefix");
@@ -56,7 +57,7 @@ class InstanceChooserTest {
     @Test
     void leastLoadedTakesTheOneWithTheFewestRequestsAndSharesEvenly() {
         List<Instance> instances = instances(3);
-        InstanceChooser chooser = InstanceChooser.named("policy", LeastLoaded.NAME, RECORDED);
+        InstanceChooser chooser = InstanceChooser.named("policy", LeastLoaded.NAME, RECORDED, HeldBlocks.UNKNOWN);
         for (int i = 0; i < 9; i++) {
             Runnable _ =
                     chooser.choose(instances, RoutingRequest.NONE).instance().begin();
@@ -72,7 +73,7 @@ class InstanceChooserTest {
     @Test
     void sessionsStayWhereTheyAreWhenAnotherInstanceGoes() {
         List<Instance> instances = instances(4);
-        InstanceChooser chooser = InstanceChooser.named("policy", SessionSticky.NAME, RECORDED);
+        InstanceChooser chooser = InstanceChooser.named("policy", SessionSticky.NAME, RECORDED, HeldBlocks.UNKNOWN);
         Map<String, Instance> before = new HashMap<>();
         Map<Instance, Integer> share = new HashMap<>();
         for (int i = 0; i < 1000; i++) {
@@ -106,7 +107,7 @@ class InstanceChooserTest {
         instances.get(2).weight(1);
         Map<String, Map<Instance, Integer>> chosen = new HashMap<>();
         for (String policy : List.of(InTurn.NAME, LeastLoaded.NAME, SessionSticky.NAME)) {
-            InstanceChooser chooser = InstanceChooser.named("policy", policy, RECORDED);
+            InstanceChooser chooser = InstanceChooser.named("policy", policy, RECORDED, HeldBlocks.UNKNOWN);
             Map<Instance, Integer> counts = new HashMap<>();
             for (int i = 0; i < 2000; i++) {
                 RoutingRequest request = new RoutingRequest(RoutingRequest.NONE.prefix(), Optional.of("session-" + i));
@@ -125,7 +126,7 @@ class InstanceChooserTest {
     void leastLoadedComparesRequestsUnderWayForEachShare() {
         List<Instance> instances = instances(2);
         instances.get(0).weight(3);
-        InstanceChooser chooser = InstanceChooser.named("policy", LeastLoaded.NAME, RECORDED);
+        InstanceChooser chooser = InstanceChooser.named("policy", LeastLoaded.NAME, RECORDED, HeldBlocks.UNKNOWN);
         for (int i = 0; i < 40; i++) {
             Runnable _ =
                     chooser.choose(instances, RoutingRequest.NONE).instance().begin();
@@ -136,7 +137,7 @@ class InstanceChooserTest {
     @Test
     void aSessionMovesToAnInstanceWhoseShareGrowsAndNotBetweenOtherInstances() {
         List<Instance> instances = instances(3);
-        InstanceChooser chooser = InstanceChooser.named("policy", SessionSticky.NAME, RECORDED);
+        InstanceChooser chooser = InstanceChooser.named("policy", SessionSticky.NAME, RECORDED, HeldBlocks.UNKNOWN);
         List<Instance> before = new ArrayList<>();
         for (double weight : new double[] {1, 2}) {
             instances.get(0).weight(weight);
@@ -167,7 +168,7 @@ class InstanceChooserTest {
     @Test
     void prefixTakesTheInstanceThatWasSentMostOfThePrompt() {
         List<Instance> instances = instances(4);
-        InstanceChooser chooser = InstanceChooser.named("policy", PrefixAware.NAME, RECORDED);
+        InstanceChooser chooser = InstanceChooser.named("policy", PrefixAware.NAME, RECORDED, HeldBlocks.UNKNOWN);
         RoutingRequest first = chat("\"model\":\"m\",", "a".repeat(1000));
         Choice cold = chooser.choose(instances, first);
         assertThat(cold.why()).isEqualTo(Choice.Why.LOAD);
@@ -175,7 +176,9 @@ class InstanceChooserTest {
         Choice warm = chooser.choose(instances, chat("\"model\":\"m\",", "a".repeat(1000), "b".repeat(1000)));
         assertThat(warm.instance()).isSameAs(cold.instance());
         assertThat(warm.why()).isEqualTo(Choice.Why.PREFIX);
-        assertThat(warm.known()).isEqualTo(first.prefix().chunks().length).isPositive();
+        assertThat(warm.known())
+                .isEqualTo(first.prefix().chunks().length * PromptPrefix.CHUNK_BYTES)
+                .isPositive();
         // What keeps KV caches apart keeps prefixes apart.
         for (String fields :
                 List.of("\"model\":\"n\",", "\"model\":\"m\",\"cache_salt\":\"s\",", "\"model\":\"m\",\"tools\":[],")) {
@@ -187,7 +190,7 @@ class InstanceChooserTest {
     @Test
     void prefixLeavesAnInstanceThatIsMuchBusierThanAnother() {
         List<Instance> instances = instances(2);
-        InstanceChooser chooser = InstanceChooser.named("policy", PrefixAware.NAME, RECORDED);
+        InstanceChooser chooser = InstanceChooser.named("policy", PrefixAware.NAME, RECORDED, HeldBlocks.UNKNOWN);
         RoutingRequest request = chat("", "a".repeat(1000));
         Instance has = instances.get(0);
         chooser.sent(has, request);
@@ -205,7 +208,7 @@ class InstanceChooserTest {
     @Test
     void anInstanceThatComesUpAgainHasNoPrefix() {
         List<Instance> instances = instances(2);
-        InstanceChooser chooser = InstanceChooser.named("policy", PrefixAware.NAME, RECORDED);
+        InstanceChooser chooser = InstanceChooser.named("policy", PrefixAware.NAME, RECORDED, HeldBlocks.UNKNOWN);
         RoutingRequest request = chat("", "a".repeat(1000));
         chooser.sent(instances.getFirst(), request);
         assertThat(chooser.choose(instances, request).known()).isPositive();
@@ -219,7 +222,7 @@ class InstanceChooserTest {
     void conversationsFindTheirPrefixes() {
         Random random = new Random(1);
         List<Instance> instances = instances(4);
-        InstanceChooser chooser = InstanceChooser.named("policy", PrefixAware.NAME, RECORDED);
+        InstanceChooser chooser = InstanceChooser.named("policy", PrefixAware.NAME, RECORDED, HeldBlocks.UNKNOWN);
         List<List<String>> conversations = new ArrayList<>();
         for (int i = 0; i < 200; i++) {
             conversations.add(new ArrayList<>(List.of("system prompt ".repeat(40))));
@@ -236,7 +239,9 @@ class InstanceChooserTest {
             chooser.sent(choice.instance(), request);
             known += choice.known();
             possible += sent.getOrDefault(conversation.subList(0, 2), 0);
-            sent.put(List.copyOf(conversation.subList(0, 2)), request.prefix().chunks().length);
+            sent.put(
+                    List.copyOf(conversation.subList(0, 2)),
+                    request.prefix().chunks().length * PromptPrefix.CHUNK_BYTES);
             running.add(choice.instance().begin());
             if (running.size() > 16) {
                 running.remove(random.nextInt(running.size())).run();

@@ -1,0 +1,73 @@
+package baton.router;
+
+import io.vertx.core.buffer.Buffer;
+import java.nio.charset.StandardCharsets;
+import java.util.OptionalLong;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+/**
+ * How many tokens a request took, for the limits of keys: those of the {@code usage} at the end of its answer; without one, as of a stream that was not asked
+ * for it, one for each event, and the prompt as a prefill instance counted it or as a token for each 4 bytes. Confined to the request's event loop.
+ */
+final class TokenCount {
+    /** Enough for {@code usage}, which comes last, and what may follow it. */
+    private static final int TAIL = 2048;
+
+    private static final int BYTES_PER_TOKEN = 4;
+    private static final String DONE = "data: [DONE]";
+    private static final Pattern TOTAL = Pattern.compile("\"total_tokens\"\\s*:\\s*(\\d{1,12})");
+
+    private final boolean counts;
+    private Buffer tail = Buffer.buffer();
+    private long events;
+    private OptionalLong prompt = OptionalLong.empty();
+    private int promptBytes;
+
+    /** @param counts whether the count is asked for in the end */
+    TokenCount(boolean counts) {
+        this.counts = counts;
+    }
+
+    /** @param bytes of the prompt's JSON */
+    void asked(int bytes) {
+        promptBytes = bytes;
+    }
+
+    void promptTokens(long tokens) {
+        prompt = OptionalLong.of(tokens);
+    }
+
+    /**
+     * A part of the answer goes to the client.
+     *
+     * @param isEvent whether it is of a stream: whole events, or the end of one
+     */
+    void answered(Buffer part, boolean isEvent) {
+        if (!counts) {
+            return;
+        }
+        if (isEvent) {
+            for (int i = 1; i < part.length(); i++) {
+                events += part.getByte(i) == '\n' && part.getByte(i - 1) == '\n' ? 1 : 0;
+            }
+        }
+        if (part.length() >= TAIL) {
+            tail = part.slice(part.length() - TAIL, part.length());
+            return;
+        }
+        Buffer both = Buffer.buffer().appendBuffer(tail).appendBuffer(part);
+        tail = both.length() > TAIL ? both.slice(both.length() - TAIL, both.length()) : both;
+    }
+
+    long total() {
+        String end = tail.toString(StandardCharsets.ISO_8859_1);
+        Matcher found = TOTAL.matcher(end);
+        long total = -1;
+        while (found.find()) {
+            total = Long.parseLong(found.group(1));
+        }
+        long answered = events - (end.contains(DONE) ? 1 : 0);
+        return total >= 0 ? total : prompt.orElse(promptBytes / BYTES_PER_TOKEN) + answered;
+    }
+}

@@ -1,0 +1,75 @@
+package baton.router.body;
+
+import baton.kv.ConfigException;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import tools.jackson.core.JsonParser;
+import tools.jackson.core.JsonToken;
+import tools.jackson.core.ObjectReadContext;
+import tools.jackson.core.json.JsonFactory;
+
+/** The prompts of a completion request: {@code prompt} is a text, an array of token ids, or an array of either. */
+public final class Prompts {
+    /** In one request. */
+    public static final int MOST = 4096;
+
+    private static final JsonFactory FACTORY = new JsonFactory();
+
+    private Prompts() {}
+
+    /**
+     * How many there are; 1 for a request without the field.
+     *
+     * @throws ConfigException if there are more than {@link #MOST}
+     */
+    public static int count(JsonObjectText body) {
+        return body.value("prompt").map(prompt -> elements(prompt).size()).orElse(1);
+    }
+
+    /**
+     * The JSON text of each; empty if there is one only.
+     *
+     * @throws ConfigException if there are more than {@link #MOST}
+     */
+    public static List<byte[]> split(JsonObjectText body) {
+        return body.value("prompt")
+                .map(prompt -> {
+                    List<int[]> elements = elements(prompt);
+                    return elements.size() < 2
+                            ? List.<byte[]>of()
+                            : elements.stream()
+                                    .map(each -> Arrays.copyOfRange(prompt, each[0], each[1]))
+                                    .toList();
+                })
+                .orElse(List.of());
+    }
+
+    /** Where each begins and ends. */
+    private static List<int[]> elements(byte[] prompt) {
+        List<int[]> whole = List.of(new int[] {0, prompt.length});
+        try (JsonParser parser = FACTORY.createParser(ObjectReadContext.empty(), prompt)) {
+            if (parser.nextToken() != JsonToken.START_ARRAY) {
+                return whole;
+            }
+            List<int[]> elements = new ArrayList<>();
+            for (JsonToken token = parser.nextToken(); token != JsonToken.END_ARRAY; token = parser.nextToken()) {
+                if (token.isNumeric()) {
+                    return whole;
+                }
+                if (elements.size() == MOST) {
+                    throw new ConfigException(
+                            "prompt", "holds more than " + MOST + " prompts, must hold at most so many");
+                }
+                int start = (int) parser.currentTokenLocation().getByteOffset();
+                parser.skipChildren();
+                // Texts are read to their ends only when they are asked for.
+                if (parser.currentToken() == JsonToken.VALUE_STRING) {
+                    int _ = parser.getStringLength();
+                }
+                elements.add(new int[] {start, (int) parser.currentLocation().getByteOffset()});
+            }
+            return elements.isEmpty() ? whole : elements;
+        }
+    }
+}

@@ -1,0 +1,32 @@
+package baton.router.policy;
+
+import java.util.Locale;
+
+/**
+ * What a {@link GoalModel} expects of a prompt that a prefill instance computes, and of one that the decode instance computes.
+ *
+ * @param local whether the decode instance is to compute it
+ * @param remoteFeatures of the request on the way over the prefill instance
+ * @param localFeatures of the request at the decode instance alone
+ * @param localBytes of the prompt, as JSON, that the decode instance would compute
+ * @param words in numbers
+ */
+public record Forecast(
+        boolean local, Why why, double[] remoteFeatures, double[] localFeatures, int localBytes, String words) {
+    /** What decided. */
+    public enum Why {
+        /** Only this way keeps the goals. */
+        KEEPS,
+        /** Both ways keep the goals, and the first token comes sooner on this one. */
+        SOONER,
+        /** No way keeps the goals, and this one misses them by less. */
+        MISSES_LESS,
+        /** There are too few measurements of this way, or they are old. */
+        LEARNING;
+
+        /** Its name in metrics. */
+        public String label() {
+            return name().toLowerCase(Locale.ROOT);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+package baton.router.policy;
+
+import baton.kv.ConfigException;
+import java.time.Duration;
+import java.util.Optional;
+
+/**
+ * What streams should keep, by which the router chooses where a prompt is computed.
+ *
+ * @param ttft from a request to its first token
+ * @param itl between two tokens of a stream, also of those beside which a decode instance computes a prompt
+ */
+public record Goals(Optional<Duration> ttft, Optional<Duration> itl) {
+    public static final Goals NONE = new Goals(Optional.empty(), Optional.empty());
+
+    private static final Duration MOST = Duration.ofMinutes(10);
+
+    /** @throws ConfigException if a goal is out of range */
+    public Goals {
+        ttft.ifPresent(goal -> require("ttft goal", goal));
+        itl.ifPresent(goal -> require("itl goal", goal));
+    }
+
+    private static void require(String field, Duration goal) {
+        if (goal.compareTo(Duration.ofNanos(1000)) < 0 || goal.compareTo(MOST) > 0) {
+            throw ConfigException.unsupported(field, goal, "0.001 ms to 10 minutes");
+        }
+    }
+
+    boolean areSet() {
+        return ttft.isPresent() || itl.isPresent();
+    }
+}

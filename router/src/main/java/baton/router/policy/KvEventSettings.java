@@ -1,0 +1,26 @@
+package baton.router.policy;
+
+import baton.kv.ConfigException;
+
+/**
+ * Whether the policy {@code prefix} knows what instances hold by their KV events.
+ *
+ * @param follow whether events are followed
+ * @param tokenize whether instances are asked for the tokens of prompts that are text
+ * @param mostBlocks that are remembered, of all instances together
+ */
+public record KvEventSettings(boolean follow, boolean tokenize, int mostBlocks) {
+    /** 64 Mi tokens in blocks of 16, in at most 330 MB of memory. */
+    public static final int DEFAULT_MOST_BLOCKS = 1 << 22;
+
+    public static final KvEventSettings OFF = new KvEventSettings(false, true, DEFAULT_MOST_BLOCKS);
+
+    private static final int LEAST_BLOCKS = 1 << 10;
+
+    /** @throws ConfigException if the number of blocks is too small */
+    public KvEventSettings {
+        if (mostBlocks < LEAST_BLOCKS) {
+            throw ConfigException.unsupported("kv events blocks", mostBlocks, "at least " + LEAST_BLOCKS);
+        }
+    }
+}

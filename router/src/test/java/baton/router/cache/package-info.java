@@ -1,0 +1,4 @@
+@NullMarked
+package baton.router.cache;
+
+import org.jspecify.annotations.NullMarked;
