@@ -14,6 +14,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -22,8 +23,8 @@ import java.util.stream.Stream;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * A real vLLM 0.32 for CPUs with NIXL that serves tiny-ledger in fp32, in blocks of 32 tokens. The environment variable {@code
- * BATON_VLLM} names the Python environment that it is installed in.
+ * A real vLLM 0.32 for CPUs with NIXL, in blocks of 32 tokens. The environment variable {@code BATON_VLLM} names the Python
+ * environment that it is installed in.
  */
 final class Vllm implements AutoCloseable {
     static final String VARIABLE = "BATON_VLLM";
@@ -32,6 +33,26 @@ final class Vllm implements AutoCloseable {
     /** As vLLM has it in the hash of its handshakes. */
     static final String MODEL = "tiny-ledger";
 
+    /**
+     * What an instance is started with.
+     *
+     * @param directory that the checkpoint's directory is in
+     * @param model name of the checkpoint's directory, and of the model
+     * @param dtype {@code float32} or {@code bfloat16}
+     * @param cpu core that it computes on
+     * @param leaseSeconds {@code kv_lease_duration}
+     */
+    record Setup(Path directory, String model, String connector, String dtype, int cpu, int leaseSeconds) {
+        /** tiny-ledger with {@code NixlConnector}. */
+        static Setup of(String dtype) {
+            return new Setup(Program.ROOT.resolve("models"), MODEL, "NixlConnector", dtype, 0, 30);
+        }
+
+        Setup leaseSeconds(int seconds) {
+            return new Setup(directory, model, connector, dtype, cpu, seconds);
+        }
+    }
+
     private static final Duration START = Duration.ofMinutes(6);
     private static final Duration DEADLINE = Duration.ofMinutes(2);
     private static final Duration END = Duration.ofMinutes(1);
@@ -39,13 +60,15 @@ final class Vllm implements AutoCloseable {
     private final Process process;
     private final Path log;
     private final URI url;
+    private final int sideChannel;
     private final HttpClient http =
             HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
 
-    private Vllm(Process process, Path log, URI url) {
+    private Vllm(Process process, Path log, URI url, int sideChannel) {
         this.process = process;
         this.log = log;
         this.url = url;
+        this.sideChannel = sideChannel;
     }
 
     /** The environment; skips the test, with the reason, where there is none. */
@@ -70,23 +93,27 @@ final class Vllm implements AutoCloseable {
         }
     }
 
-    /** Starts an instance with a connector; does not wait for it. It ends with this process, however that ends. */
-    static Vllm start(Path environment, Path log, String connector, int cpu) throws IOException {
+    /** Starts an instance; does not wait for it. It ends with this process, however that ends. */
+    static Vllm start(Path environment, Path log, Setup setup) throws IOException {
         int port = FreePorts.inARow(2);
         ObjectNode transfer = Instances.JSON.createObjectNode();
-        transfer.put("kv_connector", connector).put("kv_role", "kv_both").put("kv_buffer_device", "cpu");
+        transfer.put("kv_connector", setup.connector())
+                .put("kv_role", "kv_both")
+                .put("kv_buffer_device", "cpu")
+                .put("kv_load_failure_policy", "recompute");
+        transfer.putObject("kv_connector_extra_config").put("kv_lease_duration", setup.leaseSeconds());
         List<String> command = new ArrayList<>(
                 List.of("sh", "-c", "\"$@\" < /dev/null & pid=$!; cat > /dev/null; kill $pid; wait $pid", "sh"));
         command.addAll(List.of(
                 environment.resolve("bin/vllm").toString(),
                 "serve",
-                MODEL,
+                setup.model(),
                 "--host",
                 "127.0.0.1",
                 "--port",
                 Integer.toString(port),
                 "--dtype",
-                "float32",
+                setup.dtype(),
                 "--enforce-eager",
                 "--max-model-len",
                 "2048",
@@ -95,7 +122,7 @@ final class Vllm implements AutoCloseable {
                 "--kv-transfer-config",
                 transfer.toString()));
         ProcessBuilder builder = new ProcessBuilder(command)
-                .directory(Program.ROOT.resolve("models").toFile())
+                .directory(setup.directory().toFile())
                 .redirectErrorStream(true)
                 .redirectOutput(log.toFile());
         builder.environment()
@@ -111,16 +138,21 @@ final class Vllm implements AutoCloseable {
                         "DO_NOT_TRACK",
                         "1",
                         "VLLM_CPU_OMP_THREADS_BIND",
-                        Integer.toString(cpu),
+                        Integer.toString(setup.cpu()),
                         "VLLM_NIXL_SIDE_CHANNEL_HOST",
                         "127.0.0.1",
                         "VLLM_NIXL_SIDE_CHANNEL_PORT",
                         Integer.toString(port + 1)));
-        return new Vllm(builder.start(), log, URI.create("http://127.0.0.1:" + port));
+        return new Vllm(builder.start(), log, URI.create("http://127.0.0.1:" + port), port + 1);
     }
 
     URI url() {
         return url;
+    }
+
+    /** The port of its side channel. */
+    int sideChannel() {
+        return sideChannel;
     }
 
     /** Waits until it serves. */
@@ -145,10 +177,23 @@ final class Vllm implements AutoCloseable {
     }
 
     Instances.Reply post(String path, String body) throws IOException, InterruptedException {
-        return send(request(path)
-                .header("Content-Type", "application/json")
-                .POST(HttpRequest.BodyPublishers.ofString(body))
-                .build());
+        return send(posted(path, body).build());
+    }
+
+    private HttpRequest.Builder posted(String path, String body) {
+        return request(path).header("Content-Type", "application/json").POST(HttpRequest.BodyPublishers.ofString(body));
+    }
+
+    /** The sum of a metric's samples; fails if there is none. */
+    double metric(String name) throws IOException, InterruptedException {
+        double[] found = get("/metrics")
+                .body()
+                .lines()
+                .filter(line -> line.startsWith(name + "{"))
+                .mapToDouble(line -> Double.parseDouble(line.substring(line.lastIndexOf(' ') + 1)))
+                .toArray();
+        assertThat(found).as(name).isNotEmpty();
+        return Arrays.stream(found).sum();
     }
 
     private HttpRequest.Builder request(String path) {

@@ -5,13 +5,9 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.cli.Instances.Instance;
 import baton.cli.Instances.Prompts;
 import baton.cli.Instances.Reply;
-import java.nio.file.Files;
-import java.nio.file.Path;
-import java.util.ArrayList;
-import java.util.Arrays;
+import baton.cli.MixedPrompts.Asked;
 import java.util.List;
-import java.util.Random;
-import java.util.stream.IntStream;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeAll;
@@ -19,6 +15,7 @@ import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.api.parallel.Isolated;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.JsonNode;
@@ -29,84 +26,39 @@ import tools.jackson.databind.node.ObjectNode;
  * mvn -Ppeers -pl cli -am package} runs it, with {@code -Dtests.prompts=N} N prompts in each direction.
  */
 @Tag("peers")
+@Isolated("vLLM and what it is measured against need the cores.")
 @Timeout(1200)
 class VllmPeerTest {
     private static final int PROMPTS = Integer.getInteger("tests.prompts", 100);
+    private static final int CONVERSATIONS = Integer.getInteger("tests.conversations", 8);
+    private static final int AT_ONCE = 4;
     private static final long SEED = Long.getLong("tests.seed", 14);
     private static final int MAX_TOKENS = 12;
-    private static final String EXTRA = "--kv-transfer-config.kv_connector_extra_config.";
-    private static final String DO_REMOTE_DECODE = """
-            {"do_remote_decode": true, "do_remote_prefill": false, "remote_engine_id": null,
-             "remote_block_ids": null, "remote_host": null, "remote_port": null}""";
 
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
     @SuppressWarnings("NullAway.Init")
+    private static MixedFleet fleet;
+
+    @SuppressWarnings("NullAway.Init")
     private static Vllm vllm;
 
+    /** The answers of vLLM alone. */
     @SuppressWarnings("NullAway.Init")
-    private static Instance prefill;
+    private static List<Asked> single;
 
     @SuppressWarnings("NullAway.Init")
-    private static Instance decode;
+    private static List<Asked> turns;
 
-    @SuppressWarnings("NullAway.Init")
-    private static Instance toVllm;
-
-    @SuppressWarnings("NullAway.Init")
-    private static Instance fromVllm;
-
-    @SuppressWarnings("NullAway.Init")
-    private static String library;
-
-    @SuppressWarnings("NullAway.Init")
-    private static String version;
-
-    private static int salts;
+    private static final AtomicInteger SALTS = new AtomicInteger();
 
     @BeforeAll
     static void start() throws Exception {
-        Path environment = Vllm.assumeInstalled();
-        library = Vllm.nixlLibrary(environment).orElseThrow().toString();
-        vllm = Vllm.start(environment, INSTANCES.directory("vllm").resolve("log"), "NixlConnector", 0);
-        vllm.awaitReady();
-        version = vllm.version();
-        prefill = serve("prefill", "kv_producer");
-        decode = serve("decode", "kv_consumer", EXTRA + "vllm_cpu_attn_isa", "vec");
-        toVllm = INSTANCES.route(
-                "to vLLM",
-                List.of(prefill),
-                List.of(),
-                "--decode",
-                vllm.url().toString(),
-                "--flow",
-                "kv_transfer_params");
-        fromVllm = INSTANCES.route(
-                "from vLLM",
-                List.of(),
-                List.of(decode),
-                "--prefill",
-                vllm.url().toString(),
-                "--flow",
-                "kv_transfer_params");
-    }
-
-    private static Instance serve(String name, String role, String... more) throws Exception {
-        List<String> options = new ArrayList<>(List.of(
-                "-Dbaton.nixl.library=" + Path.of(library).getParent(),
-                "--block-size",
-                Integer.toString(Vllm.BLOCK),
-                EXTRA + "transfer_agent",
-                "nixl",
-                EXTRA + "vllm_compat.version",
-                version,
-                EXTRA + "vllm_compat.model",
-                Vllm.MODEL,
-                EXTRA + "vllm_compat.attn_backend_name",
-                "CPU_ATTN"));
-        options.addAll(List.of(more));
-        return INSTANCES.serveBlocks(name, "NixlConnector", role, options.toArray(String[]::new));
+        fleet = MixedFleet.start(INSTANCES, Vllm.Setup.of("float32"));
+        vllm = fleet.vllm();
+        single = MixedPrompts.ask(MixedPrompts.single(PROMPTS, SEED), 1, VllmPeerTest::alone);
+        turns = MixedPrompts.converse(MixedPrompts.conversations(CONVERSATIONS, SEED), 1, VllmPeerTest::alone);
     }
 
     @AfterEach
@@ -117,79 +69,103 @@ class VllmPeerTest {
 
     @AfterAll
     static void stop() throws Exception {
-        if (vllm != null) {
-            vllm.close();
+        if (fleet != null) {
+            fleet.close();
         }
-    }
-
-    /** Borders of blocks, then prompts at random, of which many begin alike. */
-    private static List<int[]> prompts() {
-        Random random = new Random(SEED);
-        int[] shared = Ledgers.prompt(400, 3);
-        List<int[]> prompts = new ArrayList<>();
-        for (int length : new int[] {1, 2, 31, 32, 33, 64, 65, 1009}) {
-            prompts.add(Ledgers.prompt(length, 1000 + length));
-        }
-        while (prompts.size() < PROMPTS) {
-            int border = Vllm.BLOCK * (1 + random.nextInt(8)) + random.nextInt(3) - 1;
-            int[] own = Ledgers.prompt(border, random.nextInt(10_000));
-            prompts.add(
-                    random.nextBoolean()
-                            ? own
-                            : IntStream.concat(
-                                            Arrays.stream(shared).limit(random.nextInt(shared.length)),
-                                            Arrays.stream(own))
-                                    .toArray());
-        }
-        return prompts.subList(0, PROMPTS);
     }
 
     /** What vLLM answers alone: with a salt of its own nothing of it is in a cache. */
     private static int[] alone(int[] prompt) throws Exception {
-        ObjectNode body = body(prompt).put("cache_salt", "alone-" + salts++);
+        ObjectNode body = MixedFleet.body(prompt, MAX_TOKENS).put("cache_salt", "alone-" + SALTS.incrementAndGet());
         return vllm.post("/v1/completions", body.toString()).tokenIds();
     }
 
-    private static ObjectNode body(int[] prompt) {
-        return Instances.greedy(prompt, MAX_TOKENS).put("model", Vllm.MODEL).put("ignore_eos", true);
+    private static int[] ask(Instance router, int[] prompt) throws Exception {
+        return MixedPrompts.through(router, MAX_TOKENS, "single").answer(prompt);
     }
 
-    private static int[] ask(Instance router, int[] prompt) throws Exception {
-        return router.post("/v1/completions", body(prompt).toString()).tokenIds();
+    private static void assertSame(List<Asked> answers, List<Asked> expected) {
+        assertThat(answers).hasSameSizeAs(expected);
+        for (int i = 0; i < expected.size(); i++) {
+            assertThat(answers.get(i).prompt()).isEqualTo(expected.get(i).prompt());
+            assertThat(answers.get(i).answer())
+                    .as("prompt %d, of %d tokens", i, expected.get(i).prompt().length)
+                    .isEqualTo(expected.get(i).answer());
+        }
     }
 
     @Test
     void batonsPrefillHandsOverToVllm() throws Exception {
-        for (int[] prompt : prompts()) {
-            assertThat(ask(toVllm, prompt)).as("%d tokens", prompt.length).isEqualTo(alone(prompt));
-        }
+        double before = vllm.metric("vllm:nixl_bytes_transferred_sum");
+        assertSame(
+                MixedPrompts.ask(
+                        MixedPrompts.single(PROMPTS, SEED),
+                        AT_ONCE,
+                        MixedPrompts.through(fleet.toVllm(), MAX_TOKENS, "many to vLLM")),
+                single);
         assertThat(vllm.log()).contains("NIXL compatibility check passed");
-        assertThat(metric("vllm:nixl_num_failed_transfers_total")).isZero();
-        assertThat(metric("vllm:nixl_bytes_transferred_sum")).isPositive();
-        assertThat(prefill.metric("vllm:nixl_num_kv_expired_reqs_total", "")).isZero();
+        assertThat(vllm.metric("vllm:nixl_bytes_transferred_sum")).isGreaterThan(before);
+        assertToVllmWithoutFault();
+    }
+
+    private static void assertToVllmWithoutFault() throws Exception {
+        assertThat(vllm.metric("vllm:nixl_num_failed_transfers_total")).isZero();
+        assertThat(fleet.prefill().metric("vllm:nixl_num_kv_expired_reqs_total", ""))
+                .isZero();
     }
 
     @Test
     void vllmsPrefillHandsOverToBaton() throws Exception {
-        Prompts before = decode.prompts();
-        for (int[] prompt : prompts()) {
-            assertThat(ask(fromVllm, prompt)).as("%d tokens", prompt.length).isEqualTo(alone(prompt));
-        }
-        assertThat(decode.prompts().since(before).computed()).isLessThanOrEqualTo(PROMPTS);
-        assertThat(decode.metric("baton:kv_unverified_loads_total", "")).isPositive();
-        assertThat(decode.metric("vllm:nixl_num_failed_transfers_total", "")).isZero();
-        assertThat(metric("vllm:nixl_num_kv_expired_reqs_total")).isZero();
+        Prompts before = fleet.decode().prompts();
+        assertSame(
+                MixedPrompts.ask(
+                        MixedPrompts.single(PROMPTS, SEED),
+                        AT_ONCE,
+                        MixedPrompts.through(fleet.fromVllm(), MAX_TOKENS, "many from vLLM")),
+                single);
+        assertThat(fleet.decode().prompts().since(before).computed()).isLessThanOrEqualTo(PROMPTS);
+        assertThat(fleet.decode().metric("baton:kv_unverified_loads_total", "")).isPositive();
+        assertFromVllmWithoutFault();
+    }
+
+    private static void assertFromVllmWithoutFault() throws Exception {
+        assertThat(fleet.decode().metric("vllm:nixl_num_failed_transfers_total", ""))
+                .isZero();
+        assertThat(vllm.metric("vllm:nixl_num_kv_expired_reqs_total")).isZero();
+    }
+
+    @Test
+    void conversationsWithSharedPrefixesGoFromBatonToVllm() throws Exception {
+        assertSame(converse(fleet.toVllm()), turns);
+        assertToVllmWithoutFault();
+    }
+
+    @Test
+    void conversationsWithSharedPrefixesGoFromVllmToBaton() throws Exception {
+        Prompts before = fleet.decode().prompts();
+        assertSame(converse(fleet.fromVllm()), turns);
+        Prompts come = fleet.decode().prompts().since(before);
+        assertThat(come.computed()).isLessThanOrEqualTo(turns.size());
+        assertThat(come.cached()).as("of prefixes that are shared").isPositive();
+        assertThat(come.transferred()).isPositive();
+        assertFromVllmWithoutFault();
+    }
+
+    private static List<Asked> converse(Instance router) throws Exception {
+        return MixedPrompts.converse(
+                MixedPrompts.conversations(CONVERSATIONS, SEED),
+                AT_ONCE,
+                MixedPrompts.through(router, MAX_TOKENS, "turns " + router));
     }
 
     @Test
     void goldenPromptsHaveTheirAnswersInBothDirections() throws Exception {
-        JsonNode golden = Instances.JSON.readTree(Files.readString(Instances.MODEL.resolve("golden.json")));
-        for (JsonNode each : golden.path("prompts")) {
+        for (JsonNode each : MixedPrompts.golden()) {
             int[] prompt = Instances.ints(each.path("prompt_ids"));
             int[] expected = Instances.ints(each.path("output_ids"));
-            for (Instance router : List.of(toVllm, fromVllm)) {
-                ObjectNode body = body(prompt).put("max_tokens", expected.length);
-                assertThat(router.post("/v1/completions", body.toString()).tokenIds())
+            for (Instance router : List.of(fleet.toVllm(), fleet.fromVllm())) {
+                assertThat(MixedPrompts.through(router, expected.length, "golden " + router)
+                                .answer(prompt))
                         .as("%s: %s", router, each.path("name").asString())
                         .isEqualTo(expected);
             }
@@ -201,9 +177,9 @@ class VllmPeerTest {
     @ValueSource(strings = {"tp_size", "remote_engine_id", "remote_block_ids", "remote_num_tokens"})
     void aWrongReferenceToVllmIsComputed(String field) throws Exception {
         // Of its own: a reference that is not signed is believed as far as its numbers can be.
-        int[] prompt = Ledgers.prompt(100, 5000 + salts++);
-        ObjectNode first = body(prompt).put("max_tokens", 1);
-        first.set("kv_transfer_params", Instances.JSON.readTree(DO_REMOTE_DECODE));
+        int[] prompt = Ledgers.prompt(100, 5000 + SALTS.incrementAndGet());
+        ObjectNode first = MixedFleet.body(prompt, 1);
+        first.set("kv_transfer_params", MixedFleet.doRemoteDecode());
         Reply leg = vllm.post("/v1/completions", first.toString());
         ObjectNode params = (ObjectNode) leg.json().path("kv_transfer_params");
         ObjectNode wrong = params.deepCopy();
@@ -214,27 +190,58 @@ class VllmPeerTest {
                 wrong.putArray(field).addArray().add(0).add(1).add(2).add(1_000_000);
             default -> wrong.put(field, 10_000_000);
         }
-        ObjectNode second = body(prompt);
+        ObjectNode second = MixedFleet.body(prompt, MAX_TOKENS);
         second.set("kv_transfer_params", wrong);
-        assertThat(decode.post("/v1/completions", second.toString()).tokenIds()).isEqualTo(alone(prompt));
+        assertThat(fleet.decode().post("/v1/completions", second.toString()).tokenIds())
+                .isEqualTo(alone(prompt));
         // vLLM's side channel and its worker answer as before.
         second.set("kv_transfer_params", params);
-        decode.post("/v1/completions", second.toString());
-        assertThat(ask(fromVllm, Ledgers.prompt(50, 5))).isEqualTo(alone(Ledgers.prompt(50, 5)));
+        fleet.decode().post("/v1/completions", second.toString());
+        assertThat(ask(fleet.fromVllm(), Ledgers.prompt(50, 5))).isEqualTo(alone(Ledgers.prompt(50, 5)));
+    }
+
+    @Test
+    void theHashOfAVllmThatIsListedAsAPeerNeedNotBeSet() throws Exception {
+        String[] options = {
+            MixedFleet.EXTRA + "side_channel_port",
+            "0",
+            MixedFleet.EXTRA + "peers+",
+            "127.0.0.1:" + vllm.sideChannel(),
+            MixedFleet.EXTRA + "vllm_compat",
+            "mirror",
+            MixedFleet.EXTRA + "vllm_cpu_attn_isa",
+            "vec"
+        };
+        Instance prefills = fleet.starter().serveWithoutHash("mirror-prefill", "kv_producer", options);
+        Instance decodes = fleet.starter().serveWithoutHash("mirror-decode", "kv_consumer", options);
+        int[] prompt = Ledgers.prompt(200, 11);
+        double before = vllm.metric("vllm:nixl_bytes_transferred_sum");
+        Instance toVllm = fleet.starter().route("mirror to vLLM", prefills.url(), vllm.url());
+        assertThat(MixedPrompts.through(toVllm, MAX_TOKENS, "mirror").answer(prompt))
+                .isEqualTo(alone(prompt));
+        assertThat(vllm.metric("vllm:nixl_bytes_transferred_sum")).isGreaterThan(before);
+        assertThat(prefills.log()).contains("is a vLLM instance; it gets its own compatibility hash");
+        Instance fromVllm = fleet.starter().route("mirror from vLLM", vllm.url(), decodes.url());
+        assertThat(MixedPrompts.through(fromVllm, MAX_TOKENS, "mirror").answer(prompt))
+                .isEqualTo(alone(prompt));
+        assertThat(decodes.prompts().transferred()).isEqualTo(prompt.length);
+        prefills.kill();
+        decodes.kill();
     }
 
     @Test
     void blocksWithoutChecksumsAreRefusedWhereTheyMustBeVerified() throws Exception {
-        Instance strict = serve(
-                "strict", "kv_consumer", EXTRA + "vllm_cpu_attn_isa", "vec", EXTRA + "require_verified_kv", "true");
-        Instance router = INSTANCES.route(
-                "to strict",
-                List.of(),
-                List.of(strict),
-                "--prefill",
-                vllm.url().toString(),
-                "--flow",
-                "kv_transfer_params");
+        Instance strict = fleet.starter()
+                .serve(
+                        "strict",
+                        "kv_consumer",
+                        MixedFleet.EXTRA + "side_channel_port",
+                        "0",
+                        MixedFleet.EXTRA + "vllm_cpu_attn_isa",
+                        "vec",
+                        MixedFleet.EXTRA + "require_verified_kv",
+                        "true");
+        Instance router = fleet.starter().route("to strict", vllm.url(), strict.url());
         int[] prompt = Ledgers.prompt(100, 8);
         assertThat(ask(router, prompt)).isEqualTo(alone(prompt));
         assertThat(strict.prompts().transferred()).isZero();
@@ -244,29 +251,12 @@ class VllmPeerTest {
 
     @Test
     void cpuBlocksAreRefusedWhereTheirOrderIsNotTold() throws Exception {
-        Instance unknowing = serve("unknowing", "kv_consumer");
-        Instance router = INSTANCES.route(
-                "to unknowing",
-                List.of(),
-                List.of(unknowing),
-                "--prefill",
-                vllm.url().toString(),
-                "--flow",
-                "kv_transfer_params");
+        Instance unknowing =
+                fleet.starter().serve("unknowing", "kv_consumer", MixedFleet.EXTRA + "side_channel_port", "0");
+        Instance router = fleet.starter().route("to unknowing", vllm.url(), unknowing.url());
         int[] prompt = Ledgers.prompt(100, 9);
         assertThat(ask(router, prompt)).isEqualTo(alone(prompt));
         assertThat(unknowing.prompts().transferred()).isZero();
         assertThat(unknowing.log()).contains("vllm_cpu_attn_isa must say how");
-    }
-
-    private static double metric(String name) throws Exception {
-        double[] found = vllm.get("/metrics")
-                .body()
-                .lines()
-                .filter(line -> line.startsWith(name + "{"))
-                .mapToDouble(line -> Double.parseDouble(line.substring(line.lastIndexOf(' ') + 1)))
-                .toArray();
-        assertThat(found).as(name).isNotEmpty();
-        return Arrays.stream(found).sum();
     }
 }
