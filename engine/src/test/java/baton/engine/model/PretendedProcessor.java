@@ -30,7 +30,8 @@ public final class PretendedProcessor implements ExecutionCondition {
         if (missing.isEmpty()) {
             return ConditionEvaluationResult.enabled("the processor has what the environment asks for");
         }
-        String reason = "the processor lacks " + String.join(", ", missing) + ", which the environment has LibTorch use";
+        String reason =
+                "the processor lacks " + String.join(", ", missing) + ", which the environment has LibTorch use";
         System.out.println("skipped: " + context.getDisplayName() + ": " + reason);
         return ConditionEvaluationResult.disabled(reason);
     }

@@ -33,6 +33,7 @@ class PretendedProcessorTest {
 
     @Test
     void nothingIsMissingWithoutVariables() {
-        assertThat(PretendedProcessor.missing(Map.of("PATH", "/bin"), processor())).isEmpty();
+        assertThat(PretendedProcessor.missing(Map.of("PATH", "/bin"), processor()))
+                .isEmpty();
     }
 }
