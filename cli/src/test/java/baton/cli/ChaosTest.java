@@ -196,7 +196,7 @@ class ChaosTest {
         if (reply.status() != 200) {
             assertThat(reply.status()).as("%s: %s", id, reply.body()).isIn(502, 503, 504);
             assertThat(reply.error()).as("%s: %s", id, reply.body()).isNotBlank();
-            return "error " + reply.status();
+            return "error %d: %s".formatted(reply.status(), reply.error().replaceAll("http://[\\d.:]+", "URL"));
         }
         if (!stream) {
             assertThat(reply.tokenIds()).as(id).isEqualTo(asked.answer);
