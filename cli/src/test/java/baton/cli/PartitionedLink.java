@@ -30,7 +30,7 @@ final class PartitionedLink implements AutoCloseable {
     PartitionedLink(URI target) throws IOException {
         this.target = target;
         door = new ServerSocket(0, 1024, InetAddress.getLoopbackAddress());
-        threads.submit(this::accept);
+        threads.execute(this::accept);
     }
 
     /** Of the server, through this relay. */
@@ -72,7 +72,7 @@ final class PartitionedLink implements AutoCloseable {
             try {
                 Socket client = door.accept();
                 sockets.add(client);
-                threads.submit(() -> relay(client));
+                threads.execute(() -> relay(client));
             } catch (IOException _) {
                 // Closed, or the client is gone already.
             }
@@ -85,7 +85,7 @@ final class PartitionedLink implements AutoCloseable {
         try {
             awaitOpen();
             server.connect(new InetSocketAddress(target.getHost(), target.getPort()), CONNECT_MILLIS);
-            threads.submit(() -> copy(server, client));
+            threads.execute(() -> copy(server, client));
             copy(client, server);
         } catch (IOException | InterruptedException _) {
             end(server);
