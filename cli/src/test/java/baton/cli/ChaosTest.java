@@ -15,7 +15,6 @@ import java.util.Map;
 import java.util.Random;
 import java.util.Set;
 import java.util.TreeMap;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentSkipListMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
@@ -63,7 +62,6 @@ class ChaosTest {
     private static Instance router;
 
     private final Map<String, LongAdder> outcomes = new ConcurrentSkipListMap<>();
-    private final Set<String> answered = ConcurrentHashMap.newKeySet();
     private final AtomicInteger ids = new AtomicInteger();
 
     private record Asked(int[] prompt, int[] answer) {}
@@ -192,7 +190,6 @@ class ChaosTest {
         Reply reply = Reply.of(router.postAndGoOn("/v1/completions", body, "X-Request-Id", id)
                 .get(LATEST.toSeconds(), TimeUnit.SECONDS));
         assertThat(reply.response().headers().firstValue("X-Request-Id")).as(id).contains(id);
-        assertThat(answered.add(id)).as("%s is answered for the first time", id).isTrue();
         if (reply.status() != 200) {
             assertThat(reply.status()).as("%s: %s", id, reply.body()).isIn(502, 503, 504);
             assertThat(reply.error()).as("%s: %s", id, reply.body()).isNotBlank();
