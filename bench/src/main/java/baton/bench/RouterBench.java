@@ -33,18 +33,25 @@ import java.util.function.Consumer;
 
 /**
  * Measures what {@code baton route} costs, in a process of its own in front of instances that compute nothing, and in the same run, in
- * turns: the client asking the prefill and the decode instance itself, and, where there is an {@code nginx}, nginx as a plain reverse
- * proxy of the decode instance, which is one leg and not two.
+ * turns: the client asking the prefill and the decode instance itself, where there is an {@code nginx}, nginx as a plain reverse proxy
+ * of the decode instance, which is one leg and not two, and other P/D proxies, with a tenth of the requests.
  *
  * @param requests of each round
  * @param events of each answer
  * @param rounds of each case that count, after two that do not
  * @param streams answered at once in the last part
  * @param memoryRequests that the router's memory is watched over
+ * @param beside other proxies
  * @param progress receives a line for each step
  */
 public record RouterBench(
-        int requests, int events, int rounds, int streams, int memoryRequests, Consumer<String> progress) {
+        int requests,
+        int events,
+        int rounds,
+        int streams,
+        int memoryRequests,
+        List<ProxyCommand> beside,
+        Consumer<String> progress) {
     static final String DIRECT = "direct";
     static final String ROUTER = "router";
     static final String NGINX = "nginx";
@@ -64,6 +71,7 @@ public record RouterBench(
         positive("rounds", rounds);
         positive("streams", streams);
         positive("memory-requests", memoryRequests);
+        beside = List.copyOf(beside);
     }
 
     private static void positive(String field, int value) {
@@ -73,9 +81,17 @@ public record RouterBench(
     }
 
     /** Sends one request and checks its answer. */
-    private interface Target {
+    private interface Ask {
         Future<Void> ask(String name, int events, long millisBetween);
     }
+
+    /**
+     * One way to the instances.
+     *
+     * @param pid of the proxy's process; empty for none
+     * @param requests of each round
+     */
+    private record Target(String name, Ask ask, OptionalLong pid, int requests) {}
 
     /**
      * @param baton runs Baton, for the router's process
@@ -85,11 +101,11 @@ public record RouterBench(
         Vertx vertx = Vertx.vertx();
         Path log = Files.createTempFile("baton-route", ".log");
         Optional<ServerProcess> started = Optional.empty();
-        Optional<NginxProxy> proxy = Optional.empty();
+        List<ProxyProcess> proxies = new ArrayList<>();
         try (StubInstances instances = StubInstances.start(vertx)) {
             ServerProcess router = ServerProcess.start(
                     "route",
-                    baton,
+                    baton.forRouter(),
                     List.of(
                             "route",
                             "--port",
@@ -101,22 +117,30 @@ public record RouterBench(
                     log);
             started = Optional.of(router);
             int port = router.awaitReady(DEADLINE).getPort();
-            Optional<Path> nginx = NginxProxy.find(System.getenv().getOrDefault("PATH", ""));
-            if (nginx.isPresent()) {
-                proxy = Optional.of(NginxProxy.start(nginx.get(), instances.decodePort(), DEADLINE));
-            }
             HttpClient client = vertx.createHttpClient(
                     new HttpClientOptions().setDefaultHost(HOST).setKeepAliveTimeout(300),
                     new PoolOptions().setHttp1MaxSize(streams + IN_FLIGHT).setMaxWaitQueueSize(-1));
-            Target direct = (name, count, millis) -> post(client, instances.prefillPort(), name, 1, 0)
+            List<Target> targets = new ArrayList<>();
+            Ask direct = (name, count, millis) -> post(client, instances.prefillPort(), name, 1, 0)
                     .compose(_ -> answer(client, instances.decodePort(), name, count, millis));
-            Map<String, Target> targets = new LinkedHashMap<>();
-            targets.put(DIRECT, direct);
-            targets.put(ROUTER, (name, count, millis) -> answer(client, port, name, count, millis));
-            proxy.ifPresent(each ->
-                    targets.put(NGINX, (name, count, millis) -> answer(client, each.port(), name, count, millis)));
-            long pid = router.process().pid();
-            return measure(vertx, targets, pid, proxy);
+            targets.add(new Target(DIRECT, direct, OptionalLong.empty(), requests));
+            Target routed = through(
+                    client, ROUTER, port, OptionalLong.of(router.process().pid()), requests);
+            targets.add(routed);
+            Optional<Path> nginx = ProxyProcess.findNginx(System.getenv().getOrDefault("PATH", ""));
+            if (nginx.isPresent()) {
+                ProxyProcess proxy = ProxyProcess.nginx(nginx.get(), instances.decodePort(), DEADLINE);
+                proxies.add(proxy);
+                targets.add(through(client, NGINX, proxy.port(), OptionalLong.of(proxy.pid()), requests));
+            }
+            for (ProxyCommand each : beside) {
+                progress.accept("starting " + each.name());
+                ProxyProcess proxy = ProxyProcess.of(each, instances.prefillPort(), instances.decodePort(), DEADLINE);
+                proxies.add(proxy);
+                OptionalLong pid = OptionalLong.of(proxy.pid());
+                targets.add(through(client, each.name(), proxy.port(), pid, Math.max(1, requests / 10)));
+            }
+            return measure(vertx, targets, routed, router.process().pid());
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new IOException("interrupted", e);
@@ -125,26 +149,30 @@ public record RouterBench(
                 each.process().askToStop();
                 each.process().awaitEnd(Duration.ofSeconds(10));
             });
-            proxy.ifPresent(NginxProxy::close);
+            proxies.forEach(ProxyProcess::close);
             Files.deleteIfExists(log);
         }
     }
 
-    private RouterReport measure(Vertx vertx, Map<String, Target> targets, long router, Optional<NginxProxy> nginx)
+    private static Target through(HttpClient client, String name, int port, OptionalLong pid, int requests) {
+        return new Target(
+                name, (request, count, millis) -> answer(client, port, request, count, millis), pid, requests);
+    }
+
+    private RouterReport measure(Vertx vertx, List<Target> targets, Target router, long routerPid)
             throws IOException, InterruptedException {
         Map<String, List<Load>> closed = new LinkedHashMap<>();
         for (int round = -WARM_UPS; round < rounds; round++) {
             progress.accept(round < 0 ? "warm-up" : "rate, round " + (round + 1) + " of " + rounds);
-            for (Map.Entry<String, Target> each : targets.entrySet()) {
-                OptionalLong before = cpu(each.getKey(), router, nginx);
-                Load load = closed(vertx, each.getValue());
-                OptionalLong after = cpu(each.getKey(), router, nginx);
+            for (Target each : targets) {
+                OptionalLong before = cpu(each.pid());
+                Load load = closed(vertx, each);
+                OptionalLong after = cpu(each.pid());
                 if (round >= 0) {
                     Load counted = before.isPresent() && after.isPresent()
-                            ? load.withCpu((after.getAsLong() - before.getAsLong()) * 1e-6 / requests)
+                            ? load.withCpu((after.getAsLong() - before.getAsLong()) * 1e-6 / each.requests())
                             : load;
-                    closed.computeIfAbsent(each.getKey(), _ -> new ArrayList<>())
-                            .add(counted);
+                    closed.computeIfAbsent(each.name(), _ -> new ArrayList<>()).add(counted);
                 }
             }
         }
@@ -155,38 +183,35 @@ public record RouterBench(
                     round < 0
                             ? "warm-up at %.0f requests/s".formatted(half)
                             : "latency at %.0f requests/s, round %d of %d".formatted(half, round + 1, rounds));
-            for (Map.Entry<String, Target> each : targets.entrySet()) {
-                Load load = open(vertx, each.getValue(), half);
+            for (Target each : targets) {
+                double own = RouterReport.medianRate(closed.getOrDefault(each.name(), List.of())) / 2;
+                Load load = open(vertx, each, Math.min(half, own));
                 if (round >= 0) {
-                    open.computeIfAbsent(each.getKey(), _ -> new ArrayList<>()).add(load);
+                    open.computeIfAbsent(each.name(), _ -> new ArrayList<>()).add(load);
                 }
             }
         }
-        Target ofRouter = targets.getOrDefault(ROUTER, (_, _, _) -> Future.failedFuture("no router"));
         progress.accept(streams + " streams at once");
-        Streams answered = streams(vertx, ofRouter);
+        Streams answered = streams(vertx, router.ask());
         progress.accept("memory over " + memoryRequests + " requests");
         List<Long> resident = new ArrayList<>();
         for (int done = 0; done < memoryRequests; done += requests) {
-            var _ = closed(vertx, ofRouter);
-            resident.add(ResidentMemory.bytes(router));
+            var _ = closed(vertx, router);
+            resident.add(ResidentMemory.bytes(routerPid));
         }
         List<Case> cases = new ArrayList<>();
         closed.forEach((name, loads) -> cases.add(new Case(name, loads, open.getOrDefault(name, List.of()))));
         return new RouterReport(Machine.here(), this.events, requests, half, cases, answered, resident);
     }
 
-    /** Processor time in ns that a proxy has taken; empty for none. */
-    private static OptionalLong cpu(String name, long router, Optional<NginxProxy> nginx) {
-        return switch (name) {
-            case ROUTER ->
-                ProcessHandle.of(router)
-                        .flatMap(each -> each.info().totalCpuDuration())
-                        .map(time -> OptionalLong.of(time.toNanos()))
-                        .orElse(OptionalLong.empty());
-            case NGINX -> nginx.map(each -> OptionalLong.of(each.cpuNanos())).orElse(OptionalLong.empty());
-            default -> OptionalLong.empty();
-        };
+    /** Processor time in ns that a process has taken; empty for none. */
+    private static OptionalLong cpu(OptionalLong pid) {
+        return pid.stream()
+                .mapToObj(ProcessHandle::of)
+                .flatMap(Optional::stream)
+                .flatMap(each -> each.info().totalCpuDuration().stream())
+                .mapToLong(Duration::toNanos)
+                .findFirst();
     }
 
     private static Future<Buffer> post(HttpClient client, int port, String name, int count, long millis) {
@@ -220,15 +245,15 @@ public record RouterBench(
 
     /** As many requests at once as {@link #IN_FLIGHT}, each as soon as one has ended. */
     private Load closed(Vertx vertx, Target target) throws IOException, InterruptedException {
-        return new Round(requests).closed(vertx, target, events);
+        return new Round(target.requests()).closed(vertx, target.ask(), events);
     }
 
     /** Requests at their times, whether answers come or not; latency counts from the time at which a request was due. */
     private Load open(Vertx vertx, Target target, double rate) throws IOException, InterruptedException {
-        return new Round(requests).open(vertx, target, events, rate);
+        return new Round(target.requests()).open(vertx, target.ask(), events, rate);
     }
 
-    private Streams streams(Vertx vertx, Target target) throws InterruptedException {
+    private Streams streams(Vertx vertx, Ask target) throws InterruptedException {
         CountDownLatch latch = new CountDownLatch(streams);
         AtomicInteger right = new AtomicInteger();
         Map<String, String> failures = new java.util.concurrent.ConcurrentHashMap<>();
@@ -268,7 +293,7 @@ public record RouterBench(
             latch = new CountDownLatch(requests);
         }
 
-        private Load closed(Vertx vertx, Target target, int events) throws IOException, InterruptedException {
+        private Load closed(Vertx vertx, Ask target, int events) throws IOException, InterruptedException {
             long begun = System.nanoTime();
             for (int each = 0; each < IN_FLIGHT; each++) {
                 vertx.runOnContext(_ -> nextOf(target, events));
@@ -277,15 +302,14 @@ public record RouterBench(
             return new Load(nanos.length / ((last.get() - begun) * 1e-9), Optional.empty(), nanos);
         }
 
-        private void nextOf(Target target, int events) {
+        private void nextOf(Ask target, int events) {
             int index = next.getAndIncrement();
             if (index < nanos.length) {
                 ask(target, index, events, System.nanoTime(), () -> nextOf(target, events));
             }
         }
 
-        private Load open(Vertx vertx, Target target, int events, double rate)
-                throws IOException, InterruptedException {
+        private Load open(Vertx vertx, Ask target, int events, double rate) throws IOException, InterruptedException {
             Context context = vertx.getOrCreateContext();
             long begun = System.nanoTime();
             for (int index = 0; index < nanos.length; index++) {
@@ -300,7 +324,7 @@ public record RouterBench(
             return new Load(nanos.length / ((last.get() - begun) * 1e-9), Optional.empty(), nanos);
         }
 
-        private void ask(Target target, int index, int events, long from, Runnable then) {
+        private void ask(Ask target, int index, int events, long from, Runnable then) {
             var _ = target.ask("r" + index, events, AT_ONCE).onComplete(result -> {
                 long now = System.nanoTime();
                 nanos[index] = now - from;

@@ -100,8 +100,9 @@ public record RouterReport(
         out.printf(
                 Locale.ROOT,
                 "%n%d requests a round, answers of %d events; client, instances and proxies share the processors%n"
-                        + "latency at %.0f requests/s, from the time a request was due; nginx has one leg, the others two%n%n"
-                        + "  %-8s %12s %18s %10s %10s%n",
+                        + "latency at %.0f requests/s, or half of its own rate where that is less, from the time a request was due;%n"
+                        + "nginx has one leg, the others two%n%n"
+                        + "  %-12s %12s %18s %10s %10s%n",
                 requests,
                 events,
                 openRate,
@@ -113,7 +114,7 @@ public record RouterReport(
         for (Case each : cases) {
             out.printf(
                     Locale.ROOT,
-                    "  %-8s %12.0f %18s %10.2f %10.2f%n",
+                    "  %-12s %12.0f %18s %10.2f %10.2f%n",
                     each.name(),
                     each.rate(),
                     each.cpuMillis().isPresent()

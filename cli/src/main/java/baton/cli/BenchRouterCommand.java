@@ -1,9 +1,11 @@
 package baton.cli;
 
+import baton.bench.ProxyCommand;
 import baton.bench.RouterBench;
 import baton.bench.RouterReport;
 import baton.kv.ConfigException;
 import java.io.IOException;
+import java.util.List;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
@@ -55,6 +57,20 @@ final class BenchRouterCommand implements Callable<Integer> {
     private int memoryRequests;
 
     @Option(
+            names = "--beside",
+            paramLabel = "NAME=COMMAND",
+            description =
+                    "Another P/D proxy to measure in the same run; in its command {port} is where to listen, {prefill} and"
+                            + " {decode} are the ports of the instances. May be repeated.")
+    private List<String> beside = List.of();
+
+    @Option(
+            names = "--router-java-option",
+            paramLabel = "OPTION",
+            description = "An option of the JVM for the router's process alone, such as a collector. May be repeated.")
+    private List<String> routerJavaOptions = List.of();
+
+    @Option(
             names = "--index",
             arity = "0..1",
             fallbackValue = "1000000",
@@ -76,8 +92,15 @@ final class BenchRouterCommand implements Callable<Integer> {
             output.write(figures.toJson());
             return 0;
         }
-        RouterReport report = new RouterBench(requests, events, rounds, streams, memoryRequests, output::progress)
-                .run(Baton.command());
+        RouterReport report = new RouterBench(
+                        requests,
+                        events,
+                        rounds,
+                        streams,
+                        memoryRequests,
+                        beside.stream().map(ProxyCommand::parse).toList(),
+                        output::progress)
+                .run(Baton.command().withOptions(routerJavaOptions));
         report.print(output.out());
         output.write(report.toJson());
         return report.streams().right() == report.streams().asked() ? 0 : 1;

@@ -3,6 +3,7 @@ package baton.cli;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
+import baton.cluster.JavaCommand;
 import java.io.File;
 import java.io.IOException;
 import java.nio.file.Files;
@@ -116,12 +117,46 @@ class LauncherTest {
         assertThat(home.resolve("builds")).doesNotExist();
     }
 
+    /** The router has the collector that a cluster's router has, unless the user chooses one; other commands have the JVM's. */
+    @Test
+    void theRouterHasACollectorOfItsOwn() throws Exception {
+        provide("flock");
+        List<String> own =
+                new ArrayList<>(new JavaCommand(List.of(), "Main").forRouter().jvm());
+        assertThat(own).isNotEmpty();
+        String launched = said(0, Map.of(), "route", "--port", "0");
+        assertThat(launched).contains(String.join(" ", own)).contains("baton.cli.Baton route --port 0");
+        assertThat(said(1, Map.of(), "serve", "route"))
+                .contains("baton.cli.Baton serve route")
+                .doesNotContain(own);
+        assertThat(said(2, Map.of("BATON_JAVA_OPTS", "-Xmx1g -XX:+UseZGC"), "route"))
+                .contains("-XX:+UseZGC")
+                .doesNotContain(own);
+        assertThat(new JavaCommand(List.of("java", "-XX:+UseZGC"), "Main")
+                        .forRouter()
+                        .jvm())
+                .containsExactly("java", "-XX:+UseZGC");
+    }
+
+    private String said(int index, Map<String, String> environment, String... arguments) throws Exception {
+        Process process = launch(index, home.resolve("baton"), environment, arguments);
+        assertThat(process.waitFor(DEADLINE)).as("ended in time").isTrue();
+        return Files.readString(home.resolve("said" + index));
+    }
+
     private Process launch(int index) throws IOException {
         return launch(index, home.resolve("baton"), Map.of());
     }
 
     private Process launch(int index, Path launcher, Map<String, String> environment) throws IOException {
-        ProcessBuilder builder = new ProcessBuilder(launcher.toString(), "--help")
+        return launch(index, launcher, environment, "--help");
+    }
+
+    private Process launch(int index, Path launcher, Map<String, String> environment, String... arguments)
+            throws IOException {
+        List<String> command = new ArrayList<>(List.of(launcher.toString()));
+        command.addAll(List.of(arguments));
+        ProcessBuilder builder = new ProcessBuilder(command)
                 .redirectErrorStream(true)
                 .redirectOutput(home.resolve("said" + index).toFile());
         builder.environment().clear();

@@ -11,6 +11,9 @@ import java.util.List;
  * @param mainClass its name
  */
 public record JavaCommand(List<String> jvm, String mainClass) {
+    /** What a router allocates lives as long as a request: a small young generation is collected in a millisecond, by one thread. */
+    private static final List<String> ROUTER = List.of("-XX:+UseSerialGC", "-XX:NewSize=32m", "-XX:MaxNewSize=32m");
+
     public JavaCommand {
         jvm = List.copyOf(jvm);
     }
@@ -29,6 +32,13 @@ public record JavaCommand(List<String> jvm, String mainClass) {
         List<String> all = new ArrayList<>(jvm);
         all.addAll(options);
         return new JavaCommand(all, mainClass);
+    }
+
+    /** The same with the collector of a router, as the launcher has it, unless these options choose one. */
+    public JavaCommand forRouter() {
+        return jvm.stream().anyMatch(option -> option.startsWith("-XX:") && option.contains("GC"))
+                ? this
+                : withOptions(ROUTER);
     }
 
     /** The whole command line. */

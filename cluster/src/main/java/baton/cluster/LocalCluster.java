@@ -135,9 +135,9 @@ public final class LocalCluster implements AutoCloseable {
             routing = List.copyOf(routing);
         }
 
-        /** One command for all, and half of the processors for each instance. */
+        /** One command for all, the router with its collector, and half of the processors for each instance. */
         public static Layout of(JavaCommand baton) {
-            return new Layout(baton, baton, baton, LocalCluster.threads(), List.of());
+            return new Layout(baton, baton, baton.forRouter(), LocalCluster.threads(), List.of());
         }
 
         private JavaCommand instance(KvRole role) {

@@ -85,7 +85,7 @@ final class Observation {
     }
 
     /** @param visible the requests that the answer may be about */
-    void answer(HttpServerRequest request, Predicate<RequestTrace> visible) {
+    void answer(HttpServerRequest request, Predicate<RequestTrace.Snapshot> visible) {
         String path = request.path();
         Page page = PAGES.get(path);
         if (page != null) {
@@ -134,7 +134,7 @@ final class Observation {
         return json;
     }
 
-    private void requests(HttpServerRequest request, Predicate<RequestTrace> visible) {
+    private void requests(HttpServerRequest request, Predicate<RequestTrace.Snapshot> visible) {
         String given = request.getParam("limit");
         int limit = DEFAULT_LIMIT;
         if (given != null) {
@@ -157,7 +157,7 @@ final class Observation {
         return all;
     }
 
-    private void explain(HttpServerRequest request, String encoded, Predicate<RequestTrace> visible) {
+    private void explain(HttpServerRequest request, String encoded, Predicate<RequestTrace.Snapshot> visible) {
         String id;
         try {
             id = URLDecoder.decode(encoded.replace("+", "%2B"), StandardCharsets.UTF_8);
@@ -166,7 +166,7 @@ final class Observation {
                     .send(request.response());
             return;
         }
-        Optional<RequestTrace> found = context.traces().find(id, visible);
+        Optional<RequestTrace.Snapshot> found = context.traces().find(id, visible);
         if (found.isEmpty()) {
             ApiError.of(
                             404,
@@ -176,7 +176,7 @@ final class Observation {
                     .send(request.response());
             return;
         }
-        RequestTrace.Snapshot trace = found.get().snapshot();
+        RequestTrace.Snapshot trace = found.get();
         String accept = request.getHeader(HttpHeaders.ACCEPT);
         if (accept != null && accept.startsWith("text/plain")) {
             request.response()

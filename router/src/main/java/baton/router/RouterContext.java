@@ -104,7 +104,7 @@ record RouterContext(
                 new BodyMemory(limits.maxBodyBytes()),
                 new BodyWorker(vertx),
                 ticker,
-                new RequestTraces(RequestTraces.KEPT),
+                new RequestTraces(RequestTraces.KEPT, RequestTraces.BYTES, ticker),
                 guards,
                 spans,
                 tokens,

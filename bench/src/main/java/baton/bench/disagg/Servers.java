@@ -99,7 +99,7 @@ record Servers(Setup setup, String url, Optional<ProcessGroup> processes) implem
         Layout layout = new Layout(
                 pinned(start.baton, start.cores.prefill),
                 pinned(start.baton, start.cores.decode),
-                start.baton,
+                start.baton.forRouter(),
                 start.cores.prefill.size(),
                 List.of("--local-prefill-threshold", Integer.toString(start.shortBytes)));
         try {

@@ -123,6 +123,7 @@ public final class RequestTrace {
      *
      * @param context the distributed trace that it belongs to
      * @param spanId of the request's span in that
+     * @param client the name of its key; empty where clients need none
      * @param startedEpochNanos when it came, in nanoseconds since 1970, UTC; 0 if that is not recorded
      * @param age now
      * @param legs in the order in which they were sent
@@ -137,6 +138,7 @@ public final class RequestTrace {
             String spanId,
             String method,
             String path,
+            Optional<String> client,
             long startedEpochNanos,
             long age,
             List<Step> steps,
@@ -188,11 +190,6 @@ public final class RequestTrace {
 
     public String id() {
         return id;
-    }
-
-    /** The name of the client's key; empty where clients need none. */
-    public Optional<String> client() {
-        return client;
     }
 
     private long now() {
@@ -302,6 +299,7 @@ public final class RequestTrace {
                 spanId,
                 method,
                 path,
+                client,
                 startedEpochNanos,
                 now(),
                 List.copyOf(steps),

@@ -13,24 +13,25 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
 
-/** nginx as a reverse proxy of one server, with connections kept on both sides and answers passed on as they come. */
-final class NginxProxy implements AutoCloseable {
+/** A proxy that is not Baton's, in a process of its own. */
+final class ProxyProcess implements AutoCloseable {
     private final ScratchDirectory directory;
     private final ChildProcess process;
     private final int port;
 
-    private NginxProxy(ScratchDirectory directory, ChildProcess process, int port) {
+    private ProxyProcess(ScratchDirectory directory, ChildProcess process, int port) {
         this.directory = directory;
         this.process = process;
         this.port = port;
     }
 
-    /** The program on this {@code PATH}, or where Debian has it. */
-    static Optional<Path> find(String path) {
+    /** The program {@code nginx} on this {@code PATH}, or where Debian has it. */
+    static Optional<Path> findNginx(String path) {
         return RedisProgram.program(path + File.pathSeparator + "/usr/sbin", "nginx");
     }
 
-    static NginxProxy start(Path program, int upstream, Duration deadline) throws IOException, InterruptedException {
+    /** nginx as a reverse proxy of one server, with connections kept on both sides and answers passed on as they come. */
+    static ProxyProcess nginx(Path program, int upstream, Duration deadline) throws IOException, InterruptedException {
         ScratchDirectory directory = ScratchDirectory.create();
         int port = FreePorts.inARow(1);
         Path file = directory.path().resolve("nginx.conf");
@@ -60,18 +61,40 @@ final class NginxProxy implements AutoCloseable {
                   }
                 }
                 """.formatted(directory.path(), upstream, port));
-        ChildProcess process = ChildProcess.start(
-                "nginx",
-                List.of(program.toString(), "-p", directory.path().toString(), "-c", file.toString()),
-                directory.path().resolve("log"),
-                new ChildProcess.Output() {
-                    @Override
-                    public void line(String line) {}
+        List<String> command =
+                List.of(program.toString(), "-p", directory.path().toString(), "-c", file.toString());
+        return start("nginx", command, directory, port, deadline);
+    }
 
-                    @Override
-                    public void end() {}
-                });
-        NginxProxy proxy = new NginxProxy(directory, process, port);
+    /** Starts a P/D proxy in front of these two instances. */
+    static ProxyProcess of(ProxyCommand proxy, int prefillPort, int decodePort, Duration deadline)
+            throws IOException, InterruptedException {
+        int port = FreePorts.inARow(1);
+        return start(
+                proxy.name(),
+                proxy.arguments(port, prefillPort, decodePort),
+                ScratchDirectory.create(),
+                port,
+                deadline);
+    }
+
+    private static ProxyProcess start(
+            String name, List<String> command, ScratchDirectory directory, int port, Duration deadline)
+            throws IOException, InterruptedException {
+        ChildProcess process;
+        try {
+            process = ChildProcess.start(name, command, directory.path().resolve("log"), new ChildProcess.Output() {
+                @Override
+                public void line(String line) {}
+
+                @Override
+                public void end() {}
+            });
+        } catch (IOException e) {
+            directory.close();
+            throw e;
+        }
+        ProxyProcess proxy = new ProxyProcess(directory, process, port);
         try {
             proxy.awaitListening(deadline);
         } catch (IOException | InterruptedException e) {
@@ -99,12 +122,8 @@ final class NginxProxy implements AutoCloseable {
         return port;
     }
 
-    /** Processor time that it has taken. */
-    long cpuNanos() {
-        return ProcessHandle.of(process.pid())
-                .flatMap(each -> each.info().totalCpuDuration())
-                .map(Duration::toNanos)
-                .orElse(0L);
+    long pid() {
+        return process.pid();
     }
 
     @Override
