@@ -2,6 +2,7 @@ package baton.cli;
 
 import baton.bench.HandoverBench;
 import baton.bench.HandoverReport;
+import baton.bench.PairBench;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.List;
@@ -57,11 +58,27 @@ final class BenchHandoverCommand implements Callable<Integer> {
             description = "Hand-overs of each length (default: ${DEFAULT-VALUE}).")
     private int repetitions;
 
+    @Option(
+            names = "--pair",
+            paramLabel = "NAME=PREFILL_URL,DECODE_URL",
+            description =
+                    "Instances that run already, of Baton or vLLM, with NixlConnector; repeatable: they are measured in"
+                            + " turns, and no engine is started. --model is the checkpoint that they serve.")
+    private List<String> pairs = List.of();
+
     @Mixin
     private final BenchOutput output = new BenchOutput();
 
     @Override
     public Integer call() throws IOException {
+        if (!pairs.isEmpty()) {
+            PairBench.Report report = new PairBench(
+                            pairs.stream().map(PairBench.Pair::parse).toList(), tokens, repetitions, output::progress)
+                    .run(models.isEmpty() ? Models.embedded() : models.getFirst());
+            report.print(output.out());
+            output.write(report.toJson());
+            return 0;
+        }
         HandoverBench bench = new HandoverBench(
                 connectors,
                 threads == null ? OptionalInt.empty() : OptionalInt.of(threads),

@@ -5,6 +5,8 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.bench.HandoverBench;
 import baton.bench.HandoverReport;
+import baton.bench.PairBench;
+import baton.cli.Instances.Instance;
 import baton.kv.ConfigException;
 import java.io.IOException;
 import java.io.PrintWriter;
@@ -14,8 +16,12 @@ import java.util.List;
 import java.util.OptionalInt;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
 
 class HandoverBenchTest {
+    @RegisterExtension
+    static final Instances INSTANCES = new Instances();
+
     private static final Path MODEL =
             Path.of(System.getProperty("user.dir")).resolveSibling("models").resolve("tiny-ledger");
 
@@ -70,5 +76,37 @@ class HandoverBenchTest {
         assertThat(report.toJson().at("/models/1/legs").asString()).isEqualTo("one leg after the other");
         assertThat(report.toJson().at("/models/1/sizes/1/phases/blocks").asDouble())
                 .isPositive();
+    }
+
+    @Test
+    void instancesThatRunAreMeasuredInTurns() throws Exception {
+        Instance prefill = INSTANCES.serveBlocks("prefill", "NixlConnector", "kv_producer");
+        Instance decode = INSTANCES.serveBlocks("decode", "NixlConnector", "kv_consumer");
+        String urls = prefill.url() + "," + decode.url();
+        PairBench.Report report = new PairBench(
+                        List.of(PairBench.Pair.parse("one=" + urls), PairBench.Pair.parse("again=" + urls)),
+                        List.of(100),
+                        2,
+                        _ -> {})
+                .run(MODEL);
+        assertThat(report.rows()).extracting(PairBench.Row::pair).containsExactly("one", "again");
+        assertThat(report.rows().getFirst().times()).isEqualTo(1);
+        // Three of each pair are not counted.
+        assertThat(decode.prompts().transferred()).isEqualTo(2 * (3 + 2) * 100);
+
+        Instance plain = INSTANCES.serve("plain");
+        PairBench nothing = new PairBench(
+                List.of(PairBench.Pair.parse("nothing=%s,%s".formatted(plain.url(), decode.url()))),
+                List.of(100),
+                1,
+                _ -> {});
+        assertThatThrownBy(() -> nothing.run(MODEL))
+                .hasMessageContaining(plain.url().toString());
+        assertThatThrownBy(() -> PairBench.Pair.parse("one=http://127.0.0.1:1"))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining("must be NAME=PREFILL_URL,DECODE_URL");
+        assertThatThrownBy(() -> PairBench.Pair.parse("one=here,there"))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining("'here'");
     }
 }
