@@ -150,6 +150,11 @@ final class Vllm implements AutoCloseable {
         return url;
     }
 
+    /** Its processes' numbers, added up: another sum shows that one was started anew. */
+    long pids() {
+        return process.descendants().mapToLong(ProcessHandle::pid).sum();
+    }
+
     /** The port of its side channel. */
     int sideChannel() {
         return sideChannel;
