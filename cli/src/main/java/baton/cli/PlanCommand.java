@@ -1,12 +1,15 @@
 package baton.cli;
 
 import baton.bench.plan.Fleet;
+import baton.bench.plan.FleetCheck;
 import baton.bench.plan.Goals;
 import baton.bench.plan.Load;
 import baton.bench.plan.MachineProfile;
 import baton.bench.plan.PlanReport;
 import baton.bench.plan.Planner;
+import baton.bench.plan.Planner.Plan;
 import baton.bench.plan.Planner.Prediction;
+import baton.engine.model.Checkpoint;
 import baton.kv.ConfigException;
 import java.io.IOException;
 import java.nio.file.Path;
@@ -110,6 +113,26 @@ final class PlanCommand implements Callable<Integer> {
     private @Nullable String connector;
 
     @Option(
+            names = "--url",
+            paramLabel = "URL",
+            description =
+                    "The fleet of --fleet, which runs there: its goodput is measured, and the prediction compared with that.")
+    private @Nullable String url;
+
+    @Option(
+            names = "--model",
+            paramLabel = "DIR",
+            description = "Checkpoint that is served at --url (default: the embedded tiny-ledger).")
+    private @Nullable Path model;
+
+    @Option(
+            names = "--seconds",
+            defaultValue = "40",
+            paramLabel = "S",
+            description = "In which requests come to --url, for each rate that is tried (default: ${DEFAULT-VALUE}).")
+    private double seconds;
+
+    @Option(
             names = "--requests",
             defaultValue = "600",
             paramLabel = "N",
@@ -156,7 +179,9 @@ final class PlanCommand implements Callable<Integer> {
         asked.ifPresent(each -> positive("rate", each));
         Planner planner = new Planner(new Goals(ttft, itl, attained), requests, seed);
         Load load = new Load(shapes);
-        if (fleets.isEmpty()) {
+        if (url != null) {
+            check(planner, prefill, decode, load, url);
+        } else if (fleets.isEmpty()) {
             PlanReport report = PlanReport.of(planner, prefill, decode, units, load, asked);
             report.print(output.out());
             output.write(report.toJson());
@@ -170,6 +195,22 @@ final class PlanCommand implements Callable<Integer> {
                             () -> new ConfigException("rate", "is not given; --fleet needs the rate to predict for")));
         }
         return 0;
+    }
+
+    private void check(Planner planner, MachineProfile prefill, MachineProfile decode, Load load, String at)
+            throws IOException {
+        if (fleets.size() != 1) {
+            throw new ConfigException("fleet", "is given " + fleets.size() + " times; --url needs the one fleet there");
+        }
+        int vocabulary;
+        try (Checkpoint checkpoint = Checkpoint.open(Models.orEmbedded(Optional.ofNullable(model)))) {
+            vocabulary = checkpoint.config().vocabularySize();
+        }
+        Plan plan = planner.goodput(fleet(fleets.getFirst(), prefill, decode), load);
+        FleetCheck.Result result =
+                new FleetCheck(planner.goals(), load, seconds, vocabulary, output::progress).run(at, plan);
+        result.print(output.out());
+        output.write(result.toJson());
     }
 
     private void predict(Planner planner, MachineProfile prefill, MachineProfile decode, Load load, double at)

@@ -1,13 +1,16 @@
 package baton.cli;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.within;
 
+import baton.cli.Instances.Instance;
 import baton.cli.Program.Ended;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
 import org.junit.jupiter.api.io.TempDir;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
@@ -21,6 +24,9 @@ class PlanTest {
              "step_seconds": [{"sequences": 1, "seconds": 0.02}],
              "handoff_seconds": {"NixlConnector": [{"tokens": 1, "seconds": 0.01}]}}
             """;
+
+    @RegisterExtension
+    static final Instances INSTANCES = new Instances();
 
     @TempDir
     private Path directory;
@@ -93,6 +99,9 @@ class PlanTest {
         assertRefused(
                 List.of("plan", "--profile", file, "--fleet", "1P1D", "--connector", "X", "--rate", "1"),
                 "connector: unsupported value 'X'; allowed: NixlConnector");
+        assertRefused(
+                List.of("plan", "--profile", file, "--url", "http://127.0.0.1:1"),
+                "fleet: is given 0 times; --url needs the one fleet there");
     }
 
     private static void assertRefused(List<String> arguments, String message) throws Exception {
@@ -112,5 +121,42 @@ class PlanTest {
                 "plan", "--profile", measured.toString(), "--fleet", "1P1D", "--rate", "0.1", "--requests", "40"));
         assertThat(planned.status()).as(planned.err()).isZero();
         assertThat(planned.out()).contains("1P1D, NixlConnector");
+
+        Path json = directory.resolve("check.json");
+        Instance instance = INSTANCES.serve("instance", "--max-num-batched-tokens", "256");
+        Ended checked = Program.run(List.of(
+                "plan",
+                "--profile",
+                measured.toString(),
+                "--fleet",
+                "1/256",
+                "--url",
+                instance.url().toString(),
+                "--prompt-tokens",
+                "200",
+                "--output-tokens",
+                "16",
+                "--ttft",
+                "0.3",
+                "--seconds",
+                "2",
+                "--json",
+                json.toString()));
+        assertThat(checked.status()).as(checked.err()).isZero();
+        assertThat(checked.out()).contains("1 colocated, budget 256: predicted", "measured");
+        JsonNode figures = JsonMapper.builder().build().readTree(Files.readString(json));
+        double goodput = figures.path("measured").asDouble();
+        assertThat(figures.path("error").asDouble())
+                .isCloseTo(figures.path("predicted").asDouble() / goodput - 1, within(1e-9));
+        List<JsonNode> tried = figures.path("tried").valueStream().toList();
+        assertThat(tried)
+                .anySatisfy(rate -> {
+                    assertThat(rate.path("rate").asDouble()).isLessThanOrEqualTo(goodput);
+                    assertThat(rate.path("well_served").asDouble()).isGreaterThanOrEqualTo(0.9);
+                })
+                .anySatisfy(rate -> {
+                    assertThat(rate.path("rate").asDouble()).isGreaterThanOrEqualTo(goodput);
+                    assertThat(rate.path("well_served").asDouble()).isLessThan(0.9);
+                });
     }
 }

@@ -22,7 +22,6 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.BitSet;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Optional;
@@ -236,13 +235,7 @@ public final class HostMemoryStore implements ValueCache {
             if (closed) {
                 return StoreTask.rejected(keys.size(), deadline);
             }
-            BitSet present = new BitSet(keys.size());
-            for (int i = 0; i < keys.size(); i++) {
-                if (cache.isPresent(keys.get(i))) {
-                    present.set(i);
-                }
-            }
-            task.succeed(0, present);
+            task.succeed(0, cache.present(keys));
         }
         task.end();
         return task;

@@ -3,6 +3,7 @@ package baton.store.memory;
 import baton.kv.BlockHash;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.List;
 
 /**
  * Finds nodes by their keys: open addressing with linear probing. Keys lie in records, one for each node; the index has their numbers. Keys
@@ -61,6 +62,23 @@ final class KeyIndex {
             place = place + 1 & mask;
         }
         return NONE;
+    }
+
+    /**
+     * Where {@link #find} begins for each of many keys: a node that may or may not have the key. Without a branch, so that the look-ups
+     * wait for memory at the same time, not one after the other.
+     *
+     * @return with the first word of each node's key in {@code firstWords}
+     */
+    int[] firstTries(List<BlockHash> keys, long[] firstWords) {
+        int[] tries = new int[firstWords.length];
+        for (int i = 0; i < tries.length; i++) {
+            tries[i] = Math.min(Math.max(at(home(keys.get(i).a())) - 1, 0), nodes - 1);
+        }
+        for (int i = 0; i < tries.length; i++) {
+            firstWords[i] = records.get(LONG, tries[i] * recordBytes);
+        }
+        return tries;
     }
 
     boolean isKey(int node, BlockHash key) {

@@ -9,6 +9,7 @@ import java.lang.foreign.ValueLayout;
 import java.lang.invoke.VarHandle;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.BitSet;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.locks.ReentrantLock;
@@ -195,6 +196,20 @@ final class SlotCache {
     boolean isPresent(BlockHash key) {
         int slot = find(key);
         return slot != NONE && table.isPresent(slot, key);
+    }
+
+    /** Which of many keys are present. */
+    BitSet present(List<BlockHash> keys) {
+        BitSet present = new BitSet(keys.size());
+        long[] firstWords = new long[keys.size()];
+        int[] tries = index.firstTries(keys, firstWords);
+        for (int i = 0; i < tries.length; i++) {
+            BlockHash key = keys.get(i);
+            if (firstWords[i] == key.a() && table.isPresent(tries[i], key) || isPresent(key)) {
+                present.set(i);
+            }
+        }
+        return present;
     }
 
     int presentFromFront(List<BlockHash> keys) {

@@ -1,0 +1,196 @@
+package baton.bench.plan;
+
+import baton.bench.plan.Load.Arrival;
+import baton.bench.serve.Backend;
+import baton.bench.serve.Endpoint;
+import baton.bench.serve.Exchange;
+import baton.bench.serve.LoadGenerator;
+import baton.bench.serve.LoadGenerator.Schedule;
+import baton.bench.serve.RequestBody;
+import baton.bench.serve.Sample;
+import baton.bench.serve.ServedModel;
+import baton.kv.ConfigException;
+import java.io.IOException;
+import java.io.PrintWriter;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import java.util.OptionalInt;
+import java.util.Random;
+import java.util.function.Consumer;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.JsonNodeFactory;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * Measures what a fleet that runs serves within goals, and compares it with the plan's prediction. Rates are tried, beginning at the
+ * predicted one, until one is served well enough and one that is little higher is not; the goodput is between them, where the line from one
+ * to the other meets the share that is asked for.
+ *
+ * @param seconds in which requests come, for each rate
+ * @param vocabulary of the served model
+ * @param progress receives a line for each rate
+ */
+public record FleetCheck(Goals goals, Load load, double seconds, int vocabulary, Consumer<String> progress) {
+    private static final double STRIDE = 1.2;
+    /** How near the two rates must be. */
+    private static final double PRECISION = 1.06;
+
+    private static final int MOST_RATES = 14;
+    private static final int LEAST_REQUESTS = 30;
+    private static final double NANOS = 1e-9;
+    private static final Duration PATIENCE = Duration.ofMinutes(2);
+    private static final int WARM_UPS = 4;
+
+    /** @throws ConfigException if {@code seconds} is not positive */
+    public FleetCheck {
+        if (!(seconds > 0) || Double.isInfinite(seconds)) {
+            throw new ConfigException("seconds", "is " + seconds + ", must be positive");
+        }
+    }
+
+    /** @param wellServed share of the requests that were answered within the goals */
+    public record Tried(double rate, double wellServed) {}
+
+    /**
+     * @param predicted goodput of the plan, in requests per second
+     * @param measured goodput
+     * @param tried in the order in which they were
+     */
+    public record Result(String fleet, double predicted, double measured, List<Tried> tried) {
+        /** Of the prediction: 0.1 if it is a tenth too high. */
+        public double error() {
+            return predicted / measured - 1;
+        }
+
+        public void print(PrintWriter out) {
+            out.printf(
+                    Locale.ROOT,
+                    "%s: predicted %.3f requests/s, measured %.3f: the prediction is %.0f %% too %s%n",
+                    fleet,
+                    predicted,
+                    measured,
+                    Math.abs(error()) * 100,
+                    error() < 0 ? "low" : "high");
+            out.flush();
+        }
+
+        public ObjectNode toJson() {
+            ObjectNode root = JsonMapper.builder()
+                    .build()
+                    .createObjectNode()
+                    .put("fleet", fleet)
+                    .put("predicted", predicted)
+                    .put("measured", measured)
+                    .put("error", error());
+            ArrayNode rates = root.putArray("tried");
+            tried.forEach(each -> rates.addObject().put("rate", each.rate).put("well_served", each.wellServed));
+            return root;
+        }
+    }
+
+    /**
+     * Measures.
+     *
+     * @param url of the instance, or of the router before the fleet
+     * @param plan what is predicted
+     * @throws IOException if requests are not answered, or no rate is found
+     */
+    public Result run(String url, Planner.Plan plan) throws IOException {
+        if (plan.goodput() <= 0) {
+            throw new ConfigException(
+                    "fleet", "serves nobody within the goals, by the plan: there is nothing to check");
+        }
+        Endpoint endpoint = Endpoint.of(Backend.OPENAI, url);
+        List<Tried> tried = new ArrayList<>();
+        try (LoadGenerator generator = new LoadGenerator(false, PATIENCE)) {
+            RequestBody body = RequestBody.greedy(
+                    Backend.OPENAI, ServedModel.first(endpoint).name());
+            Random random = new Random();
+            double[] warmUps = new double[WARM_UPS];
+            var _ = run(generator, endpoint, body, samples(load.arrivals(1, WARM_UPS, 0), random), warmUps);
+            Tried first = attempt(generator, endpoint, body, random, plan.goodput(), tried);
+            Tried good = first;
+            Tried bad = first;
+            while (isGood(bad)) {
+                good = bad;
+                bad = attempt(generator, endpoint, body, random, bad.rate * STRIDE, tried);
+            }
+            while (!isGood(good)) {
+                bad = good;
+                good = attempt(generator, endpoint, body, random, good.rate / STRIDE, tried);
+            }
+            while (bad.rate / good.rate > PRECISION) {
+                Tried middle = attempt(generator, endpoint, body, random, Math.sqrt(bad.rate * good.rate), tried);
+                if (isGood(middle)) {
+                    good = middle;
+                } else {
+                    bad = middle;
+                }
+            }
+            double part = (good.wellServed - goals.attained()) / Math.max(1e-9, good.wellServed - bad.wellServed);
+            double measured = good.rate + part * (bad.rate - good.rate);
+            return new Result(plan.fleet().describe(), plan.goodput(), measured, List.copyOf(tried));
+        }
+    }
+
+    private boolean isGood(Tried tried) {
+        return tried.wellServed >= goals.attained();
+    }
+
+    private Tried attempt(
+            LoadGenerator generator, Endpoint endpoint, RequestBody body, Random random, double rate, List<Tried> tried)
+            throws IOException {
+        if (tried.size() == MOST_RATES) {
+            throw new IOException("no rate is found that is served just within the goals; tried " + tried);
+        }
+        int count = Math.max(LEAST_REQUESTS, (int) Math.round(rate * seconds));
+        List<Arrival> arrivals = load.arrivals(rate, count, random.nextLong());
+        double[] due = arrivals.stream().mapToDouble(Arrival::at).toArray();
+        List<Exchange> all = run(generator, endpoint, body, samples(arrivals, random), due);
+        double well = all.stream().filter(this::isWellServed).count() / (double) count;
+        progress.accept(
+                String.format(Locale.ROOT, "%.3f requests/s: %.1f %% of %d within the goals", rate, 100 * well, count));
+        Tried result = new Tried(rate, well);
+        tried.add(result);
+        return result;
+    }
+
+    private static List<Exchange> run(
+            LoadGenerator generator, Endpoint endpoint, RequestBody body, List<Sample> samples, double[] due)
+            throws IOException {
+        List<Exchange> all = generator
+                .run(endpoint, body, new Schedule(samples, due, OptionalInt.empty()), _ -> {})
+                .exchanges();
+        for (Exchange each : all) {
+            if (!each.succeeded()) {
+                throw new IOException(endpoint.base() + ": " + each.error().orElse(""));
+            }
+        }
+        return all;
+    }
+
+    private boolean isWellServed(Exchange each) {
+        int longer = 0;
+        for (long between : each.between()) {
+            longer += between * NANOS > goals.itl() ? 1 : 0;
+        }
+        return goals.met((each.late() + each.first()) * NANOS, each.between().length, longer);
+    }
+
+    private List<Sample> samples(List<Arrival> arrivals, Random random) {
+        // Special tokens are at the ends of a vocabulary.
+        int margin = vocabulary / 50;
+        return arrivals.stream()
+                .map(arrival -> {
+                    ArrayNode ids = JsonNodeFactory.instance.arrayNode();
+                    random.ints(arrival.shape().prompt(), margin, vocabulary - margin)
+                            .forEach(ids::add);
+                    return new Sample(
+                            ids, arrival.shape().prompt(), arrival.shape().output());
+                })
+                .toList();
+    }
+}
