@@ -19,6 +19,8 @@ import tools.jackson.databind.node.ObjectNode;
 
 /** A checkpoint with random weights, in a temporary directory for as long as it is used. */
 public final class RandomModel {
+    private static final int BYTES = 256;
+
     private RandomModel() {}
 
     /** Uses a checkpoint. */
@@ -108,7 +110,7 @@ public final class RandomModel {
         }
     }
 
-    /** A byte-level vocabulary of as many words, for prompts of token ids only. */
+    /** A byte-level vocabulary of as many words: each byte, so that it can encode any text, and then numbers. */
     private static void writeTokenizer(Path file, int vocabularySize) throws IOException {
         JsonMapper json = JsonMapper.builder().build();
         ObjectNode root = json.createObjectNode().put("version", "1.0");
@@ -122,10 +124,23 @@ public final class RandomModel {
         ObjectNode model = root.putObject("model").put("type", "BPE");
         ObjectNode vocabulary = model.putObject("vocab");
         for (int id = 0; id < vocabularySize; id++) {
-            vocabulary.put("\u0120" + id, id);
+            vocabulary.put(id < BYTES ? ofByte(id) : "\u0120" + id, id);
         }
         model.putArray("merges");
         Files.writeString(file, json.writeValueAsString(root));
+    }
+
+    /** The character that stands for a byte in byte-level vocabularies (GPT-2's): itself, or where that is not visible one from 256 on. */
+    private static String ofByte(int value) {
+        int hidden = 0;
+        for (int each = 0; each < value; each++) {
+            hidden += isVisible(each) ? 0 : 1;
+        }
+        return Character.toString(isVisible(value) ? value : BYTES + hidden);
+    }
+
+    private static boolean isVisible(int latin1) {
+        return latin1 > ' ' && latin1 < 0x7f || latin1 > 0xa0 && latin1 != 0xad;
     }
 
     private static long bytes(ModelConfig config) {
