@@ -41,8 +41,11 @@ import java.util.stream.LongStream;
 public final class KvServerBench {
     private static final Duration DEADLINE = Duration.ofMinutes(2);
 
-    /** Rounds until the code of both clients and of the server is compiled. */
+    /** Rounds, and look-ups in each, until the code of both clients and of the server is compiled. */
     static final int WARM_UP = 10;
+
+    private static final int WARM_UP_LOOKUPS = 400;
+    private static final int LOOKUPS = 20;
 
     private static final Ticker TICKER = Ticker.system();
     private static final KvLayout LAYOUT = new KvLayout(4, 8, 16, 64, DType.BF16);
@@ -98,6 +101,7 @@ public final class KvServerBench {
                 Values keys = new Values(options.lookups, SMALL, arena);
                 for (int round = -WARM_UP; round < options.rounds; round++) {
                     Map<String, List<Double>> into = round < 0 ? new TreeMap<>() : rates;
+                    int batches = round < 0 ? WARM_UP_LOOKUPS : LOOKUPS;
                     // The one that goes first takes turns.
                     boolean first = (round & 1) == 0;
                     for (boolean isLm : new boolean[] {first, !first}) {
@@ -108,8 +112,8 @@ public final class KvServerBench {
                         BlockStore asked = isLm ? lmKeys : redisKeys;
                         // Those of the round before may have been evicted.
                         keys.put(asked, 0);
-                        add(into, name + KvServerReport.HIT, keys.find(asked, 0, options.lookups));
-                        add(into, name + KvServerReport.MISS, keys.find(asked, 1L << 40, 0));
+                        add(into, name + KvServerReport.HIT, keys.find(asked, batches, 0, options.lookups));
+                        add(into, name + KvServerReport.MISS, keys.find(asked, batches, 1L << 40, 0));
                     }
                 }
             }
@@ -228,8 +232,7 @@ public final class KvServerBench {
         }
 
         /** Keys a second, of several batches one after the other. */
-        double find(BlockStore store, long first, int expected) throws IOException {
-            int batches = 20;
+        double find(BlockStore store, int batches, long first, int expected) throws IOException {
             List<BlockHash> keys = keys(first);
             double sum = 0;
             for (int i = 0; i < batches; i++) {

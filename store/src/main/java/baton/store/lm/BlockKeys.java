@@ -10,6 +10,7 @@ final class BlockKeys implements LmKeys {
     private static final byte[] SUFFIX = "@uint8".getBytes(StandardCharsets.US_ASCII);
     private static final byte[] DIGITS = "0123456789abcdef".getBytes(StandardCharsets.US_ASCII);
     private static final int HASH_DIGITS = 64;
+    private static final int HASH_WORDS = 4;
 
     private final byte[] prefix;
     private final List<BlockHash> keys;
@@ -45,12 +46,20 @@ final class BlockKeys implements LmKeys {
     }
 
     @Override
-    public void writeRest(ByteBuf to, int key) {
-        BlockHash hash = keys.get(key);
-        to.writeLong(hash.a());
-        to.writeLong(hash.b());
-        to.writeLong(hash.c());
-        to.writeLong(hash.d());
+    public void writeRests(ByteBuf to, int from, int until) {
+        long[] words = new long[(until - from) * HASH_WORDS];
+        for (int key = from, at = 0; key < until; key++, at += HASH_WORDS) {
+            BlockHash hash = keys.get(key);
+            words[at] = hash.a();
+            words[at + 1] = hash.b();
+            words[at + 2] = hash.c();
+            words[at + 3] = hash.d();
+        }
+        int bytes = words.length * Long.BYTES;
+        to.ensureWritable(bytes);
+        // All at once: a buffer checks its bounds and its life with each number.
+        to.nioBuffer(to.writerIndex(), bytes).asLongBuffer().put(words);
+        to.writerIndex(to.writerIndex() + bytes);
     }
 
     @Override

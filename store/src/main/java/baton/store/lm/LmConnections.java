@@ -5,6 +5,7 @@ import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.messages.PeerSecret;
 import baton.store.StoreTask;
+import baton.store.remote.DeadlineAlarm;
 import baton.store.remote.Failure;
 import baton.store.remote.StoreCounters;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
@@ -28,7 +29,6 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
-import java.util.concurrent.Future;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -67,6 +67,7 @@ final class LmConnections implements AutoCloseable {
     private final List<LmConnection> values = new ArrayList<>();
     private final LmConnection lookups;
     private final AtomicInteger next = new AtomicInteger();
+    private final DeadlineAlarm alarm;
 
     @GuardedBy("this")
     private final Set<LmOperation> operations = new HashSet<>();
@@ -93,6 +94,7 @@ final class LmConnections implements AutoCloseable {
             values.add(new LmConnection(this, loops.next(), WINDOW));
         }
         lookups = new LmConnection(this, loops.next(), WINDOW);
+        alarm = new DeadlineAlarm(ticker, (time, action) -> after(lookups.loop(), time, action));
     }
 
     private static SslContext tls(LmSettings settings) {
@@ -326,17 +328,17 @@ final class LmConnections implements AutoCloseable {
         }
     }
 
-    /** Runs something later, on some event loop. Not at all once this is closed. */
-    Optional<Future<?>> after(Duration time, Runnable action) {
-        return after(loops.next(), time, action);
+    /** Runs something later, on an event loop. Not at all once this is closed. */
+    void after(EventLoop loop, Duration time, Runnable action) {
+        try {
+            var _ = loop.schedule(action, time.toNanos(), TimeUnit.NANOSECONDS);
+        } catch (RejectedExecutionException _) {
+            // It is closed.
+        }
     }
 
-    Optional<Future<?>> after(EventLoop loop, Duration time, Runnable action) {
-        try {
-            return Optional.of(loop.schedule(action, time.toNanos(), TimeUnit.NANOSECONDS));
-        } catch (RejectedExecutionException _) {
-            return Optional.empty();
-        }
+    DeadlineAlarm alarm() {
+        return alarm;
     }
 
     void connected() {

@@ -17,8 +17,8 @@ interface LmKeys {
     /** Whether what is between the two are hashes, as of {@link LmWire#HASHES}. */
     boolean areHashes();
 
-    /** Writes what is between the two: a hash, or a text with its number of bytes before it as a byte. */
-    void writeRest(ByteBuf to, int key);
+    /** Writes what is between the two, of keys that follow each other: hashes, or texts with their number of bytes before each as a byte. */
+    void writeRests(ByteBuf to, int from, int until);
 
     /** Writes a key, padded to {@link LmClient#MOST_KEY_BYTES}. */
     void write(ByteBuf to, int key);
@@ -52,9 +52,11 @@ interface LmKeys {
             }
 
             @Override
-            public void writeRest(ByteBuf to, int key) {
-                to.writeByte(keys[key].length);
-                to.writeBytes(keys[key]);
+            public void writeRests(ByteBuf to, int from, int until) {
+                for (int key = from; key < until; key++) {
+                    to.writeByte(keys[key].length);
+                    to.writeBytes(keys[key]);
+                }
             }
 
             @Override

@@ -3,11 +3,8 @@ package baton.store.lm;
 import baton.store.StoreTask;
 import baton.store.remote.Failure;
 import java.util.List;
-import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.atomic.AtomicReference;
-import org.jspecify.annotations.Nullable;
 
 /**
  * What a task does: requests, some of which lead to more. When the task is done before they have ended, they are abandoned, each on its
@@ -23,7 +20,6 @@ abstract class LmOperation {
     private final AtomicInteger open = new AtomicInteger(1);
 
     private final AtomicBoolean abandoned = new AtomicBoolean();
-    private final AtomicReference<@Nullable Future<?>> alarm = new AtomicReference<>();
 
     /** @param bytes that it counts for while it is in flight */
     LmOperation(LmConnections connections, StoreTask task, long bytes) {
@@ -41,32 +37,10 @@ abstract class LmOperation {
     protected abstract void submit();
 
     final void start() {
+        connections.alarm().watch(task);
         task.onDone(this::abandon);
-        awaken();
         submit();
         requestEnded();
-    }
-
-    /** Notices the deadline if nobody asks the task. */
-    private void awaken() {
-        connections
-                .after(task.deadline().remaining(), () -> {
-                    if (open.get() > 0 && !task.isDone()) {
-                        awaken();
-                    }
-                })
-                .ifPresent(alarm::set);
-        // It may have ended before its alarm was known.
-        if (open.get() == 0) {
-            stopAlarm();
-        }
-    }
-
-    private void stopAlarm() {
-        Future<?> last = alarm.getAndSet(null);
-        if (last != null) {
-            last.cancel(false);
-        }
     }
 
     /** Whether its result is not awaited any more. */
@@ -92,7 +66,7 @@ abstract class LmOperation {
 
     final void requestEnded() {
         if (open.decrementAndGet() == 0) {
-            stopAlarm();
+            connections.alarm().forget(task);
             connections.ended(this);
             task.end();
         }

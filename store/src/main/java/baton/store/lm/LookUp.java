@@ -67,7 +67,8 @@ abstract class LookUp extends LmOperation {
                     keys.write(request, key);
                 }
             }
-            var _ = channel.write(request, channel.voidPromise());
+            // The server looks these up while the next ones are written.
+            var _ = channel.writeAndFlush(request, channel.voidPromise());
             return batch ? 1 : to - from;
         }
 
@@ -79,9 +80,7 @@ abstract class LookUp extends LmOperation {
             System.arraycopy(prefix, 0, both, 0, prefix.length);
             System.arraycopy(suffix, 0, both, prefix.length, suffix.length);
             LmWire.writeKey(request, both);
-            for (int key = from; key < to; key++) {
-                keys.writeRest(request, key);
-            }
+            keys.writeRests(request, from, to);
             int end = request.writerIndex();
             request.writerIndex(0);
             LmWire.writeRequest(

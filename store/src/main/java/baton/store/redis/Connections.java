@@ -26,11 +26,9 @@ import io.netty.channel.ChannelOption;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
-import java.util.concurrent.Future;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -217,11 +215,11 @@ final class Connections implements AutoCloseable {
     }
 
     /** Runs something later. Not at all once this is closed. */
-    Optional<Future<?>> after(Duration time, Runnable action) {
+    void after(Duration time, Runnable action) {
         try {
-            return Optional.of(resources.eventExecutorGroup().schedule(action, time.toNanos(), TimeUnit.NANOSECONDS));
+            var _ = resources.eventExecutorGroup().schedule(action, time.toNanos(), TimeUnit.NANOSECONDS);
         } catch (RejectedExecutionException _) {
-            return Optional.empty();
+            // It is closed.
         }
     }
 

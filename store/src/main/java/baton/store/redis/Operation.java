@@ -4,11 +4,8 @@ import baton.memory.Gate;
 import baton.store.StoreTask;
 import baton.store.remote.Failure;
 import io.lettuce.core.protocol.CommandType;
-import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.atomic.AtomicReference;
-import org.jspecify.annotations.Nullable;
 
 /**
  * What a task of a store does: requests, some of which lead to more. It is over when all have ended or its task is done, whichever is
@@ -26,7 +23,6 @@ abstract class Operation {
     private final AtomicInteger open = new AtomicInteger(1);
 
     private final AtomicBoolean over = new AtomicBoolean();
-    private final AtomicReference<@Nullable Future<?>> alarm = new AtomicReference<>();
 
     private final Gate<StoreTask> gate = new Gate<>() {
         @Override
@@ -60,36 +56,10 @@ abstract class Operation {
     protected abstract void submit();
 
     final void start() {
+        operations.alarm().watch(task);
         task.onDone(this::abandon);
-        awaken();
         submit();
         requestEnded();
-    }
-
-    /** Notices the deadline if nobody asks the task. */
-    private void awaken() {
-        if (over.get()) {
-            return;
-        }
-        operations
-                .connections()
-                .after(task.deadline().remaining(), () -> {
-                    if (!task.isDone()) {
-                        awaken();
-                    }
-                })
-                .ifPresent(alarm::set);
-        // It may have ended before its alarm was known.
-        if (over.get()) {
-            stopAlarm();
-        }
-    }
-
-    private void stopAlarm() {
-        Future<?> last = alarm.getAndSet(null);
-        if (last != null) {
-            last.cancel(false);
-        }
     }
 
     final boolean isOver() {
@@ -115,7 +85,7 @@ abstract class Operation {
             if (task.deadline().isOver()) {
                 operations.timedOut(open.get(), operations.ticker().nanos() - started);
             }
-            stopAlarm();
+            operations.alarm().forget(task);
             gate.end(task);
         }
     }
@@ -131,7 +101,7 @@ abstract class Operation {
 
     private void requestEnded() {
         if (open.decrementAndGet() == 0 && over.compareAndSet(false, true)) {
-            stopAlarm();
+            operations.alarm().forget(task);
             gate.end(task);
         }
     }

@@ -3,6 +3,7 @@ package baton.store.redis;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.store.StoreTask;
+import baton.store.remote.DeadlineAlarm;
 import baton.store.remote.Failure;
 import baton.store.remote.StoreCounters;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
@@ -19,6 +20,7 @@ final class Operations implements AutoCloseable {
     private final Ticker ticker;
     private final StoreCounters counters;
     private final Connections connections;
+    private final DeadlineAlarm alarm;
     private final Breaker reads;
     private final Breaker writes;
 
@@ -40,6 +42,7 @@ final class Operations implements AutoCloseable {
         this.ticker = ticker;
         counters = new StoreCounters(name);
         connections = new Connections(settings, valueBytes, counters, ticker);
+        alarm = new DeadlineAlarm(ticker, connections::after);
         reads = new Breaker(ticker, PAUSE);
         writes = new Breaker(ticker, PAUSE);
     }
@@ -85,6 +88,10 @@ final class Operations implements AutoCloseable {
     synchronized void ended(Operation operation) {
         operations.remove(operation);
         bytesInFlight -= operation.bytes();
+    }
+
+    DeadlineAlarm alarm() {
+        return alarm;
     }
 
     Ticker ticker() {

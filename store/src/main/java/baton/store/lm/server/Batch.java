@@ -16,6 +16,7 @@ final class Batch {
     private final int prefixBytes;
     private final int keys;
     private final byte[] bits;
+
     private int done;
     private int bytesLeft;
 
@@ -99,18 +100,11 @@ final class Batch {
             done += come;
             return 0;
         }
-        Scope in = scope.get();
-        int hits = 0;
-        synchronized (cache) {
-            for (int i = 0; i < come; i++, at += Scope.HASH_BYTES) {
-                if (cache.contains(
-                        in, from.getLong(at), from.getLong(at + 8), from.getLong(at + 16), from.getLong(at + 24))) {
-                    hit();
-                    hits++;
-                }
-                done++;
-            }
-        }
+        // All at once: a buffer checks its bounds and its life with each number.
+        long[] words = new long[come * Scope.HASH_WORDS];
+        from.nioBuffer(at, come * Scope.HASH_BYTES).asLongBuffer().get(words);
+        int hits = cache.contains(scope.get(), words, come, bits, done);
+        done += come;
         return hits;
     }
 

@@ -32,6 +32,9 @@ final class Cache implements AutoCloseable {
     /** So many values are looked at for one that can go. */
     private static final int MOST_LOOKED_AT = 4096;
 
+    /** Keys of a batch. */
+    private static final int LOOKED_UP_TOGETHER = 32;
+
     /** Scopes beyond them are keys as any other. */
     private static final int MOST_SCOPES = 1024;
 
@@ -195,9 +198,36 @@ final class Cache implements AutoCloseable {
         return Optional.ofNullable(scopes.get(scope));
     }
 
-    /** As {@link #contains(byte[], int)}, of a key of a {@link #known} scope. */
-    synchronized boolean contains(Scope scope, long a, long b, long c, long d) {
-        return find(scope, a, b, c, d) != null;
+    /**
+     * As {@link #contains(byte[], int)}, of many keys of a {@link #known} scope.
+     *
+     * @param words the four numbers of each key, one key after the other
+     * @param bits get a bit for each that is there, the lowest of a byte first
+     * @param firstBit for the first key
+     * @return how many are there
+     */
+    synchronized int contains(Scope scope, long[] words, int keys, byte[] bits, int firstBit) {
+        int hits = 0;
+        @Nullable Entry[] first = new Entry[Math.min(keys, LOOKED_UP_TOGETHER)];
+        for (int from = 0; from < keys; from += LOOKED_UP_TOGETHER) {
+            int count = Math.min(LOOKED_UP_TOGETHER, keys - from);
+            // Asks for the memory of all of these before it compares the first.
+            for (int i = 0, at = from * Scope.HASH_WORDS; i < count; i++, at += Scope.HASH_WORDS) {
+                first[i] = buckets[bucket(hash(seed, words[at], words[at + 1], words[at + 2], words[at + 3]))];
+            }
+            for (int i = 0, at = from * Scope.HASH_WORDS; i < count; i++, at += Scope.HASH_WORDS) {
+                Entry entry = first[i];
+                while (entry != null && !entry.isFor(scope, words[at], words[at + 1], words[at + 2], words[at + 3])) {
+                    entry = entry.nextInBucket;
+                }
+                if (entry != null) {
+                    int bit = firstBit + from + i;
+                    bits[bit >>> 3] |= (byte) (1 << (bit & 7));
+                    hits++;
+                }
+            }
+        }
+        return hits;
     }
 
     @GuardedBy("this")

@@ -15,6 +15,9 @@ record Scope(String prefix, String suffix) {
     /** Bytes of a hash. */
     static final int HASH_BYTES = 32;
 
+    /** Numbers of a hash. */
+    static final int HASH_WORDS = HASH_BYTES / Long.BYTES;
+
     private static final int DIGITS = 2 * HASH_BYTES;
 
     /** A key of this form. */
