@@ -91,10 +91,12 @@ public final class KvServerBench {
                 Arena arena = Arena.ofShared()) {
             String lm = process.awaitReady(DEADLINE).toString();
             Side ofRedis = new Side("redis", of -> openRedis(of, server.port(), options));
-            Side ofLm = new Side("lm", of -> openLm(of, lm, options));
+            Side ofLm = new Side("lm", of -> openLm(of, lm, options, true));
+            Side bySocket = new Side("lm", of -> openLm(of, lm, options, false));
             Map<String, List<Double>> rates = new TreeMap<>();
             try (BlockStore redisValues = ofRedis.open(format);
                     BlockStore lmValues = ofLm.open(format);
+                    BlockStore socketValues = bySocket.open(format);
                     BlockStore redisKeys = ofRedis.open(SMALL);
                     BlockStore lmKeys = ofLm.open(SMALL)) {
                 Values values = new Values(options.values, format, arena);
@@ -109,6 +111,10 @@ public final class KvServerBench {
                         BlockStore store = isLm ? lmValues : redisValues;
                         add(into, name + KvServerReport.PUT, values.put(store, 1000L * (round + WARM_UP + 1)));
                         add(into, name + KvServerReport.GET, values.get(store, 1000L * (round + WARM_UP + 1)));
+                        add(
+                                into,
+                                name + KvServerReport.SOCKET_GET,
+                                values.get(isLm ? socketValues : store, 1000L * (round + WARM_UP + 1)));
                         BlockStore asked = isLm ? lmKeys : redisKeys;
                         // Those of the round before may have been evicted.
                         keys.put(asked, 0);
@@ -155,7 +161,7 @@ public final class KvServerBench {
         return store;
     }
 
-    private static BlockStore openLm(StoreFormat format, String url, Options options) {
+    private static BlockStore openLm(StoreFormat format, String url, Options options, boolean sharedMemory) {
         LmSettings plain = LmSettings.of(url);
         LmBlockStore store = LmBlockStore.open(
                 format,
@@ -164,6 +170,7 @@ public final class KvServerBench {
                         options.connections,
                         plain.connectTimeout(),
                         Long.MAX_VALUE,
+                        sharedMemory,
                         plain.tokenFile(),
                         plain.caCertificates()),
                 TICKER);

@@ -16,6 +16,7 @@ import tools.jackson.databind.node.ObjectNode;
 public record KvServerReport(long valueBytes, KvServerBench.Options options, Map<String, List<Double>> rates) {
     static final String PUT = "put";
     static final String GET = "get";
+    static final String SOCKET_GET = "get, by socket";
     static final String HIT = "contains, present";
     static final String MISS = "contains, absent";
 
@@ -43,8 +44,8 @@ public record KvServerReport(long valueBytes, KvServerBench.Options options, Map
                 options.lookups(),
                 options.connections(),
                 options.rounds());
-        for (String name : List.of(PUT, GET, HIT, MISS)) {
-            boolean bytes = name.equals(PUT) || name.equals(GET);
+        for (String name : List.of(PUT, GET, SOCKET_GET, HIT, MISS)) {
+            boolean bytes = !name.equals(HIT) && !name.equals(MISS);
             double scale = bytes ? valueBytes / 1e9 : 1e-3;
             out.printf(
                     Locale.ROOT,

@@ -261,6 +261,7 @@ record LmCacheSettings(
                             plain.connections(),
                             plain.connectTimeout(),
                             plain.maxBytesInFlight(),
+                            plain.sharedMemory(),
                             token,
                             certificates));
                 }

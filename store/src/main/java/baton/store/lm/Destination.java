@@ -75,6 +75,16 @@ class Destination {
         left -= bytes;
     }
 
+    /** Copies bytes that belong here, all of them. */
+    final void copy(MemorySegment from) {
+        for (long done = 0; done < from.byteSize(); ) {
+            long bytes = Math.min(Math.min(contiguous(), MOST_DIRECT), from.byteSize() - done);
+            MemorySegment.copy(from, done, memories.get(memory), at, bytes);
+            advance((int) bytes);
+            done += bytes;
+        }
+    }
+
     /** Copies what comes, as much as belongs here. */
     void copy(ByteBuf from) {
         while (from.isReadable() && left > 0) {

@@ -1,9 +1,13 @@
 package baton.store.lm;
 
 import baton.store.StoreTask;
+import baton.store.remote.Failure;
 import baton.store.remote.StoreCounters;
 import io.netty.buffer.ByteBuf;
 import io.netty.channel.Channel;
+import java.lang.foreign.MemorySegment;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
@@ -45,9 +49,20 @@ abstract class Fetch extends LmOperation {
         connections.transfer(requests);
     }
 
+    /** Whether {@link #arrived} verifies a value: so it may be copied from memory that the server could give to another one meanwhile. */
+    protected boolean verifies() {
+        return false;
+    }
+
     private final class Get extends LmOperation.Part {
         private final int key;
         private Optional<LmReply> hit = Optional.empty();
+
+        /** Where the server holds the value; empty: it comes over the connection. */
+        private Optional<MemorySegment> memory = Optional.empty();
+
+        /** Pieces of the value there. */
+        private ByteBuffer pieces = ByteBuffer.allocate(0);
 
         private Get(int key) {
             super(Fetch.this, Math.max(LmWire.REQUEST_BYTES, valueBytes(key)), 1);
@@ -55,9 +70,10 @@ abstract class Fetch extends LmOperation {
         }
 
         @Override
-        protected int write(Channel to, boolean batches) {
+        protected int write(Channel to, Additions additions) {
+            memory = verifies() ? additions.memory() : Optional.empty();
             ByteBuf request = to.alloc().directBuffer(LmWire.REQUEST_BYTES);
-            LmWire.writeRequest(request, LmWire.GET, 0, LmMetadata.NONE);
+            LmWire.writeRequest(request, memory.isPresent() ? LmWire.HOLD : LmWire.GET, 0, LmMetadata.NONE);
             keys.write(request, key);
             var _ = to.write(request, to.voidPromise());
             return 1;
@@ -65,7 +81,12 @@ abstract class Fetch extends LmOperation {
 
         @Override
         protected int headBytes() {
-            return Math.max(1, Fetch.this.headBytes());
+            return memory.isPresent() ? 0 : Math.max(1, Fetch.this.headBytes());
+        }
+
+        @Override
+        protected boolean holds() {
+            return memory.isPresent() && hit.isPresent();
         }
 
         @Override
@@ -75,6 +96,13 @@ abstract class Fetch extends LmOperation {
                 return Optional.empty();
             }
             hit = Optional.of(reply);
+            if (memory.isPresent()) {
+                pieces = ByteBuffer.allocate(reply.length()).order(ByteOrder.LITTLE_ENDIAN);
+                if (reply.length() == 0) {
+                    copy(reply, memory.get());
+                }
+                return Optional.of(new Destination(List.of(MemorySegment.ofBuffer(pieces)), reply.length()));
+            }
             Optional<Destination> place = place(key, reply);
             if (place.isPresent() && reply.length() == 0) {
                 arrived(key, reply);
@@ -84,7 +112,30 @@ abstract class Fetch extends LmOperation {
 
         @Override
         protected void received(int index) {
-            hit.ifPresent(reply -> arrived(key, reply));
+            LmReply reply = hit.orElseThrow();
+            memory.ifPresentOrElse(from -> copy(reply, from), () -> arrived(key, reply));
+        }
+
+        private void copy(LmReply held, MemorySegment from) {
+            long bytes = 0;
+            boolean fits = pieces.capacity() % LmWire.PIECE_BYTES == 0;
+            for (int at = 0; fits && at < pieces.capacity(); at += LmWire.PIECE_BYTES) {
+                long offset = pieces.getLong(at);
+                long length = pieces.getLong(at + Long.BYTES);
+                fits = offset >= 0 && length > 0 && length <= from.byteSize() && offset <= from.byteSize() - length;
+                bytes += length;
+            }
+            if (!fits || bytes > Integer.MAX_VALUE) {
+                connections.counters().failed(Failure.ERROR, 1);
+                return;
+            }
+            LmReply reply = new LmReply(held.code(), (int) bytes, held.metadata());
+            place(key, reply).ifPresent(place -> {
+                for (int at = 0; at < pieces.capacity(); at += LmWire.PIECE_BYTES) {
+                    place.copy(from.asSlice(pieces.getLong(at), pieces.getLong(at + Long.BYTES)));
+                }
+                arrived(key, reply);
+            });
         }
     }
 }

@@ -165,6 +165,11 @@ public final class LmBlockStore implements BlockStore {
         }
 
         @Override
+        protected boolean verifies() {
+            return true;
+        }
+
+        @Override
         protected int headBytes() {
             return ValueHeader.BYTES;
         }

@@ -7,6 +7,8 @@ import io.netty.channel.Channel;
 import io.netty.channel.ChannelHandlerContext;
 import io.netty.channel.ChannelInboundHandlerAdapter;
 import io.netty.channel.EventLoop;
+import java.io.IOException;
+import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -48,7 +50,8 @@ final class LmConnection {
     private long sentBytes;
     private long suspicions;
     private int attempts;
-    private boolean batches;
+    private Additions additions = Additions.NONE;
+    private Optional<ServerMemory> memory = Optional.empty();
 
     private volatile boolean usable;
 
@@ -158,7 +161,7 @@ final class LmConnection {
         }
         sent.addLast(request);
         sentBytes += request.cost();
-        request.send(to, batches);
+        request.send(to, additions);
     }
 
     void connect() {
@@ -212,7 +215,7 @@ final class LmConnection {
     /** The first request on a connection: what the server adds to the protocol. It also shows that a suspect one is well. */
     private final class Probe extends LmRequest {
         private final Channel made;
-        private boolean adds;
+        private int adds;
 
         private Probe(Channel made) {
             super(LmWire.REQUEST_BYTES);
@@ -220,29 +223,87 @@ final class LmConnection {
         }
 
         @Override
-        protected int write(Channel to, boolean canBatch) {
-            ByteBuf request = to.alloc().directBuffer(LmWire.REQUEST_BYTES);
-            LmWire.writeRequest(request, LmWire.EXIST, 0, LmMetadata.NONE);
-            LmKeys.of(List.of(LmWire.PROBE)).write(request, 0);
-            var _ = to.write(request, to.voidPromise());
+        protected int write(Channel to, Additions ofServer) {
+            writeWithoutKey(to, LmWire.EXIST, LmMetadata.NONE);
             return 1;
         }
 
         @Override
         protected Optional<Destination> reply(int index, LmReply reply) {
-            adds = reply.isSuccess() && reply.metadata().shape0() >= 1;
+            adds = reply.isSuccess() ? reply.metadata().shape0() : 0;
             return Optional.empty();
         }
 
         @Override
         protected void ended() {
-            if (made.equals(channel) && made.isActive() && !ready) {
-                batches = adds;
-                ready = true;
-                usable = true;
-                attempts = 0;
-                pool.connected();
+            if (!made.equals(channel) || !made.isActive() || ready) {
+                return;
             }
+            additions = new Additions(adds >= LmWire.ADDS_BATCHES, Optional.empty());
+            if (adds >= LmWire.ADDS_MEMORY && pool.mapsMemoryOf(made)) {
+                LmConnection.this.send(made, new MemoryQuestion(made));
+                made.flush();
+            } else {
+                becomeReady();
+            }
+        }
+
+        @Override
+        protected void failed(Failure cause) {}
+    }
+
+    private static void writeWithoutKey(Channel to, int command, LmMetadata metadata) {
+        ByteBuf request = to.alloc().directBuffer(LmWire.REQUEST_BYTES);
+        LmWire.writeRequest(request, command, 0, metadata);
+        LmKeys.of(List.of(LmWire.PROBE)).write(request, 0);
+        var _ = to.write(request, to.voidPromise());
+    }
+
+    private void becomeReady() {
+        ready = true;
+        usable = true;
+        attempts = 0;
+        pool.connected();
+    }
+
+    /** Asks a server of this host for its memory. */
+    private final class MemoryQuestion extends LmRequest {
+        private final Channel made;
+        private byte[] description = {};
+
+        private MemoryQuestion(Channel made) {
+            super(LmWire.REQUEST_BYTES);
+            this.made = made;
+        }
+
+        @Override
+        protected int write(Channel to, Additions ofServer) {
+            writeWithoutKey(to, LmWire.MEMORY, LmMetadata.NONE);
+            return 1;
+        }
+
+        @Override
+        protected Optional<Destination> reply(int index, LmReply reply) {
+            if (!reply.isSuccess() || reply.length() > ServerMemory.MOST_BYTES) {
+                return Optional.empty();
+            }
+            description = new byte[reply.length()];
+            return Optional.of(new Destination(List.of(MemorySegment.ofArray(description)), description.length));
+        }
+
+        @Override
+        protected void ended() {
+            if (!made.equals(channel) || !made.isActive() || ready) {
+                return;
+            }
+            try {
+                ServerMemory mapped = new ServerMemory(description);
+                memory = Optional.of(mapped);
+                additions = new Additions(additions.batches(), Optional.of(mapped.memory()));
+            } catch (IOException | RuntimeException e) {
+                pool.notMapped(e);
+            }
+            becomeReady();
         }
 
         @Override
@@ -264,6 +325,9 @@ final class LmConnection {
         sent.clear();
         queue.clear();
         failing.forEach(request -> request.fail(Failure.DISCONNECTED));
+        additions = Additions.NONE;
+        memory.ifPresent(ServerMemory::close);
+        memory = Optional.empty();
         if (!closed) {
             pool.lost(was);
             retry();
@@ -323,6 +387,9 @@ final class LmConnection {
         private @Nullable Destination destination;
         private int reply;
         private long skipped;
+
+        /** Values that the server holds for requests that are over. */
+        private int held;
 
         private ByteBuf next(ByteBufAllocator allocator) {
             direct = destination != null && destination.isDirect();
@@ -430,10 +497,22 @@ final class LmConnection {
             }
             reply = 0;
             sent.removeFirst();
+            held += request.holds() ? 1 : 0;
             sentBytes -= request.cost();
             waiting = !sent.isEmpty();
             if (!queue.isEmpty() && sent.size() <= MOST_UNANSWERED / 2 && sentBytes <= window / 2) {
                 pump();
+            }
+        }
+
+        @Override
+        public void channelReadComplete(ChannelHandlerContext context) {
+            if (held > 0 && context.channel().isActive()) {
+                LmMetadata none = LmMetadata.NONE;
+                writeWithoutKey(
+                        context.channel(), LmWire.FREE, new LmMetadata(none.format(), none.dtype(), held, 0, 0, 0));
+                context.channel().flush();
+                held = 0;
             }
         }
 

@@ -337,6 +337,20 @@ final class LmConnections implements AutoCloseable {
         }
     }
 
+    /** Whether values are copied out of the memory of the server at the other end. */
+    boolean mapsMemoryOf(Channel channel) {
+        return settings.sharedMemory()
+                && !settings.tls()
+                && ServerMemory.isOfThisHost(channel.localAddress(), channel.remoteAddress());
+    }
+
+    void notMapped(Exception cause) {
+        log.info(
+                "{}: its memory cannot be mapped, so values come over connections: {}",
+                settings.url(),
+                cause.toString());
+    }
+
     DeadlineAlarm alarm() {
         return alarm;
     }

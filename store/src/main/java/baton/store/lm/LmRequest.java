@@ -29,10 +29,10 @@ abstract class LmRequest {
     /**
      * Writes it, without a flush.
      *
-     * @param batches whether the server has {@link LmWire#BATCH_EXIST}
+     * @param additions of the server
      * @return replies that it will have, at least one
      */
-    protected abstract int write(Channel to, boolean batches);
+    protected abstract int write(Channel to, Additions additions);
 
     /**
      * The numbers of a reply.
@@ -56,9 +56,14 @@ abstract class LmRequest {
         return 0;
     }
 
-    final void send(Channel to, boolean batches) {
+    /** Whether the server holds a value for it once its reply has come, which is to be freed when the request is over. */
+    protected boolean holds() {
+        return false;
+    }
+
+    final void send(Channel to, Additions additions) {
         sent = true;
-        repliesLeft = write(to, batches);
+        repliesLeft = write(to, additions);
     }
 
     /** The network uses its memory until {@link #written}. */

@@ -19,6 +19,7 @@ import java.util.Optional;
  * @param connections that carry values; look-ups have one of their own beside them
  * @param connectTimeout for a connection to come up, and for the first reply of one that has not answered in time
  * @param maxBytesInFlight of values that operations wait for; more are rejected, except that an operation alone is always accepted
+ * @param sharedMemory whether values are copied out of the memory of a {@code baton kv-server} of the same host and user
  * @param tokenFile a file with the secret that {@code baton kv-server --token-file} has too; empty: the server asks for none
  * @param caCertificates of certificate authorities to trust under TLS, in PEM; empty: those of the Java platform
  */
@@ -27,12 +28,14 @@ public record LmSettings(
         int connections,
         Duration connectTimeout,
         long maxBytesInFlight,
+        boolean sharedMemory,
         Optional<Path> tokenFile,
         Optional<Path> caCertificates) {
     private static final String URL = "url";
     private static final String CONNECTIONS = "connections";
     private static final String CONNECT_TIMEOUT = "connect_timeout_seconds";
     private static final String MAX_BYTES = "max_bytes_in_flight";
+    private static final String SHARED_MEMORY = "shared_memory";
     private static final String TOKEN_FILE = "token_file";
     private static final String CA_CERTIFICATES = "ca_certificates";
 
@@ -42,6 +45,10 @@ public record LmSettings(
             Setting.of(CONNECTIONS, 2, "Connections that carry values; one more for look-ups."),
             Setting.of(CONNECT_TIMEOUT, 2, "For a connection to come up."),
             Setting.of(MAX_BYTES, 256L << 20, "Bytes of values that operations wait for."),
+            Setting.of(
+                    SHARED_MEMORY,
+                    true,
+                    "Copy values out of the memory of a `./baton kv-server` of the same host and user."),
             Setting.absent(TOKEN_FILE, "none", "File with the secret of `./baton kv-server --token-file`."),
             Setting.absent(CA_CERTIFICATES, "those of Java", "Certificate authorities to trust under TLS, in PEM."));
 
@@ -54,7 +61,7 @@ public record LmSettings(
 
     /** All but the URL as by default: 2 connections, 2 s to connect, 256 MiB in flight, no token. */
     public static LmSettings of(String url) {
-        return new LmSettings(url, 2, Duration.ofSeconds(2), 256L << 20, Optional.empty(), Optional.empty());
+        return new LmSettings(url, 2, Duration.ofSeconds(2), 256L << 20, true, Optional.empty(), Optional.empty());
     }
 
     /**
@@ -72,10 +79,11 @@ public record LmSettings(
                 .map(seconds -> seconds(fields.field(CONNECT_TIMEOUT), seconds))
                 .orElseThrow();
         long maxBytes = fields.integer(MAX_BYTES).orElseThrow();
+        boolean sharedMemory = fields.bool(SHARED_MEMORY).orElseThrow();
         Optional<Path> token = path(fields, TOKEN_FILE);
         Optional<Path> certificates = path(fields, CA_CERTIFICATES);
         check(fields.field(""), url, connections, connectTimeout, maxBytes, certificates);
-        return new LmSettings(url, connections, connectTimeout, maxBytes, token, certificates);
+        return new LmSettings(url, connections, connectTimeout, maxBytes, sharedMemory, token, certificates);
     }
 
     private static Optional<Path> path(JsonFields fields, String name) {

@@ -23,6 +23,13 @@ import io.netty.buffer.ByteBuf;
  * first, in whole bytes. A client asks for it by an EXIST of {@link #PROBE}: a server that has it replies with 200 and shape 0 of at
  * least 1, any other server with 400 or shape 0 of 0.
  *
+ * <p>Where shape 0 of that reply is 2, a client of the same host and user can copy values out of the server's memory, which spares both copies
+ * of a socket. {@link #MEMORY}, with any key, has as its reply's value the inode and the bytes of a file as int64, and the file's path in
+ * ASCII; or 400. {@link #HOLD} is a GET in whose reply a piece of the value is an offset in that file and a number of bytes, both int64. The
+ * server keeps these bytes until {@link #FREE}, which has no reply, any key, and as shape 0 how many of the values that the connection holds
+ * are free, the first held first. The end of the connection frees all of them, and a connection that holds one for longer than the server's
+ * timeout is ended: so a client must verify what it has copied.
+ *
  * <p>A server with a token is spoken to only after both sides have proved that they have it:
  *
  * <pre>
@@ -51,6 +58,24 @@ public final class LmWire {
 
     /** Not LMCache's: looks up many keys. */
     public static final int BATCH_EXIST = 0x7801;
+
+    /** Not LMCache's: how the server's memory is mapped by processes of its host. */
+    public static final int MEMORY = 0x7802;
+
+    /** Not LMCache's: where in the server's memory a value lies, which stays there until {@link #FREE}. */
+    public static final int HOLD = 0x7803;
+
+    /** Not LMCache's: values that are held are not used any more. */
+    public static final int FREE = 0x7804;
+
+    /** What a reply to {@link #HOLD} has for each piece of a value: offset in the memory and bytes. */
+    public static final int PIECE_BYTES = 2 * Long.BYTES;
+
+    /** Shape 0 of the reply to an EXIST of {@link #PROBE}, at least: {@link #BATCH_EXIST}. */
+    public static final int ADDS_BATCHES = 1;
+
+    /** As {@link #ADDS_BATCHES}, and {@link #MEMORY}, {@link #HOLD} and {@link #FREE}. */
+    public static final int ADDS_MEMORY = 2;
 
     /** Shape 3 of a {@link #BATCH_EXIST} with hashes. */
     public static final int HASHES = 1;

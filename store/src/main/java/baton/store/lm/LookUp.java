@@ -55,8 +55,8 @@ abstract class LookUp extends LmOperation {
         }
 
         @Override
-        protected int write(Channel channel, boolean batches) {
-            batch = batches && to - from > 1;
+        protected int write(Channel channel, Additions additions) {
+            batch = additions.batches() && to - from > 1;
             ByteBuf request = channel.alloc()
                     .directBuffer(batch ? LmWire.REQUEST_BYTES + 64 * (to - from) : LmWire.REQUEST_BYTES * (to - from));
             if (batch) {

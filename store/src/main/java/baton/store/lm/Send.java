@@ -40,7 +40,7 @@ abstract class Send extends LmOperation.Part {
     protected abstract void stored(int key);
 
     @Override
-    protected final int write(Channel to, boolean batches) {
+    protected final int write(Channel to, Additions additions) {
         ByteBuf head = to.alloc().directBuffer(LmWire.REQUEST_BYTES + HEAD_BYTES);
         LmWire.writeRequest(head, LmWire.PUT, length, metadata());
         keys.write(head, key);

@@ -12,12 +12,17 @@ import java.util.concurrent.locks.LockSupport;
 
 class LmBlockStoreTest extends BlockStoreContract {
     static LmSettings settings(int port) {
+        return settings(port, false);
+    }
+
+    static LmSettings settings(int port, boolean sharedMemory) {
         LmSettings plain = LmSettings.of("lm://127.0.0.1:" + port);
         return new LmSettings(
                 plain.url(),
                 plain.connections(),
                 Duration.ofSeconds(1),
                 plain.maxBytesInFlight(),
+                sharedMemory,
                 plain.tokenFile(),
                 plain.caCertificates());
     }

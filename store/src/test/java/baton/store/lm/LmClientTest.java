@@ -297,7 +297,13 @@ class LmClientTest {
         try (KvServer server = KvServer.start(KvServerSettings.of(0, 64 << 20).withAccess(access))) {
             LmSettings plain = settings(server.port(), "lms", token);
             LmSettings trusting = new LmSettings(
-                    plain.url(), 2, Duration.ofSeconds(5), 64 << 20, Optional.of(token), Optional.of(certificate));
+                    plain.url(),
+                    2,
+                    Duration.ofSeconds(5),
+                    64 << 20,
+                    true,
+                    Optional.of(token),
+                    Optional.of(certificate));
             try (LmClient client = LmClient.open(trusting, Ticker.system())) {
                 untilConnected(client);
                 putsFindsAndGets(client, arena);
@@ -318,6 +324,7 @@ class LmClientTest {
                 2,
                 Duration.ofSeconds(5),
                 64 << 20,
+                true,
                 Optional.of(token),
                 Optional.empty());
     }

@@ -2,6 +2,7 @@ package baton.store.lm.server;
 
 import baton.memory.MappableMemory;
 import baton.store.lm.LmMetadata;
+import baton.store.lm.ServerMemory;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -48,6 +49,7 @@ final class Cache implements AutoCloseable {
 
     private final Arena arena = Arena.ofShared();
     private final MemorySegment memory;
+    private final Optional<byte[]> description;
     private final Counters counters;
     private final Optional<Files> files;
     private final long seed = ThreadLocalRandom.current().nextLong();
@@ -100,9 +102,14 @@ final class Cache implements AutoCloseable {
         mostComing = units / 2;
         long size = (long) units * UNIT;
         try {
-            memory = MappableMemory.whyNone().isEmpty()
-                    ? MappableMemory.allocate(arena, size, "kv-server").memory()
-                    : arena.allocate(size, UNIT);
+            if (MappableMemory.whyNone().isEmpty()) {
+                MappableMemory mappable = MappableMemory.allocate(arena, size, "kv-server");
+                memory = mappable.memory();
+                description = ServerMemory.describe(mappable);
+            } else {
+                memory = arena.allocate(size, UNIT);
+                description = Optional.empty();
+            }
         } catch (IllegalStateException | OutOfMemoryError e) {
             arena.close();
             throw e;
@@ -372,6 +379,16 @@ final class Cache implements AutoCloseable {
         return entry.bytes(memory, from);
     }
 
+    /** How processes of this host map the memory; empty if they cannot. */
+    Optional<byte[]> description() {
+        return description;
+    }
+
+    /** Where bytes of a value are in the memory. */
+    long offset(MemorySegment piece) {
+        return piece.address() - memory.address();
+    }
+
     /** Begins a value that is coming; {@link #commit} or {@link #abort} must follow. */
     synchronized Entry begin(byte[] key, LmMetadata metadata, int length) {
         Entry entry = entry(key, metadata, length);
@@ -622,6 +639,9 @@ final class Cache implements AutoCloseable {
     /** Gives the memory back, unless a file that hangs still uses it. Nobody else holds a value any more. */
     @Override
     public void close() {
+        if (closed) {
+            return;
+        }
         closed = true;
         files.ifPresent(Files::close);
         if (files.isEmpty() || files.get().isQuiet()) {

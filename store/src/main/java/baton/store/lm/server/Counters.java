@@ -11,6 +11,8 @@ final class Counters {
         PUT("requests_total", "command=\"put\""),
         GET_HIT("requests_total", "command=\"get\",result=\"hit\""),
         GET_MISS("requests_total", "command=\"get\",result=\"miss\""),
+        HOLD_HIT("requests_total", "command=\"hold\",result=\"hit\""),
+        HOLD_MISS("requests_total", "command=\"hold\",result=\"miss\""),
         EXIST_HIT("requests_total", "command=\"exist\",result=\"hit\""),
         EXIST_MISS("requests_total", "command=\"exist\",result=\"miss\""),
         LIST("requests_total", "command=\"list\""),

@@ -68,6 +68,7 @@ final class Session extends ChannelInboundHandlerAdapter {
     private final Cache cache;
     private final Counters counters;
     private final Channel channel;
+    private final HeldValues held;
     private final byte[] key = new byte[LmClient.MOST_KEY_BYTES];
     private final Progress input = new Progress();
     private final Progress output = new Progress();
@@ -105,6 +106,7 @@ final class Session extends ChannelInboundHandlerAdapter {
     Session(KvServer server, Channel channel) {
         this.server = server;
         this.cache = server.cache();
+        this.held = new HeldValues(cache);
         this.counters = server.counters();
         this.channel = channel;
         state = server.token().isPresent() ? State.HELLO : State.REQUEST;
@@ -231,7 +233,7 @@ final class Session extends ChannelInboundHandlerAdapter {
         int at = from.readerIndex();
         int command = from.getIntLE(at);
         int length = from.getIntLE(at + 4);
-        LmMetadata metadata = command == LmWire.PUT || command == LmWire.BATCH_EXIST
+        LmMetadata metadata = command == LmWire.PUT || command == LmWire.BATCH_EXIST || command == LmWire.FREE
                 ? new LmMetadata(
                         from.getIntLE(at + 8),
                         from.getIntLE(at + 12),
@@ -255,7 +257,10 @@ final class Session extends ChannelInboundHandlerAdapter {
         }
         boolean known = switch (command) {
             case LmWire.PUT -> put(keyBytes, metadata, length);
-            case LmWire.GET -> get(keyBytes);
+            case LmWire.GET -> get(keyBytes, false);
+            case LmWire.HOLD -> get(keyBytes, true);
+            case LmWire.MEMORY -> memory();
+            case LmWire.FREE -> held.free(metadata.shape0()) || end(Kind.CLOSED_GARBAGE);
             case LmWire.EXIST -> exist(keyBytes);
             case LmWire.LIST -> list();
             case LmWire.HEALTH -> health();
@@ -414,48 +419,93 @@ final class Session extends ChannelInboundHandlerAdapter {
         return true;
     }
 
-    private boolean get(int keyBytes) {
+    /** @param hold whether the client copies the value out of the memory itself */
+    private boolean get(int keyBytes, boolean hold) {
         Optional<Entry> found = cache.hold(key, keyBytes);
         if (found.isEmpty()) {
-            counters.add(Kind.GET_MISS);
-            reply(LmWire.FAIL, 0, LmMetadata.NONE);
+            miss(hold);
             return true;
         }
         Entry entry = found.get();
         if (cache.isResident(entry)) {
-            send(entry);
+            hit(entry, hold);
             return true;
         }
         AtomicBoolean over = new AtomicBoolean();
         pause(Pause.FILE);
-        cache.load(entry, () -> channel.eventLoop().execute(() -> loaded(entry, over)));
+        cache.load(entry, () -> channel.eventLoop().execute(() -> loaded(entry, hold, over)));
         channel.eventLoop()
                 .schedule(
-                        () -> loaded(entry, over),
+                        () -> loaded(entry, hold, over),
                         server.settings().limits().timeout().toMillis(),
                         TimeUnit.MILLISECONDS)
                 .isDone();
         return true;
     }
 
-    private void loaded(Entry entry, AtomicBoolean over) {
+    private void loaded(Entry entry, boolean hold, AtomicBoolean over) {
         if (over.getAndSet(true)) {
             return;
         }
         if (pause == Pause.FILE && cache.isResident(entry)) {
-            send(entry);
+            hit(entry, hold);
         } else {
             cache.release(entry);
-            counters.add(Kind.GET_MISS);
-            reply(LmWire.FAIL, 0, LmMetadata.NONE);
+            miss(hold);
         }
         resume();
     }
 
+    private void miss(boolean hold) {
+        counters.add(hold ? Kind.HOLD_MISS : Kind.GET_MISS);
+        reply(LmWire.FAIL, 0, LmMetadata.NONE);
+    }
+
+    private void hit(Entry entry, boolean hold) {
+        counters.add(hold ? Kind.HOLD_HIT : Kind.GET_HIT);
+        counters.add(Kind.SENT_BYTES, entry.length);
+        if (hold) {
+            keep(entry);
+        } else {
+            send(entry);
+        }
+    }
+
+    /** Tells where a value lies that is held, and holds it until the client has copied it. */
+    private void keep(Entry entry) {
+        if (!held.add(entry)) {
+            end(Kind.CLOSED_GARBAGE);
+            return;
+        }
+        List<MemorySegment> pieces = cache.bytes(entry, 0);
+        int bytes = pieces.size() * LmWire.PIECE_BYTES;
+        reply(LmWire.SUCCESS, bytes, entry.metadata);
+        ByteBuf to = replies(bytes);
+        for (MemorySegment piece : pieces) {
+            to.writeLongLE(cache.offset(piece)).writeLongLE(piece.byteSize());
+        }
+    }
+
+    private boolean memory() {
+        Optional<byte[]> description = adds() == LmWire.ADDS_MEMORY ? cache.description() : Optional.empty();
+        description.ifPresentOrElse(
+                bytes -> {
+                    reply(LmWire.SUCCESS, bytes.length, LmMetadata.bytes(bytes.length));
+                    replies(bytes.length).writeBytes(bytes);
+                },
+                () -> reply(LmWire.FAIL, 0, LmMetadata.NONE));
+        return true;
+    }
+
+    /** What the server adds to the protocol on this connection. */
+    private int adds() {
+        return cache.description().isPresent() && channel.pipeline().get(SslHandler.class) == null
+                ? LmWire.ADDS_MEMORY
+                : LmWire.ADDS_BATCHES;
+    }
+
     /** Sends a value that is held, and lets go of it when it has been sent. */
     private void send(Entry entry) {
-        counters.add(Kind.GET_HIT);
-        counters.add(Kind.SENT_BYTES, entry.length);
         reply(LmWire.SUCCESS, entry.length, entry.metadata);
         List<MemorySegment> pieces = cache.bytes(entry, 0);
         if (entry.length <= COPIED) {
@@ -479,7 +529,10 @@ final class Session extends ChannelInboundHandlerAdapter {
         if (!found
                 && keyBytes == KvServer.PROBE.length
                 && Arrays.equals(key, 0, keyBytes, KvServer.PROBE, 0, keyBytes)) {
-            reply(LmWire.SUCCESS, 0, new LmMetadata(LmMetadata.NONE.format(), LmMetadata.NONE.dtype(), 1, 0, 0, 0));
+            reply(
+                    LmWire.SUCCESS,
+                    0,
+                    new LmMetadata(LmMetadata.NONE.format(), LmMetadata.NONE.dtype(), adds(), 0, 0, 0));
             return true;
         }
         counters.add(found ? Kind.EXIST_HIT : Kind.EXIST_MISS);
@@ -609,7 +662,9 @@ final class Session extends ChannelInboundHandlerAdapter {
         long least = Math.max(1, (long) (server.settings().limits().leastRate() * (window / 1e9)));
         ChannelOutboundBuffer buffer = channel.unsafe().outboundBuffer();
         long pending = buffer == null ? 0 : buffer.totalPendingWriteBytes();
-        if (output.isStuck(now, sent - pending, pending, window, least)) {
+        if (held.isAnyOlderThan(window, now)) {
+            end(Kind.CLOSED_SLOW_READER);
+        } else if (output.isStuck(now, sent - pending, pending, window, least)) {
             end(Kind.CLOSED_SLOW_READER);
         } else if (input.isStuck(now, received, pause == Pause.NONE ? expected() : 0, window, least)) {
             end(Kind.CLOSED_HALF_REQUEST);
@@ -642,6 +697,7 @@ final class Session extends ChannelInboundHandlerAdapter {
             counters.add(Kind.DROPPED_BROKEN);
             cache.abort(value);
         }
+        held.freeAll();
         pause = Pause.OUTPUT;
         if (rest != null) {
             rest.release();
