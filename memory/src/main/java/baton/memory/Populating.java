@@ -12,8 +12,14 @@ final class Populating {
     /** A piece. */
     private static final long POPULATED_AT_ONCE = 2L << 20;
 
-    /** Between two pieces. */
+    /** Between two pieces, where processors are free. */
     private static final long PAUSE_NANOS = 1_000_000;
+
+    /** Between two pieces, where threads wait for processors. */
+    private static final long LONG_PAUSE_NANOS = 25_000_000;
+
+    /** A thread that has slept begins so much late at least. */
+    private static final long LATE_NANOS = 250_000;
 
     private final MemorySegment mapping;
     private final long bytes;
@@ -40,10 +46,18 @@ final class Populating {
         // The engine's and the connector's threads come first: a missing page costs them little, populating
         // gigabytes costs a core. Not by a low priority: the kernel locks the process's memory map for a piece, and a
         // thread that is scheduled rarely, as other processes take all cores, would stop all threads that need the map.
+        // So its pauses are long while it has to wait for a processor itself.
+        long pause = PAUSE_NANOS;
+        long end = System.nanoTime();
+        long used = Posix.threadCpuNanos();
         long done = 0;
         while (done < bytes && populate(done, Math.min(POPULATED_AT_ONCE, bytes - done))) {
             done += POPULATED_AT_ONCE;
-            LockSupport.parkNanos(PAUSE_NANOS);
+            long waited = System.nanoTime() - end - pause - (Posix.threadCpuNanos() - used);
+            pause = waited > LATE_NANOS ? LONG_PAUSE_NANOS : PAUSE_NANOS;
+            end = System.nanoTime();
+            used = Posix.threadCpuNanos();
+            LockSupport.parkNanos(pause);
         }
     }
 

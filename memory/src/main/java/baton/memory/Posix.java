@@ -48,6 +48,9 @@ public final class Posix {
     public static final int F_SEAL_SHRINK = 0x2;
     public static final int F_SEAL_GROW = 0x4;
 
+    private static final int CLOCK_THREAD_CPUTIME_ID = 3;
+    private static final long NANOS_A_SECOND = 1_000_000_000;
+
     private static final int F_OFD_GETLK = 36;
     private static final int F_OFD_SETLK = 37;
     private static final short F_WRLCK = 1;
@@ -128,6 +131,11 @@ public final class Posix {
         private static final MethodHandle CLOSE = function("close", FunctionDescriptor.of(INT, INT));
     }
 
+    /** Looked up when it is called first. */
+    private static final class Clock {
+        private static final MethodHandle GETTIME = function("clock_gettime", FunctionDescriptor.of(INT, INT, ADDRESS));
+    }
+
     /** Looked up when the first of them is called. */
     private static final class Environment {
         private static final MethodHandle SETENV =
@@ -159,6 +167,20 @@ public final class Posix {
             case RuntimeException wrong -> throw wrong;
             case Error wrong -> throw wrong;
             default -> throw new AssertionError("C throws nothing", e);
+        }
+    }
+
+    /** Nanoseconds for which the calling thread has had a processor. */
+    public static long threadCpuNanos() {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment time = arena.allocate(2 * LONG.byteSize(), LONG.byteSize());
+            int result = (int) Clock.GETTIME.invokeExact(CLOCK_THREAD_CPUTIME_ID, time);
+            if (result != 0) {
+                throw new UnsupportedOperationException("the system has no CLOCK_THREAD_CPUTIME_ID");
+            }
+            return time.get(LONG, 0) * NANOS_A_SECOND + time.get(LONG, LONG.byteSize());
+        } catch (Throwable e) {
+            throw thrown(e);
         }
     }
 

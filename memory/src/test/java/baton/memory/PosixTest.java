@@ -45,4 +45,17 @@ class PosixTest {
                 .isInstanceOf(UnsupportedOperationException.class)
                 .hasMessageContaining("no_such_function");
     }
+
+    @Test
+    void aThreadsClockStandsStillWhileItSleeps() throws InterruptedException {
+        long start = Posix.threadCpuNanos();
+        Thread.sleep(100);
+        long slept = Posix.threadCpuNanos() - start;
+        assertThat(slept).isBetween(0L, 80_000_000L);
+        long end = System.nanoTime() + 20_000_000_000L;
+        while (Posix.threadCpuNanos() - start < 100_000_000 && System.nanoTime() < end) {
+            Thread.onSpinWait();
+        }
+        assertThat(Posix.threadCpuNanos() - start).isGreaterThanOrEqualTo(100_000_000);
+    }
 }
