@@ -10,6 +10,8 @@ import baton.kv.KvLayout;
 import baton.kv.ModelFingerprint;
 import baton.kv.Ticker;
 import baton.memory.CopyKernel;
+import baton.memory.CopyPlan;
+import baton.memory.CopyRanges;
 import baton.memory.Gate;
 import baton.memory.MappableMemory;
 import baton.memory.ParallelCopier;
@@ -31,6 +33,7 @@ import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Random;
 import java.util.Set;
 import java.util.TreeMap;
@@ -42,6 +45,9 @@ import java.util.stream.IntStream;
 /**
  * Measures how fast a block store takes and gives KV blocks, and in the same run, in turns, plain copies of as many bytes with as many
  * threads, each as large as a pool.
+ *
+ * <p>A store moves pieces of blocks, which the memory is slower with than with whole pools: so the same ranges are also copied by the copying
+ * kernel alone, between the pools and a memory where values are as in a store.
  *
  * <p>Each key is put once, so that a put stores and, when the store is full, evicts. Blocks are scattered over the pools.
  *
@@ -65,6 +71,11 @@ public record StoreBench(
     static final String COPY = "copy";
     static final String PUT = "put";
     static final String GET = "get";
+
+    /** The copying kernel with the same ranges as {@link #PUT} and {@link #GET}. */
+    static final String RANGES_OUT = "copy of the ranges put";
+
+    static final String RANGES_IN = "copy of the ranges got";
 
     private static final int ROUNDS = 7;
     private static final Duration DEADLINE = Duration.ofMinutes(1);
@@ -185,6 +196,9 @@ public record StoreBench(
             cases.put(COPY, copies::run);
             cases.put(PUT, operations::put);
             cases.put(GET, operations::get);
+            RangeCopies rows = new RangeCopies(arena, copier, operations.ranges, blocks);
+            cases.put(RANGES_OUT, () -> rows.run(true));
+            cases.put(RANGES_IN, () -> rows.run(false));
             for (int i = 0; i < 3; i++) {
                 cases.values().forEach(Case::run);
             }
@@ -318,6 +332,57 @@ public record StoreBench(
             copier.start(copying, copying, copies);
             await(copying.over);
             return (System.nanoTime() - begun) / 1e9;
+        }
+    }
+
+    /** Copies of ranges of pools to where values lie one after the other, and back. */
+    private static final class RangeCopies {
+        private final ParallelCopier copier;
+        private final List<ValueRanges> ranges;
+        private final MemorySegment values;
+
+        private RangeCopies(Arena arena, ParallelCopier copier, List<ValueRanges> ranges, int blocks) {
+            this.copier = copier;
+            this.ranges = ranges;
+            values = allocate(arena, blocks * FORMAT.valueBytes());
+        }
+
+        private double run(boolean out) {
+            long begun = System.nanoTime();
+            Copying copying = new Copying();
+            List<CopyRanges> sources =
+                    ranges.stream().map(each -> ranges(each, out)).toList();
+            copier.startRanges(copying, copying, sources, values.byteSize(), false);
+            await(copying.over);
+            return (System.nanoTime() - begun) / 1e9;
+        }
+
+        private CopyRanges ranges(ValueRanges of, boolean out) {
+            return new CopyRanges() {
+                @Override
+                public int size() {
+                    return of.size();
+                }
+
+                @Override
+                public long bytes(int range) {
+                    return of.bytes(range);
+                }
+
+                @Override
+                public CopyPlan newPlan() {
+                    return out
+                            ? new CopyPlan(of.memory(), values, Optional.empty())
+                            : new CopyPlan(values, of.memory(), Optional.empty());
+                }
+
+                @Override
+                public void addTo(CopyPlan plan, int range, long at, long length) {
+                    long inMemory = of.memoryOffset(range) + at;
+                    long inValues = of.key(range) * FORMAT.valueBytes() + of.valueOffset(range) + at;
+                    plan.add(0, 0, out ? inMemory : inValues, out ? inValues : inMemory, length);
+                }
+            };
         }
     }
 

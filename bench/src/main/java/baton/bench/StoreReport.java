@@ -16,7 +16,7 @@ import tools.jackson.databind.node.ObjectNode;
  */
 public record StoreReport(
         String store, Machine machine, int threads, int lookedUp, int stored, Timing lookUp, List<Size> sizes) {
-    /** @param rates of {@link StoreBench#COPY}, {@link StoreBench#PUT} and {@link StoreBench#GET} */
+    /** @param rates of each case of {@link StoreBench} */
     public record Size(int tokens, int ranks, Map<String, Rate> rates) {
         Rate rate(String name) {
             Rate rate = rates.get(name);
@@ -33,7 +33,12 @@ public record StoreReport(
 
         /** The same of medians. */
         public double medianShare(String name) {
-            return rate(StoreBench.COPY).timing().median() / rate(name).timing().median();
+            return medianShare(name, StoreBench.COPY);
+        }
+
+        /** How much of another case it reaches, by medians. */
+        public double medianShare(String name, String of) {
+            return rate(of).timing().median() / rate(name).timing().median();
         }
     }
 
@@ -65,6 +70,18 @@ public record StoreReport(
                     share(size, StoreBench.GET));
         }
         out.printf(
+                "%nThe copying kernel alone with the same ranges, GB/s of the best run (median), and what of its median put and get reach%n");
+        out.printf("%8s %6s %34s %34s%n", "tokens", "ranks", "put", "get");
+        for (Size size : sizes) {
+            out.printf(
+                    Locale.ROOT,
+                    "%,8d %6d %34s %34s%n",
+                    size.tokens(),
+                    size.ranks(),
+                    ofRanges(size, StoreBench.PUT, StoreBench.RANGES_OUT),
+                    ofRanges(size, StoreBench.GET, StoreBench.RANGES_IN));
+        }
+        out.printf(
                 Locale.ROOT,
                 "%ncontains of %,d keys, of %,d that are there: %.1f us (median %.1f us)%n",
                 lookedUp,
@@ -77,6 +94,10 @@ public record StoreReport(
     private static String rate(Size size, String name) {
         Rate rate = size.rate(name);
         return String.format(Locale.ROOT, "%.2f (%.2f)", rate.best() / 1e9, rate.median() / 1e9);
+    }
+
+    private static String ofRanges(Size size, String name, String ranges) {
+        return String.format(Locale.ROOT, "%s %.0f %%", rate(size, ranges), 100 * size.medianShare(name, ranges));
     }
 
     private static String share(Size size, String name) {

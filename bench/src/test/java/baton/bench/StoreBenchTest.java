@@ -34,11 +34,18 @@ class StoreBenchTest {
                         "128 tokens, ranks: 2",
                         "looking up 2000 of 131072 keys");
         assertThat(report.sizes()).allSatisfy(size -> {
-            assertThat(size.rates()).containsOnlyKeys("copy", "put", "get");
+            assertThat(size.rates())
+                    .containsOnlyKeys("copy", "put", "get", "copy of the ranges put", "copy of the ranges got");
             assertThat(size.rate("put").bytes()).isEqualTo(size.tokens() * 32L << 10);
             assertThat(size.share("get"))
                     .isEqualTo(size.rate("get").best() / size.rate("copy").best(), within(1e-9));
         });
+        assertThat(report.sizes())
+                .allSatisfy(size -> assertThat(size.medianShare("put", "copy of the ranges put"))
+                        .isEqualTo(
+                                size.rate("put").median()
+                                        / size.rate("copy of the ranges put").median(),
+                                within(1e-9)));
         assertThat(report.lookUp().best()).isPositive();
         StringWriter text = new StringWriter();
         report.print(new PrintWriter(text));
