@@ -3,6 +3,7 @@ package baton.connectors.mooncake;
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.SystemRuntime;
 import baton.kv.ConfigException;
+import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.ListenAddress;
 import baton.kv.Setting;
@@ -11,12 +12,15 @@ import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
+import baton.kv.connector.WarmUpPair;
 import baton.kv.connector.WorkerConnector;
 import baton.messages.PeerAccess;
 import baton.messages.mooncake.MooncakeExchange;
 import baton.messages.mooncake.SystemExchange;
 import baton.transfer.TransferAgent;
 import java.util.List;
+import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 
 /**
@@ -25,6 +29,8 @@ import java.util.Set;
  * registry tells decode instances where the prefill instance's ranks are.
  */
 public final class MooncakeConnector implements KvConnector {
+    private static final String LOOPBACK = "127.0.0.1";
+
     private final ConnectorRuntime runtime;
     private final Agents agents;
     private final Exchanges exchanges;
@@ -104,6 +110,26 @@ public final class MooncakeConnector implements KvConnector {
     public WorkerConnector worker(ConnectorContext context, Rank rank) {
         MooncakeSettings settings = settings(context);
         return new MooncakeWorker(context, settings, runtime, agents, exchanges.open(settings.access()), rank);
+    }
+
+    /** With a registry of their own. */
+    @Override
+    public Optional<WarmUpPair> warmUpPair(KvTransferConfig config) {
+        return Optional.of(new WarmUpPair(
+                new MooncakeConnector(),
+                side(KvRole.PRODUCER),
+                side(KvRole.CONSUMER),
+                "warm-up-%d"::formatted,
+                number -> Map.of(MooncakeScheduler.TRANSFER_ID, "warm-up-" + number),
+                () -> {}));
+    }
+
+    private static KvTransferConfig side(KvRole role) {
+        return KvTransferConfig.builder("MooncakeConnector", role)
+                .ip(LOOPBACK)
+                .extra(MooncakeSettings.BOOTSTRAP_PORT, 0)
+                .extra(MooncakeSettings.PROTOCOL, "tcp")
+                .build();
     }
 
     private static MooncakeSettings settings(ConnectorContext context) {

@@ -42,7 +42,7 @@ import org.slf4j.LoggerFactory;
  */
 final class MooncakeScheduler implements SchedulerConnector {
     private static final Logger log = LoggerFactory.getLogger(MooncakeScheduler.class);
-    private static final String TRANSFER_ID = "transfer_id";
+    static final String TRANSFER_ID = "transfer_id";
     private static final String ENGINE_ID = "remote_engine_id";
     private static final String BOOTSTRAP = "remote_bootstrap_addr";
 

@@ -18,12 +18,14 @@ import baton.kv.connector.WarmUpPair;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.Map;
 import java.util.Optional;
 import java.util.Random;
 import java.util.Set;
 import java.util.concurrent.locks.LockSupport;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
+import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Hands prompts over from one engine core to another by a connector, both with a {@link StandInRunner} for a model. What an instance
@@ -41,7 +43,8 @@ public final class HandoverWarmUp implements AutoCloseable {
 
     private static final int ENOUGH = 3;
     private static final long PAUSE_NANOS = 100_000;
-    private static final String PREFILL = "{\"do_remote_decode\":true,\"do_remote_prefill\":false}";
+    private static final JsonFields PREFILL =
+            JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\":true,\"do_remote_prefill\":false}");
 
     private final WarmUpPair pair;
     private final KvLayout layout;
@@ -118,6 +121,7 @@ public final class HandoverWarmUp implements AutoCloseable {
         long start = System.nanoTime();
         long end = start + timeout.toNanos();
         String id = "cmpl-" + pair.requestId().apply(count) + "-0-";
+        Map<String, String> transfer = pair.transfer().apply(count);
         // Every other one with both legs at once, if the connector can.
         Optional<JsonFields> ahead = count % 2 == 0 ? producer.core.advertisedKvTransferParams() : Optional.empty();
         count++;
@@ -125,9 +129,9 @@ public final class HandoverWarmUp implements AutoCloseable {
         Leg prefill = new Leg();
         Leg decode = new Leg();
         if (ahead.isPresent()) {
-            consumer.add(id + "00000002", prompt, ahead, decode);
+            consumer.add(id + "00000002", prompt, ahead.map(params -> with(params, transfer)), decode);
         }
-        producer.add(id + "00000001", prompt, Optional.of(JsonFields.parse("kv_transfer_params", PREFILL)), prefill);
+        producer.add(id + "00000001", prompt, Optional.of(with(PREFILL, transfer)), prefill);
         boolean sent = ahead.isPresent();
         while (!decode.ended || !prefill.ended || producer.isBusy() || consumer.isBusy()) {
             if (System.nanoTime() - end > 0) {
@@ -143,6 +147,12 @@ public final class HandoverWarmUp implements AutoCloseable {
             }
         }
         return decode.loaded > 0 ? Optional.of(Duration.ofNanos(System.nanoTime() - start)) : Optional.empty();
+    }
+
+    private static JsonFields with(JsonFields params, Map<String, String> texts) {
+        ObjectNode all = params.toJson();
+        texts.forEach(all::put);
+        return JsonFields.of("kv_transfer_params", all);
     }
 
     @Override

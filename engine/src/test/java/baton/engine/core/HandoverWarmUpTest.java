@@ -34,7 +34,8 @@ class HandoverWarmUpTest {
                 "NixlConnector",
                 "NixlPushConnector",
                 "PyNcclConnector",
-                "P2pNcclConnector"
+                "P2pNcclConnector",
+                "MooncakeConnector"
             })
     void handsOverAndLeavesNothing(String connector) throws Exception {
         KvTransferConfig config = KvTransferConfig.builder(connector, KvRole.PRODUCER)
