@@ -103,7 +103,7 @@ public record MappableMemory(MemorySegment memory, Path file) {
     }
 
     /**
-     * Maps memory that another process allocated, to be read.
+     * Maps memory that another process allocated, to be read. The page table is filled from now on, by a thread of its own.
      *
      * @param arena with which the mapping ends
      * @param inode of the file, as its owner sees it: another file at this path is refused
@@ -111,6 +111,19 @@ public record MappableMemory(MemorySegment memory, Path file) {
      * @throws IOException if it is not that memory, or its size is not sealed, or the system refuses
      */
     public static MemorySegment map(Arena arena, Path file, long inode, long bytes) throws IOException {
+        return map(arena, file, inode, bytes, true);
+    }
+
+    /**
+     * As {@link #map}, but the page table is filled as pages are read: for memory much of which is not read, or has no pages yet, which
+     * would be this process's.
+     */
+    public static MemorySegment mapOnDemand(Arena arena, Path file, long inode, long bytes) throws IOException {
+        return map(arena, file, inode, bytes, false);
+    }
+
+    private static MemorySegment map(Arena arena, Path file, long inode, long bytes, boolean populates)
+            throws IOException {
         if (WHY_NONE.isPresent()) {
             throw new IOException(WHY_NONE.get());
         }
@@ -130,9 +143,11 @@ public record MappableMemory(MemorySegment memory, Path file) {
                 throw new IOException(file + " may shrink, which would end its reader");
             }
             MemorySegment mapped = Posix.mmap(MemorySegment.NULL, bytes, Posix.PROT_READ, Posix.MAP_SHARED, fd);
-            Populating populating = Populating.start(mapped, bytes, Posix.MADV_POPULATE_READ);
+            Optional<Populating> populating = populates
+                    ? Optional.of(Populating.start(mapped, bytes, Posix.MADV_POPULATE_READ))
+                    : Optional.empty();
             return mapped.reinterpret(bytes, arena, segment -> {
-                        populating.end();
+                        populating.ifPresent(Populating::end);
                         Posix.munmap(segment, bytes);
                     })
                     .asReadOnly();

@@ -51,7 +51,7 @@ public final class ServerMemory implements AutoCloseable {
         if (!FILE.matcher(file).matches() || bytes <= 0) {
             throw new IOException("bytes=%d file='%s', must be positive and /proc/PID/fd/N".formatted(bytes, file));
         }
-        return MappableMemory.map(arena, Path.of(file), inode, bytes);
+        return MappableMemory.mapOnDemand(arena, Path.of(file), inode, bytes);
     }
 
     MemorySegment memory() {
