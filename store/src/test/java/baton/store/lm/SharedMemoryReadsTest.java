@@ -22,6 +22,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -294,7 +295,7 @@ class SharedMemoryReadsTest extends BlockStoreContract {
             wrongBytes[9]++;
             byte[] wrongFile = ByteBuffer.allocate(27)
                     .put(good, 0, 16)
-                    .put("/etc/passwd".getBytes())
+                    .put("/etc/passwd".getBytes(StandardCharsets.US_ASCII))
                     .array();
             for (byte[] bad : List.of(new byte[0], new byte[16], wrongInode, wrongBytes, wrongFile)) {
                 org.assertj.core.api.Assertions.assertThatThrownBy(() -> new ServerMemory(bad).close())

@@ -34,8 +34,6 @@ import org.jspecify.annotations.Nullable;
 final class Session extends ChannelInboundHandlerAdapter {
     private static final int READ_AT_ONCE = 128 << 10;
     private static final int LEAST_DIRECT = 16 << 10;
-    private static final int LEAST_ROOM = 64 << 10;
-    private static final int MOST_ROOM = 1 << 20;
 
     /** Smaller values are copied to the replies before and after them. */
     private static final int COPIED = 8 << 10;
@@ -90,14 +88,7 @@ final class Session extends ChannelInboundHandlerAdapter {
     private long received;
     private long sent;
 
-    /** The value that is coming, and its bytes that are there. */
-    private @Nullable Entry coming;
-
-    private int arrived;
-    private List<MemorySegment> places = List.of();
-    private int place;
-    private long placeAt;
-
+    private @Nullable ComingValue coming;
     private long skipped;
 
     /** The look-up that is coming. */
@@ -122,13 +113,11 @@ final class Session extends ChannelInboundHandlerAdapter {
     /** Where the next bytes are read to. */
     private ByteBuf next(ByteBufAllocator allocator) {
         direct = false;
-        if (state == State.VALUE && rest == null && pause == Pause.NONE && hasPlace(false) == Room.TAKEN) {
-            long bytes = places.get(place).byteSize() - placeAt;
-            if (bytes >= LEAST_DIRECT) {
+        if (state == State.VALUE && rest == null && pause == Pause.NONE && takeRoom(false) == Room.TAKEN) {
+            MemorySegment place = Objects.requireNonNull(coming).place();
+            if (place.byteSize() >= LEAST_DIRECT) {
                 direct = true;
-                return Unpooled.wrappedBuffer(
-                                places.get(place).asSlice(placeAt, bytes).asByteBuffer())
-                        .clear();
+                return Unpooled.wrappedBuffer(place.asByteBuffer()).clear();
             }
         }
         return allocator.directBuffer(READ_AT_ONCE, READ_AT_ONCE);
@@ -302,11 +291,7 @@ final class Session extends ChannelInboundHandlerAdapter {
             state = State.SKIPPED;
             return true;
         }
-        coming = cache.begin(Arrays.copyOf(key, keyBytes), metadata, length);
-        arrived = 0;
-        places = List.of();
-        place = 0;
-        placeAt = 0;
+        coming = new ComingValue(cache, cache.begin(Arrays.copyOf(key, keyBytes), metadata, length));
         state = State.VALUE;
         if (length == 0) {
             placed(0);
@@ -314,30 +299,14 @@ final class Session extends ChannelInboundHandlerAdapter {
         return true;
     }
 
-    /** Whether there is room for the next bytes of the value that is coming. */
-    private Room hasPlace(boolean force) {
-        Entry value = coming;
-        if (value == null) {
-            return Room.NONE;
-        }
-        if (place < places.size()) {
-            return Room.TAKEN;
-        }
-        if (value.room() <= arrived) {
-            long wanted = Math.min(value.length - arrived, Math.clamp(arrived, LEAST_ROOM, MOST_ROOM));
-            Room room = cache.more(value, wanted, force);
-            if (room != Room.TAKEN) {
-                return room;
-            }
-        }
-        places = cache.bytes(value, arrived);
-        place = 0;
-        placeAt = 0;
-        return Room.TAKEN;
+    /** Room for the next bytes of the value that is coming. */
+    private Room takeRoom(boolean force) {
+        ComingValue value = coming;
+        return value == null ? Room.NONE : value.takeRoom(force);
     }
 
     private boolean value(ByteBuf from) {
-        switch (hasPlace(false)) {
+        switch (takeRoom(false)) {
             case TAKEN -> copy(from);
             case LATER -> awaitRoom();
             case NONE -> drop();
@@ -346,42 +315,31 @@ final class Session extends ChannelInboundHandlerAdapter {
     }
 
     private void copy(ByteBuf from) {
-        int bytes = (int) Math.min(places.get(place).byteSize() - placeAt, from.readableBytes());
-        from.readBytes(places.get(place).asSlice(placeAt, bytes).asByteBuffer());
+        MemorySegment place = Objects.requireNonNull(coming).place();
+        int bytes = (int) Math.min(place.byteSize(), from.readableBytes());
+        from.readBytes(place.asSlice(0, bytes).asByteBuffer());
         placed(bytes);
     }
 
     /** So many bytes more of the value are in their place. */
     private void placed(int bytes) {
-        Entry value = coming;
-        if (value == null) {
-            return;
-        }
-        arrived += bytes;
-        placeAt += bytes;
-        if (place < places.size() && placeAt == places.get(place).byteSize()) {
-            place++;
-            placeAt = 0;
-        }
-        if (arrived == value.length) {
+        ComingValue value = coming;
+        if (value != null && value.placed(bytes)) {
             coming = null;
-            places = List.of();
             state = State.REQUEST;
-            cache.commit(value);
         }
     }
 
     /** There is no room: the value is read and forgotten. */
     private void drop() {
-        Entry value = coming;
+        ComingValue value = coming;
         if (value == null) {
             return;
         }
         counters.add(Kind.DROPPED_NO_ROOM);
-        skipped = (long) value.length - arrived;
+        skipped = value.left();
         coming = null;
-        places = List.of();
-        cache.abort(value);
+        value.abort();
         state = State.SKIPPED;
     }
 
@@ -398,7 +356,7 @@ final class Session extends ChannelInboundHandlerAdapter {
         if (over.getAndSet(true) || pause != Pause.ROOM) {
             return;
         }
-        switch (hasPlace(force)) {
+        switch (takeRoom(force)) {
             case TAKEN -> {}
             case LATER -> {
                 awaitRoom();
@@ -678,7 +636,7 @@ final class Session extends ChannelInboundHandlerAdapter {
             case HELLO -> HELLO_BYTES - there;
             case PROOF -> PeerSecret.MAC_BYTES - there;
             case REQUEST -> there == 0 ? 0 : LmWire.REQUEST_BYTES - there;
-            case VALUE -> coming == null ? 0 : coming.length - arrived;
+            case VALUE -> coming == null ? 0 : coming.left();
             case SKIPPED -> skipped;
             case BATCH -> batch == null ? 0 : batch.bytesLeft();
         };
@@ -691,11 +649,11 @@ final class Session extends ChannelInboundHandlerAdapter {
     @Override
     public void channelInactive(ChannelHandlerContext context) {
         server.ended(this);
-        Entry value = coming;
+        ComingValue value = coming;
         if (value != null) {
             coming = null;
             counters.add(Kind.DROPPED_BROKEN);
-            cache.abort(value);
+            value.abort();
         }
         held.freeAll();
         pause = Pause.OUTPUT;
