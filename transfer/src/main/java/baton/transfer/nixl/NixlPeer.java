@@ -14,7 +14,7 @@ import java.util.concurrent.CompletableFuture;
  * fields.
  */
 final class NixlPeer implements TransferAgent.Peer {
-    private final NixlAgent agent;
+    private final NixlPeers peers;
     private final String name;
     /** Callers that wait for its first answer. */
     final List<CompletableFuture<TransferAgent.Peer>> waiting = new ArrayList<>();
@@ -26,8 +26,8 @@ final class NixlPeer implements TransferAgent.Peer {
     volatile boolean answered;
     /** The request of the probe under way. */
     Optional<MemorySegment> probe = Optional.empty();
-    /** Where its probes read to, in the agent's scratch memory; 0 for none. */
-    int slot;
+    /** Where its probes read to, in the agent's scratch memory. */
+    int slot = NixlScratch.NO_SLOT;
 
     long nextProbe;
     /** Probes that have ended well. */
@@ -35,18 +35,19 @@ final class NixlPeer implements TransferAgent.Peer {
     /** It has unregistered memory since its metadata was made. */
     boolean outdated;
 
-    NixlPeer(NixlAgent agent, NixlMetadata metadata) {
-        this.agent = agent;
+    NixlPeer(NixlPeers peers, NixlMetadata metadata) {
+        this.peers = peers;
         this.metadata = metadata;
-        name = NixlAgent.firstName(metadata.agent());
+        name = NixlNativeAgent.firstName(metadata.agent());
     }
 
     boolean is(NixlMetadata other) {
         return metadata.identity().map(Identity::word).equals(other.identity().map(Identity::word));
     }
 
-    NixlAgent agent() {
-        return agent;
+    /** Whether it is a peer of the agent that has these. */
+    boolean isOf(NixlPeers others) {
+        return peers.equals(others);
     }
 
     @Override
@@ -82,6 +83,6 @@ final class NixlPeer implements TransferAgent.Peer {
         if (gone.isEmpty()) {
             gone = Optional.of("the connection to " + name + " was closed here");
         }
-        agent.submit(() -> agent.gone(this, "was closed here"));
+        peers.close(this);
     }
 }

@@ -11,11 +11,12 @@ import java.util.ArrayList;
 import java.util.Deque;
 import java.util.List;
 import java.util.Optional;
-import java.util.concurrent.locks.LockSupport;
 import org.jspecify.annotations.Nullable;
 
 /** A transfer of a {@link NixlAgent}. State that is not volatile belongs to the agent's owner thread. */
 final class NixlTransfer implements Transfer {
+    private static final int FLIGHT_RANGES = 1024;
+
     /** A request that NIXL has under way. */
     record Flight(MemorySegment request, long bytes) {}
 
@@ -24,7 +25,7 @@ final class NixlTransfer implements Transfer {
     final List<Range> ranges;
     final Optional<byte[]> notification;
     final long started;
-    private final Thread owner;
+    private final NixlThread thread;
     final Deadline deadline;
     /** When the native agent is destroyed if pieces are under way still. */
     final Deadline grace;
@@ -41,7 +42,7 @@ final class NixlTransfer implements Transfer {
     /** {@link NixlPeer#checks} that a write waits for. */
     long checksNeeded;
 
-    /** @param owner thread of the agent */
+    /** @param thread of the agent */
     NixlTransfer(
             TransferAgent.Operation operation,
             TransferAgent.Peer peer,
@@ -49,13 +50,13 @@ final class NixlTransfer implements Transfer {
             Optional<byte[]> notification,
             Deadline deadline,
             Ticker ticker,
-            Thread owner) {
+            NixlThread thread) {
         this.operation = operation;
         this.peer = peer;
         this.ranges = List.copyOf(ranges);
         this.notification = notification.map(byte[]::clone);
         this.deadline = deadline;
-        this.owner = owner;
+        this.thread = thread;
         started = ticker.nanos();
         grace = Deadline.after(ticker, deadline.timeout().plusMillis(NixlAgent.GRACE_MILLIS));
         bytes = ranges.stream().mapToLong(Range::bytes).sum();
@@ -69,7 +70,7 @@ final class NixlTransfer implements Transfer {
     @Override
     public void cancel() {
         cancelled = true;
-        LockSupport.unpark(owner);
+        thread.wake();
     }
 
     /** Lets it be over as soon as nothing of it is under way. */
@@ -101,9 +102,7 @@ final class NixlTransfer implements Transfer {
         List<Range> taken = new ArrayList<>();
         long total = 0;
         for (@Nullable Range piece = pieces.peek();
-                piece != null
-                        && taken.size() < NixlAgent.FLIGHT_RANGES
-                        && total + piece.bytes() <= NixlAgent.FLIGHT_BYTES;
+                piece != null && taken.size() < FLIGHT_RANGES && total + piece.bytes() <= NixlAgent.FLIGHT_BYTES;
                 piece = pieces.peek()) {
             taken.add(pieces.remove());
             total += piece.bytes();
