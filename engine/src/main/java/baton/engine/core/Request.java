@@ -65,10 +65,6 @@ public final class Request implements KvRequest {
     int publishedBlocks;
     /** After a failed load the connector is not asked again. */
     boolean connectorDone;
-    /** The request has ended; the connector has not yet reported that loading its blocks is over. */
-    boolean awaitsReceived;
-    /** The request has ended; the connector has not yet reported that its blocks are sent. */
-    boolean awaitsSent;
     /** Hidden state of the prompt's last token, if the whole prompt was computed elsewhere: the first token is sampled from it. */
     @Nullable
     HiddenState hidden;

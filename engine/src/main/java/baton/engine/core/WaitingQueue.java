@@ -4,6 +4,7 @@ import baton.kv.BlockHash;
 import java.util.Collections;
 import java.util.Comparator;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.Iterator;
 import java.util.LinkedHashSet;
 import java.util.Map;
@@ -22,6 +23,9 @@ final class WaitingQueue {
     /** Deferred requests, by the block that a running request is computing. Not scheduled before that block is there. */
     private final Map<BlockHash, Set<Request>> deferred = new HashMap<>();
 
+    /** Those without blocks that need a load between steps. */
+    private final Set<Request> toLoad = new HashSet<>();
+
     private int deferredCount;
     /** Where the next iteration begins, if the last one was interrupted. */
     private @Nullable Request resumeAt;
@@ -39,6 +43,29 @@ final class WaitingQueue {
         return deferredCount;
     }
 
+    /** Requests whose blocks a load is filling. */
+    int loadingCount() {
+        int count = 0;
+        for (Request request : withBlocks) {
+            count += request.state == Request.State.WAITING_FOR_REMOTE_KVS ? 1 : 0;
+        }
+        return count;
+    }
+
+    /** Requests that need a load between steps which has not begun. */
+    int toLoadCount() {
+        return toLoad.size();
+    }
+
+    /** Notes whether a request without blocks needs a load between steps. */
+    void setToLoad(Request request, boolean needed) {
+        if (needed) {
+            toLoad.add(request);
+        } else {
+            toLoad.remove(request);
+        }
+    }
+
     /** Adds a request that has no blocks. */
     void add(Request request) {
         withoutBlocks.add(request);
@@ -46,6 +73,7 @@ final class WaitingQueue {
 
     /** Adds a request whose blocks are being loaded. */
     void addWithBlocks(Request request) {
+        toLoad.remove(request);
         withBlocks.add(request);
     }
 
@@ -99,6 +127,7 @@ final class WaitingQueue {
     void remove(Request request) {
         withoutBlocks.remove(request);
         withBlocks.remove(request);
+        toLoad.remove(request);
         BlockHash until = request.deferredUntil;
         if (until != null) {
             request.deferredUntil = null;

@@ -1,0 +1,168 @@
+package baton.engine.core;
+
+import baton.engine.core.Scheduler.Counters;
+import baton.engine.core.Scheduler.LoadFailure;
+import baton.kv.LoadFailurePolicy;
+import baton.kv.Ticker;
+import baton.kv.connector.HiddenState;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Optional;
+import java.util.Set;
+
+/**
+ * Loads of KV from elsewhere, from their beginning to their end. A request whose load failed computes the rest here, or fails, by
+ * policy; the connector is not asked for it again.
+ */
+final class RemoteLoads {
+    private final LoadFailurePolicy policy;
+    private final int blockSize;
+    private final KvCacheManager blocks;
+    private final LiveRequests live;
+    private final Counters counters;
+    private final Ticker ticker;
+    /** Requests that lost their blocks after the last step. */
+    private final Set<String> takenBackSinceStep = new HashSet<>();
+
+    /** @param ticker for when loads begin and end; nothing is decided by it */
+    RemoteLoads(SchedulerConfig config, KvCacheManager blocks, LiveRequests live, Counters counters, Ticker ticker) {
+        this.policy = config.loadFailurePolicy();
+        this.blockSize = config.blockSize();
+        this.blocks = blocks;
+        this.live = live;
+        this.counters = counters;
+        this.ticker = ticker;
+    }
+
+    /**
+     * A request without a load is scheduled.
+     *
+     * @param tokens that the connector is to load for it; 0 for none
+     */
+    void begin(Request request, int tokens) {
+        request.loadingTokens = tokens;
+        if (tokens > 0) {
+            request.load.begin(ticker.nanos(), tokens);
+        }
+    }
+
+    /**
+     * Blocks could not be loaded: whoever has them has computed no more than what is before the first of them.
+     *
+     * @param failures takes requests to end with an error
+     * @return the requests that have such blocks among their computed ones
+     */
+    Set<Request> cutAtInvalidBlocks(Set<Integer> invalid, List<LoadFailure> failures) {
+        Set<Request> cut = new HashSet<>();
+        if (invalid.isEmpty()) {
+            return cut;
+        }
+        for (int block : invalid) {
+            if (!blocks.invalidate(block)) {
+                counters.unknownReports++;
+            }
+        }
+        Set<Integer> recomputed = new HashSet<>();
+        for (Request request : live.all()) {
+            int first = 0;
+            while (first < request.blocks.size() && !invalid.contains(request.blocks.get(first))) {
+                first++;
+            }
+            if (first * blockSize >= request.computedTokens) {
+                continue;
+            }
+            cut.add(request);
+            countFailure(request, request.computedTokens - first * blockSize);
+            blocks.invalidateFrom(request, first);
+            request.connectorDone = true;
+            request.hidden = null;
+            request.externalHit = Math.max(0, Math.min(request.externalHit, request.computedTokens - request.localHit));
+            if (policy == LoadFailurePolicy.FAIL) {
+                failures.add(new LoadFailure(request, request.blocks.count(invalid)));
+            } else if (request.state != Request.State.WAITING_FOR_REMOTE_KVS
+                    && (request.computedTokens == 0 || !recomputed.add(request.blocks.get(first)))) {
+                // Nothing is left, or another request computes the next block anyway: it may share what other requests
+                // compute.
+                live.waitAgain(request);
+                takenBackSinceStep.add(request.id());
+            }
+        }
+        return cut;
+    }
+
+    private void countFailure(Request request, int lostTokens) {
+        request.load.fail();
+        counters.loadFailures++;
+        if (policy == LoadFailurePolicy.RECOMPUTE) {
+            counters.recomputedTokens += lostTokens;
+        }
+    }
+
+    /**
+     * A load between steps is over.
+     *
+     * @param hidden the hidden state of the prompt's last token, if it came too
+     * @param failures requests that end because of this step's report
+     * @return false if no such load was under way
+     */
+    boolean received(String id, Optional<HiddenState> hidden, List<LoadFailure> failures) {
+        Optional<Request> loading =
+                live.find(id).filter(request -> request.state == Request.State.WAITING_FOR_REMOTE_KVS);
+        if (loading.isEmpty()) {
+            return false;
+        }
+        Request request = loading.get();
+        request.state = Request.State.WAITING;
+        request.loadingTokens = 0;
+        request.load.end(ticker.nanos());
+        if (failures.stream().anyMatch(failure -> failure.request() == request)) {
+            return true;
+        }
+        if (request.computedTokens == 0) {
+            live.waitAgain(request);
+            return true;
+        }
+        if (hidden.isPresent() && request.outputLength() == 0 && request.computedTokens == request.length()) {
+            request.hidden = hidden.get();
+        } else {
+            // The last token is computed here, for its logits.
+            request.computedTokens = Math.min(request.computedTokens, request.length() - 1);
+        }
+        blocks.publish(request, live.waiting()::wake);
+        return true;
+    }
+
+    /**
+     * All loads under way have failed, and nothing more will be reported of them. Their requests wait again, without what may have
+     * been loaded.
+     *
+     * @return requests to end with an error
+     */
+    List<LoadFailure> failAll() {
+        List<LoadFailure> failures = new ArrayList<>();
+        for (Request request : live.all()) {
+            if (request.loadingTokens == 0) {
+                continue;
+            }
+            countFailure(request, request.loadingTokens);
+            if (policy == LoadFailurePolicy.FAIL) {
+                failures.add(new LoadFailure(request, blocks.blocksFor(request.loadingTokens)));
+            }
+            request.externalHit = 0;
+            request.connectorDone = true;
+            live.waitAgain(request);
+        }
+        return failures;
+    }
+
+    /** Ids of requests that have lost their blocks since {@link #forgetTakenBack}, because of a failed load. */
+    Set<String> takenBack() {
+        return takenBackSinceStep;
+    }
+
+    /** The connector is told of those up to now. */
+    void forgetTakenBack() {
+        takenBackSinceStep.clear();
+    }
+}
