@@ -99,7 +99,7 @@ class FloorsTest {
             entry("baton.pipe.tcp.TokenListener", "futures that are done"),
             entry("baton.transfer.embedded.EmbeddedAgent", "until a connection ends, or the agent"),
             entry("baton.memory.Gate", "a copy of this process"),
-            entry("baton.transfer.nixl.NixlAgent", "a thread that ends at once, before memory is freed"));
+            entry("baton.transfer.nixl.NixlThread", "a thread that ends at once, before memory is freed"));
 
     /** Modules that are given their clock. */
     private static final List<String> CLOCKED = List.of("connectors", "pipe", "transfer", "router", "trace");

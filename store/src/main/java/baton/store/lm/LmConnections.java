@@ -78,6 +78,8 @@ final class LmConnections implements AutoCloseable {
     @GuardedBy("this")
     private boolean closed;
 
+    private final AtomicBoolean notMappedSaid = new AtomicBoolean();
+
     /** What was logged last of the server; empty while it is well. */
     private final AtomicReference<String> problem = new AtomicReference<>("not connected yet");
 
@@ -344,11 +346,14 @@ final class LmConnections implements AutoCloseable {
                 && ServerMemory.isOfThisHost(channel.localAddress(), channel.remoteAddress());
     }
 
+    /** Said once, as it stays so. */
     void notMapped(Exception cause) {
-        log.info(
-                "{}: its memory cannot be mapped, so values come over connections: {}",
-                settings.url(),
-                cause.toString());
+        if (notMappedSaid.compareAndSet(false, true)) {
+            log.info(
+                    "{}: its memory cannot be mapped, so values come over connections: {}",
+                    settings.url(),
+                    cause.toString());
+        }
     }
 
     DeadlineAlarm alarm() {
