@@ -157,8 +157,8 @@ final class Admission {
     }
 
     /**
-     * @param known tokens whose KV is there before this step's are computed
-     * @param local of these, tokens whose KV was here before
+     * @param known tokens with KV that is there before this step's are computed
+     * @param local of these, tokens with KV that was here before
      * @param external of these, tokens that the connector loads within this step
      */
     private void run(Request request, int known, int count, int local, int external, StepPlan plan) {

@@ -5,7 +5,7 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Ended requests whose blocks a transfer still uses: a load writes to them, or the connector sends them. They are freed when all that
+ * Ended requests with blocks that a transfer still uses: a load writes to them, or the connector sends them. They are freed when all that
  * is reported as over.
  */
 final class DelayedReleases {

@@ -12,7 +12,7 @@ import java.util.Optional;
 import java.util.Set;
 
 /**
- * Loads of KV from elsewhere, from their beginning to their end. A request whose load failed computes the rest here, or fails, by
+ * Loads of KV from elsewhere, from their beginning to their end. A request with a load that failed computes the rest here, or fails, by
  * policy; the connector is not asked for it again.
  */
 final class RemoteLoads {

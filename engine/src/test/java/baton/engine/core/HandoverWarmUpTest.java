@@ -15,10 +15,12 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.api.parallel.Isolated;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Every connector hands over between stand-ins, and nothing of that is left. */
+@Isolated("Other tests make directories where it looks for some.")
 class HandoverWarmUpTest {
     private static final KvLayout LAYOUT = new KvLayout(3, 2, 16, 16, DType.BF16);
     private static final ModelFingerprint MODEL = new ModelFingerprint("model", "00ff".repeat(16));

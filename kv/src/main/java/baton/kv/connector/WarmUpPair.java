@@ -22,7 +22,7 @@ public record WarmUpPair(
         IntFunction<Map<String, String>> transfer,
         Runnable end)
         implements AutoCloseable {
-    /** Of a connector whose legs need not agree on more than their request ids. */
+    /** Of a connector that needs no more in common in both legs than their request ids. */
     public WarmUpPair(
             KvConnector connector,
             KvTransferConfig producer,

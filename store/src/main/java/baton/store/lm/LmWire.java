@@ -25,7 +25,7 @@ import io.netty.buffer.ByteBuf;
  *
  * <p>Where shape 0 of that reply is 2, a client of the same host and user can copy values out of the server's memory, which spares both copies
  * of a socket. {@link #MEMORY}, with any key, has as its reply's value the inode and the bytes of a file as int64, and the file's path in
- * ASCII; or 400. {@link #HOLD} is a GET in whose reply a piece of the value is an offset in that file and a number of bytes, both int64. The
+ * ASCII; or 400. {@link #HOLD} is a GET with a reply that has for each piece of the value an offset in that file and a number of bytes, both int64. The
  * server keeps these bytes until {@link #FREE}, which has no reply, any key, and as shape 0 how many of the values that the connection holds
  * are free, the first held first. The end of the connection frees all of them, and a connection that holds one for longer than the server's
  * timeout is ended: so a client must verify what it has copied.

@@ -43,11 +43,16 @@ class LmBlockStoreTest extends BlockStoreContract {
 
     @Override
     protected Medium medium() throws Exception {
+        return medium(false);
+    }
+
+    /** A kv-server of its own. */
+    static Medium medium(boolean sharedMemory) throws Exception {
         KvServer server = KvServer.start(KvServerSettings.of(0, 64 << 20));
         return new Medium() {
             @Override
             public BlockStore open(StoreFormat format) {
-                return connected(format, settings(server.port()));
+                return connected(format, settings(server.port(), sharedMemory));
             }
 
             @Override

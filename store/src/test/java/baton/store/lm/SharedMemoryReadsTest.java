@@ -8,7 +8,6 @@ import baton.kv.BlockHash;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.memory.MappableMemory;
-import baton.store.BlockStore;
 import baton.store.BlockStoreContract;
 import baton.store.StoreFormat;
 import baton.store.StoreTask;
@@ -47,23 +46,7 @@ class SharedMemoryReadsTest extends BlockStoreContract {
 
     @Override
     protected Medium medium() throws Exception {
-        KvServer server = KvServer.start(KvServerSettings.of(0, 64 << 20));
-        return new Medium() {
-            @Override
-            public BlockStore open(StoreFormat format) {
-                return LmBlockStoreTest.connected(format, LmBlockStoreTest.settings(server.port(), true));
-            }
-
-            @Override
-            public boolean isDurable() {
-                return true;
-            }
-
-            @Override
-            public void close() {
-                server.close();
-            }
-        };
+        return LmBlockStoreTest.medium(true);
     }
 
     private static KvServer server(long memory, Duration timeout) throws IOException {
