@@ -224,7 +224,7 @@ final class LmConnection {
 
         @Override
         protected int write(Channel to, Additions ofServer) {
-            writeWithoutKey(to, LmWire.EXIST, LmMetadata.NONE);
+            writeWithAnyKey(to, LmWire.EXIST, LmMetadata.NONE);
             return 1;
         }
 
@@ -252,7 +252,7 @@ final class LmConnection {
         protected void failed(Failure cause) {}
     }
 
-    private static void writeWithoutKey(Channel to, int command, LmMetadata metadata) {
+    private static void writeWithAnyKey(Channel to, int command, LmMetadata metadata) {
         ByteBuf request = to.alloc().directBuffer(LmWire.REQUEST_BYTES);
         LmWire.writeRequest(request, command, 0, metadata);
         LmKeys.of(List.of(LmWire.PROBE)).write(request, 0);
@@ -278,7 +278,7 @@ final class LmConnection {
 
         @Override
         protected int write(Channel to, Additions ofServer) {
-            writeWithoutKey(to, LmWire.MEMORY, LmMetadata.NONE);
+            writeWithAnyKey(to, LmWire.MEMORY, LmMetadata.NONE);
             return 1;
         }
 
@@ -509,7 +509,7 @@ final class LmConnection {
         public void channelReadComplete(ChannelHandlerContext context) {
             if (held > 0 && context.channel().isActive()) {
                 LmMetadata none = LmMetadata.NONE;
-                writeWithoutKey(
+                writeWithAnyKey(
                         context.channel(), LmWire.FREE, new LmMetadata(none.format(), none.dtype(), held, 0, 0, 0));
                 context.channel().flush();
                 held = 0;
