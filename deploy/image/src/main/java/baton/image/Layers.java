@@ -28,18 +28,15 @@ import java.util.stream.Stream;
  * <p>The image has no shell. Nothing is unpacked when it runs, so that its file system can be read-only.
  */
 public final class Layers {
-    /** What Baton's jars use of the JDK; jdk.unsupported has {@code sun.misc.Signal}. */
+    /** What libraries use of the JDK, and what is found by name only; jdk.unsupported has {@code sun.misc.Signal}. */
     private static final List<String> MODULES = List.of(
-            "java.base",
-            "java.logging",
-            "java.management",
-            "java.naming",
-            "java.net.http",
-            "java.xml",
-            "jdk.management",
-            "jdk.net",
-            "jdk.unsupported",
-            "jdk.zipfs");
+            "java.logging", "java.management", "java.naming", "java.xml", "jdk.management", "jdk.unsupported", "jdk.zipfs");
+
+    /** In every jar of Baton's own. */
+    private static final String PACKAGE = "baton/";
+
+    /** A line of {@code jdeps -summary}. */
+    private static final Pattern USES = Pattern.compile("\\S+ -> ((?:java|jdk)\\.\\S+)");
 
     /** What Jib gives all files. The AOT cache belongs to jars and a runtime of a size and a time. */
     private static final FileTime TIME = FileTime.from(Instant.EPOCH.plusSeconds(1));
@@ -73,21 +70,21 @@ public final class Layers {
     }
 
     private void make() throws IOException, InterruptedException {
+        Path home = Files.createDirectories(program.resolve("opt/baton"));
+        List<String> jars = unpack(Files.createDirectories(home.resolve("lib")));
         Path java = system.resolve("opt/java");
         Files.createDirectories(java.getParent());
         run(
                 List.of(
-                        Path.of(System.getProperty("java.home"), "bin", "jlink").toString(),
+                        tool("jlink"),
                         "--add-modules",
-                        String.join(",", MODULES),
+                        String.join(",", modules(home.resolve("lib"))),
                         "--strip-debug",
                         "--no-header-files",
                         "--no-man-pages",
                         "--output",
                         java.toString()),
                 Map.of());
-        Path home = Files.createDirectories(program.resolve("opt/baton"));
-        List<String> jars = unpack(Files.createDirectories(home.resolve("lib")));
         copyTree(repository.resolve("models/tiny-ledger"), home.resolve("models/tiny-ledger"));
         copyLibraries();
         write(system.resolve("etc/passwd"), "root:x:0:0::/:\nbaton:x:10001:10001::/tmp:\n");
@@ -102,6 +99,37 @@ public final class Layers {
                 home.resolve("java.options"),
                 String.join("\n", options(Path.of("/opt/baton"), Path.of("/opt/baton"), jars)) + "\n");
         setTimes(program);
+    }
+
+    private static String tool(String name) {
+        return Path.of(System.getProperty("java.home"), "bin", name).toString();
+    }
+
+    /** The JDK's modules that the runtime needs: those that the code of Baton's own jars names, and {@link #MODULES}. */
+    private static Set<String> modules(Path lib) throws IOException, InterruptedException {
+        Set<String> modules = new TreeSet<>(MODULES);
+        List<String> command = new ArrayList<>(List.of(
+                tool("jdeps"),
+                "-summary",
+                "--ignore-missing-deps",
+                "--multi-release",
+                String.valueOf(Runtime.version().feature())));
+        try (Stream<Path> files = Files.list(lib)) {
+            for (Path jar : files.toList()) {
+                try (JarFile file = new JarFile(jar.toFile())) {
+                    if (file.getEntry(PACKAGE) != null) {
+                        command.add(jar.toString());
+                    }
+                }
+            }
+        }
+        run(command, Map.of())
+                .lines()
+                .map(USES::matcher)
+                .filter(Matcher::matches)
+                .map(match -> match.group(1))
+                .forEach(modules::add);
+        return modules;
     }
 
     /** Copies jars, and out of them what is native. Returns the names of those that are left, in order. */
