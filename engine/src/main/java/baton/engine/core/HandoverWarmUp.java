@@ -76,15 +76,18 @@ public final class HandoverWarmUp implements AutoCloseable {
             try (WarmUpPair pair = possible.get();
                     HandoverWarmUp handovers = new HandoverWarmUp(pair, fingerprint, layout)) {
                 long fastest = Long.MAX_VALUE;
-                for (int noFaster = 0; noFaster < ENOUGH && System.nanoTime() - end < 0; ) {
+                long last = 0;
+                // None is begun that will not end in time.
+                for (int noFaster = 0; noFaster < ENOUGH && System.nanoTime() + last - end < 0; ) {
                     Optional<Duration> took = handovers.handOver(Duration.ofNanos(end - System.nanoTime()));
                     if (took.isEmpty()) {
                         break;
                     }
                     done++;
-                    noFaster = took.get().toNanos() > fastest * FASTER ? noFaster + 1 : 0;
-                    fastest = Math.min(fastest, took.get().toNanos());
-                    LOG.debug("hand-over {} took {} us", done, took.get().toNanos() / 1000);
+                    last = took.get().toNanos();
+                    noFaster = last > fastest * FASTER ? noFaster + 1 : 0;
+                    fastest = Math.min(fastest, last);
+                    LOG.debug("hand-over {} took {} us", done, last / 1000);
                 }
             }
         } catch (IOException | RuntimeException e) {
