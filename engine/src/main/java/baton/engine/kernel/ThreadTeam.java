@@ -13,7 +13,8 @@ import org.jspecify.annotations.Nullable;
  *
  * Here a loop ends when its pieces are done. A worker that comes late finds none left and is not waited for. What waits, spins for as
  * long as the next loop usually takes to come, and then leaves the processor: a worker sleeps, the calling thread yields until the last piece
- * that a worker has begun is done.
+ * that a worker has begun is done. The team gets smaller while there are not enough processors
+ * for it.
  */
 
 /**
@@ -31,6 +32,8 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
     private static final int LAST_LOOKS = 2_000;
 
     private final int size;
+    private final RunDelay runDelay = new RunDelay();
+    private final CrewSize crew;
     private final List<Worker> workers = new ArrayList<>();
     private volatile @Nullable Loop loop;
     private volatile boolean closed;
@@ -38,6 +41,13 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
     /** @param size threads, the calling one among them */
     public ThreadTeam(int size) {
         this.size = size;
+        this.crew = new CrewSize(size, runDelay);
+    }
+
+    /** @param crew how many threads take part in a loop */
+    ThreadTeam(int size, CrewSize crew) {
+        this.size = size;
+        this.crew = crew;
     }
 
     @Override
@@ -47,17 +57,23 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
 
     @Override
     public void parallelFor(int count, int piece, Work work) {
-        Loop shared = new Loop(count, piece, work);
-        if (size > 1 && count > piece) {
+        long start = size > 1 && count > piece ? System.nanoTime() : 0;
+        int members = size > 1 && count > piece ? crew.at(start) : 1;
+        Loop shared = new Loop(members, count, piece, work);
+        if (members > 1) {
             if (workers.isEmpty()) {
                 start();
             }
             loop = shared;
             for (Worker worker : workers) {
-                worker.wake();
+                worker.wake(members);
             }
             shared.take(0);
-            shared.await();
+            if (!shared.isDone()) {
+                long waits = System.nanoTime();
+                shared.await();
+                crew.waited(System.nanoTime() - waits);
+            }
         } else {
             shared.take(0);
         }
@@ -80,6 +96,7 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
     public void close() {
         closed = true;
         workers.forEach(worker -> LockSupport.unpark(worker.thread));
+        runDelay.close();
     }
 
     private final class Worker {
@@ -92,8 +109,9 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
             this.thread = Thread.ofPlatform().daemon().name("kernel-" + member).unstarted(this::run);
         }
 
-        void wake() {
-            if (sleeping) {
+        /** @param members of the loop that begins */
+        void wake(int members) {
+            if (sleeping && member < members) {
                 LockSupport.unpark(thread);
             }
         }
@@ -102,12 +120,12 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
             Loop done = null;
             while (!closed) {
                 Loop next = loop;
-                if (next != done && next != null) {
+                if (isFor(next, done)) {
                     next.take(member);
                     done = next;
                 } else if (!comes(done)) {
                     sleeping = true;
-                    if (loop == done && !closed) {
+                    if (!isFor(loop, done) && !closed) {
                         // Without a deadline: the next loop or close() unparks it.
                         LockSupport.park(this);
                     }
@@ -116,12 +134,17 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
             }
         }
 
+        /** Whether a loop has a part for this worker, and is not the one that it has {@code done}. */
+        private boolean isFor(@Nullable Loop next, @Nullable Loop done) {
+            return next != null && next != done && member < next.members;
+        }
+
         /** Whether another loop than {@code done} comes soon. */
         private boolean comes(@Nullable Loop done) {
             long start = System.nanoTime();
             do {
                 for (int i = 0; i < LOOKS; i++) {
-                    if (loop != done || closed) {
+                    if (isFor(loop, done) || closed) {
                         return true;
                     }
                     Thread.onSpinWait();
@@ -132,6 +155,7 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
     }
 
     private static final class Loop {
+        private final int members;
         private final int count;
         private final int piece;
         private final Work work;
@@ -139,7 +163,8 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
         private final AtomicInteger left;
         private final AtomicReference<@Nullable Throwable> failure = new AtomicReference<>();
 
-        Loop(int count, int piece, Work work) {
+        Loop(int members, int count, int piece, Work work) {
+            this.members = members;
             this.count = count;
             this.piece = piece;
             this.work = work;
@@ -156,6 +181,10 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
                     left.decrementAndGet();
                 }
             }
+        }
+
+        boolean isDone() {
+            return left.get() == 0;
         }
 
         /** Without a deadline: the last pieces are being computed, and write to memory that the caller may free. */

@@ -10,6 +10,7 @@ import java.util.Set;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicIntegerArray;
+import java.util.concurrent.atomic.AtomicLong;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
@@ -38,7 +39,7 @@ class ThreadTeamTest {
         Set<Integer> members = Collections.synchronizedSet(new HashSet<>());
         Set<Thread> threads = Collections.synchronizedSet(new HashSet<>());
         CountDownLatch both = new CountDownLatch(2);
-        try (ThreadTeam team = new ThreadTeam(2)) {
+        try (ThreadTeam team = complete(2)) {
             team.parallelFor(2, 1, (member, _, _) -> {
                 members.add(member);
                 threads.add(Thread.currentThread());
@@ -53,7 +54,7 @@ class ThreadTeamTest {
     /** A worker that sleeps is woken: each loop ends only if both threads take part. */
     @Test
     void workersThatSleepAreWoken() {
-        try (ThreadTeam team = new ThreadTeam(2)) {
+        try (ThreadTeam team = complete(2)) {
             for (int loop = 0; loop < 20; loop++) {
                 CountDownLatch both = new CountDownLatch(2);
                 team.parallelFor(2, 1, (_, _, _) -> {
@@ -63,6 +64,44 @@ class ThreadTeamTest {
                 awaitSleep();
             }
         }
+    }
+
+    @Test
+    void workersThatAreLeftOutDoNotTakePartUntilTheyAreWanted() {
+        AtomicLong lost = new AtomicLong();
+        AtomicLong clock = new AtomicLong();
+        CrewSize crew = new CrewSize(3, lost::get) {
+            @Override
+            int at(long nanos) {
+                return super.at(clock.get());
+            }
+
+            @Override
+            void waited(long nanos) {}
+        };
+        try (ThreadTeam team = new ThreadTeam(3, crew)) {
+            assertThat(membersOf(team, 3)).containsExactlyInAnyOrder(0, 1, 2);
+            for (int window = 0; window < 2; window++) {
+                clock.addAndGet(5_000_000);
+                lost.addAndGet(3_000_000);
+                team.parallelFor(2, 1, (_, _, _) -> {});
+            }
+            assertThat(membersOf(team, 2)).containsExactlyInAnyOrder(0, 1);
+            clock.addAndGet(1_000_000_000);
+            assertThat(membersOf(team, 3)).containsExactlyInAnyOrder(0, 1, 2);
+        }
+    }
+
+    /** Runs a loop of as many pieces as it has threads, which ends only if each computes one. */
+    private static Set<Integer> membersOf(ThreadTeam team, int size) {
+        Set<Integer> members = Collections.synchronizedSet(new HashSet<>());
+        CountDownLatch all = new CountDownLatch(size);
+        team.parallelFor(size, 1, (member, _, _) -> {
+            members.add(member);
+            all.countDown();
+            await(all);
+        });
+        return members;
     }
 
     @Test
@@ -84,7 +123,7 @@ class ThreadTeamTest {
     @Test
     void closingEndsTheWorkers() throws InterruptedException {
         Set<Thread> threads = Collections.synchronizedSet(new HashSet<>());
-        ThreadTeam team = new ThreadTeam(2);
+        ThreadTeam team = complete(2);
         CountDownLatch both = new CountDownLatch(2);
         team.parallelFor(2, 1, (_, _, _) -> {
             threads.add(Thread.currentThread());
@@ -97,6 +136,14 @@ class ThreadTeamTest {
                 assertThat(thread.join(Duration.ofSeconds(20))).isTrue();
             }
         }
+    }
+
+    /** All of its threads take part in each loop, whatever else this machine does. */
+    private static ThreadTeam complete(int size) {
+        return new ThreadTeam(size, new CrewSize(size, () -> 0) {
+            @Override
+            void waited(long nanos) {}
+        });
     }
 
     private static void await(CountDownLatch latch) {

@@ -272,7 +272,12 @@ public final class P2pEndpoint implements TensorExchange {
             int dropped = drop(gone ? "" : group);
             // What this side ends itself is no news.
             log.atLevel(closed ? Level.DEBUG : Level.WARN)
-                    .log("{} was not sent to {}, nor {} more: {}", outgoing.tensorId(), address, dropped, e.getMessage());
+                    .log(
+                            "{} was not sent to {}, nor {} more: {}",
+                            outgoing.tensorId(),
+                            address,
+                            dropped,
+                            e.getMessage());
         }
 
         /** Takes a group's tensors out of the queue; all if it is empty. */
