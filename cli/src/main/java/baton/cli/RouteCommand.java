@@ -3,6 +3,7 @@ package baton.cli;
 import baton.cluster.ServerProcess;
 import baton.kv.ConfigException;
 import baton.kv.ListenAddress;
+import baton.kv.ProcessRest;
 import baton.router.Router;
 import baton.router.RouterConfig;
 import baton.router.Security;
@@ -33,6 +34,8 @@ import picocli.CommandLine.Option;
 final class RouteCommand implements Callable<Integer> {
     /** How long the router may warm up, with requests to stand-ins for instances. */
     static final Duration WARM_UP = Duration.ofMillis(500);
+    /** What the compilers may have for what the warm-up has left in their queues. */
+    private static final Duration REST = Duration.ofSeconds(1);
 
     /** Less than between two looks at the names of instances. */
     private static final String NAMES_CACHED_SECONDS = "1";
@@ -346,6 +349,7 @@ final class RouteCommand implements Callable<Integer> {
                         ListenAddress.require("register host", registry.host(), "register port", registry.port()));
         if (warmUp) {
             Router.warmUp(flow, WARM_UP);
+            ProcessRest.await(REST);
         }
         Router router = Router.start(config, Spans.exporter(otlpTracesEndpoint, "baton-router", host, port));
         router.registerPort()

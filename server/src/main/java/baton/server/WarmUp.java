@@ -5,6 +5,7 @@ import baton.engine.EngineListener;
 import baton.engine.EngineUnavailableException;
 import baton.engine.StepPhase;
 import baton.kv.KvTransferConfig;
+import baton.kv.ProcessRest;
 import io.vertx.core.http.HttpServerRequest;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
@@ -137,6 +138,10 @@ final class WarmUp {
             try {
                 handovers = warmUp.warmUpHandovers(budget.dividedBy(HANDOVERS_SHARE));
                 computeAll(port, end);
+                rest(end);
+                // By compiled code now, which meets what it was not compiled for.
+                handovers += warmUp.warmUpHandovers(left(end).dividedBy(HANDOVERS_SHARE));
+                rest(end);
                 unseen.scrape(engine.status());
             } catch (SocketTimeoutException e) {
                 LOG.debug("no time is left", e);
@@ -159,6 +164,19 @@ final class WarmUp {
                         .collect(Collectors.joining(", ")),
                 handovers == 0 ? "" : ", " + handovers + " hand-overs between stand-ins");
         problem.ifPresentOrElse(why -> LOG.warn("{}; it ended early: {}", done, why), () -> LOG.info("{}", done));
+    }
+
+    /** Lets the compilers finish what the warm-up has left in their queues. */
+    private static void rest(long end) {
+        try {
+            ProcessRest.await(left(end));
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    private static Duration left(long end) {
+        return Duration.ofNanos(Math.max(0, end - System.nanoTime()));
     }
 
     private EngineListener stopwatch() {

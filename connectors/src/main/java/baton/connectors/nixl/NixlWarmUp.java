@@ -4,7 +4,6 @@ import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.WarmUpPair;
-import baton.messages.PeerAccess;
 import baton.transfer.select.TransferAgents;
 import java.util.Optional;
 
@@ -31,7 +30,6 @@ final class NixlWarmUp {
         config.extra()
                 .string(TransferAgents.TRANSPORT)
                 .ifPresent(transport -> side.extra(TransferAgents.TRANSPORT, transport));
-        config.extra().string(PeerAccess.SECRET_FILE).ifPresent(file -> side.extra(PeerAccess.SECRET_FILE, file));
         return side.build();
     }
 }

@@ -74,7 +74,7 @@ public final class HandoverWarmUp implements AutoCloseable {
                 return 0;
             }
             try (WarmUpPair pair = possible.get();
-                    HandoverWarmUp handovers = new HandoverWarmUp(pair, fingerprint, layout)) {
+                    HandoverWarmUp handovers = new HandoverWarmUp(pair, config, fingerprint, layout)) {
                 long fastest = Long.MAX_VALUE;
                 long last = 0;
                 // None is begun that will not end in time.
@@ -97,21 +97,30 @@ public final class HandoverWarmUp implements AutoCloseable {
     }
 
     /**
+     * @param config of the instance
      * @param fingerprint of the instance's model
      * @param layout of its pool
      */
-    private HandoverWarmUp(WarmUpPair pair, ModelFingerprint fingerprint, KvLayout layout) {
+    private HandoverWarmUp(WarmUpPair pair, KvTransferConfig config, ModelFingerprint fingerprint, KvLayout layout) {
         this.pair = pair;
         this.layout = layout;
         // Not whole blocks: the last is another case.
         this.tokens = Math.clamp(MOST_BYTES / layout.tokenBytes(), layout.blockSize(), MOST_TOKENS) + 1;
-        this.producer = new Side(pair.producer(), fingerprint);
+        this.producer = new Side(authenticating(pair.producer(), config), fingerprint);
         try {
-            this.consumer = new Side(pair.consumer(), fingerprint);
+            this.consumer = new Side(authenticating(pair.consumer(), config), fingerprint);
         } catch (RuntimeException | Error e) {
             producer.core.close();
             throw e;
         }
+    }
+
+    /** The configuration of a side; with the instance's secret, as the first proof loads the JDK's whole cryptography. */
+    private static KvTransferConfig authenticating(KvTransferConfig side, KvTransferConfig instance) {
+        return instance.extra()
+                .string(KvTransferConfig.AUTH_SECRET_FILE)
+                .map(file -> side.withExtra(KvTransferConfig.AUTH_SECRET_FILE, file))
+                .orElse(side);
     }
 
     /**

@@ -50,6 +50,23 @@ class HandoverWarmUpTest {
         assertThat(directories()).isSubsetOf(before);
     }
 
+    @ParameterizedTest
+    @ValueSource(
+            strings = {"NixlConnector", "NixlPushConnector", "PyNcclConnector", "P2pNcclConnector", "MooncakeConnector"
+            })
+    void standInsAuthenticateEachOtherWithTheInstancesSecret(String connector) throws Exception {
+        Path secret = Files.writeString(shared.resolve("secret"), "0123456789abcdef0123456789abcdef");
+        KvTransferConfig config = KvTransferConfig.builder(connector, KvRole.PRODUCER)
+                .extra(KvTransferConfig.AUTH_SECRET_FILE, secret)
+                .build();
+        assertThat(HandoverWarmUp.run(config, MODEL, LAYOUT, Duration.ofSeconds(30)))
+                .isPositive();
+        // So it was used.
+        Files.writeString(secret, "short");
+        assertThat(HandoverWarmUp.run(config, MODEL, LAYOUT, Duration.ofSeconds(30)))
+                .isZero();
+    }
+
     @Test
     void withoutAConnectorThereIsNothingToWarmUp() {
         assertThat(HandoverWarmUp.run(KvTransferConfig.none(), MODEL, LAYOUT, Duration.ofSeconds(30)))
