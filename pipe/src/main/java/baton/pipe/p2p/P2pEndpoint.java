@@ -35,7 +35,6 @@ import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
-import org.slf4j.event.Level;
 
 /**
  * One of many peers that exchange tensors by name: vLLM's P2pNcclEngine, with a deadline for every wait.
@@ -270,14 +269,13 @@ public final class P2pEndpoint implements TensorExchange {
             String group = ReceiveStore.Key.group(outgoing.tensorId());
             toSend.giveUp(address, group);
             int dropped = drop(gone ? "" : group);
-            // What this side ends itself is no news.
-            log.atLevel(closed ? Level.DEBUG : Level.WARN)
-                    .log(
-                            "{} was not sent to {}, nor {} more: {}",
-                            outgoing.tensorId(),
-                            address,
-                            dropped,
-                            e.getMessage());
+            String problem = String.valueOf(e.getMessage());
+            if (closed) {
+                // What this side ends itself is no news.
+                log.debug("{} was not sent to {}: {}", outgoing.tensorId(), address, problem);
+            } else {
+                log.warn("{} was not sent to {}, nor {} more: {}", outgoing.tensorId(), address, dropped, problem);
+            }
         }
 
         /** Takes a group's tensors out of the queue; all if it is empty. */
