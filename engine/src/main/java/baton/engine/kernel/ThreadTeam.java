@@ -120,7 +120,7 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
             Loop done = null;
             while (!closed) {
                 Loop next = loop;
-                if (isFor(next, done)) {
+                if (next != null && isFor(next, done)) {
                     next.take(member);
                     done = next;
                 } else if (!comes(done)) {
