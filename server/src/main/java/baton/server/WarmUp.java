@@ -35,8 +35,8 @@ import tools.jackson.databind.node.ObjectNode;
  * Sends requests to an instance over its own port before it reports ready, so that the costs of first use are paid before: classes
  * are loaded, code is compiled, kernels are chosen, memory is touched.
  *
- * <p>Short prompts come first. Then the longest prompt that is expected to end within the budget is repeated until it gets no faster.
- * A running step is not aborted, so the warm-up may end one step late.
+ * <p>Short prompts come first. Then the longest prompt that is expected to end within the budget is repeated until it gets no faster. The
+ * compilers have what is left of the budget. A running step is not aborted, so the warm-up may end one step late.
  *
  * <p>A header with a random value marks the requests. They are not in the access log, and the engine treats them as
  * {@link Engine#warmUp} says.
@@ -139,9 +139,11 @@ final class WarmUp {
                 handovers = warmUp.warmUpHandovers(budget.dividedBy(HANDOVERS_SHARE));
                 computeAll(port, end);
                 rest(end);
-                // By compiled code now, which meets what it was not compiled for.
-                handovers += warmUp.warmUpHandovers(left(end).dividedBy(HANDOVERS_SHARE));
-                rest(end);
+                if (handovers > 0) {
+                    // By compiled code now, which meets what it was not compiled for.
+                    handovers += warmUp.warmUpHandovers(left(end).dividedBy(HANDOVERS_SHARE));
+                    rest(end);
+                }
                 unseen.scrape(engine.status());
             } catch (SocketTimeoutException e) {
                 LOG.debug("no time is left", e);

@@ -1,5 +1,6 @@
 package baton.engine.kernel;
 
+import baton.kv.Ticker;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -13,8 +14,7 @@ import org.jspecify.annotations.Nullable;
  *
  * Here a loop ends when its pieces are done. A worker that comes late finds none left and is not waited for. What waits, spins for as
  * long as the next loop usually takes to come, and then leaves the processor: a worker sleeps, the calling thread yields until the last piece
- * that a worker has begun is done. The team gets smaller while there are not enough processors
- * for it.
+ * that a worker has begun is done. Where processors are too few for all threads, some take no part (TeamSize).
  */
 
 /**
@@ -33,7 +33,8 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
 
     private final int size;
     private final RunDelay runDelay = new RunDelay();
-    private final CrewSize crew;
+    private final TeamSize members;
+    private final Ticker ticker;
     private final List<Worker> workers = new ArrayList<>();
     private volatile @Nullable Loop loop;
     private volatile boolean closed;
@@ -41,13 +42,15 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
     /** @param size threads, the calling one among them */
     public ThreadTeam(int size) {
         this.size = size;
-        this.crew = new CrewSize(size, runDelay);
+        this.members = new TeamSize(size, runDelay);
+        this.ticker = Ticker.system();
     }
 
-    /** @param crew how many threads take part in a loop */
-    ThreadTeam(int size, CrewSize crew) {
+    /** @param members how many threads take part in a loop */
+    ThreadTeam(int size, TeamSize members, Ticker ticker) {
         this.size = size;
-        this.crew = crew;
+        this.members = members;
+        this.ticker = ticker;
     }
 
     @Override
@@ -57,22 +60,21 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
 
     @Override
     public void parallelFor(int count, int piece, Work work) {
-        long start = size > 1 && count > piece ? System.nanoTime() : 0;
-        int members = size > 1 && count > piece ? crew.at(start) : 1;
-        Loop shared = new Loop(members, count, piece, work);
-        if (members > 1) {
+        int taking = size > 1 && count > piece ? members.at(ticker.nanos()) : 1;
+        Loop shared = new Loop(taking, count, piece, work);
+        if (taking > 1) {
             if (workers.isEmpty()) {
                 start();
             }
             loop = shared;
             for (Worker worker : workers) {
-                worker.wake(members);
+                worker.wake(taking);
             }
             shared.take(0);
             if (!shared.isDone()) {
-                long waits = System.nanoTime();
+                long waits = ticker.nanos();
                 shared.await();
-                crew.waited(System.nanoTime() - waits);
+                members.waited(ticker.nanos() - waits);
             }
         } else {
             shared.take(0);

@@ -269,12 +269,16 @@ public final class P2pEndpoint implements TensorExchange {
             String group = ReceiveStore.Key.group(outgoing.tensorId());
             toSend.giveUp(address, group);
             int dropped = drop(gone ? "" : group);
-            String problem = String.valueOf(e.getMessage());
             if (closed) {
                 // What this side ends itself is no news.
-                log.debug("{} was not sent to {}: {}", outgoing.tensorId(), address, problem);
+                log.debug("{} was not sent to {}: {}", outgoing.tensorId(), address, e.getMessage());
             } else {
-                log.warn("{} was not sent to {}, nor {} more: {}", outgoing.tensorId(), address, dropped, problem);
+                log.warn(
+                        "{} was not sent to {}, nor {} more: {}",
+                        outgoing.tensorId(),
+                        address,
+                        dropped,
+                        e.getMessage());
             }
         }
 

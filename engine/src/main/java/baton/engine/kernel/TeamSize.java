@@ -7,10 +7,11 @@ import java.util.function.LongSupplier;
  * computes: it takes a processor from one that the loop waits for. So the time is counted in which the calling thread has no processor, or
  * waits for a worker that has lost its own in the middle of a piece.
  *
- * <p>Where that is a fifth of the time in two windows that follow each other, an eighth of the threads is left out, at least one. One comes back after a pause, which gets
- * longer each time that the threads prove to be too many again, and ends when they do not. Used by the thread that calls the loops.
+ * <p>Where that is a fifth of the time in two windows that follow each other, an eighth of the threads is left out, at least one. One comes
+ * back after a pause, which gets longer each time that the threads prove to be too many again, and ends when they do not. Used by the thread
+ * that calls the loops.
  */
-class CrewSize {
+final class TeamSize {
     private static final long WINDOW_NANOS = 4_000_000;
     /** A window this long had no loops in most of it. */
     private static final long IDLE_NANOS = 10 * WINDOW_NANOS;
@@ -39,7 +40,7 @@ class CrewSize {
      * @param most threads; all of them take part at first
      * @param runDelay nanoseconds that the calling thread has waited for a processor until now; asked at most once a window
      */
-    CrewSize(int most, LongSupplier runDelay) {
+    TeamSize(int most, LongSupplier runDelay) {
         this.most = most;
         this.runDelay = runDelay;
         this.size = most;
