@@ -31,6 +31,11 @@ import picocli.CommandLine.Command;
 @Command(name = "aot-training", hidden = true, description = "Does a little of everything and ends.")
 final class AotTrainingCommand implements Callable<Integer> {
     private static final int QUESTIONS = 8;
+    /** Requests through each flow of the router: enough for the JVM to see which code is hot, as the AOT cache keeps that too. */
+    private static final int ROUTED = 2_000;
+
+    private static final Duration ROUTING = Duration.ofSeconds(3);
+
     /** Of each connector. */
     private static final Duration HANDOVERS = Duration.ofMillis(500);
 
@@ -45,7 +50,9 @@ final class AotTrainingCommand implements Callable<Integer> {
                             .extra("shared_storage_path", shared.path())
                             .build())
                     .build();
-            Router.warmUp(RouterConfig.DEFAULT_FLOW, RouteCommand.WARM_UP);
+            for (String flow : RouterConfig.FLOWS) {
+                Router.warmUp(flow, ROUTED, ROUTING);
+            }
             try (LocalEngine engine = LocalEngine.start(config, metrics);
                     ApiServer server = ApiServer.start(
                             ServerConfig.of("tiny-ledger")

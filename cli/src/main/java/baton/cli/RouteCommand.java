@@ -13,6 +13,7 @@ import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
 import baton.router.upstream.Discovery;
 import baton.router.upstream.Instance;
+import java.io.IOException;
 import java.net.URI;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -318,7 +319,13 @@ final class RouteCommand implements Callable<Integer> {
     private boolean exitWithParent;
 
     @Override
-    public Integer call() throws InterruptedException {
+    public Integer call() throws InterruptedException, IOException {
+        try (LogOutput _ = LogOutput.install()) {
+            return route();
+        }
+    }
+
+    private int route() throws InterruptedException {
         if (shutdownSeconds < 1) {
             throw new ConfigException("shutdown_timeout", "is " + shutdownSeconds + ", must be at least 1");
         }

@@ -2,10 +2,14 @@ package baton.cli;
 
 import baton.cluster.ServerProcess;
 import baton.transfer.nixl.NixlExit;
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
 import java.io.IOException;
+import java.io.PrintStream;
 import java.lang.invoke.MethodHandleProxies;
 import java.lang.invoke.MethodHandles;
 import java.lang.invoke.MethodType;
+import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -39,7 +43,9 @@ final class Service {
         for (String signal : List.of("TERM", "INT", "HUP")) {
             onSignal(signal, () -> {
                 if (signalled.getAndSet(true)) {
-                    System.err.println(name + ": ended at once by a second signal");
+                    // Past a log that waits to be written.
+                    new PrintStream(new FileOutputStream(FileDescriptor.err), true, StandardCharsets.UTF_8)
+                            .println(name + ": ended at once by a second signal");
                     try {
                         NixlExit.skipDestructors();
                     } finally {

@@ -12,7 +12,7 @@ import java.util.List;
  */
 public record JavaCommand(List<String> jvm, String mainClass) {
     /** What a router allocates lives as long as a request: a small young generation is collected in a millisecond, by one thread. */
-    private static final List<String> ROUTER = List.of("-XX:+UseSerialGC", "-XX:NewSize=32m", "-XX:MaxNewSize=32m");
+    private static final List<String> ROUTER = List.of("-XX:+UseSerialGC", "-XX:NewSize=64m", "-XX:MaxNewSize=64m");
 
     public JavaCommand {
         jvm = List.copyOf(jvm);

@@ -75,13 +75,22 @@ public final class Router implements AutoCloseable {
      * @throws ConfigException if there is no such flow
      */
     public static void warmUp(String flow, Duration atMost) {
+        warmUp(flow, WarmUp.REQUESTS, atMost);
+    }
+
+    /**
+     * As {@link #warmUp(String, Duration)}.
+     *
+     * @param requests the most to send
+     */
+    public static void warmUp(String flow, int requests, Duration atMost) {
         // Stand-ins have no connectors by which a flow could be chosen.
         HandoffFlow handoffs = HandoffFlow.named(flow.equals(AutoFlow.NAME) ? PushFlow.NAME : flow);
         Ticker ticker = Ticker.system();
         long start = ticker.nanos();
         Vertx vertx = vertx(Runtime.getRuntime().availableProcessors());
         try {
-            int answered = new WarmUp(vertx, handoffs, ticker).run(atMost);
+            int answered = new WarmUp(vertx, handoffs, ticker).run(requests, atMost);
             log.info(
                     "warmed up in {} ms: {} requests to stand-ins for instances",
                     TimeUnit.NANOSECONDS.toMillis(ticker.nanos() - start),

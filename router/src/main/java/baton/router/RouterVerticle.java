@@ -46,6 +46,9 @@ final class RouterVerticle extends VerticleBase {
      */
     private static final int KEEP_ALIVE_SECONDS = 4;
 
+    /** How often idle connections to instances are looked for: closing all of one second's at once would hold up the event loop. */
+    private static final int CLEANER_MILLIS = 100;
+
     /** How long a client's connection may have no request, or an incomplete head of one. */
     private static final Duration MOST_IDLE = Duration.ofSeconds(75);
 
@@ -100,6 +103,7 @@ final class RouterVerticle extends VerticleBase {
         PoolOptions pool = new PoolOptions()
                 .setHttp1MaxSize(limits.maxInFlight())
                 .setMaxWaitQueueSize(0)
+                .setCleanerPeriod(CLEANER_MILLIS)
                 .setEventLoopSize(0);
         HttpClientOptions clientOptions = new HttpClientOptions()
                 .setConnectTimeout((int) limits.connect().toMillis())
@@ -123,6 +127,8 @@ final class RouterVerticle extends VerticleBase {
                 .setSsl(tls.server().isPresent())
                 .setHttp2ClearTextEnabled(false)
                 .setHandle100ContinueAutomatically(true)
+                .setPerMessageWebSocketCompressionSupported(false)
+                .setPerFrameWebSocketCompressionSupported(false)
                 .setMaxHeaderSize(64 << 10)
                 .setMaxInitialLineLength(16 << 10)
                 .setAcceptBacklog(4096)
@@ -137,7 +143,10 @@ final class RouterVerticle extends VerticleBase {
         Duration idle = limits.idle().compareTo(MOST_IDLE) < 0 ? limits.idle() : MOST_IDLE;
         IdleConnections watched = new IdleConnections(vertx, routerContext.ticker(), idle);
         connections = watched;
-        return created.connectionHandler(watched::opened)
+        return created.connectionHandler(connection -> {
+                    Flushes.consolidate(connection);
+                    watched.opened(connection);
+                })
                 .requestHandler(request -> {
                     watched.began(request.connection());
                     request.response().endHandler(_ -> ended(request));

@@ -11,17 +11,20 @@ import baton.router.upstream.Instances;
 import io.vertx.core.DeploymentOptions;
 import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;
+import io.vertx.core.http.HttpHeaders;
 import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.HttpServer;
 import io.vertx.core.http.HttpServerRequest;
 import io.vertx.core.http.HttpServerResponse;
 import java.io.IOException;
+import java.io.InputStream;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.Socket;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CopyOnWriteArrayList;
@@ -35,6 +38,7 @@ import java.util.concurrent.TimeoutException;
 final class WarmUp {
     private static final Duration EACH = Duration.ofSeconds(5);
     static final int REQUESTS = 24;
+    private static final int ON_ONE_CONNECTION = 4;
     /** Words of a small request. */
     private static final int SHORT = 20;
 
@@ -50,12 +54,19 @@ final class WarmUp {
             "{\"kv_transfer_params\": {\"do_remote_prefill\": true, \"do_remote_decode\": false,"
                     + " \"remote_engine_id\": \"warm-up\", \"remote_host\": \"127.0.0.1\", \"remote_port\": 1, \"tp_size\": 1}}";
 
-    private static final String EVENT =
-            "data: {\"id\": \"warm-up\", \"choices\": [{\"index\": 0, \"delta\": {\"content\": \"word\"}}]}\n\n";
+    private static final Buffer EVENT = Buffer.buffer(
+            "data: {\"id\": \"warm-up\", \"choices\": [{\"index\": 0, \"delta\": {\"content\": \"word\"}}]}\n\n");
+
+    private static final String LAST = "data: [DONE]\n\n";
+
+    /** How a chunked answer ends. */
+    private static final byte[] END = (LAST + "\r\n0\r\n\r\n").getBytes(StandardCharsets.UTF_8);
 
     private final Vertx vertx;
     private final HandoffFlow flow;
     private final Ticker ticker;
+    /** Of the stand-in's event loop. */
+    private int turns;
 
     WarmUp(Vertx vertx, HandoffFlow flow, Ticker ticker) {
         this.vertx = vertx;
@@ -64,12 +75,13 @@ final class WarmUp {
     }
 
     /**
-     * Sends {@value #REQUESTS} requests, or as many as there is time for.
+     * Sends requests one after the other, as long as there is time.
      *
+     * @param requests the most to send
      * @return how many were answered
      * @throws IOException if an answer is not as expected
      */
-    int run(Duration atMost) throws IOException, ExecutionException, TimeoutException {
+    int run(int requests, Duration atMost) throws IOException, ExecutionException, TimeoutException {
         long end = ticker.nanos() + atMost.toNanos();
         HttpServer standIn = vertx.createHttpServer().requestHandler(this::answer);
         Router.await(standIn.listen(0, LOOPBACK.getHostAddress()), EACH);
@@ -112,9 +124,8 @@ final class WarmUp {
                     EACH);
             int port = verticles.getFirst().port();
             int answered = 0;
-            while (answered < REQUESTS && ticker.nanos() - end < 0) {
-                ask(port, answered);
-                answered++;
+            while (answered < requests && ticker.nanos() - end < 0) {
+                answered = ask(port, answered, Math.min(requests, answered + ON_ONE_CONNECTION));
             }
             metrics.scrape();
             return answered;
@@ -127,43 +138,86 @@ final class WarmUp {
         return set;
     }
 
-    /** Answers as an instance would, on either leg. */
+    /**
+     * Answers as an instance would, on either leg: events one by one or together, on a connection that is kept or closed. The router
+     * meets whole heads and parts of answers, and opens connections, as it does later.
+     */
     private void answer(HttpServerRequest request) {
         HttpServerResponse response = request.response();
         if (request.method().equals(HttpMethod.GET)) {
             response.end(PARAMS);
             return;
         }
+        int turn = turns++;
+        if (turn % 5 == 0) {
+            response.putHeader(HttpHeaders.CONNECTION, HttpHeaders.CLOSE);
+        }
         request.body().onSuccess(body -> {
             if (body.toString().contains(WHOLE)) {
-                response.putHeader("Content-Type", "application/json").end(PARAMS);
+                response.putHeader(HttpHeaders.CONTENT_TYPE, "application/json").end(PARAMS);
             } else {
-                response.setChunked(true).putHeader("Content-Type", "text/event-stream; charset=utf-8");
-                for (int i = 0; i < 4; i++) {
-                    response.write(Buffer.buffer(EVENT));
-                }
-                response.end("data: [DONE]\n\n");
+                response.setChunked(true).putHeader(HttpHeaders.CONTENT_TYPE, "text/event-stream; charset=utf-8");
+                stream(response, 1 << turn % 6, turn % 2 == 0);
             }
         });
     }
 
-    private static void ask(int port, int number) throws IOException {
-        byte[] body =
-                """
-                {"model":"warm-up","messages":[{"role":"user","content":"%s"}],"stream":true,\
-                "stream_options":{"include_usage":true},"max_tokens":4,"n":1}""".formatted("word ".repeat(number % 4 == 0 ? LONG : SHORT)).getBytes(StandardCharsets.UTF_8);
-        String head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                + "Connection: close\r\nContent-Length: " + body.length + "\r\n\r\n";
+    private void stream(HttpServerResponse response, int events, boolean together) {
+        if (events == 0) {
+            response.end(LAST);
+        } else if (together) {
+            Buffer all = Buffer.buffer();
+            for (int i = 0; i < events; i++) {
+                all.appendBuffer(EVENT);
+            }
+            response.end(all.appendString(LAST));
+        } else {
+            response.write(EVENT).onSuccess(_ -> stream(response, events - 1, false));
+        }
+    }
+
+    /**
+     * Sends the requests of these numbers on one connection.
+     *
+     * @return {@code end}
+     */
+    private static int ask(int port, int first, int end) throws IOException {
         try (Socket socket = new Socket()) {
             socket.connect(new InetSocketAddress(LOOPBACK, port), (int) EACH.toMillis());
             socket.setSoTimeout((int) EACH.toMillis());
-            socket.getOutputStream().write(head.getBytes(StandardCharsets.UTF_8));
-            socket.getOutputStream().write(body);
-            String answer = new String(socket.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
-            if (!answer.startsWith("HTTP/1.1 200") || !answer.contains("[DONE]")) {
-                throw new IOException(
-                        "a request was answered: " + answer.lines().findFirst().orElse(""));
+            for (int number = first; number < end; number++) {
+                socket.getOutputStream().write(request(number));
+                requireWhole(socket.getInputStream());
             }
+        }
+        return end;
+    }
+
+    private static byte[] request(int number) {
+        String words = "word ".repeat(number % 8 == 0 ? LONG : SHORT);
+        String body = """
+                {"model":"warm-up","messages":[{"role":"user","content":"%s"}],"stream":true,\
+                "stream_options":{"include_usage":true},"max_tokens":4,"n":1}""".formatted(words);
+        return ("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                        + "Content-Length: " + body.length() + "\r\n\r\n" + body)
+                .getBytes(StandardCharsets.UTF_8);
+    }
+
+    /** Reads to the end of an answer. */
+    private static void requireWhole(InputStream in) throws IOException {
+        byte[] answer = new byte[64 << 10];
+        int length = 0;
+        while (length < END.length || !Arrays.equals(answer, length - END.length, length, END, 0, END.length)) {
+            int read = in.read(answer, length, answer.length - length);
+            if (read <= 0) {
+                String text = new String(answer, 0, length, StandardCharsets.UTF_8);
+                throw new IOException(
+                        "a request was answered: " + text.lines().findFirst().orElse(""));
+            }
+            length += read;
+        }
+        if (!new String(answer, 0, length, StandardCharsets.UTF_8).startsWith("HTTP/1.1 200")) {
+            throw new IOException("a request was not answered with 200");
         }
     }
 }
