@@ -1,0 +1,67 @@
+package baton.cli;
+
+import baton.memory.Platform;
+import baton.memory.Posix;
+import java.io.IOException;
+import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.MethodHandle;
+import java.nio.file.DirectoryStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.regex.Pattern;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The threads of the JVM's compilers. A server that is ready has code that is fast enough to serve; what they go on to compile must not
+ * take the processor from a request for tens of milliseconds, but may use what no request needs.
+ */
+final class CompilerThreads {
+    private static final Logger log = LoggerFactory.getLogger(CompilerThreads.class);
+    private static final Path THREADS = Path.of("/proc/self/task");
+    /** As Linux shortens the names of HotSpot's threads. */
+    private static final Pattern NAME = Pattern.compile("C[12] CompilerThre.*");
+
+    /** Of 19: a tenth of a processor where others want it, all of it otherwise. */
+    static final int NICE = 10;
+
+    private static final int PRIO_PROCESS = 0;
+
+    private static final class Calls {
+        private static final MethodHandle SET_PRIORITY = Posix.function(
+                "setpriority",
+                FunctionDescriptor.of(
+                        ValueLayout.JAVA_INT, ValueLayout.JAVA_INT, ValueLayout.JAVA_INT, ValueLayout.JAVA_INT));
+    }
+
+    private CompilerThreads() {}
+
+    /** Has them come after all others from now on, those that they start too; on other systems than Linux it does nothing. */
+    static void stepBack() {
+        if (!Platform.current().isLinux()) {
+            return;
+        }
+        try (DirectoryStream<Path> threads = Files.newDirectoryStream(THREADS)) {
+            for (Path thread : threads) {
+                if (NAME.matcher(Files.readString(thread.resolve("comm")).strip())
+                        .matches()) {
+                    stepBack(Integer.parseInt(thread.getFileName().toString()));
+                }
+            }
+        } catch (IOException e) {
+            log.debug("the JVM's compilers keep their priority: {}", e.toString());
+        }
+    }
+
+    private static void stepBack(int thread) {
+        try {
+            int failed = (int) Calls.SET_PRIORITY.invokeExact(PRIO_PROCESS, thread, NICE);
+            if (failed != 0) {
+                log.debug("compiler thread {} keeps its priority", thread);
+            }
+        } catch (Throwable e) {
+            throw Posix.thrown(e);
+        }
+    }
+}
