@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.io.OutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.Arrays;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
@@ -18,6 +19,9 @@ final class LogOutput extends OutputStream {
     private static final int MOST_WAITING = 1 << 20;
     /** After a write, so that a thread that logs seldom has to wake this one up. */
     private static final long PAUSE_NANOS = TimeUnit.MILLISECONDS.toNanos(2);
+
+    /** For what has not been written when it is closed. */
+    private static final Duration MOST_AT_END = Duration.ofSeconds(10);
 
     private final PrintStream before;
     private final Thread thread;
@@ -133,7 +137,9 @@ final class LogOutput extends OutputStream {
             lock.unlock();
         }
         try {
-            thread.join();
+            if (!thread.join(MOST_AT_END)) {
+                throw new IOException("not all was written within " + MOST_AT_END.toSeconds() + " s");
+            }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new IOException("interrupted before all was written", e);
