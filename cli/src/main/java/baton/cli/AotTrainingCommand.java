@@ -12,6 +12,7 @@ import baton.kv.KvTransferConfig;
 import baton.kv.ModelFingerprint;
 import baton.router.Router;
 import baton.router.RouterConfig;
+import baton.router.flow.HandoffFlow;
 import baton.server.ApiServer;
 import baton.server.PrometheusMetrics;
 import baton.server.ServerConfig;
@@ -34,7 +35,8 @@ final class AotTrainingCommand implements Callable<Integer> {
     /** Requests through each flow of the router: enough for the JVM to see which code is hot, as the AOT cache keeps that too. */
     private static final int ROUTED = 2_000;
 
-    private static final Duration ROUTING = Duration.ofSeconds(3);
+    /** At most, of each flow. */
+    private static final Duration ROUTING = Duration.ofSeconds(1);
 
     /** Of each connector. */
     private static final Duration HANDOVERS = Duration.ofMillis(500);
@@ -50,7 +52,7 @@ final class AotTrainingCommand implements Callable<Integer> {
                             .extra("shared_storage_path", shared.path())
                             .build())
                     .build();
-            for (String flow : RouterConfig.FLOWS) {
+            for (String flow : HandoffFlow.NAMES) {
                 Router.warmUp(flow, ROUTED, ROUTING);
             }
             try (LocalEngine engine = LocalEngine.start(config, metrics);

@@ -3,10 +3,7 @@ package baton.router;
 import baton.kv.ConfigException;
 import baton.router.flow.ContentKeyedFlow;
 import baton.router.flow.HandoffFlow;
-import baton.router.flow.KvTransferParamsFlow;
-import baton.router.flow.MooncakeFlow;
 import baton.router.flow.P2pFlow;
-import baton.router.flow.PushFlow;
 import baton.router.policy.PolicySettings;
 import baton.router.upstream.Discovery;
 import baton.router.upstream.InstanceAddress;
@@ -54,10 +51,6 @@ public record RouterConfig(
 
     /** The flow for connectors that find a prompt's blocks by their content. */
     public static final String DEFAULT_FLOW = ContentKeyedFlow.NAME;
-
-    /** Names of the flows that a request can take; {@code auto} chooses one of them for each. */
-    public static final List<String> FLOWS =
-            List.of(ContentKeyedFlow.NAME, KvTransferParamsFlow.NAME, PushFlow.NAME, P2pFlow.NAME, MooncakeFlow.NAME);
 
     /**
      * Deadlines and sizes.

@@ -144,7 +144,7 @@ final class RouterVerticle extends VerticleBase {
         IdleConnections watched = new IdleConnections(vertx, routerContext.ticker(), idle);
         connections = watched;
         return created.connectionHandler(connection -> {
-                    Flushes.consolidate(connection);
+                    FlushConsolidation.of(connection);
                     watched.opened(connection);
                 })
                 .requestHandler(request -> {

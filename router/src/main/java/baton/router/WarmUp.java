@@ -65,8 +65,10 @@ final class WarmUp {
     private final Vertx vertx;
     private final HandoffFlow flow;
     private final Ticker ticker;
-    /** Of the stand-in's event loop. */
-    private int turns;
+    /** Legs and streams that were answered. Of the stand-in's event loop. */
+    private int legs;
+
+    private int streams;
 
     WarmUp(Vertx vertx, HandoffFlow flow, Ticker ticker) {
         this.vertx = vertx;
@@ -148,8 +150,7 @@ final class WarmUp {
             response.end(PARAMS);
             return;
         }
-        int turn = turns++;
-        if (turn % 5 == 0) {
+        if (legs++ % 5 == 0) {
             response.putHeader(HttpHeaders.CONNECTION, HttpHeaders.CLOSE);
         }
         request.body().onSuccess(body -> {
@@ -157,7 +158,9 @@ final class WarmUp {
                 response.putHeader(HttpHeaders.CONTENT_TYPE, "application/json").end(PARAMS);
             } else {
                 response.setChunked(true).putHeader(HttpHeaders.CONTENT_TYPE, "text/event-stream; charset=utf-8");
-                stream(response, 1 << turn % 6, turn % 2 == 0);
+                // Of every number of events one stream by one write and one by many.
+                int stream = streams++;
+                stream(response, 1 << stream / 2 % 6, stream % 2 == 0);
             }
         });
     }

@@ -49,6 +49,13 @@ final class RawClient implements AutoCloseable {
         return read.toString(StandardCharsets.UTF_8);
     }
 
+    /** What one read of the socket brings; nothing may have been left by another method. */
+    String readOnce() throws IOException {
+        byte[] buffer = new byte[1 << 16];
+        int n = socket.getInputStream().read(buffer);
+        return new String(buffer, 0, Math.max(n, 0), StandardCharsets.UTF_8);
+    }
+
     /** Reads {@code length} bytes, or fewer if the connection ends first; returns how many. */
     long readUpTo(long length) throws IOException {
         byte[] buffer = new byte[1 << 16];

@@ -379,6 +379,20 @@ class RouterTest {
     }
 
     @Test
+    void sseEventsThatArriveTogetherAreWrittenToTheClientAtOnce() throws Exception {
+        decode.behaviour = (request, response) -> response.putHeader("Content-Type", "text/event-stream")
+                .setChunked(true)
+                .end("data: 1\n\n".repeat(16) + "data: [DONE]\n\n");
+        try (RawClient client = new RawClient(router().port())) {
+            for (int i = 0; i < 20; i++) {
+                assertThat(client.post(COMPLETIONS, BODY).readOnce())
+                        .startsWith("HTTP/1.1 200")
+                        .endsWith("data: [DONE]\n\n\r\n0\r\n\r\n");
+            }
+        }
+    }
+
+    @Test
     void fiveHundredSseStreamsAtOnceAllComplete() throws Exception {
         int streams = 500;
         int events = 20;

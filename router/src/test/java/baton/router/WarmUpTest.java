@@ -10,11 +10,11 @@ import io.vertx.core.Vertx;
 import java.time.Duration;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
-import org.junit.jupiter.params.provider.ValueSource;
+import org.junit.jupiter.params.provider.FieldSource;
 
 class WarmUpTest {
     @ParameterizedTest
-    @ValueSource(strings = {"content-keyed", "kv_transfer_params", "kv_transfer_params_push", "p2p_nccl"})
+    @FieldSource("baton.router.flow.HandoffFlow#NAMES")
     void warmUpSendsRequestsThroughEveryFlow(String flow) throws Exception {
         Vertx vertx = Vertx.vertx();
         try {

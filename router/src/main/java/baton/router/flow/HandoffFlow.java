@@ -18,6 +18,10 @@ import java.util.function.Supplier;
 public sealed interface HandoffFlow
         permits ContentKeyedFlow, KvTransferParamsFlow, PushFlow, P2pFlow, MooncakeFlow, AutoFlow {
 
+    /** Names of the flows that a request can take; {@link AutoFlow} chooses one of them for each. */
+    List<String> NAMES =
+            List.of(ContentKeyedFlow.NAME, KvTransferParamsFlow.NAME, PushFlow.NAME, P2pFlow.NAME, MooncakeFlow.NAME);
+
     /** The field by which connectors find each other. */
     String PARAMS = ConnectorAddress.FIELD;
 
@@ -107,18 +111,7 @@ public sealed interface HandoffFlow
             case P2pFlow.NAME -> new P2pFlow();
             case MooncakeFlow.NAME -> new MooncakeFlow();
             case AutoFlow.NAME -> new AutoFlow();
-            default ->
-                throw ConfigException.unsupported(
-                        "flow",
-                        name,
-                        String.join(
-                                ", ",
-                                ContentKeyedFlow.NAME,
-                                KvTransferParamsFlow.NAME,
-                                PushFlow.NAME,
-                                P2pFlow.NAME,
-                                MooncakeFlow.NAME,
-                                AutoFlow.NAME));
+            default -> throw ConfigException.unsupported("flow", name, String.join(", ", NAMES) + ", " + AutoFlow.NAME);
         };
     }
 

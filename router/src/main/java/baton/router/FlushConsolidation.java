@@ -8,11 +8,11 @@ import io.vertx.core.net.impl.ConnectionBase;
  * One system call for all that a turn of the event loop writes to a client. The events that came from an instance with one read stay
  * chunks of their own; writing each by itself costs more than all else that the router does for a stream, and wakes the client as often.
  */
-final class Flushes {
-    private Flushes() {}
+final class FlushConsolidation {
+    private FlushConsolidation() {}
 
     /** To be called on the connection's event loop, before anything is written. */
-    static void consolidate(HttpConnection connection) {
+    static void of(HttpConnection connection) {
         // Vert.x has no option for it. The handler is Netty's, and the first: with TLS it holds back records.
         if (connection instanceof ConnectionBase base) {
             base.channel()
