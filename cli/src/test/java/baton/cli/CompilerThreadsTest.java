@@ -21,14 +21,14 @@ class CompilerThreadsTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
-    private record Thread(String name, int nice) {}
+    private record Task(String name, int nice) {}
 
-    private static Optional<Thread> read(Path task) {
+    private static Optional<Task> read(Path task) {
         try {
             String stat = Files.readString(task.resolve("stat"));
             int end = stat.lastIndexOf(')');
             String[] fields = stat.substring(end + 2).split(" ");
-            return Optional.of(new Thread(stat.substring(stat.indexOf('(') + 1, end), Integer.parseInt(fields[NICE])));
+            return Optional.of(new Task(stat.substring(stat.indexOf('(') + 1, end), Integer.parseInt(fields[NICE])));
         } catch (NoSuchFileException e) {
             return Optional.empty();
         } catch (IOException e) {
@@ -41,7 +41,7 @@ class CompilerThreadsTest {
         Instance instance = INSTANCES.serve("compilers");
         assertThat(instance.get("/health").status()).isEqualTo(200);
         int own = read(Path.of("/proc/self")).orElseThrow().nice();
-        List<Thread> threads;
+        List<Task> threads;
         try (Stream<Path> tasks = Files.list(Path.of("/proc", Long.toString(instance.pid()), "task"))) {
             threads = tasks.map(CompilerThreadsTest::read)
                     .flatMap(Optional::stream)
