@@ -14,7 +14,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The threads of the JVM's compilers. A server that is ready has code that is fast enough to serve; what they go on to compile must not
+ * The threads of the JVM's compilers. A server that has warmed up has code that is fast enough to serve; what they go on to compile must not
  * take the processor from a request for tens of milliseconds, but may use what no request needs.
  */
 final class CompilerThreads {

@@ -357,6 +357,7 @@ final class RouteCommand implements Callable<Integer> {
         if (warmUp) {
             Router.warmUp(flow, WARM_UP);
             ProcessRest.await(REST);
+            CompilerThreads.stepBack();
         }
         Router router = Router.start(config, Spans.exporter(otlpTracesEndpoint, "baton-router", host, port));
         router.registerPort()

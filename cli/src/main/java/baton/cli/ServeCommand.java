@@ -398,6 +398,9 @@ final class ServeCommand implements Callable<Integer> {
         }
         try {
             api.warmUp();
+            if (warmUp) {
+                CompilerThreads.stepBack();
+            }
         } catch (RuntimeException e) {
             api.close(Duration.ZERO);
             engine.close();

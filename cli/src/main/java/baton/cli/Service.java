@@ -67,7 +67,6 @@ final class Service {
                 end.countDown();
             });
         }
-        CompilerThreads.stepBack();
         System.out.println(ServerProcess.READY + scheme + "://" + reachable(host) + ":" + port);
         System.out.flush();
         end.await();

@@ -37,8 +37,8 @@ class CompilerThreadsTest {
     }
 
     @Test
-    void onlyTheCompilersOfAServerThatIsReadyStepBack() throws Exception {
-        Instance instance = INSTANCES.serve("compilers");
+    void onlyTheCompilersOfAServerThatHasWarmedUpStepBack() throws Exception {
+        Instance instance = INSTANCES.serve("compilers", "--warmup");
         assertThat(instance.get("/health").status()).isEqualTo(200);
         int own = read(Path.of("/proc/self")).orElseThrow().nice();
         List<Task> threads;
