@@ -1,5 +1,6 @@
 package baton.pipe.p2p;
 
+import baton.memory.AnonymousMemory;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
@@ -14,7 +15,8 @@ import java.util.Set;
  * TensorMemoryPool.
  *
  * <h2>Invariants</h2>
- * Memory is allocated from the system in roots, on demand; all roots together never exceed the capacity. A root is divided into
+ * Memory is allocated from the system in roots, on demand, and a root's pages when they are used: who allocates does not wait for the root's
+ * pages. All roots together never exceed the capacity. A root is divided into
  * pieces by halving; every byte of a root belongs to exactly one piece, which is free or in use. Two halves of one piece are
  * never both free: they are merged. Roots that are larger than usual are freed when no piece of them is in use, other ones when
  * another root needs their room, and all when the pool is closed and no piece is in use.
@@ -53,7 +55,7 @@ final class BuddyPool implements AutoCloseable {
 
         private Root(int order) {
             this.order = order;
-            this.memory = arena.allocate(1L << order, ALIGNMENT);
+            this.memory = AnonymousMemory.allocate(arena, 1L << order, ALIGNMENT);
         }
     }
 
