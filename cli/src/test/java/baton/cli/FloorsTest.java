@@ -207,7 +207,8 @@ class FloorsTest {
                 .whereLayer("trace")
                 .mayOnlyBeAccessedByLayers("server", "router", "cli")
                 .whereLayer("memory")
-                .mayOnlyBeAccessedByLayers("transfer", "store", "connectors", "engine", "bench", "cli", "testkit")
+                .mayOnlyBeAccessedByLayers(
+                        "pipe", "transfer", "store", "connectors", "engine", "bench", "cli", "testkit")
                 .whereLayer("testkit")
                 .mayNotBeAccessedByAnyLayer()
                 .check(CODE);

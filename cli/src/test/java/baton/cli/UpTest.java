@@ -15,6 +15,7 @@ import java.nio.file.attribute.PosixFilePermissions;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
@@ -43,6 +44,8 @@ class UpTest {
             URI endpoint = URI.create(group(said, "OpenAI endpoint +(\\S+)"));
             Path logs = Path.of(group(said, "logs +(\\S+)"));
             assertThat(logs).isDirectory();
+            // A cluster that is ready has handed over prompts.
+            assertThat(loadedTokens(URI.create(group(said, "decode +(\\S+)")))).isPositive();
             assertThat(answer(said)).contains("Harrow");
             assertThat(endpoint.getPath()).isEqualTo("/v1");
             List<ProcessHandle> children = up.descendants().toList();
@@ -174,6 +177,16 @@ class UpTest {
                     .path("message")
                     .path("content")
                     .asString();
+        }
+    }
+
+    private static double loadedTokens(URI instance) throws Exception {
+        try (ApiClient client = new ApiClient()) {
+            return client.metrics(instance).entrySet().stream()
+                    .filter(entry -> entry.getKey().startsWith("vllm:prompt_tokens_by_source_total")
+                            && entry.getKey().contains("external_kv_transfer"))
+                    .mapToDouble(Map.Entry::getValue)
+                    .sum();
         }
     }
 

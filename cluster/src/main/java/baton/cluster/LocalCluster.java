@@ -152,13 +152,13 @@ public final class LocalCluster implements AutoCloseable {
     }
 
     /**
-     * Starts all three and waits until they are ready.
+     * Starts all three and waits until they are ready and, if they warm up, have handed over a small prompt.
      *
      * @param baton runs Baton
      * @param connector how KV caches are handed over
      * @param routerPort port of the router, 0 for any free one
      * @param warmUp whether the servers warm up before they are ready
-     * @throws IOException with the end of a server's log if one is not ready within two minutes
+     * @throws IOException with the end of a server's log if one is not ready within two minutes; or if the first hand-over fails
      */
     public static LocalCluster start(
             JavaCommand baton, Path model, ClusterConnector connector, int routerPort, boolean warmUp)
@@ -201,6 +201,9 @@ public final class LocalCluster implements AutoCloseable {
                                         "--decode",
                                         cluster.decode.toString()))
                         .awaitReady(START_DEADLINE);
+            }
+            if (warmUp) {
+                FirstHandovers.send(cluster.router);
             }
             return cluster;
         } catch (IOException | InterruptedException | RuntimeException e) {

@@ -89,6 +89,7 @@ final class P2pNcclWorker implements WorkerConnector {
     @Override
     public void register(KvCache pool) {
         cache = Optional.of(pool);
+        endpoint.prepare(context.config().isProducer(), context.config().isConsumer());
     }
 
     @Override

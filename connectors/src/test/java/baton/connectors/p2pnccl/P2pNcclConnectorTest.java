@@ -206,6 +206,26 @@ class P2pNcclConnectorTest {
                 .sum();
     }
 
+    /** So that the first request does not wait for the system to find and clear it. */
+    @Test
+    void aRoleHasTheMemoryOfItsFirstTensorsBeforeTheFirstRequest() throws Exception {
+        for (KvRole role : KvRole.values()) {
+            List<P2pEndpoint> opened = new ArrayList<>();
+            P2pNcclConnector connector = new P2pNcclConnector(runtime(ZeroMqPeerChannel::new), (settings, _) -> {
+                opened.add(P2pEndpoint.open(settings, new ZeroMqPeerChannel(), wires, Ticker.system()));
+                return opened.getLast();
+            });
+            Side side = new Side(connector, context(config(role).build(), 1, MODEL.blockSize()));
+            assertThat(side.engine).isNotNull();
+            assertThat(opened.getFirst().sendReserved() > 0)
+                    .as("%s sends", role)
+                    .isEqualTo(role != KvRole.CONSUMER);
+            assertThat(opened.getFirst().bufferReserved() > 0)
+                    .as("%s receives", role)
+                    .isEqualTo(role != KvRole.PRODUCER);
+        }
+    }
+
     @Test
     void blocksThatTheDecodeInstanceHasAreNotWrittenAgain() throws Exception {
         Side prefill = new Side(KvRole.PRODUCER);

@@ -106,6 +106,13 @@ final class BuddyPool implements AutoCloseable {
         }
     }
 
+    /** Allocates the first root now: its pages are then taken from the system before pieces are asked for. */
+    synchronized void prepare() {
+        if (!closed && roots.isEmpty()) {
+            grow(LEAST_ORDER);
+        }
+    }
+
     /** Empty if there is no room now. */
     synchronized Optional<Piece> allocate(long bytes) {
         if (closed || bytes < 0 || bytes > capacity) {

@@ -124,9 +124,29 @@ public final class P2pEndpoint implements TensorExchange {
         return stats;
     }
 
+    @Override
+    public void prepare(boolean sends, boolean receives) {
+        if (sends) {
+            toSend.prepare();
+        }
+        if (receives) {
+            received.prepare();
+        }
+    }
+
     /** Bytes of received tensors in the buffer, rounded up to the sizes of their pieces. */
     public long bufferUsed() {
         return received.bufferUsed();
+    }
+
+    /** Bytes that the memory of received tensors has from the system, without the pool's. */
+    public long bufferReserved() {
+        return received.bufferReserved();
+    }
+
+    /** Bytes that the memory of tensors to be sent has from the system. */
+    public long sendReserved() {
+        return toSend.reserved();
     }
 
     /** Bytes of received tensors in the pool. */

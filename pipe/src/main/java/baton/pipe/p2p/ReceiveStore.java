@@ -68,6 +68,14 @@ final class ReceiveStore implements AutoCloseable {
         record Failed(P2pException why, long since) implements Slot {}
     }
 
+    void prepare() {
+        buffer.prepare();
+    }
+
+    long bufferReserved() {
+        return buffer.reserved();
+    }
+
     /**
      * Memory for an announced tensor; waits for room.
      *

@@ -80,6 +80,14 @@ final class SendStore implements AutoCloseable {
         Optional<String> lastOf(PeerAddress peer);
     }
 
+    void prepare() {
+        memory.prepare();
+    }
+
+    long reserved() {
+        return memory.reserved();
+    }
+
     /**
      * Memory for a tensor; waits until other ones have been sent, or evicts the oldest kept ones.
      *

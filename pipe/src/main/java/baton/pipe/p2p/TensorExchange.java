@@ -16,6 +16,9 @@ public interface TensorExchange extends AutoCloseable {
     /** Bytes of received tensors that were not taken. */
     long heldBytes();
 
+    /** Takes the memory that the first tensors will need. Without it the first of them wait for that. */
+    default void prepare(boolean sends, boolean receives) {}
+
     /**
      * Hands a tensor over to be sent: when this returns it is sent, queued, or kept until the peer requests it.
      *

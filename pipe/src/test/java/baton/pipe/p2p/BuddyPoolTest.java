@@ -57,6 +57,27 @@ class BuddyPoolTest {
     }
 
     @Test
+    void aPreparedPoolHasItsFirstRootBeforeAPieceIsAskedFor() {
+        try (BuddyPool pool = new BuddyPool(1L << 40)) {
+            pool.prepare();
+            pool.prepare();
+            assertThat(pool.reserved()).isEqualTo(64 << 20);
+            pool.checkInvariants();
+            pool.allocate(1 << 20).orElseThrow().close();
+            assertThat(pool.reserved()).isEqualTo(64 << 20);
+        }
+        try (BuddyPool small = new BuddyPool(3000)) {
+            small.prepare();
+            small.checkInvariants();
+            assertThat(small.allocate(2048)).isPresent();
+        }
+        BuddyPool closed = new BuddyPool(4096);
+        closed.close();
+        closed.prepare();
+        assertThat(closed.reserved()).isZero();
+    }
+
+    @Test
     void freeRootsMakeRoomForALargerOne() {
         try (BuddyPool pool = new BuddyPool(256L << 20)) {
             List<BuddyPool.Piece> pieces = new ArrayList<>();
