@@ -34,7 +34,10 @@ import tools.jackson.databind.node.ObjectNode;
  * @param progress receives a line for each rate
  */
 public record FleetCheck(Goals goals, Load load, double seconds, int vocabulary, Consumer<String> progress) {
+    /** From the first rate to the second; from each further one to the next it is the square of the one before. */
     private static final double STRIDE = 1.2;
+
+    private static final double LONGEST_STRIDE = 8;
     /** How near the two rates must be. */
     private static final double PRECISION = 1.06;
 
@@ -51,7 +54,7 @@ public record FleetCheck(Goals goals, Load load, double seconds, int vocabulary,
         }
     }
 
-    /** @param wellServed share of the requests that were answered within the goals */
+    /** @param wellServed share of the requests that were answered within the goals; those that the server refuses were not */
     public record Tried(double rate, double wellServed) {}
 
     /**
@@ -96,7 +99,7 @@ public record FleetCheck(Goals goals, Load load, double seconds, int vocabulary,
      *
      * @param url of the instance, or of the router before the fleet
      * @param plan what is predicted
-     * @throws IOException if requests are not answered, or no rate is found
+     * @throws IOException if no request of a rate is answered, or no rate is found
      */
     public Result run(String url, Planner.Plan plan) throws IOException {
         if (plan.goodput() <= 0) {
@@ -110,17 +113,24 @@ public record FleetCheck(Goals goals, Load load, double seconds, int vocabulary,
                     Backend.OPENAI, ServedModel.first(endpoint).name());
             Random random = new Random();
             double[] warmUps = new double[WARM_UPS];
-            var _ = run(generator, endpoint, body, samples(load.arrivals(1, WARM_UPS, 0), random), warmUps);
-            Tried first = attempt(generator, endpoint, body, random, plan.goodput(), tried);
-            Tried good = first;
-            Tried bad = first;
+            List<Sample> first = samples(load.arrivals(1, WARM_UPS, 0), random);
+            for (Exchange each : run(generator, endpoint, body, first, warmUps)) {
+                if (!each.succeeded()) {
+                    throw failed(endpoint, each);
+                }
+            }
+            Tried good = attempt(generator, endpoint, body, random, plan.goodput(), tried);
+            Tried bad = good;
+            double stride = STRIDE;
             while (isGood(bad)) {
                 good = bad;
-                bad = attempt(generator, endpoint, body, random, bad.rate * STRIDE, tried);
+                bad = attempt(generator, endpoint, body, random, bad.rate * stride, tried);
+                stride = Math.min(stride * stride, LONGEST_STRIDE);
             }
             while (!isGood(good)) {
                 bad = good;
-                good = attempt(generator, endpoint, body, random, good.rate / STRIDE, tried);
+                good = attempt(generator, endpoint, body, random, good.rate / stride, tried);
+                stride = Math.min(stride * stride, LONGEST_STRIDE);
             }
             while (bad.rate / good.rate > PRECISION) {
                 Tried middle = attempt(generator, endpoint, body, random, Math.sqrt(bad.rate * good.rate), tried);
@@ -150,9 +160,22 @@ public record FleetCheck(Goals goals, Load load, double seconds, int vocabulary,
         List<Arrival> arrivals = load.arrivals(rate, count, random.nextLong());
         double[] due = arrivals.stream().mapToDouble(Arrival::at).toArray();
         List<Exchange> all = run(generator, endpoint, body, samples(arrivals, random), due);
+        List<Exchange> failed = all.stream().filter(each -> !each.succeeded()).toList();
+        if (failed.size() == count) {
+            throw failed(endpoint, failed.getFirst());
+        }
         double well = all.stream().filter(this::isWellServed).count() / (double) count;
-        progress.accept(
-                String.format(Locale.ROOT, "%.3f requests/s: %.1f %% of %d within the goals", rate, 100 * well, count));
+        progress.accept(String.format(
+                Locale.ROOT,
+                "%.3f requests/s: %.1f %% of %d within the goals%s",
+                rate,
+                100 * well,
+                count,
+                failed.isEmpty()
+                        ? ""
+                        : "; %d failed: %s"
+                                .formatted(
+                                        failed.size(), failed.getFirst().error().orElse(""))));
         Tried result = new Tried(rate, well);
         tried.add(result);
         return result;
@@ -161,18 +184,19 @@ public record FleetCheck(Goals goals, Load load, double seconds, int vocabulary,
     private static List<Exchange> run(
             LoadGenerator generator, Endpoint endpoint, RequestBody body, List<Sample> samples, double[] due)
             throws IOException {
-        List<Exchange> all = generator
+        return generator
                 .run(endpoint, body, new Schedule(samples, due, OptionalInt.empty()), _ -> {})
                 .exchanges();
-        for (Exchange each : all) {
-            if (!each.succeeded()) {
-                throw new IOException(endpoint.base() + ": " + each.error().orElse(""));
-            }
-        }
-        return all;
+    }
+
+    private static IOException failed(Endpoint endpoint, Exchange exchange) {
+        return new IOException(endpoint.base() + ": " + exchange.error().orElse(""));
     }
 
     private boolean isWellServed(Exchange each) {
+        if (!each.succeeded()) {
+            return false;
+        }
         int longer = 0;
         for (long between : each.between()) {
             longer += between * NANOS > goals.itl() ? 1 : 0;
