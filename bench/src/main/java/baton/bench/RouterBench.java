@@ -43,6 +43,7 @@ import java.util.function.Consumer;
  * @param memoryRequests that the router's memory is watched over
  * @param beside other proxies
  * @param progress receives a line for each step
+ * @param warmedUp called before the rounds whose latency counts: code that this process goes on to compile is not the router's cost
  */
 public record RouterBench(
         int requests,
@@ -51,7 +52,8 @@ public record RouterBench(
         int streams,
         int memoryRequests,
         List<ProxyCommand> beside,
-        Consumer<String> progress) {
+        Consumer<String> progress,
+        Runnable warmedUp) {
     static final String DIRECT = "direct";
     static final String ROUTER = "router";
     static final String NGINX = "nginx";
@@ -188,6 +190,9 @@ public record RouterBench(
         double half = RouterReport.medianRate(closed.getOrDefault(ROUTER, List.of())) / 2;
         Map<String, List<Load>> open = new LinkedHashMap<>();
         for (int round = -WARM_UPS; round < rounds; round++) {
+            if (round == 0) {
+                warmedUp.run();
+            }
             progress.accept(
                     round < 0
                             ? "warm-up at %.0f requests/s".formatted(half)

@@ -99,7 +99,8 @@ final class BenchRouterCommand implements Callable<Integer> {
                         streams,
                         memoryRequests,
                         beside.stream().map(ProxyCommand::parse).toList(),
-                        output::progress)
+                        output::progress,
+                        CompilerThreads::stepBack)
                 .run(Baton.command().withOptions(routerJavaOptions));
         report.print(output.out());
         output.write(report.toJson());

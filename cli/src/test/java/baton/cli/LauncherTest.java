@@ -136,6 +136,13 @@ class LauncherTest {
                         .forRouter()
                         .jvm())
                 .containsExactly("java", "-XX:+UseZGC");
+        assertThat(said(3, Map.of(), "bench", "router", "--rounds", "1")).contains(String.join(" ", own));
+        assertThat(new JavaCommand(own, "Main")
+                        .withOptions(List.of("-XX:+UseZGC"))
+                        .forRouter()
+                        .jvm())
+                .contains("-XX:+UseZGC")
+                .doesNotContain("-XX:+UseSerialGC");
     }
 
     private String said(int index, Map<String, String> environment, String... arguments) throws Exception {

@@ -3,6 +3,7 @@ package baton.cluster;
 import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.regex.Pattern;
 
 /**
  * Command line of a JVM without the program's arguments.
@@ -12,7 +13,9 @@ import java.util.List;
  */
 public record JavaCommand(List<String> jvm, String mainClass) {
     /** What a router allocates lives as long as a request: a small young generation is collected in a millisecond, by one thread. */
-    private static final List<String> ROUTER = List.of("-XX:+UseSerialGC", "-XX:NewSize=64m", "-XX:MaxNewSize=64m");
+    private static final List<String> ROUTER = List.of("-XX:+UseSerialGC", "-XX:NewSize=128m", "-XX:MaxNewSize=128m");
+
+    private static final Pattern COLLECTOR = Pattern.compile("-XX:.*GC.*");
 
     public JavaCommand {
         jvm = List.copyOf(jvm);
@@ -27,18 +30,23 @@ public record JavaCommand(List<String> jvm, String mainClass) {
         return new JavaCommand(jvm, mainClass);
     }
 
-    /** The same with more options of the JVM. */
+    /** The same with more options of the JVM. One that chooses a collector replaces that which is chosen. */
     public JavaCommand withOptions(List<String> options) {
         List<String> all = new ArrayList<>(jvm);
+        if (choosesCollector(options)) {
+            all.removeIf(option -> choosesCollector(List.of(option)));
+        }
         all.addAll(options);
         return new JavaCommand(all, mainClass);
     }
 
     /** The same with the collector of a router, as the launcher has it, unless these options choose one. */
     public JavaCommand forRouter() {
-        return jvm.stream().anyMatch(option -> option.startsWith("-XX:") && option.contains("GC"))
-                ? this
-                : withOptions(ROUTER);
+        return choosesCollector(jvm) ? this : withOptions(ROUTER);
+    }
+
+    private static boolean choosesCollector(List<String> options) {
+        return options.stream().anyMatch(COLLECTOR.asMatchPredicate());
     }
 
     /** The whole command line. */
