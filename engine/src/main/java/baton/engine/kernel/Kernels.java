@@ -8,6 +8,7 @@ import java.lang.foreign.FunctionDescriptor;
 import java.lang.foreign.MemoryLayout;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
+import java.util.ArrayList;
 import java.util.Collections;
 import java.util.EnumMap;
 import java.util.List;
@@ -21,6 +22,9 @@ import java.util.Objects;
 public final class Kernels {
     private final Width width;
     private final Map<WeightType, MethodHandle> products = new EnumMap<>(WeightType.class);
+    /** Of one row, of two, as long as several panels are taken. */
+    private final Map<WeightType, List<MethodHandle>> productsBeside = new EnumMap<>(WeightType.class);
+
     private final Map<WeightType, MethodHandle> productsAdded = new EnumMap<>(WeightType.class);
     private final Map<WeightType, MethodHandle> expansions = new EnumMap<>(WeightType.class);
     private final Map<Finish, MethodHandle> finishes = new EnumMap<>(Finish.class);
@@ -48,6 +52,7 @@ public final class Kernels {
                 continue;
             }
             products.put(type, product(width, type, Float.BYTES, false));
+            productsBeside.put(type, productsBeside(width, type));
             switch (type) {
                 case FP32, BF16_PAIRS -> productsAdded.put(type, product(width, type, Float.BYTES, true));
                 case BF16, INT8 -> expansions.put(type, function(RowCode.expand(width, type), 3));
@@ -110,6 +115,15 @@ public final class Kernels {
         return function(ProductCode.of(width, type, kStride, adds), 6);
     }
 
+    private static List<MethodHandle> productsBeside(Width width, WeightType type) {
+        List<MethodHandle> functions = new ArrayList<>();
+        for (int rows = 1; ProductCode.panelsBeside(rows) > 1; rows++) {
+            byte[] code = ProductCode.beside(width, type, rows, Math.toIntExact(PanelMatrix.Scratch.tileBytes(width)));
+            functions.add(function(code, 5));
+        }
+        return functions;
+    }
+
     private static MethodHandle function(byte[] code, int arguments) {
         MemoryLayout[] longs =
                 Collections.nCopies(arguments, ValueLayout.JAVA_LONG).toArray(MemoryLayout[]::new);
@@ -139,13 +153,27 @@ public final class Kernels {
         return fitting;
     }
 
-    private static <K> MethodHandle get(Map<K, MethodHandle> functions, K key) {
+    private static <K, V> V get(Map<K, V> functions, K key) {
         return Objects.requireNonNull(functions.get(key));
     }
 
     void product(WeightType type, long a, long rowStride, long panel, long k, long tile, long rows) {
         try {
             get(products, type).invokeExact(a, rowStride, panel, k, tile, rows);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** Panels that {@link #productBeside} takes with so many rows; 1 if that is for fewer rows. */
+    int panelsBeside(WeightType type, int rows) {
+        return rows <= get(productsBeside, type).size() ? ProductCode.panelsBeside(rows) : 1;
+    }
+
+    /** Of several panels that follow each other; their tiles are those of {@link PanelMatrix.Scratch}. */
+    void productBeside(WeightType type, long a, long rowStride, long panels, long k, long tiles, int rows) {
+        try {
+            get(productsBeside, type).get(rows - 1).invokeExact(a, rowStride, panels, k, tiles);
         } catch (Throwable e) {
             throw failed(e);
         }

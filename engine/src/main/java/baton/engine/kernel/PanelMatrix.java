@@ -90,7 +90,12 @@ public final class PanelMatrix {
         }
 
         private static long tileBytes(Kernels kernels) {
-            return (long) BLOCK_GROUPS * kernels.productRows() * kernels.panelWidth() * Float.BYTES;
+            return tileBytes(kernels.width());
+        }
+
+        /** Bytes from a panel's tile to the next panel's. */
+        static long tileBytes(Width width) {
+            return (long) BLOCK_GROUPS * ProductCode.mostRows(width) * ProductCode.VECTORS * width.bytes();
         }
     }
 
@@ -173,7 +178,10 @@ public final class PanelMatrix {
         }
         int group = kernels.productRows();
         boolean direct = count <= DIRECT_GROUPS * group;
-        int together = direct ? 1 : Math.clamp(panelCount / (2L * threads.size()), 1, TOGETHER);
+        int beside = kernels.panelsBeside(type, count);
+        int together = !direct
+                ? Math.clamp(panelCount / (2L * threads.size()), 1, TOGETHER)
+                : panelCount >= beside * threads.size() ? beside : 1;
         int blocks = Math.ceilDiv(count, BLOCK_GROUPS * group);
         int blockRows = blocks == 1 ? count : Math.ceilDiv(Math.ceilDiv(count, blocks), group) * group;
         int columns = Math.ceilDiv(panelCount, together);
@@ -183,7 +191,7 @@ public final class PanelMatrix {
         if (narrows) {
             kernels.narrowForPairs(rows.address(), rowStride, few, fewStride, count, inputs);
         }
-        int piece = direct ? Math.clamp(panelCount / (threads.size() * PIECES_PER_THREAD), 1, PIECES_PER_THREAD) : 1;
+        int piece = direct ? Math.clamp(columns / (threads.size() * PIECES_PER_THREAD), 1, PIECES_PER_THREAD) : 1;
         threads.parallelFor(Math.ceilDiv(count, blockRows) * columns, piece, (member, first, end) -> {
             MemorySegment tiles = scratch.tiles.get(member);
             for (int task = first; task < end; task++) {
@@ -193,9 +201,9 @@ public final class PanelMatrix {
                 int panels = Math.min(together, panelCount - panel);
                 long from = rows.address() + row * rowStride;
                 if (narrows) {
-                    direct(few + row * fewStride, fewStride, some, panel, tiles.address());
+                    direct(few + row * fewStride, fewStride, some, panel, panels, tiles.address());
                 } else if (direct) {
-                    direct(from, rowStride, some, panel, tiles.address());
+                    direct(from, rowStride, some, panel, panels, tiles.address());
                 } else {
                     expanded(from, rowStride, some, panel, panels, tiles.address(), member);
                 }
@@ -208,6 +216,17 @@ public final class PanelMatrix {
                 }
             }
         });
+    }
+
+    private void direct(long from, long rowStride, int rows, int firstPanel, int panelsTogether, long tiles) {
+        if (panelsTogether > 1 && panelsTogether == kernels.panelsBeside(type, rows)) {
+            long weights = panels.address() + firstPanel * panelBytes;
+            kernels.productBeside(type, from, rowStride, weights, elements(inputs), tiles, rows);
+            return;
+        }
+        for (int i = 0; i < panelsTogether; i++) {
+            direct(from, rowStride, rows, firstPanel + i, tiles + i * Scratch.tileBytes(kernels));
+        }
     }
 
     private void direct(long from, long rowStride, int rows, int panel, long tile) {

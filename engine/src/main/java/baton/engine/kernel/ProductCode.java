@@ -34,6 +34,9 @@ import java.util.List;
  * <p>Function: {@code (a, row stride, panel, k count, tile, rows)}, of elements of fp32. Strides are in bytes; that of k is part of the
  * code, where several k are taken in a row, so that few instructions are spent on addresses. With {@link WeightType#BF16_PAIRS} an
  * element is two inputs in bf16, and so is a lane of the weights.
+ *
+ * <p>A sum takes one product in the time that an addition lasts, some cycles. Few rows have so few sums that the processor would wait for
+ * them, and not for the weights: they are multiplied with several panels side by side.
  */
 final class ProductCode {
     /** Vectors of a panel's width. */
@@ -52,7 +55,10 @@ final class ProductCode {
     private static final Reg TILE = R8;
     private static final Reg ROWS_LEFT = R9;
     private static final List<Reg> POINTERS = List.of(RAX, R10, R11, RBX, RBP);
-    private static final Reg WEIGHTS = R12;
+    /** Into panels that are multiplied side by side; all but the first are pointers of rows otherwise. */
+    private static final List<Reg> WEIGHTS = List.of(R12, R10, R11, RBX);
+
+    private static final Reg PANEL_BYTES = RBP;
     private static final Reg K_LEFT = R13;
     private static final List<Reg> SAVED = List.of(RBX, RBP, R12, R13);
 
@@ -62,20 +68,25 @@ final class ProductCode {
     /** Prefetch distance of weights in bytes; the processor's own prefetching does not reach far enough. */
     private static final int AHEAD = 4096;
 
+    /** Sums at least that the processor has to work at. */
+    private static final int SUMS = 8;
+
     private final Assembler code;
     private final WeightType type;
     private final int kStride;
     private final boolean adds;
+    private final int panels;
     private final Binary multiplication;
     private final int weights;
     private final int element;
     private final int upperHalf;
 
-    private ProductCode(Width width, WeightType type, int kStride, boolean adds) {
+    private ProductCode(Width width, WeightType type, int kStride, boolean adds, int panels) {
         this.code = new Assembler(width);
         this.type = type;
         this.kStride = kStride;
         this.adds = adds;
+        this.panels = panels;
         this.multiplication = type == WeightType.BF16_PAIRS ? Binary.DOT_BF16 : Binary.FMA;
         this.weights = VECTORS * mostRows(width);
         this.element = weights + VECTORS;
@@ -93,15 +104,30 @@ final class ProductCode {
      * @param adds whether sums go on from those in the tile
      */
     static byte[] of(Width width, WeightType type, int kStride, boolean adds) {
-        return new ProductCode(width, type, kStride, adds).function();
+        return new ProductCode(width, type, kStride, adds, 1).function();
+    }
+
+    /** Panels that so many rows are multiplied with side by side. */
+    static int panelsBeside(int rows) {
+        return Math.ceilDiv(SUMS, rows * VECTORS);
+    }
+
+    /**
+     * The product of exactly {@code rows} rows with {@link #panelsBeside} panels that follow each other: {@code (a, row stride, first panel,
+     * k count, first tile)}.
+     *
+     * @param rows of which more than one panel is taken
+     * @param tileStride bytes from a panel's tile to the next panel's
+     */
+    static byte[] beside(Width width, WeightType type, int rows, int tileStride) {
+        ProductCode product = new ProductCode(width, type, Float.BYTES, false, panelsBeside(rows));
+        product.begin();
+        product.rows(rows, tileStride);
+        return product.end();
     }
 
     private byte[] function() {
-        SAVED.forEach(code::push);
-        if (type == WeightType.BF16) {
-            code.move(RAX, Constants.address(Constants.UPPER_HALF));
-            code.load(upperHalf, at(RAX, 0));
-        }
+        begin();
         int most = mostRows(code.width());
         Label end = code.label();
         Label few = code.label();
@@ -109,7 +135,7 @@ final class ProductCode {
         code.bind(many);
         code.compare(ROWS_LEFT, most);
         code.jump(Condition.LESS, few);
-        rows(most);
+        rows(most, 0);
         for (int i = 0; i < most; i++) {
             code.add(A, ROW_STRIDE);
         }
@@ -121,25 +147,44 @@ final class ProductCode {
             Label other = code.label();
             code.compare(ROWS_LEFT, rows);
             code.jump(Condition.NOT_EQUAL, other);
-            rows(rows);
+            rows(rows, 0);
             code.jump(end);
             code.bind(other);
         }
         code.bind(end);
+        return end();
+    }
+
+    private void begin() {
+        SAVED.forEach(code::push);
+        if (type == WeightType.BF16) {
+            code.move(RAX, Constants.address(Constants.UPPER_HALF));
+            code.load(upperHalf, at(RAX, 0));
+        }
+    }
+
+    private byte[] end() {
         SAVED.reversed().forEach(code::pop);
         code.returnFromVectors();
         return code.code();
     }
 
-    private void rows(int rows) {
+    private void rows(int rows, int tileStride) {
         int pointers = Math.ceilDiv(rows, ROWS_OF_POINTER);
         code.move(POINTERS.getFirst(), A);
         for (int i = 1; i < pointers; i++) {
             code.address(POINTERS.get(i), at(POINTERS.get(i - 1), ROW_STRIDE, 1, 0));
             code.address(POINTERS.get(i), at(POINTERS.get(i), ROW_STRIDE, 2, 0));
         }
-        code.move(WEIGHTS, PANEL);
-        for (int i = 0; i < rows * VECTORS; i++) {
+        code.move(WEIGHTS.getFirst(), PANEL);
+        if (panels > 1) {
+            code.move(PANEL_BYTES, K_COUNT);
+            code.shiftLeft(PANEL_BYTES, Integer.numberOfTrailingZeros(kBytes()));
+        }
+        for (int i = 1; i < panels; i++) {
+            code.address(WEIGHTS.get(i), at(WEIGHTS.get(i - 1), PANEL_BYTES, 1, 0));
+        }
+        for (int i = 0; i < panels * rows * VECTORS; i++) {
             if (adds) {
                 code.load(i, at(TILE, i * code.width().bytes()));
             } else {
@@ -164,53 +209,69 @@ final class ProductCode {
         steps(rows, pointers, 1);
         code.jump(single);
         code.bind(end);
-        for (int i = 0; i < rows * VECTORS; i++) {
-            code.store(at(TILE, i * code.width().bytes()), i);
+        for (int panel = 0; panel < panels; panel++) {
+            for (int i = 0; i < rows * VECTORS; i++) {
+                code.store(at(TILE, panel * tileStride + i * code.width().bytes()), panel * rows * VECTORS + i);
+            }
         }
     }
 
     /** Emits the products of that many k for all rows. */
     private void steps(int rows, int pointers, int count) {
-        int rowBytes = VECTORS * code.width().lanes() * laneBytes();
         for (int k = 0; k < count; k++) {
-            loadWeights(k * rowBytes);
-            int line = Math.ceilDiv(k * rowBytes, CACHE_LINE) * CACHE_LINE;
-            for (; line < (k + 1) * rowBytes; line += CACHE_LINE) {
-                code.prefetch(at(WEIGHTS, line + AHEAD));
-            }
-            for (int row = 0; row < rows; row++) {
-                Reg pointer = POINTERS.get(row / ROWS_OF_POINTER);
-                int index = row % ROWS_OF_POINTER;
-                int offset = k * kStride;
-                code.op(
-                        Unary.BROADCAST,
-                        element,
-                        index == 0 ? at(pointer, offset) : at(pointer, ROW_STRIDE, index, offset));
-                for (int vector = 0; vector < VECTORS; vector++) {
-                    int sum = row * VECTORS + vector;
-                    code.op(multiplication, sum, element, weights + vector);
-                }
+            for (int panel = 0; panel < panels; panel++) {
+                step(k, panel, rows);
             }
         }
         for (int i = 0; i < pointers; i++) {
             code.add(POINTERS.get(i), count * kStride);
         }
-        code.add(WEIGHTS, count * rowBytes);
+        for (int i = 0; i < panels; i++) {
+            code.add(WEIGHTS.get(i), count * kBytes());
+        }
+    }
+
+    private void step(int k, int panel, int rows) {
+        Reg from = WEIGHTS.get(panel);
+        int place = k * kBytes();
+        loadWeights(from, place);
+        int line = Math.ceilDiv(place, CACHE_LINE) * CACHE_LINE;
+        for (; line < place + kBytes(); line += CACHE_LINE) {
+            code.prefetch(at(from, line + AHEAD / panels));
+        }
+        for (int row = 0; row < rows; row++) {
+            Reg pointer = POINTERS.get(row / ROWS_OF_POINTER);
+            int index = row % ROWS_OF_POINTER;
+            int offset = k * kStride;
+            code.op(
+                    Unary.BROADCAST,
+                    element,
+                    index == 0 ? at(pointer, offset) : at(pointer, ROW_STRIDE, index, offset));
+            for (int vector = 0; vector < VECTORS; vector++) {
+                int sum = (panel * rows + row) * VECTORS + vector;
+                code.op(multiplication, sum, element, weights + vector);
+            }
+        }
+    }
+
+    /** Of a panel's weights for one k. */
+    private int kBytes() {
+        return VECTORS * code.width().lanes() * laneBytes();
     }
 
     private int laneBytes() {
         return type == WeightType.BF16_PAIRS ? 2 * type.bytes() : type.bytes();
     }
 
-    private void loadWeights(int offset) {
+    private void loadWeights(Reg from, int offset) {
         int vector = code.width().bytes();
         switch (type) {
             case FP32, BF16_PAIRS -> {
-                code.load(weights, at(WEIGHTS, offset));
-                code.load(weights + 1, at(WEIGHTS, offset + vector));
+                code.load(weights, at(from, offset));
+                code.load(weights + 1, at(from, offset + vector));
             }
             case BF16 -> {
-                code.load(weights, at(WEIGHTS, offset));
+                code.load(weights, at(from, offset));
                 code.op(Binary.AND_BITS, weights + 1, weights, upperHalf);
                 code.shiftLeft(weights, weights, BF16_BITS);
             }
@@ -219,7 +280,7 @@ final class ProductCode {
                     code.op(
                             Unary.BYTES_TO_INTS,
                             weights + i,
-                            at(WEIGHTS, offset + i * code.width().lanes()));
+                            at(from, offset + i * code.width().lanes()));
                     code.op(Unary.TO_FLOATS, weights + i, weights + i);
                 }
             }

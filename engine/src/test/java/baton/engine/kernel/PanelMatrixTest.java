@@ -29,9 +29,21 @@ class PanelMatrixTest {
 
     @ParameterizedTest(name = "{0}, {1}, {2} outputs, {3} inputs")
     @CsvSource({
-        "YMM, FP32, 70, 301", "YMM, BF16, 70, 301", "YMM, INT8, 70, 301", "YMM, BF16, 16, 5",
-        "ZMM, FP32, 70, 301", "ZMM, BF16, 70, 301", "ZMM, INT8, 70, 301", "ZMM, BF16, 672, 7",
-        "ZMM, BF16_PAIRS, 70, 304", "ZMM, BF16_PAIRS, 70, 264", "ZMM, BF16_PAIRS, 672, 8", "ZMM, BF16_PAIRS, 70, 544"
+        "YMM, FP32, 70, 301",
+        "YMM, BF16, 70, 301",
+        "YMM, INT8, 70, 301",
+        "YMM, BF16, 16, 5",
+        "YMM, INT8, 150, 301",
+        "YMM, INT8, 672, 3",
+        "ZMM, FP32, 300, 301",
+        "ZMM, BF16, 300, 301",
+        "ZMM, INT8, 300, 301",
+        "ZMM, BF16, 672, 7",
+        "ZMM, INT8, 70, 5",
+        "ZMM, BF16_PAIRS, 300, 304",
+        "ZMM, BF16_PAIRS, 70, 264",
+        "ZMM, BF16_PAIRS, 672, 8",
+        "ZMM, BF16_PAIRS, 70, 544"
     })
     void productsEqualThoseInFp64(Width width, WeightType type, int outputs, int inputs) {
         Kernels kernels = TestKernels.kernels(width, type);
