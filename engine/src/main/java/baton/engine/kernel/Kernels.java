@@ -48,14 +48,14 @@ public final class Kernels {
     private Kernels(Width width) {
         this.width = width;
         for (WeightType type : WeightType.values()) {
-            if (type == WeightType.BF16_PAIRS && width != Width.ZMM) {
+            if (type.inPairs() && width != Width.ZMM) {
                 continue;
             }
             products.put(type, product(width, type, Float.BYTES, false));
             productsBeside.put(type, productsBeside(width, type));
             switch (type) {
                 case FP32, BF16_PAIRS -> productsAdded.put(type, product(width, type, Float.BYTES, true));
-                case BF16, INT8 -> expansions.put(type, function(RowCode.expand(width, type), 3));
+                case BF16, INT8, INT8_PAIRS -> expansions.put(type, function(RowCode.expand(width, type), 3));
             }
         }
         for (Finish finish : Finish.values()) {

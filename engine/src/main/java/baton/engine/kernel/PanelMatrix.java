@@ -16,7 +16,7 @@ import java.util.List;
  * Products. Few rows take the weights as they are: each is read once, at the memory's speed, and becomes fp32 in registers. Many rows
  * go block by block, and of the inputs some at a time: weights become fp32 once for a block and stay in the first cache, while the rows' elements,
  * which some panels use one after the other, stay in the second. See K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix
- * Multiplication", ACM TOMS 34(3), 2008. Pairs are used as they are, and the rows' elements become bf16 first, in memory of the thread's
+ * Multiplication", ACM TOMS 34(3), 2008. Pairs of bf16 are used as they are, those of 8 bits become bf16, and so do the rows' elements first, in memory of the thread's
  * own. Sums are kept in tiles of the thread's own until all inputs are taken. Few rows or many, a row's sums are the same bits.
  */
 
@@ -103,7 +103,7 @@ public final class PanelMatrix {
      * A matrix [outputs, inputs] in memory.
      *
      * @param panels the weights in the layout of this class, {@link #bytes}
-     * @param scales of outputs, filled up to whole panels, for {@link WeightType#INT8}; else empty
+     * @param scales of outputs, filled up to whole panels, for {@link WeightType#hasScales}; else empty
      */
     public record Weights(WeightType type, MemorySegment panels, MemorySegment scales, int outputs, int inputs) {}
 
@@ -119,7 +119,7 @@ public final class PanelMatrix {
         this.inputs = weights.inputs;
         this.panelCount = Math.ceilDiv(outputs, kernels.panelWidth());
         this.panelBytes = (long) inputs * kernels.panelWidth() * type.bytes();
-        if (type == WeightType.BF16_PAIRS) {
+        if (type.inPairs()) {
             if (!takesPairs(kernels, inputs)) {
                 throw new IllegalArgumentException(
                         "inputs: are %d for vectors of %d bytes, pairs take a multiple of %d and 64 bytes"
@@ -133,7 +133,7 @@ public final class PanelMatrix {
         }
     }
 
-    /** Whether a matrix can be kept as {@link WeightType#BF16_PAIRS}, on a processor with AVX512_BF16. */
+    /** Whether a matrix can be kept in pairs, on a processor with AVX512_BF16. */
     public static boolean takesPairs(Kernels kernels, int inputs) {
         return kernels.width() == Width.ZMM && inputs % NARROWED_TOGETHER == 0;
     }
@@ -185,7 +185,7 @@ public final class PanelMatrix {
         int blocks = Math.ceilDiv(count, BLOCK_GROUPS * group);
         int blockRows = blocks == 1 ? count : Math.ceilDiv(Math.ceilDiv(count, blocks), group) * group;
         int columns = Math.ceilDiv(panelCount, together);
-        boolean narrows = direct && type == WeightType.BF16_PAIRS;
+        boolean narrows = direct && type.inPairs();
         long few = scratch.few.address();
         long fewStride = Scratch.narrowedStride(inputs);
         if (narrows) {
@@ -208,7 +208,7 @@ public final class PanelMatrix {
                     expanded(from, rowStride, some, panel, panels, tiles.address(), member);
                 }
                 for (int i = 0; i < panels; i++) {
-                    if (type == WeightType.INT8) {
+                    if (type.hasScales()) {
                         long tile = tiles.address() + i * Scratch.tileBytes(kernels);
                         kernels.scaleColumns(tile, scalesOf(panel + i), some);
                     }
@@ -244,8 +244,8 @@ public final class PanelMatrix {
     private void expanded(
             long from, long rowStride, int rows, int firstPanel, int panelsTogether, long tiles, int member) {
         long inputBytes = (long) kernels.panelWidth() * type.bytes();
-        boolean pairs = type == WeightType.BF16_PAIRS;
-        WeightType used = pairs ? type : WeightType.FP32;
+        boolean pairs = type.inPairs();
+        WeightType used = pairs ? WeightType.BF16_PAIRS : WeightType.FP32;
         long stride = pairs ? NARROWED_STRIDE : rowStride;
         for (int input = 0; input < inputs; input += EXPANDED_INPUTS) {
             int some = Math.min(EXPANDED_INPUTS, inputs - input);
@@ -260,7 +260,7 @@ public final class PanelMatrix {
                 long weights = panels.address() + panel * panelBytes + input * inputBytes;
                 if (type != used) {
                     long place = scratch.expanded.get(member).address();
-                    kernels.expand(type, weights, place, some);
+                    kernels.expand(type, weights, place, elements(some));
                     weights = place;
                 }
                 long tile = tiles + i * Scratch.tileBytes(kernels);
@@ -275,7 +275,7 @@ public final class PanelMatrix {
 
     /** Of a row, as the product's code counts them. */
     private int elements(int inputs) {
-        return type == WeightType.BF16_PAIRS ? inputs / 2 : inputs;
+        return type.inPairs() ? inputs / 2 : inputs;
     }
 
     private long scalesOf(int panel) {

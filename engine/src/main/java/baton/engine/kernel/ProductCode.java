@@ -32,7 +32,7 @@ import java.util.List;
  * after the other, also where k comes in parts whose sums are kept in the tile: so a row's result does not depend on the rows beside it.
  *
  * <p>Function: {@code (a, row stride, panel, k count, tile, rows)}, of elements of fp32. Strides are in bytes; that of k is part of the
- * code, where several k are taken in a row, so that few instructions are spent on addresses. With {@link WeightType#BF16_PAIRS} an
+ * code, where several k are taken in a row, so that few instructions are spent on addresses. For {@link WeightType#inPairs} an
  * element is two inputs in bf16, and so is a lane of the weights.
  *
  * <p>A sum takes one product in the time that an addition lasts, some cycles. Few rows have so few sums that the processor would wait for
@@ -87,7 +87,7 @@ final class ProductCode {
         this.kStride = kStride;
         this.adds = adds;
         this.panels = panels;
-        this.multiplication = type == WeightType.BF16_PAIRS ? Binary.DOT_BF16 : Binary.FMA;
+        this.multiplication = type.inPairs() ? Binary.DOT_BF16 : Binary.FMA;
         this.weights = VECTORS * mostRows(width);
         this.element = weights + VECTORS;
         this.upperHalf = element + 1;
@@ -260,7 +260,7 @@ final class ProductCode {
     }
 
     private int laneBytes() {
-        return type == WeightType.BF16_PAIRS ? 2 * type.bytes() : type.bytes();
+        return type.inPairs() ? 2 * type.bytes() : type.bytes();
     }
 
     private void loadWeights(Reg from, int offset) {
@@ -275,6 +275,17 @@ final class ProductCode {
                 code.op(Binary.AND_BITS, weights + 1, weights, upperHalf);
                 code.shiftLeft(weights, weights, BF16_BITS);
             }
+            case INT8_PAIRS -> {
+                // The register of the mask, which other types have, is the second half's.
+                for (int i = 0; i < VECTORS; i++) {
+                    pairs(
+                            code,
+                            weights + i,
+                            upperHalf,
+                            from,
+                            offset + i * code.width().bytes() / 2);
+                }
+            }
             case INT8 -> {
                 for (int i = 0; i < VECTORS; i++) {
                     code.op(
@@ -285,5 +296,14 @@ final class ProductCode {
                 }
             }
         }
+    }
+
+    /** Two times as many 8-bit integers as a vector has lanes become as many numbers of bf16. */
+    static void pairs(Assembler code, int to, int spare, Reg from, int offset) {
+        code.op(Unary.BYTES_TO_INTS, to, at(from, offset));
+        code.op(Unary.BYTES_TO_INTS, spare, at(from, offset + code.width().lanes()));
+        code.op(Unary.TO_FLOATS, to, to);
+        code.op(Unary.TO_FLOATS, spare, spare);
+        code.op(Binary.NARROW_PAIR, to, spare, to);
     }
 }

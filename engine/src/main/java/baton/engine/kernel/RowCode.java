@@ -56,7 +56,10 @@ final class RowCode {
         return row.end();
     }
 
-    /** {@code (panel, to, k count)}: a panel of weights as fp32, of each k two vectors; those of 8 bits without their scales. */
+    /**
+     * {@code (panel, to, k count)}: a panel of weights as fp32, or pairs as those of bf16, of each k two vectors; those of 8 bits without their
+     * scales.
+     */
     static byte[] expand(Width width, WeightType type) {
         RowCode row = new RowCode(width);
         Assembler code = row.code;
@@ -66,7 +69,7 @@ final class RowCode {
                 code.move(RAX, Constants.address(Constants.UPPER_HALF));
                 code.load(2, at(RAX, 0));
             }
-            case INT8 -> {}
+            case INT8, INT8_PAIRS -> {}
         }
         Label loop = code.label();
         code.bind(loop);
@@ -75,6 +78,11 @@ final class RowCode {
             code.op(Binary.AND_BITS, 1, 0, 2);
             code.shiftLeft(0, 0, BF16_BITS);
             code.add(RDI, row.vector);
+        } else if (type == WeightType.INT8_PAIRS) {
+            for (int i = 0; i < ProductCode.VECTORS; i++) {
+                ProductCode.pairs(code, i, 2, RDI, i * row.vector / 2);
+            }
+            code.add(RDI, ProductCode.VECTORS * row.vector / 2);
         } else {
             for (int i = 0; i < ProductCode.VECTORS; i++) {
                 code.op(Unary.BYTES_TO_INTS, i, at(RDI, i * width.lanes()));

@@ -10,7 +10,9 @@ public enum WeightType {
      */
     BF16_PAIRS(Short.BYTES),
     /** 8-bit integers with one scale for each output. */
-    INT8(Byte.BYTES);
+    INT8(Byte.BYTES),
+    /** The same in the order of {@link #BF16_PAIRS}, which they become when they are multiplied; bf16 has all 8-bit integers exactly. */
+    INT8_PAIRS(Byte.BYTES);
 
     private final int bytes;
 
@@ -21,5 +23,15 @@ public enum WeightType {
     /** Bytes of an element. */
     public int bytes() {
         return bytes;
+    }
+
+    /** Whether two neighbouring inputs are multiplied at once, and the rows in bf16. */
+    public boolean inPairs() {
+        return this == BF16_PAIRS || this == INT8_PAIRS;
+    }
+
+    /** Whether each output has a scale. */
+    public boolean hasScales() {
+        return this == INT8 || this == INT8_PAIRS;
     }
 }

@@ -148,9 +148,8 @@ public record KernelChoice(Kind kind, List<String> reasons) {
                 yield cap.filter(text -> !text.contains("AMX")).map(text -> ONEDNN_CAP + "=" + text);
             }
             case AVX512_BF16 -> {
-                if (dtype != DType.BF16 || quantization == Quantization.INT8) {
-                    yield Optional.of("it multiplies bfloat16, the weights are in "
-                            + (quantization == Quantization.INT8 ? "8 bits" : dtype.torchName()));
+                if (dtype != DType.BF16) {
+                    yield Optional.of("it multiplies bfloat16, the model is in " + dtype.torchName());
                 }
                 if (!processor.has("avx512_bf16")) {
                     yield Optional.of("the processor has no AVX512_BF16");
@@ -213,9 +212,16 @@ public record KernelChoice(Kind kind, List<String> reasons) {
     ModelKernels make(DType dtype, Quantization quantization, int threads, Arena arena, Owned owned) {
         return switch (kind) {
             case AMX, LIBTORCH -> new TorchKernels(dtype, quantization, new OmpTeam(threads, arena), arena, owned);
-            case AVX512_BF16 -> panels(Width.ZMM, dtype, WeightType.BF16_PAIRS, threads, arena, owned);
+            case AVX512_BF16 -> panels(Width.ZMM, dtype, pairs(quantization), threads, arena, owned);
             case AVX512 -> panels(Width.ZMM, dtype, weights(dtype, quantization), threads, arena, owned);
             case AVX2 -> panels(Width.YMM, dtype, weights(dtype, quantization), threads, arena, owned);
+        };
+    }
+
+    private static WeightType pairs(Quantization quantization) {
+        return switch (quantization) {
+            case INT8 -> WeightType.INT8_PAIRS;
+            case NONE -> WeightType.BF16_PAIRS;
         };
     }
 

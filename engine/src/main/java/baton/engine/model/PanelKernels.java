@@ -81,14 +81,15 @@ final class PanelKernels implements ModelKernels {
         long count = Math.ceilDiv(rows, width);
         int outputs = Math.toIntExact(rows);
         int inputs = Math.toIntExact(columns);
-        WeightType weightType = this.weightType == WeightType.BF16_PAIRS && !PanelMatrix.takesPairs(kernels, inputs)
-                ? WeightType.BF16
-                : this.weightType;
+        WeightType weightType = this.weightType;
+        if (weightType.inPairs() && !PanelMatrix.takesPairs(kernels, inputs)) {
+            weightType = weightType.hasScales() ? WeightType.INT8 : WeightType.BF16;
+        }
         MemorySegment panels =
                 HugePages.allocate(arena, PanelMatrix.bytes(kernels, weightType, outputs, inputs), "weights");
         owned.count(panels.byteSize());
         MemorySegment scales =
-                weightType == WeightType.INT8 ? arena.allocate(count * width * Float.BYTES, 64) : MemorySegment.NULL;
+                weightType.hasScales() ? arena.allocate(count * width * Float.BYTES, 64) : MemorySegment.NULL;
         owned.count(scales.byteSize());
         try (PointerScope _ = new PointerScope()) {
             ScalarType type = LibTorch.scalarType(dtype);
@@ -105,11 +106,14 @@ final class PanelKernels implements ModelKernels {
                 case BF16_PAIRS ->
                     LibTorch.over(panels, type, count, columns / 2, width, 2)
                             .copy_(matrix.view(count, width, columns / 2, 2).transpose(1, 2));
-                case INT8 -> {
+                case INT8, INT8_PAIRS -> {
                     Tensor quantized = LibTorch.empty(ScalarType.Char, count * width, columns);
                     Int8.quantize(matrix, quantized, LibTorch.over(scales, ScalarType.Float, count * width));
-                    LibTorch.over(panels, ScalarType.Char, count, columns, width)
-                            .copy_(quantized.view(count, width, columns).transpose(1, 2));
+                    long together = weightType.inPairs() ? 2 : 1;
+                    LibTorch.over(panels, ScalarType.Char, count, columns / together, width, together)
+                            .copy_(quantized
+                                    .view(count, width, columns / together, together)
+                                    .transpose(1, 2));
                 }
             }
         }

@@ -43,7 +43,11 @@ class PanelMatrixTest {
         "ZMM, BF16_PAIRS, 300, 304",
         "ZMM, BF16_PAIRS, 70, 264",
         "ZMM, BF16_PAIRS, 672, 8",
-        "ZMM, BF16_PAIRS, 70, 544"
+        "ZMM, BF16_PAIRS, 70, 544",
+        "ZMM, INT8_PAIRS, 300, 304",
+        "ZMM, INT8_PAIRS, 70, 264",
+        "ZMM, INT8_PAIRS, 672, 8",
+        "ZMM, INT8_PAIRS, 70, 544"
     })
     void productsEqualThoseInFp64(Width width, WeightType type, int outputs, int inputs) {
         Kernels kernels = TestKernels.kernels(width, type);
@@ -57,7 +61,7 @@ class PanelMatrixTest {
                     new PanelMatrix.Weights(type, weights.panels, weights.scales, outputs, inputs));
             for (int rows : ROWS) {
                 float[] a = numbers(random, rows * (inputs + GAP));
-                double[] products = weights.products(type == WeightType.BF16_PAIRS ? rounded(a) : a, rows);
+                double[] products = weights.products(type.inPairs() ? rounded(a) : a, rows);
                 for (Operation operation : Operation.values()) {
                     float[] before = numbers(random, rows * (outputs + GAP));
                     MemorySegment out = floats(arena, before);
@@ -204,6 +208,12 @@ class PanelMatrixTest {
                                     pair + 2L * column + input % 2,
                                     TestKernels.bf16Bits(value));
                             yield TestKernels.bf16(value);
+                        }
+                        case INT8_PAIRS -> {
+                            byte rounded = (byte) Math.round(value * 254);
+                            long pair = ((long) (output / width) * inputs + input / 2 * 2L) * width;
+                            panels.set(ValueLayout.JAVA_BYTE, pair + 2L * column + input % 2, rounded);
+                            yield (double) rounded * scale;
                         }
                         case INT8 -> {
                             byte rounded = (byte) Math.round(value * 254);

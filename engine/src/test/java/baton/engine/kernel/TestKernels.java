@@ -26,8 +26,7 @@ final class TestKernels {
 
     static Kernels kernels(Width width, WeightType type) {
         assumeTrue(
-                type != WeightType.BF16_PAIRS || Processor.current().has("avx512_bf16"),
-                "skipped: the processor lacks avx512_bf16");
+                !type.inPairs() || Processor.current().has("avx512_bf16"), "skipped: the processor lacks avx512_bf16");
         return kernels(width);
     }
 

@@ -18,6 +18,7 @@ class BatchInvarianceTest {
     @ParameterizedTest(name = "{0}, {1}, quantization {2}")
     @CsvSource({
         "AVX512_BF16, BF16, NONE",
+        "AVX512_BF16, BF16, INT8",
         "AVX512, BF16, NONE",
         "AVX512, F32, NONE",
         "AVX512, BF16, INT8",

@@ -103,6 +103,9 @@ class KernelChoiceTest {
                 .isEqualTo(Kind.AVX512);
         assertThat(choose(WITH_AVX512_BF16, Map.of(), 1, DType.BF16, Quantization.INT8)
                         .kind())
+                .isEqualTo(Kind.AVX512_BF16);
+        assertThat(choose(WITH_AVX512_BF16, Map.of(), 1, DType.F32, Quantization.INT8)
+                        .kind())
                 .isEqualTo(Kind.AVX512);
         assertThat(choose(
                                 WITH_AVX512_BF16,
