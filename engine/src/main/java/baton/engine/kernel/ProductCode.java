@@ -66,7 +66,7 @@ final class ProductCode {
     private static final int UNROLLED = 4;
 
     /** Prefetch distance of weights in bytes; the processor's own prefetching does not reach far enough. */
-    private static final int AHEAD = 4096;
+    static final int AHEAD = 4096;
 
     /** Sums at least that the processor has to work at. */
     private static final int SUMS = 8;
