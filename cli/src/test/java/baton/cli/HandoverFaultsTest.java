@@ -4,10 +4,10 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.cli.Instances.Instance;
 import baton.cli.Instances.Reply;
+import baton.kv.FreePorts;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
-import java.net.ServerSocket;
 import java.net.http.HttpResponse;
 import java.nio.ByteBuffer;
 import java.nio.channels.SocketChannel;
@@ -93,22 +93,16 @@ class HandoverFaultsTest {
     static void start() throws Exception {
         Instance alone = INSTANCES.serve("alone", "--dtype", "float32", "--no-enable-prefix-caching");
         for (String name : List.of("prefill-0", "prefill-1")) {
-            int port = freePort();
+            int port = FreePorts.inARow(1);
             PREFILLS.add(new Prefill(name, port, serve(name, "kv_producer", port)));
         }
-        decode = serve("decode", "kv_consumer", freePort());
+        decode = serve("decode", "kv_consumer", FreePorts.inARow(1));
         int[] lengths = {1, 16, 17, 100, 160, 250, 251, 400, 511, 700, 900, 1009};
         for (int i = 0; i < lengths.length; i++) {
             int[] prompt = Ledgers.prompt(lengths[i], 50 + i);
             PROMPTS.add(new Asked(prompt, alone.complete(prompt, MAX_TOKENS).tokenIds()));
         }
         alone.kill();
-    }
-
-    private static int freePort() throws IOException {
-        try (ServerSocket free = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
-            return free.getLocalPort();
-        }
     }
 
     /** On a port and with an engine id that it has again after a restart. */
