@@ -3,6 +3,7 @@ package baton.cli;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.cluster.ServerProcess;
+import baton.kv.FreePorts;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.UncheckedIOException;
@@ -16,9 +17,11 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Comparator;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.OptionalInt;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
@@ -43,6 +46,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
 
     private final Path directory;
     private final List<Instance> all = new ArrayList<>();
+    private final Set<Integer> ports = new HashSet<>();
     private final HttpClient http = HttpClient.newBuilder()
             .version(HttpClient.Version.HTTP_1_1)
             .connectTimeout(DEADLINE)
@@ -73,9 +77,25 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
     /** The same of a model, with memory for its KV cache. */
     Instance serve(String name, Path model, String kvCacheBytes, String... options) throws IOException {
         List<String> arguments = new ArrayList<>(List.of(
-                "serve", model.toString(), "--port", "0", "--threads", "1", "--kv-cache-memory-bytes", kvCacheBytes));
+                "serve",
+                model.toString(),
+                "--port",
+                freePort(),
+                "--threads",
+                "1",
+                "--kv-cache-memory-bytes",
+                kvCacheBytes));
         arguments.addAll(List.of(options));
         return start(name, withoutWarmUp(arguments));
+    }
+
+    /** One that no connection takes while a process is down. */
+    private String freePort() throws IOException {
+        int port;
+        do {
+            port = FreePorts.inARow(1);
+        } while (!ports.add(port));
+        return Integer.toString(port);
     }
 
     private static List<String> withoutWarmUp(List<String> arguments) {
@@ -126,7 +146,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
     /** Starts a router in front of these, once they are ready; does not wait for it. */
     Instance route(String name, List<Instance> prefills, List<Instance> decodes, String... options)
             throws IOException, InterruptedException {
-        List<String> arguments = new ArrayList<>(List.of("route", "--port", "0"));
+        List<String> arguments = new ArrayList<>(List.of("route", "--port", freePort()));
         for (Instance prefill : prefills) {
             arguments.addAll(List.of("--prefill", prefill.url().toString()));
         }
@@ -236,7 +256,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
     /** One process. */
     final class Instance {
         private final String name;
-        private List<String> arguments;
+        private final List<String> arguments;
         private final Path log;
         private ServerProcess server;
 
@@ -322,9 +342,6 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         /** Starts it once more, on the port that it had. */
         void restart() throws IOException, InterruptedException {
             assertThat(isAlive()).isFalse();
-            int port = url().getPort();
-            arguments = new ArrayList<>(arguments);
-            arguments.set(arguments.indexOf("--port") + 1, Integer.toString(port));
             server = launch();
         }
 
