@@ -117,6 +117,8 @@ public final class Assembler {
         DOT_BF16(Prefix.F3, Map.M0F38, 0x52),
         /** fp32 to bf16, to nearest even: the second source's in the lower half (AVX512_BF16). Only for {@link Width#ZMM}. */
         NARROW_PAIR(Prefix.F2, Map.M0F38, 0x72),
+        /** The first source times two to the power of the second, an integer in fp32. Only for {@link Width#ZMM}. */
+        TIMES_POWER(Prefix.P66, Map.M0F38, 0x2c),
         /** Ints below 2^16 to shorts, of 128 bits each those of the first source, then of the second. Not for {@link Width#ZMM}. */
         PACK_SHORTS(Prefix.P66, Map.M0F38, 0x2b);
 
@@ -440,6 +442,61 @@ public final class Assembler {
         require(Width.YMM);
         vex(Width.YMM, Prefix.P66, Map.M0F3A, true, to, 0, 0, from >> 3);
         bytes(0x00, 0xc0 | (to & 7) << 3 | from & 7, 0xd8); // vpermq
+    }
+
+    /** fp32 rounded to integers, to nearest even, as fp32. Only for {@link Width#ZMM}. */
+    public void round(int to, int from) {
+        require(Width.ZMM);
+        withRegister(width, Prefix.P66, Map.M0F3A, 0x08, to, 0, from); // vrndscaleps
+        bytes(0);
+    }
+
+    /** Each 16 bits of {@code from} that the 16 bits of {@code indices} name. Only for {@link Width#ZMM}. */
+    public void permuteShorts(int to, int indices, int from) {
+        require(Width.ZMM);
+        evex(Prefix.P66, Map.M0F38, true, to, indices, from >> 3 & 1, from >> 4 & 1, 2);
+        bytes(0x8d, 0xc0 | (to & 7) << 3 | from & 7); // vpermw
+    }
+
+    /** Configures the tiles by 64 bytes, see {@code LDTILECFG}, and clears them (AMX). */
+    public void configureTiles(Mem configuration) {
+        tileWithMemory(Prefix.NONE, 0x49, 0, configuration);
+    }
+
+    /** Ends the use of tiles: their state is not saved any more. */
+    public void releaseTiles() {
+        vex(Width.XMM, Prefix.NONE, Map.M0F38, false, 0, 0, 0, 0);
+        bytes(0x49, 0xc0);
+    }
+
+    public void clearTile(int tile) {
+        vex(Width.XMM, Prefix.F2, Map.M0F38, false, tile, 0, 0, 0);
+        bytes(0x49, 0xc0 | tile << 3);
+    }
+
+    /** @param rows the address of the first row; its index, not scaled, is the distance of rows */
+    public void loadTile(int tile, Mem rows) {
+        tileWithMemory(Prefix.F2, 0x4b, tile, rows);
+    }
+
+    /** @param rows as of {@link #loadTile} */
+    public void storeTile(Mem rows, int tile) {
+        tileWithMemory(Prefix.F3, 0x4b, tile, rows);
+    }
+
+    /**
+     * {@code sums[m][n] += sum over k of rows[m][k] * columns[k / 2][n][k % 2]}, of fp32 and of bf16 (AMX-BF16): within an instruction
+     * even and odd k are summed apart.
+     */
+    public void multiplyTiles(int sums, int rows, int columns) {
+        vex(Width.XMM, Prefix.F3, Map.M0F38, false, sums, columns, 0, 0);
+        bytes(0x5c, 0xc0 | sums << 3 | rows);
+    }
+
+    private void tileWithMemory(Prefix prefix, int opcode, int tile, Mem memory) {
+        vex(Width.XMM, prefix, Map.M0F38, false, tile, 0, indexBit(memory), memory.base.number >> 3);
+        bytes(opcode);
+        memory(tile, memory);
     }
 
     private void require(Width needed) {

@@ -51,6 +51,11 @@ public final class Posix {
     private static final int CLOCK_THREAD_CPUTIME_ID = 3;
     private static final long NANOS_A_SECOND = 1_000_000_000;
 
+    private static final long SYS_ARCH_PRCTL = 158;
+    private static final long ARCH_REQ_XCOMP_PERM = 0x1023;
+    /** Number of the state component that has the tiles' data. */
+    private static final long XTILEDATA = 18;
+
     private static final int F_OFD_GETLK = 36;
     private static final int F_OFD_SETLK = 37;
     private static final short F_WRLCK = 1;
@@ -137,6 +142,12 @@ public final class Posix {
     }
 
     /** Looked up when the first of them is called. */
+    private static final class SystemCalls {
+        private static final MethodHandle ARCH_PRCTL = function(
+                "syscall", FunctionDescriptor.of(LONG, LONG, LONG, LONG), ERRNO, Linker.Option.firstVariadicArg(1));
+    }
+
+    /** Looked up when the first of them is called. */
     private static final class Environment {
         private static final MethodHandle SETENV =
                 function("setenv", FunctionDescriptor.of(INT, ADDRESS, ADDRESS, INT));
@@ -204,6 +215,18 @@ public final class Posix {
             }
             return result;
         }
+    }
+
+    /**
+     * Asks Linux to let this process use the tiles of AMX, for which threads need more memory when they are interrupted. All threads may
+     * use them then. On x86-64 only.
+     *
+     * @throws Failure if the kernel is older than 5.16, or does not let it
+     * @see <a href="https://docs.kernel.org/arch/x86/xstate.html">Using XSTATE features in user space applications</a>
+     */
+    public static void permitTiles() throws Failure {
+        call("arch_prctl", (_, errno) ->
+                (int) (long) SystemCalls.ARCH_PRCTL.invokeExact(errno, SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XTILEDATA));
     }
 
     /** Creates a file without a name in memory; returns its descriptor. */

@@ -58,6 +58,28 @@ class AssemblerTest {
     }
 
     @Test
+    void powersOfTwo() {
+        assertThat(hex(Width.ZMM, code -> code.round(17, 5))).isEqualTo("62e37d4808cd00");
+        assertThat(hex(Width.ZMM, code -> code.op(Binary.TIMES_POWER, 1, 2, 30)))
+                .isEqualTo("62926d482cce");
+    }
+
+    @Test
+    void tiles() {
+        assertThat(hex(Width.ZMM, code -> code.configureTiles(at(Reg.RAX, 64)))).isEqualTo("c4e278498040000000");
+        assertThat(hex(Width.ZMM, Assembler::releaseTiles)).isEqualTo("c4e27849c0");
+        assertThat(hex(Width.ZMM, code -> code.clearTile(3))).isEqualTo("c4e27b49d8");
+        assertThat(hex(Width.ZMM, code -> code.loadTile(7, at(Reg.RBX, Reg.R10, 1, 64))))
+                .isEqualTo("c4a27b4bbc1340000000");
+        assertThat(hex(Width.ZMM, code -> code.loadTile(5, at(Reg.R12, Reg.RSI, 1, 0))))
+                .isEqualTo("c4c27b4bac3400000000");
+        assertThat(hex(Width.ZMM, code -> code.storeTile(at(Reg.R8, Reg.R10, 1, 2048), 2)))
+                .isEqualTo("c4827a4b941000080000");
+        assertThat(hex(Width.ZMM, code -> code.multiplyTiles(3, 5, 7))).isEqualTo("c4e2425cdd");
+        assertThat(hex(Width.ZMM, code -> code.permuteShorts(2, 30, 17))).isEqualTo("62b28d408dd1");
+    }
+
+    @Test
     void registersThatTheWidthLacksAreRefused() {
         assertThatThrownBy(() -> new Assembler(Width.YMM).op(Binary.ADD, 16, 1, 2))
                 .isInstanceOf(IllegalArgumentException.class)

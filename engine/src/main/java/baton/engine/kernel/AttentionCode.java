@@ -32,32 +32,48 @@ final class AttentionCode {
     private static final Reg CONSTANTS = RAX;
     private static final int QUAD = 4;
 
-    private AttentionCode() {}
+    private final Assembler code;
+    private final int vector;
+
+    private AttentionCode(Width width) {
+        code = new Assembler(width);
+        vector = width.bytes();
+    }
 
     /**
-     * {@code (scores, positions, state, limits, sums, head dim)}: adds a tile of scores. Scores are replaced by the weights of the
-     * values; earlier sums are scaled down if there is a new maximum. With a mask {@code limits} has, in vectors of
+     * {@code (scores, positions, state, limits, sums, head dim)}: adds a tile of scores, of which weights are powers of two. Scores are replaced
+     * by the weights of the values; earlier sums are scaled down if there is a new maximum. With a mask {@code limits} has, in vectors of
      * the panel's width: each lane's last position and its first, counted from the tile's first, which is 0.
      */
     static byte[] softmax(Width width, boolean masked) {
-        Assembler code = new Assembler(width);
-        int vector = width.bytes();
+        return new AttentionCode(width).softmax(masked, false);
+    }
+
+    /**
+     * {@code (scores, positions, state, limits, sums, head dim, pairs)}: the same for an even number of positions, but the weights become a
+     * panel of pairs of positions, rounded to bf16, see {@link PanelMatrix}. Scores are lost.
+     */
+    static byte[] softmaxToPairs(boolean masked) {
+        return new AttentionCode(Width.ZMM).softmax(masked, true);
+    }
+
+    private byte[] softmax(boolean masked, boolean toPairs) {
         int panel = ProductCode.VECTORS * vector;
-        Exponential exp = new Exponential(code, CONSTANTS, 4, 5, 6);
+        PowerOfTwo power = new PowerOfTwo(code, CONSTANTS, 4, 5, 6);
         int maximum = 0; // of each vector
         int position = 2;
         int penalty = 3;
         int score = 7;
         int one = 8;
         int largest = 9;
-        exp.begin();
+        power.begin();
         for (int i = 0; i < ProductCode.VECTORS; i++) {
             code.load(maximum + i, at(RDX, i * vector));
         }
         if (masked) {
             code.clear(position);
-            code.load(one, exp.constant(Constants.ONE));
-            code.load(largest, exp.constant(Constants.MASKED));
+            code.load(one, power.constant(Constants.ONE));
+            code.load(largest, power.constant(Constants.MASKED));
         }
         code.move(R10, RDI);
         code.move(R11, RSI);
@@ -68,10 +84,10 @@ final class AttentionCode {
                 code.load(score, at(R10, i * vector));
                 code.load(penalty, at(RCX, i * vector));
                 code.op(Binary.SUB, penalty, penalty, position);
-                code.op(Binary.MIN, penalty, penalty, exp.constant(Constants.ZERO));
+                code.op(Binary.MIN, penalty, penalty, power.constant(Constants.ZERO));
                 code.op(Binary.FMA, score, penalty, largest);
                 code.op(Binary.SUB, penalty, position, at(RCX, panel + i * vector));
-                code.op(Binary.MIN, penalty, penalty, exp.constant(Constants.ZERO));
+                code.op(Binary.MIN, penalty, penalty, power.constant(Constants.ZERO));
                 code.op(Binary.FMA, score, penalty, largest);
                 code.store(at(R10, i * vector), score);
                 code.op(Binary.MAX, maximum + i, maximum + i, score);
@@ -91,49 +107,68 @@ final class AttentionCode {
         for (int i = 0; i < ProductCode.VECTORS; i++) {
             code.load(score, at(RDX, i * vector));
             code.op(Binary.SUB, score, score, maximum + i);
-            exp.of(score);
+            power.of(score);
             code.store(at(RDX, i * vector), maximum + i);
             code.op(Binary.MUL, sum + i, score, at(RDX, panel + i * vector));
             code.op(Unary.LOAD, one + i, score);
         }
+        int even = 10; // of each vector
+        int indices = even + ProductCode.VECTORS;
+        if (toPairs) {
+            code.load(indices, power.constant(Constants.INTERLEAVED));
+            code.load(RCX, at(Reg.RSP, Long.BYTES));
+        }
         code.move(R11, RSI);
         Label weights = code.label();
         code.bind(weights);
-        for (int i = 0; i < ProductCode.VECTORS; i++) {
-            code.load(score, at(RDI, i * vector));
-            code.op(Binary.SUB, score, score, maximum + i);
-            exp.of(score);
-            code.op(Binary.ADD, sum + i, sum + i, score);
-            code.store(at(RDI, i * vector), score);
+        for (int row = 0; row < (toPairs ? 2 : 1); row++) {
+            for (int i = 0; i < ProductCode.VECTORS; i++) {
+                int weight = toPairs && row == 0 ? even + i : score;
+                code.load(weight, at(RDI, row * panel + i * vector));
+                code.op(Binary.SUB, weight, weight, maximum + i);
+                power.of(weight);
+                code.op(Binary.ADD, sum + i, sum + i, weight);
+                if (!toPairs) {
+                    code.store(at(RDI, i * vector), weight);
+                } else if (row == 1) {
+                    code.op(Binary.NARROW_PAIR, weight, weight, even + i);
+                    code.permuteShorts(weight, indices, weight);
+                    code.store(at(RCX, i * vector), weight);
+                }
+            }
         }
-        code.add(RDI, panel);
-        code.subtract(R11, 1);
+        if (toPairs) {
+            code.add(RCX, panel);
+        }
+        code.add(RDI, toPairs ? 2 * panel : panel);
+        code.subtract(R11, toPairs ? 2 : 1);
         code.jump(Condition.NOT_EQUAL, weights);
         for (int i = 0; i < ProductCode.VECTORS; i++) {
             code.store(at(RDX, panel + i * vector), sum + i);
         }
-        scaleRows(code, R8, R9, one);
+        scaleRows(R8, R9, one);
         code.returnFromVectors();
         return code.code();
     }
 
     /** {@code (sums, head dim, state)}: divides the sums of values by those of their weights. */
     static byte[] normalise(Width width) {
-        Assembler code = new Assembler(width);
-        int vector = width.bytes();
+        return new AttentionCode(width).normalise();
+    }
+
+    private byte[] normalise() {
         code.move(CONSTANTS, Constants.address(Constants.ONE));
         for (int i = 0; i < ProductCode.VECTORS; i++) {
             code.load(i, at(CONSTANTS, 0));
             code.op(Binary.DIV, i, i, at(RDX, (ProductCode.VECTORS + i) * vector));
         }
-        scaleRows(code, RDI, RSI, 0);
+        scaleRows(RDI, RSI, 0);
         code.returnFromVectors();
         return code.code();
     }
 
     /** Multiplies the rows of a tile by the factors in a register and the next one. */
-    private static void scaleRows(Assembler code, Reg tile, Reg rows, int factors) {
-        int vector = code.width().bytes();
+    private void scaleRows(Reg tile, Reg rows, int factors) {
         Label loop = code.label();
         code.bind(loop);
         for (int i = 0; i < ProductCode.VECTORS; i++) {

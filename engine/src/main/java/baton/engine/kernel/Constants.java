@@ -13,24 +13,21 @@ final class Constants {
     static final int ONE = 2;
     static final int LOWEST_EXPONENT = 3;
     static final int HIGHEST_EXPONENT = 4;
-    static final int LOG2_E = 5;
-    /** ln 2 in two parts, the first of which has few bits, so that its multiples are exact. */
-    static final int LN_2_HIGH = 6;
+    /** -log2(e). */
+    static final int NEGATED_LOG2_E = 5;
 
-    static final int LN_2_LOW = 7;
-    static final int LOWEST_BIT = 8;
-    static final int HALF_OF_BF16 = 9;
-    static final int ZERO = 10;
-    static final int MASKED = 11;
+    static final int LOWEST_BIT = 6;
+    static final int HALF_OF_BF16 = 7;
+    static final int ZERO = 8;
+    static final int MASKED = 9;
 
-    /**
-     * Coefficients of e^x for |x| up to ln(2)/2, that of x^7 first, by Cephes' expf.
-     *
-     * @see <a href="https://www.netlib.org/cephes/">Cephes</a>
-     */
-    static final int EXP = 12;
+    /** Coefficients of 2^x for |x| up to 1/2, that of x^6 first: the largest relative error is the smallest that there is, and 2^0 is 1. */
+    static final int POWER = 10;
 
-    static final int EXP_TERMS = 8;
+    static final int POWER_TERMS = 7;
+
+    /** Indices of shorts: 0 and 16, 1 and 17, and so on. */
+    static final int INTERLEAVED = POWER + POWER_TERMS;
 
     private static final MemorySegment MEMORY = make();
 
@@ -46,22 +43,24 @@ final class Constants {
     }
 
     private static MemorySegment make() {
-        MemorySegment memory = Arena.global().allocate((long) (EXP + EXP_TERMS) * VECTOR, VECTOR);
+        MemorySegment memory = Arena.global().allocate((INTERLEAVED + 1L) * VECTOR, VECTOR);
         bits(memory, UPPER_HALF, 0xffff_0000);
         bits(memory, SIGN, 0x8000_0000);
         number(memory, ONE, 1);
-        number(memory, LOWEST_EXPONENT, -87);
-        number(memory, HIGHEST_EXPONENT, 88);
-        number(memory, LOG2_E, 1.442695f);
-        number(memory, LN_2_HIGH, 0.6933594f);
-        number(memory, LN_2_LOW, -2.12194440e-4f);
+        number(memory, LOWEST_EXPONENT, -126);
+        number(memory, HIGHEST_EXPONENT, 127);
+        number(memory, NEGATED_LOG2_E, -1.442695f);
         bits(memory, LOWEST_BIT, 1);
         bits(memory, HALF_OF_BF16, 0x7fff);
         number(memory, ZERO, 0);
         number(memory, MASKED, 1e30f);
-        float[] terms = {0.00019875691f, 0.0013981999f, 0.008333452f, 0.041665796f, 0.16666666f, 0.5f, 1, 1};
+        float[] terms = {0.00015353362f, 0.0013398875f, 0.009618437f, 0.055503324f, 0.24022648f, 0.6931472f, 1};
         for (int i = 0; i < terms.length; i++) {
-            number(memory, EXP + i, terms[i]);
+            number(memory, POWER + i, terms[i]);
+        }
+        int lanes = VECTOR / Integer.BYTES;
+        for (int lane = 0; lane < lanes; lane++) {
+            memory.setAtIndex(ValueLayout.JAVA_INT, (long) INTERLEAVED * lanes + lane, lane + lanes << 16 | lane);
         }
         return memory;
     }

@@ -24,6 +24,10 @@ final class DecodeAttention {
     private final KvLayout layout;
     private final int queries;
     private final int headDim;
+    /** Whether the matrix unit multiplies. */
+    private final boolean onTiles;
+
+    private final WeightType type;
     private final int width;
     private final int lanes;
     private final int panels;
@@ -40,6 +44,10 @@ final class DecodeAttention {
     private final MemorySegment largest;
     private final MemorySegment sums;
     private final MemorySegment factors;
+    /** Rows in bf16. */
+    private final MemorySegment narrowed;
+
+    private final MemorySegment lastValues;
 
     /** Working memory of one thread. */
     DecodeAttention(Kernels kernels, KvCache cache, int queries, Arena arena) {
@@ -52,13 +60,15 @@ final class DecodeAttention {
         this.lanes = kernels.width().lanes();
         this.panels = headDim / width;
         this.tileBytes = (long) queries * width * Float.BYTES;
-        this.keyPanelBytes = (long) headDim * width * Float.BYTES;
-        this.valuePanelBytes = (long) PagedAttention.RUN * width * Float.BYTES;
+        this.onTiles = PagedAttention.suitsTiles(kernels, layout);
+        this.type = onTiles ? WeightType.BF16_PAIRS : WeightType.FP32;
+        this.keyPanelBytes = (long) headDim * width * type.bytes();
+        this.valuePanelBytes = (long) PagedAttention.RUN * width * type.bytes();
         int padded = Math.ceilDiv(queries, DecodeCode.SUMS) * DecodeCode.SUMS;
         long row = (long) headDim * Float.BYTES;
         rows = arena.allocate(queries * row, 64);
         factor = arena.allocate((long) width * Float.BYTES, 64);
-        factor.copyFrom(MemorySegment.ofArray(floats(width, (float) (1 / Math.sqrt(headDim)))));
+        factor.copyFrom(MemorySegment.ofArray(floats(width, PagedAttention.scoreFactor(headDim))));
         keys = arena.allocate(PagedAttention.RUN * row, 64);
         values = arena.allocate(PagedAttention.RUN * row, 64);
         scores = arena.allocate((long) queries * PagedAttention.RUN * Float.BYTES, 64);
@@ -67,6 +77,8 @@ final class DecodeAttention {
         largest = arena.allocate((long) padded * DecodeCode.STATE, 64);
         sums = arena.allocate((long) padded * DecodeCode.STATE, 64);
         factors = arena.allocate((long) padded * DecodeCode.STATE, 64);
+        narrowed = arena.allocate((long) queries * Math.max(headDim, PagedAttention.RUN) * Short.BYTES, 64);
+        lastValues = arena.allocate((long) TileCode.ROWS * headDim * Short.BYTES, 64);
     }
 
     private static float[] floats(int count, float value) {
@@ -102,7 +114,7 @@ final class DecodeAttention {
         attended.fill((byte) 0);
         for (int at = first; at < end; at += PagedAttention.RUN) {
             int positions = Math.min(PagedAttention.RUN, end - at);
-            convert(layer, blockTable, head, at, positions);
+            prepare(layer, blockTable, head, at, positions);
             take(positions, Math.max(0, visible - at));
         }
         for (int query = 0; query < queries; query++) {
@@ -123,52 +135,102 @@ final class DecodeAttention {
         state.set(FLOAT, (long) query * DecodeCode.STATE, number);
     }
 
-    /** Keys and values of a run as panels of fp32. */
-    private void convert(int layer, int[] blockTable, int head, int at, int positions) {
-        DType dtype = layout.dtype();
-        int blockSize = layout.blockSize();
-        long rowBytes = (long) width * Float.BYTES;
-        int keyVectors = headDim / DecodeCode.keyElements(kernels.width(), dtype);
+    /** Keys and values of a run as panels. */
+    private void prepare(int layer, int[] blockTable, int head, int at, int positions) {
         for (int done = 0; done < positions; ) {
-            int slot = (at + done) % blockSize;
-            int some = Math.min(blockSize - slot, positions - done);
+            int slot = (at + done) % layout.blockSize();
+            int some = Math.min(layout.blockSize() - slot, positions - done);
             long from = cache.memory().address()
-                    + cache.layerStart(blockTable[(at + done) / blockSize], layer)
+                    + cache.layerStart(blockTable[(at + done) / layout.blockSize()], layer)
                     + head * layout.headBytes()
                     + slot * layout.entryBytes();
-            for (int i = 0; i < some; i += lanes) {
-                int position = done + i;
-                long column = position / width * keyPanelBytes + position % width * (long) Float.BYTES;
-                kernels.keyPanels(
-                        dtype,
-                        from + i * layout.entryBytes(),
-                        layout.entryBytes(),
-                        keys.address() + column,
-                        keyVectors);
+            if (onTiles) {
+                arrange(from, done, some);
+            } else {
+                convert(from, done, some);
             }
-            kernels.valuePanels(
-                    dtype,
-                    from + (long) headDim * dtype.bytes(),
-                    layout.entryBytes(),
-                    values.address() + done * rowBytes,
-                    valuePanelBytes,
-                    panels,
-                    some);
             done += some;
         }
+    }
+
+    /** Keys and values of neighbouring positions in a run as panels of fp32. */
+    private void convert(long from, int done, int some) {
+        DType dtype = layout.dtype();
+        long rowBytes = (long) width * Float.BYTES;
+        turnKeys(dtype, from, done, some);
+        kernels.valuePanels(
+                dtype,
+                from + (long) headDim * dtype.bytes(),
+                layout.entryBytes(),
+                values.address() + done * rowBytes,
+                valuePanelBytes,
+                panels,
+                some);
+    }
+
+    /** Keys and values of neighbouring positions in a run as panels of pairs, and zeros up to a whole number of tiles. */
+    private void arrange(long from, int done, int some) {
+        // A pair of a key's elements is turned as a whole.
+        turnKeys(DType.F32, from, done, some);
+        int whole = some / TileCode.ROWS * TileCode.ROWS;
+        long keyBytes = (long) headDim * Short.BYTES;
+        pairValues(from + keyBytes, layout.entryBytes(), done, whole);
+        int rest = some - whole;
+        if (rest > 0) {
+            lastValues.fill((byte) 0);
+            for (int i = 0; i < rest; i++) {
+                long value = from
+                        + (whole + i) * layout.entryBytes()
+                        + keyBytes
+                        - cache.memory().address();
+                MemorySegment.copy(cache.memory(), value, lastValues, i * keyBytes, keyBytes);
+            }
+            pairValues(lastValues.address(), keyBytes, done + whole, TileCode.ROWS);
+        }
+        int end = done + Math.ceilDiv(some, TileCode.ROWS) * TileCode.ROWS;
+        if (end % TileCode.INPUTS != 0) {
+            for (int panel = 0; panel < panels; panel++) {
+                values.asSlice(valuePairs(panel, end), TileCode.ROWS * (long) width * Short.BYTES)
+                        .fill((byte) 0);
+            }
+        }
+    }
+
+    private void turnKeys(DType dtype, long from, int done, int some) {
+        int vectors = Math.toIntExact(layout.entryBytes() / 2 / kernels.width().bytes());
+        for (int i = 0; i < some; i += lanes) {
+            int position = done + i;
+            long column = position / width * keyPanelBytes + position % width * (long) Float.BYTES;
+            kernels.keyPanels(
+                    dtype, from + i * layout.entryBytes(), layout.entryBytes(), keys.address() + column, vectors);
+        }
+    }
+
+    private void pairValues(long from, long stride, int done, int positions) {
+        for (int panel = 0; panel < panels && positions > 0; panel++) {
+            long element = (long) panel * width * Short.BYTES;
+            kernels.valuePairs(from + element, stride, values.address() + valuePairs(panel, done), positions / 2);
+        }
+    }
+
+    /** Where the pairs from a position on begin in a panel of values. */
+    private long valuePairs(int panel, int position) {
+        return panel * valuePanelBytes + (long) position * width * Short.BYTES;
     }
 
     /** Adds a run to the sums; {@code hidden} of its positions come before the first that is attended to. */
     private void take(int positions, int hidden) {
         long runBytes = (long) PagedAttention.RUN * Float.BYTES;
         int tiles = Math.ceilDiv(positions, width);
+        long queryBytes = (long) headDim * Float.BYTES;
+        long scaled = operand(rows, queryBytes, headDim);
         for (int tile = 0; tile < tiles; tile++) {
             kernels.product(
-                    WeightType.FP32,
-                    rows.address(),
-                    (long) headDim * Float.BYTES,
+                    type,
+                    scaled,
+                    onTiles ? queryBytes / 2 : queryBytes,
                     keys.address() + tile * keyPanelBytes,
-                    headDim,
+                    elements(headDim),
                     scores.address() + tile * tileBytes,
                     queries);
         }
@@ -193,16 +255,31 @@ final class DecodeAttention {
         if (isToBeScaled()) {
             scale();
         }
+        long from = operand(weights, runBytes, tiles * width);
         for (int panel = 0; panel < panels; panel++) {
             kernels.addProduct(
-                    WeightType.FP32,
-                    weights.address(),
-                    runBytes,
+                    type,
+                    from,
+                    onTiles ? runBytes / 2 : runBytes,
                     values.address() + panel * valuePanelBytes,
-                    positions,
+                    onTiles ? elements(tiles * width) : positions,
                     attended.address() + panel * tileBytes,
                     queries);
         }
+    }
+
+    /** Of a row, as products count them. */
+    private int elements(int count) {
+        return onTiles ? count / 2 : count;
+    }
+
+    /** Address of rows as a product takes them: in bf16 on the matrix unit, with half the stride. */
+    private long operand(MemorySegment rows, long stride, int count) {
+        if (!onTiles) {
+            return rows.address();
+        }
+        kernels.narrowForPairs(rows.address(), stride, narrowed.address(), stride / 2, queries, count);
+        return narrowed.address();
     }
 
     private boolean isToBeScaled() {

@@ -54,6 +54,38 @@ final class DecodeCode {
             code.load(i, at(RAX, 0));
             code.add(RAX, RSI);
         }
+        transpose(code, (element, register, spare) -> {
+            if (dtype == DType.F32) {
+                code.store(at(RDX, element * row), register);
+            } else {
+                code.shiftLeft(spare, register, BF16_BITS);
+                code.store(at(RDX, 2 * element * row), spare);
+                code.shiftRight(register, register, BF16_BITS);
+                code.shiftLeft(register, register, BF16_BITS);
+                code.store(at(RDX, (2 * element + 1) * row), register);
+            }
+        });
+        code.add(RDI, width.bytes());
+        code.add(RDX, keyElements(width, dtype) * row);
+        code.subtract(RCX, 1);
+        code.jump(Condition.NOT_EQUAL, loop);
+        code.returnFromVectors();
+        return code.code();
+    }
+
+    /** Emits what is done with a column. */
+    interface Column {
+        /**
+         * @param element of the rows, 0, 4, 8, 12, 1, 5 and so on
+         * @param register that has it
+         * @param spare register that is not needed any more
+         */
+        void emit(int element, int register, int spare);
+    }
+
+    /** Turns rows in as many registers as a vector has lanes, from 0 on, to columns. */
+    static void transpose(Assembler code, Column column) {
+        int lanes = code.width().lanes();
         // Columns of each part of 128 bits and four rows: element j of the four is in the group's register j.
         for (int group = 0; group < lanes / GROUP; group++) {
             int rows = group * GROUP;
@@ -70,25 +102,9 @@ final class DecodeCode {
         for (int j = 0; j < GROUP; j++) {
             columns(code, j, lanes);
             for (int part = 0; part < lanes / GROUP; part++) {
-                int register = lanes + part;
-                int element = part * GROUP + j;
-                if (dtype == DType.F32) {
-                    code.store(at(RDX, element * row), register);
-                } else {
-                    code.shiftLeft(j, register, BF16_BITS);
-                    code.store(at(RDX, 2 * element * row), j);
-                    code.shiftRight(register, register, BF16_BITS);
-                    code.shiftLeft(register, register, BF16_BITS);
-                    code.store(at(RDX, (2 * element + 1) * row), register);
-                }
+                column.emit(part * GROUP + j, lanes + part, j);
             }
         }
-        code.add(RDI, width.bytes());
-        code.add(RDX, keyElements(width, dtype) * row);
-        code.subtract(RCX, 1);
-        code.jump(Condition.NOT_EQUAL, loop);
-        code.returnFromVectors();
-        return code.code();
     }
 
     /** Column j of each part from all groups, into registers from {@code lanes} on, in the order of the parts. */
@@ -146,7 +162,7 @@ final class DecodeCode {
 
     /**
      * {@code (scores, tile stride, tiles, weights, weight stride, queries, state, factors)}: adds scores, tiles of
-     * {@code [query][position]}, of whole panels. Their exponentials become the weights, {@code [query][position]} of all tiles; the state,
+     * {@code [query][position]}, of whole panels. Two to their power becomes the weights, {@code [query][position]} of all tiles; the state,
      * each query's largest score, grows; each query's factor is what its sums are to be multiplied by.
      */
     static byte[] softmax(Width width) {
@@ -159,8 +175,8 @@ final class DecodeCode {
         code.push(factors);
         code.load(state, at(Assembler.Reg.RSP, 3 * Long.BYTES));
         code.load(factors, at(Assembler.Reg.RSP, 4 * Long.BYTES));
-        Exponential exp = new Exponential(code, RAX, 4, 5, 6);
-        exp.begin();
+        PowerOfTwo power = new PowerOfTwo(code, RAX, 4, 5, 6);
+        power.begin();
         int largest = 0;
         int before = 1;
         int spare = 2;
@@ -182,7 +198,7 @@ final class DecodeCode {
         code.op(Unary.BROADCAST, largest, largest);
         code.store(at(state, 0), largest);
         code.op(Binary.SUB, before, before, largest);
-        exp.of(before);
+        power.of(before);
         code.store(at(factors, 0), before);
         code.push(RCX);
         code.move(R10, RDI);
@@ -192,7 +208,7 @@ final class DecodeCode {
         for (int i = 0; i < ProductCode.VECTORS; i++) {
             code.load(spare, at(R10, i * vector));
             code.op(Binary.SUB, spare, spare, largest);
-            exp.of(spare);
+            power.of(spare);
             code.store(at(RCX, i * vector), spare);
         }
         code.add(R10, RSI);

@@ -4,6 +4,7 @@ import baton.engine.kernel.RowCode.Finish;
 import baton.kv.DType;
 import baton.memory.Assembler.Width;
 import baton.memory.MachineCode;
+import baton.memory.Posix;
 import java.lang.foreign.FunctionDescriptor;
 import java.lang.foreign.MemoryLayout;
 import java.lang.foreign.ValueLayout;
@@ -14,13 +15,21 @@ import java.util.EnumMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Optional;
+import java.util.function.Supplier;
 
 /**
  * The kernels for vectors of one width, as functions of addresses. They access only the memory that they are given; the arguments are
  * described at the classes that generate them. Thread-safe.
  */
 public final class Kernels {
+    /** Lines that are fetched for each 16 pairs of k: as many as these have, and for a block of many rows so that some groups fetch them. */
+    private static final int FETCHED_BY_FEW = 32;
+
+    private static final int FETCHED_BY_MANY = 2;
+
     private final Width width;
+    private final Optional<Tiles> tiles;
     private final Map<WeightType, MethodHandle> products = new EnumMap<>(WeightType.class);
     /** Of one row, of two, as long as several panels are taken. */
     private final Map<WeightType, List<MethodHandle>> productsBeside = new EnumMap<>(WeightType.class);
@@ -45,14 +54,50 @@ public final class Kernels {
     private final MethodHandle toLanes;
     private final MethodHandle fromLanes;
 
-    private Kernels(Width width) {
+    /** Kernels for the matrix unit. */
+    private record Tiles(
+            MethodHandle product,
+            MethodHandle productAdded,
+            MethodHandle few,
+            MethodHandle many,
+            MethodHandle manyAdded,
+            MethodHandle configure,
+            MethodHandle release,
+            MethodHandle gathered,
+            MethodHandle added,
+            MethodHandle pairs,
+            MethodHandle softmax,
+            MethodHandle maskedSoftmax,
+            MethodHandle valueColumns,
+            MethodHandle valuePairs) {
+        static Tiles make() {
+            return new Tiles(
+                    function(TileCode.product(false, 0), 6),
+                    function(TileCode.product(true, 0), 6),
+                    function(TileCode.product(false, FETCHED_BY_FEW), 7),
+                    function(TileCode.product(false, FETCHED_BY_MANY), 7),
+                    function(TileCode.product(true, FETCHED_BY_MANY), 7),
+                    function(TileCode.configure(), 0),
+                    function(TileCode.release(), 0),
+                    function(TileCode.gatheredProduct(), 6),
+                    function(TileCode.addedProduct(), 6),
+                    function(TileAttentionCode.pairs(), 3),
+                    function(AttentionCode.softmaxToPairs(false), 7),
+                    function(AttentionCode.softmaxToPairs(true), 7),
+                    function(TileAttentionCode.valueColumns(), 6),
+                    function(TileAttentionCode.valuePairs(), 4));
+        }
+    }
+
+    private Kernels(Width width, boolean hasTiles) {
         this.width = width;
+        this.tiles = hasTiles ? Optional.of(Tiles.make()) : Optional.empty();
         for (WeightType type : WeightType.values()) {
             if (type.inPairs() && width != Width.ZMM) {
                 continue;
             }
             products.put(type, product(width, type, Float.BYTES, false));
-            productsBeside.put(type, productsBeside(width, type));
+            productsBeside.put(type, productsBeside(width, type, hasTiles));
             switch (type) {
                 case FP32, BF16_PAIRS -> productsAdded.put(type, product(width, type, Float.BYTES, true));
                 case BF16, INT8, INT8_PAIRS -> expansions.put(type, function(RowCode.expand(width, type), 3));
@@ -86,11 +131,24 @@ public final class Kernels {
     }
 
     private static final class Avx512 {
-        static final Kernels KERNELS = new Kernels(Width.ZMM);
+        static final Kernels KERNELS = new Kernels(Width.ZMM, false);
+    }
+
+    private static final class Amx {
+        static final Kernels KERNELS = make();
+
+        private static Kernels make() {
+            try {
+                Posix.permitTiles();
+            } catch (Posix.Failure | UnsupportedOperationException e) {
+                throw new IllegalStateException("the system does not permit AMX: " + e.getMessage(), e);
+            }
+            return new Kernels(Width.ZMM, true);
+        }
     }
 
     private static final class Avx2 {
-        static final Kernels KERNELS = new Kernels(Width.YMM);
+        static final Kernels KERNELS = new Kernels(Width.YMM, false);
     }
 
     /**
@@ -100,14 +158,31 @@ public final class Kernels {
      * @throws IllegalStateException if the system gives no executable memory
      */
     public static Kernels of(Width width) {
+        return made(() -> switch (width) {
+            case ZMM -> Avx512.KERNELS;
+            case YMM -> Avx2.KERNELS;
+            case XMM -> throw new IllegalArgumentException("width: is XMM, must be YMM or ZMM");
+        });
+    }
+
+    /**
+     * The kernels for AVX-512 with products of pairs, and attention over bf16, on the matrix unit (AMX), made once.
+     *
+     * @throws IllegalStateException if the system gives no executable memory, or does not permit the unit's use
+     */
+    public static Kernels withTiles() {
+        return made(() -> Amx.KERNELS);
+    }
+
+    private static Kernels made(Supplier<Kernels> kernels) {
         try {
-            return switch (width) {
-                case ZMM -> Avx512.KERNELS;
-                case YMM -> Avx2.KERNELS;
-                case XMM -> throw new IllegalArgumentException("width: is XMM, must be YMM or ZMM");
-            };
+            return kernels.get();
         } catch (ExceptionInInitializerError e) {
             throw new IllegalStateException(String.valueOf(e.getCause()), e.getCause());
+        } catch (NoClassDefFoundError e) {
+            // Asked for again.
+            Throwable first = e.getCause() == null ? e : e.getCause();
+            throw new IllegalStateException(String.valueOf(first.getMessage()), e);
         }
     }
 
@@ -115,10 +190,11 @@ public final class Kernels {
         return function(ProductCode.of(width, type, kStride, adds), 6);
     }
 
-    private static List<MethodHandle> productsBeside(Width width, WeightType type) {
+    private static List<MethodHandle> productsBeside(Width width, WeightType type, boolean hasTiles) {
         List<MethodHandle> functions = new ArrayList<>();
         for (int rows = 1; ProductCode.panelsBeside(rows) > 1; rows++) {
-            byte[] code = ProductCode.beside(width, type, rows, Math.toIntExact(PanelMatrix.Scratch.tileBytes(width)));
+            int tileBytes = Math.toIntExact(PanelMatrix.Scratch.tileBytes(width, hasTiles));
+            byte[] code = ProductCode.beside(width, type, rows, tileBytes);
             functions.add(function(code, 5));
         }
         return functions;
@@ -132,6 +208,11 @@ public final class Kernels {
 
     public Width width() {
         return width;
+    }
+
+    /** Whether pairs are multiplied on the matrix unit. */
+    public boolean hasTiles() {
+        return tiles.isPresent();
     }
 
     /** Columns of a panel and of a tile. */
@@ -159,7 +240,9 @@ public final class Kernels {
 
     void product(WeightType type, long a, long rowStride, long panel, long k, long tile, long rows) {
         try {
-            get(products, type).invokeExact(a, rowStride, panel, k, tile, rows);
+            MethodHandle product =
+                    type == WeightType.BF16_PAIRS && tiles.isPresent() ? tiles.get().product : get(products, type);
+            product.invokeExact(a, rowStride, panel, k, tile, rows);
         } catch (Throwable e) {
             throw failed(e);
         }
@@ -182,10 +265,117 @@ public final class Kernels {
     /** @param type with panels that are used as they are */
     void addProduct(WeightType type, long a, long rowStride, long panel, long k, long tile, long rows) {
         try {
-            get(productsAdded, type).invokeExact(a, rowStride, panel, k, tile, rows);
+            MethodHandle product = type == WeightType.BF16_PAIRS && tiles.isPresent()
+                    ? tiles.get().productAdded
+                    : get(productsAdded, type);
+            product.invokeExact(a, rowStride, panel, k, tile, rows);
         } catch (Throwable e) {
             throw failed(e);
         }
+    }
+
+    /**
+     * The product of pairs on the matrix unit of few rows, with weights that are read once.
+     *
+     * @param ahead address of the weights to fetch
+     */
+    void fewByTiles(long a, long rowStride, long panel, long k, long tile, long rows, long ahead) {
+        try {
+            tiles().few.invokeExact(a, rowStride, panel, k, tile, rows, ahead);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /**
+     * The product of pairs on the matrix unit of a block of rows.
+     *
+     * @param adds whether sums go on from those in the tile
+     * @param ahead address of the weights to fetch
+     */
+    void manyByTiles(boolean adds, long a, long rowStride, long panel, long k, long tile, long rows, long ahead) {
+        try {
+            (adds ? tiles().manyAdded : tiles().many).invokeExact(a, rowStride, panel, k, tile, rows, ahead);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /**
+     * Does what uses the calling thread's tiles, with {@link #gatheredByTiles} and {@link #addByTiles} alone: configuring them each time would
+     * take as long as a small product.
+     */
+    void withTilesOfThread(Runnable work) {
+        try {
+            tiles().configure.invokeExact();
+            try {
+                work.run();
+            } finally {
+                tiles().release.invokeExact();
+            }
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** See {@link TileCode#addedProduct}. */
+    void addByTiles(long a, long rowStride, long panel, long k, long tile, long rows) {
+        try {
+            tiles().added.invokeExact(a, rowStride, panel, k, tile, rows);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** See {@link TileCode#gatheredProduct}. */
+    void gatheredByTiles(long table, long rowStride, long panel, long k, long tile, long rowGroups) {
+        try {
+            tiles().gathered.invokeExact(table, rowStride, panel, k, tile, rowGroups);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** See {@link TileAttentionCode#pairs}. */
+    void pairs(long rows, long to, long pairs) {
+        try {
+            tiles().pairs.invokeExact(rows, to, pairs);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** See {@link AttentionCode#softmaxToPairs}. */
+    void softmaxToPairs(
+            boolean masked, long scores, long positions, long state, long limits, long sums, long headDim, long pairs) {
+        try {
+            (masked ? tiles().maskedSoftmax : tiles().softmax)
+                    .invokeExact(scores, positions, state, limits, sums, headDim, pairs);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** See {@link TileAttentionCode#valueColumns}. */
+    void valueColumns(long from, long next, long stride, long to, long toStride, long groups) {
+        try {
+            tiles().valueColumns.invokeExact(from, next, stride, to, toStride, groups);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** See {@link TileAttentionCode#valuePairs}. */
+    void valuePairs(long from, long stride, long to, long pairs) {
+        try {
+            tiles().valuePairs.invokeExact(from, stride, to, pairs);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    private Tiles tiles() {
+        return tiles.orElseThrow(() -> new IllegalStateException("these kernels use no matrix unit"));
     }
 
     /** A function like {@link #addProduct} for fp32 of rows with elements {@code kStride} bytes apart. */

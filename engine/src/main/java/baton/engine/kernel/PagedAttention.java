@@ -25,8 +25,13 @@ import java.util.Optional;
  * row attends to does not depend on the rows beside it, nor on what was cached when it came.
  */
 
+/*
+ * On the matrix unit keys are used as they lie in the cache, and queries and weights are rounded to bf16. Only values change their order: each
+ * element's row has the positions side by side.
+ */
+
 /**
- * Attention over a paged cache in fp32. The calling thread divides the work among the team's threads.
+ * Attention over a paged cache in fp32, or on the matrix unit in bf16. The calling thread divides the work among the team's threads.
  *
  * <p>Rows of queries and results are [heads * D] of fp32: the R heads of key/value head g are heads g * R and on.
  */
@@ -59,6 +64,9 @@ public final class PagedAttention {
 
     private final int partHeads;
     private final int panelRows;
+
+    /** Whether the matrix unit multiplies. */
+    private final boolean onTiles;
 
     private Arena sharedArena = Arena.ofShared();
     private MemorySegment shared = MemorySegment.NULL;
@@ -99,6 +107,7 @@ public final class PagedAttention {
 
         final MemorySegment entries;
         final Optional<DecodeAttention> decode;
+        final Optional<TileMemory> tiles;
 
         Scratch(Arena arena) {
             long row = (long) lanes * Float.BYTES;
@@ -113,11 +122,28 @@ public final class PagedAttention {
             decode = DecodeAttention.suits(kernels, layout, partHeads)
                     ? Optional.of(new DecodeAttention(kernels, cache, partHeads, arena))
                     : Optional.empty();
-            entries = floats(arena, (long) (RUN + layout.blockSize()) * entryFloats());
+            tiles = onTiles ? Optional.of(new TileMemory(arena)) : Optional.empty();
+            entries = floats(arena, onTiles ? runBytes() : (long) (RUN + layout.blockSize()) * entryFloats());
         }
 
         private static MemorySegment floats(Arena arena, long bytes) {
             return arena.allocate(bytes, 64);
+        }
+    }
+
+    /** A thread's memory for the matrix unit. */
+    private final class TileMemory {
+        /** Panels of pairs. */
+        final MemorySegment queries;
+
+        final MemorySegment weights;
+        /** Values in front of the context's end, then zeros. */
+        final MemorySegment lastValues;
+
+        TileMemory(Arena arena) {
+            queries = arena.allocate((long) headDim * lanes * Short.BYTES, 64);
+            weights = arena.allocate((long) RUN * lanes * Short.BYTES, 64);
+            lastValues = arena.allocate((long) TileAttentionCode.POSITIONS * headDim * Short.BYTES, 64);
         }
     }
 
@@ -141,14 +167,28 @@ public final class PagedAttention {
         }
         this.partHeads = sharing / parts;
         this.panelRows = Math.max(1, lanes / partHeads);
+        this.onTiles = suitsTiles(kernels, layout);
         this.addValues = kernels.addedProduct(2 * headDim * Float.BYTES);
         this.factor = arena.allocate(QUAD * (long) Float.BYTES, 64);
         for (int i = 0; i < QUAD; i++) {
-            factor.setAtIndex(FLOAT, i, (float) (1 / Math.sqrt(headDim)));
+            factor.setAtIndex(FLOAT, i, scoreFactor(headDim));
         }
         for (int i = 0; i < threads.size(); i++) {
             scratches.add(new Scratch(arena));
         }
+    }
+
+    /** Whether the rows of tiles lie in one block each, and vectors of bf16 fit. */
+    static boolean suitsTiles(Kernels kernels, KvLayout layout) {
+        return kernels.hasTiles()
+                && layout.dtype() == DType.BF16
+                && layout.blockSize() % TileCode.ROWS == 0
+                && layout.headDim() % TileCode.INPUTS == 0;
+    }
+
+    /** What queries are multiplied by: weights are powers of two, not of e. */
+    static float scoreFactor(int headDim) {
+        return (float) (1 / Math.log(2) / Math.sqrt(headDim));
     }
 
     /** Frees the memory that grew with the longest context. */
@@ -159,6 +199,15 @@ public final class PagedAttention {
     /** Bytes of a position's key and value of one head in fp32. */
     private long entryFloats() {
         return 2L * headDim * Float.BYTES;
+    }
+
+    /** Bytes of what a run is prepared to: one head's values in bf16, and the addresses of its keys, of a tile's rows each. */
+    private long runBytes() {
+        return valueBytes() + (long) RUN / TileCode.ROWS * Long.BYTES;
+    }
+
+    private long valueBytes() {
+        return (long) RUN * headDim * Short.BYTES;
     }
 
     /**
@@ -194,43 +243,112 @@ public final class PagedAttention {
     }
 
     private void attendMany(Call call, Span span) {
-        int blockSize = layout.blockSize();
-        int firstBlock = firstRun(span.position, call.window) / blockSize;
-        int blocks = Math.ceilDiv(span.end(), blockSize) - firstBlock;
-        long headBytes = (long) blocks * blockSize * entryFloats();
+        int start = firstRun(span.position, call.window);
+        long headBytes = onTiles
+                ? Math.ceilDiv(span.end() - start, RUN) * runBytes()
+                : (long) Math.ceilDiv(span.end() - start, layout.blockSize()) * layout.blockSize() * entryFloats();
         int together = Math.clamp(SHARED_BYTES / headBytes, 1, kvHeads);
         MemorySegment converted = shared(together * headBytes);
         int panels = Math.ceilDiv(span.count, panelRows);
         for (int base = 0; base < kvHeads; base += together) {
             int firstHead = base;
             int heads = Math.min(together, kvHeads - firstHead);
-            threads.parallelFor(heads * blocks, 8, (_, first, end) -> {
-                for (int task = first; task < end; task++) {
-                    int block = task % blocks;
-                    int head = task / blocks;
-                    int used = Math.min(blockSize, span.end() - (firstBlock + block) * blockSize);
-                    convert(
-                            call.layer,
-                            span.blockTable[firstBlock + block],
-                            firstHead + head,
-                            0,
-                            used,
-                            converted.address() + head * headBytes + (long) block * blockSize * entryFloats());
-                }
-            });
-            // The last panels have the longest contexts: they come first, so that no thread is left with one at the
-            // end.
+            if (onTiles) {
+                prepareRuns(call, span, start, firstHead, heads, converted);
+            } else {
+                convert(call, span, start, firstHead, heads, converted.address());
+            }
+            // Head by head, whose keys and values stay in a cache. The last panels have the longest contexts: they come
+            // first, so that no thread is left with one at the end.
             threads.parallelFor(heads * parts * panels, 1, (member, first, end) -> {
                 for (int task = first; task < end; task++) {
-                    int row = (panels - 1 - task / (heads * parts)) * panelRows;
-                    int unit = task % (heads * parts);
+                    int row = (panels - 1 - task % panels) * panelRows;
+                    int unit = task / panels;
                     int count = Math.min(panelRows, span.count - row);
                     Panel panel = new Panel(call, span, row, count, firstHead * parts + unit, scratches.get(member));
                     MemorySegment entries = converted.asSlice(unit / parts * headBytes, headBytes);
-                    panel.attend(entries, firstBlock * blockSize);
+                    panel.attend(entries, start);
                 }
             });
         }
+    }
+
+    /** Converts entries of some heads to fp32, {@code to[head][position]} from position {@code start} on. */
+    private void convert(Call call, Span span, int start, int firstHead, int heads, long to) {
+        int blockSize = layout.blockSize();
+        int firstBlock = start / blockSize;
+        int blocks = Math.ceilDiv(span.end() - start, blockSize);
+        threads.parallelFor(heads * blocks, 8, (_, first, end) -> {
+            for (int task = first; task < end; task++) {
+                int block = firstBlock + task % blocks;
+                int used = Math.min(blockSize, span.end() - block * blockSize);
+                long place = to + task * (long) blockSize * entryFloats();
+                convert(call.layer, span.blockTable[block], firstHead + task / blocks, 0, used, place);
+            }
+        });
+    }
+
+    /** Prepares the runs of some heads, {@code to[head][run]} from position {@code start} on. */
+    private void prepareRuns(Call call, Span span, int start, int firstHead, int heads, MemorySegment to) {
+        int runs = Math.ceilDiv(span.end() - start, RUN);
+        threads.parallelFor(heads * runs, 1, (member, first, end) -> {
+            for (int task = first; task < end; task++) {
+                int at = start + task % runs * RUN;
+                int positions = Math.min(RUN, span.end() - at);
+                MemorySegment run = to.asSlice(task * runBytes(), runBytes());
+                prepareRun(call, span, firstHead + task / runs, at, positions, scratches.get(member), run);
+            }
+        });
+    }
+
+    private void prepareRun(Call call, Span span, int head, int at, int positions, Scratch scratch, MemorySegment run) {
+        turnValues(call, span, head, at, positions, scratch, run.address());
+        for (int i = 0; i < RUN / TileCode.ROWS; i++) {
+            // Rows behind the end are multiplied, and their scores not used.
+            int position = at + Math.min(i, (positions - 1) / TileCode.ROWS) * TileCode.ROWS;
+            run.set(LONG, valueBytes() + (long) i * Long.BYTES, entry(call, span, head, position));
+        }
+    }
+
+    /** Turns a run's values, {@code to[element][position]}, and adds zeros up to a whole number of tiles. */
+    private void turnValues(Call call, Span span, int head, int at, int positions, Scratch scratch, long to) {
+        long rowBytes = (long) headDim * Short.BYTES;
+        for (int done = 0; done < positions; done += TileAttentionCode.POSITIONS) {
+            int position = at + done;
+            int some = Math.min(TileAttentionCode.POSITIONS, positions - done);
+            long from = entry(call, span, head, position) + rowBytes;
+            long next = from;
+            long stride = layout.entryBytes();
+            if (some == TileAttentionCode.POSITIONS) {
+                next = entry(call, span, head, position + TileCode.ROWS) + rowBytes;
+            } else {
+                MemorySegment last = scratch.tiles.orElseThrow().lastValues;
+                last.fill((byte) 0);
+                for (int i = 0; i < some; i++) {
+                    long value = entry(call, span, head, position + i) + rowBytes;
+                    MemorySegment.copy(cache.memory(), value - cache.memory().address(), last, i * rowBytes, rowBytes);
+                }
+                from = last.address();
+                next = from + TileCode.ROWS * rowBytes;
+                stride = rowBytes;
+            }
+            kernels.valueColumns(
+                    from,
+                    next,
+                    stride,
+                    to + (long) done * Short.BYTES,
+                    (long) RUN * Short.BYTES,
+                    headDim / TileCode.ROWS);
+        }
+    }
+
+    /** Address of a position's key, behind which is its value. */
+    private long entry(Call call, Span span, int head, int position) {
+        int blockSize = layout.blockSize();
+        return cache.memory().address()
+                + cache.layerStart(span.blockTable[position / blockSize], call.layer)
+                + head * layout.headBytes()
+                + position % blockSize * layout.entryBytes();
     }
 
     /** Where the first run begins for a row at this position. */
@@ -285,7 +403,8 @@ public final class PagedAttention {
         }
 
         /**
-         * @param entries the head's keys and values in fp32 from position {@code start} on; empty if they are to be converted
+         * @param entries the head's keys and values in fp32 from position {@code start} on, or its runs prepared; empty if that is to be
+         *     done
          */
         void attend(MemorySegment entries, int start) {
             int quads = Math.ceilDiv(used, QUAD);
@@ -305,7 +424,21 @@ public final class PagedAttention {
             scratch.sums.fill((byte) 0);
             int end = span.position + row + count;
             int first = firstRun(span.position + row, call.window);
-            if (entries.byteSize() > 0) {
+            if (onTiles) {
+                TileMemory tiles = scratch.tiles.orElseThrow();
+                kernels.pairs(scratch.queries.address(), tiles.queries.address(), headDim / 2);
+                kernels.withTilesOfThread(() -> {
+                    for (int at = first; at < end; at += RUN) {
+                        int positions = Math.min(RUN, end - at);
+                        long run = entries.address() + (at - start) / RUN * runBytes();
+                        if (entries.byteSize() == 0) {
+                            prepareRun(call, span, head, at, positions, scratch, scratch.entries);
+                            run = scratch.entries.address();
+                        }
+                        takeByTiles(tiles, run, at, positions);
+                    }
+                });
+            } else if (entries.byteSize() > 0) {
                 for (int at = first; at < end; at += RUN) {
                     int positions = Math.min(RUN, end - at);
                     take(entries.address() + (at - start) * entryFloats(), at, positions);
@@ -360,21 +493,11 @@ public final class PagedAttention {
 
         /** Adds a run of positions from {@code at} on to the sums. */
         private void take(long entries, int at, int positions) {
-            int firstRow = span.position + row;
-            int lastRow = firstRow + count - 1;
-            boolean masked = at + positions - 1 > firstRow || at < lastRow + 1 - call.window;
-            if (masked) {
-                for (int lane = 0; lane < lanes; lane++) {
-                    int position = firstRow + Math.min(lane, used - 1) / partHeads;
-                    scratch.limits.setAtIndex(FLOAT, lane, position - at);
-                    scratch.limits.setAtIndex(FLOAT, lanes + lane, Math.max(0, position + 1 - call.window) - at);
-                }
-            }
             long scores = scratch.scores.address();
             kernels.product(
                     WeightType.FP32, entries, entryFloats(), scratch.queries.address(), headDim, scores, positions);
             kernels.softmax(
-                    masked,
+                    mask(at, positions),
                     scores,
                     positions,
                     scratch.state.address(),
@@ -389,6 +512,53 @@ public final class PagedAttention {
                     positions,
                     scratch.sums.address(),
                     headDim);
+        }
+
+        /** As {@link #take}, of a run that is prepared. */
+        private void takeByTiles(TileMemory tiles, long run, int at, int positions) {
+            int padded = Math.ceilDiv(positions, TileAttentionCode.POSITIONS) * TileAttentionCode.POSITIONS;
+            kernels.gatheredByTiles(
+                    run + valueBytes(),
+                    layout.entryBytes(),
+                    tiles.queries.address(),
+                    headDim / 2,
+                    scratch.scores.address(),
+                    padded / TileCode.ROWS);
+            long row = (long) lanes * Float.BYTES;
+            for (long score = positions * row; score < padded * row; score += Float.BYTES) {
+                scratch.scores.set(FLOAT, score, NO_SCORE);
+            }
+            kernels.softmaxToPairs(
+                    mask(at, positions),
+                    scratch.scores.address(),
+                    padded,
+                    scratch.state.address(),
+                    scratch.limits.address(),
+                    scratch.sums.address(),
+                    headDim,
+                    tiles.weights.address());
+            kernels.addByTiles(
+                    run,
+                    (long) RUN * Short.BYTES,
+                    tiles.weights.address(),
+                    padded / 2,
+                    scratch.sums.address(),
+                    headDim);
+        }
+
+        /** Sets the limits of the run's positions if a row does not attend to some. */
+        private boolean mask(int at, int positions) {
+            int firstRow = span.position + row;
+            int lastRow = firstRow + count - 1;
+            boolean masked = at + positions - 1 > firstRow || at < lastRow + 1 - call.window;
+            if (masked) {
+                for (int lane = 0; lane < lanes; lane++) {
+                    int position = firstRow + Math.min(lane, used - 1) / partHeads;
+                    scratch.limits.setAtIndex(FLOAT, lane, position - at);
+                    scratch.limits.setAtIndex(FLOAT, lanes + lane, Math.max(0, position + 1 - call.window) - at);
+                }
+            }
+            return masked;
         }
     }
 }

@@ -37,11 +37,14 @@ public final class PanelMatrix {
     /** Bytes between the rows converted to bf16: not a multiple of 4 KiB, since such rows compete for the same few cache lines. */
     private static final long NARROWED_STRIDE = EXPANDED_INPUTS * (long) Short.BYTES + 64;
 
-    /** Inputs that are converted to bf16 at once. */
-    private static final int NARROWED_TOGETHER = 8;
+    /** Rows that a thread converts to bf16 at once. */
+    private static final int NARROWED_ROWS = 8;
 
     /** Row groups up to which the weights are used as they are, without expansion. */
     private static final int DIRECT_GROUPS = 2;
+
+    /** Rows of a block on the matrix unit, whose sums have room in the second cache beside rows and weights. */
+    private static final int TILE_BLOCK_ROWS = 512;
 
     private static final int PIECES_PER_THREAD = 8;
 
@@ -60,10 +63,9 @@ public final class PanelMatrix {
     public static final class Scratch {
         private final List<MemorySegment> tiles = new ArrayList<>();
         private final List<MemorySegment> expanded = new ArrayList<>();
-        private final List<MemorySegment> narrowed = new ArrayList<>();
         private final Arena arena;
-        private final int fewRows;
-        private MemorySegment few = MemorySegment.NULL;
+        private final Kernels kernels;
+        private MemorySegment narrowed = MemorySegment.NULL;
 
         public Scratch(Kernels kernels, int threads, Arena arena) {
             long width = kernels.panelWidth() * (long) Float.BYTES;
@@ -71,17 +73,19 @@ public final class PanelMatrix {
                 // One more: the last panel's columns are finished there.
                 tiles.add(arena.allocate((TOGETHER + 1) * tileBytes(kernels), 64));
                 expanded.add(arena.allocate(EXPANDED_INPUTS * width, 64));
-                narrowed.add(arena.allocate(NARROWED_STRIDE * BLOCK_GROUPS * kernels.productRows(), 64));
             }
             this.arena = arena;
-            fewRows = DIRECT_GROUPS * kernels.productRows();
+            this.kernels = kernels;
         }
 
-        /** Reserves memory for few rows in bf16, which all threads read. */
+        /** Reserves memory for a block of rows in bf16, which all threads read. */
         private void reserve(int inputs) {
-            long bytes = fewRows * narrowedStride(inputs);
-            if (few.byteSize() < bytes) {
-                few = arena.allocate(bytes, 64);
+            int slices = Math.ceilDiv(inputs, EXPANDED_INPUTS);
+            long bytes = Math.max(
+                    slices * NARROWED_STRIDE * blockRows(kernels, true),
+                    narrowedStride(inputs) * DIRECT_GROUPS * kernels.productRows());
+            if (narrowed.byteSize() < bytes) {
+                narrowed = arena.allocate(bytes, 64);
             }
         }
 
@@ -90,12 +94,20 @@ public final class PanelMatrix {
         }
 
         private static long tileBytes(Kernels kernels) {
-            return tileBytes(kernels.width());
+            return tileBytes(kernels.width(), kernels.hasTiles());
         }
 
-        /** Bytes from a panel's tile to the next panel's. */
-        static long tileBytes(Width width) {
-            return (long) BLOCK_GROUPS * ProductCode.mostRows(width) * ProductCode.VECTORS * width.bytes();
+        /** Bytes from a panel's sums to the next panel's. */
+        static long tileBytes(Width width, boolean onMatrixUnit) {
+            return (long) blockRows(width, onMatrixUnit) * ProductCode.VECTORS * width.bytes();
+        }
+
+        private static int blockRows(Kernels kernels, boolean pairs) {
+            return blockRows(kernels.width(), kernels.hasTiles() && pairs);
+        }
+
+        private static int blockRows(Width width, boolean onMatrixUnit) {
+            return onMatrixUnit ? TILE_BLOCK_ROWS : BLOCK_GROUPS * ProductCode.mostRows(width);
         }
     }
 
@@ -123,7 +135,7 @@ public final class PanelMatrix {
             if (!takesPairs(kernels, inputs)) {
                 throw new IllegalArgumentException(
                         "inputs: are %d for vectors of %d bytes, pairs take a multiple of %d and 64 bytes"
-                                .formatted(inputs, kernels.width().bytes(), NARROWED_TOGETHER));
+                                .formatted(inputs, kernels.width().bytes(), narrowedTogether(kernels)));
             }
             scratch.reserve(inputs);
         }
@@ -135,7 +147,12 @@ public final class PanelMatrix {
 
     /** Whether a matrix can be kept in pairs, on a processor with AVX512_BF16. */
     public static boolean takesPairs(Kernels kernels, int inputs) {
-        return kernels.width() == Width.ZMM && inputs % NARROWED_TOGETHER == 0;
+        return kernels.width() == Width.ZMM && inputs % narrowedTogether(kernels) == 0;
+    }
+
+    /** Inputs that are converted to bf16 at once, or that a tile has. */
+    private static int narrowedTogether(Kernels kernels) {
+        return kernels.hasTiles() ? TileCode.INPUTS : 8;
     }
 
     /** Bytes of a matrix' panels. */
@@ -176,61 +193,123 @@ public final class PanelMatrix {
         if (count == 0) {
             return;
         }
-        int group = kernels.productRows();
-        boolean direct = count <= DIRECT_GROUPS * group;
+        boolean direct = count <= directRows();
         int beside = kernels.panelsBeside(type, count);
         int together = !direct
                 ? Math.clamp(panelCount / (2L * threads.size()), 1, TOGETHER)
                 : panelCount >= beside * threads.size() ? beside : 1;
-        int blocks = Math.ceilDiv(count, BLOCK_GROUPS * group);
-        int blockRows = blocks == 1 ? count : Math.ceilDiv(Math.ceilDiv(count, blocks), group) * group;
         int columns = Math.ceilDiv(panelCount, together);
-        boolean narrows = direct && type.inPairs();
-        long few = scratch.few.address();
-        long fewStride = Scratch.narrowedStride(inputs);
-        if (narrows) {
-            kernels.narrowForPairs(rows.address(), rowStride, few, fewStride, count, inputs);
-        }
         int piece = direct ? Math.clamp(columns / (threads.size() * PIECES_PER_THREAD), 1, PIECES_PER_THREAD) : 1;
-        threads.parallelFor(Math.ceilDiv(count, blockRows) * columns, piece, (member, first, end) -> {
-            MemorySegment tiles = scratch.tiles.get(member);
-            for (int task = first; task < end; task++) {
-                int row = task / columns * blockRows;
-                int panel = task % columns * together;
-                int some = Math.min(blockRows, count - row);
-                int panels = Math.min(together, panelCount - panel);
-                long from = rows.address() + row * rowStride;
-                if (narrows) {
-                    direct(few + row * fewStride, fewStride, some, panel, panels, tiles.address());
-                } else if (direct) {
-                    direct(from, rowStride, some, panel, panels, tiles.address());
-                } else {
-                    expanded(from, rowStride, some, panel, panels, tiles.address(), member);
-                }
-                for (int i = 0; i < panels; i++) {
-                    if (type.hasScales()) {
-                        long tile = tiles.address() + i * Scratch.tileBytes(kernels);
-                        kernels.scaleColumns(tile, scalesOf(panel + i), some);
+        int blockRows = blockRows(count);
+        // Rows in bf16 have room for one block.
+        int divided = type.inPairs() ? blockRows : count;
+        for (int row = 0; row < count; row += divided) {
+            int firstRow = row;
+            int some = Math.min(divided, count - row);
+            if (type.inPairs()) {
+                narrow(rows.address() + row * rowStride, rowStride, some, direct);
+            }
+            threads.parallelFor(Math.ceilDiv(some, blockRows) * columns, piece, (member, first, end) -> {
+                for (int task = first; task < end; task++) {
+                    int blockRow = task / columns * blockRows;
+                    int panel = task % columns * together;
+                    Block block = new Block(
+                            rows.address() + (firstRow + blockRow) * rowStride,
+                            rowStride,
+                            Math.min(blockRows, some - blockRow),
+                            panel,
+                            Math.min(together, panelCount - panel),
+                            member);
+                    if (direct) {
+                        direct(block);
+                    } else {
+                        slices(block);
                     }
-                    finish(finish, panel + i, tiles, i, some, out, row * outStride, outStride);
+                    finish(finish, block, out, (firstRow + blockRow) * outStride, outStride);
                 }
+            });
+        }
+    }
+
+    /**
+     * What a thread computes at once.
+     *
+     * @param from address of the first row in fp32
+     * @param member of the team
+     */
+    private record Block(long from, long rowStride, int rows, int firstPanel, int panels, int member) {}
+
+    /** Whether the products are those of the matrix unit. */
+    private boolean onMatrixUnit() {
+        return kernels.hasTiles() && type.inPairs();
+    }
+
+    /** Rows up to which weights are used as they are. */
+    private int directRows() {
+        if (onMatrixUnit()) {
+            return type == WeightType.BF16_PAIRS ? TileCode.MOST_ROWS : 0;
+        }
+        return DIRECT_GROUPS * kernels.productRows();
+    }
+
+    private int blockRows(int count) {
+        int group = onMatrixUnit() ? TileCode.MOST_ROWS : kernels.productRows();
+        int blocks = Math.ceilDiv(count, Scratch.blockRows(kernels, type.inPairs()));
+        return blocks == 1 ? count : Math.ceilDiv(Math.ceilDiv(count, blocks), group) * group;
+    }
+
+    /** Converts rows to bf16: row by row if they are used {@code whole}, otherwise slice by slice of the inputs. */
+    private void narrow(long from, long rowStride, int count, boolean whole) {
+        int width = whole ? inputs : EXPANDED_INPUTS;
+        threads.parallelFor(count, NARROWED_ROWS, (_, first, end) -> {
+            for (int input = 0; input < inputs; input += width) {
+                long stride = whole ? Scratch.narrowedStride(inputs) : NARROWED_STRIDE;
+                kernels.narrowForPairs(
+                        from + first * rowStride + (long) input * Float.BYTES,
+                        rowStride,
+                        narrowed(input, count) + first * stride,
+                        stride,
+                        end - first,
+                        Math.min(width, inputs - input));
             }
         });
     }
 
-    private void direct(long from, long rowStride, int rows, int firstPanel, int panelsTogether, long tiles) {
-        if (panelsTogether > 1 && panelsTogether == kernels.panelsBeside(type, rows)) {
-            long weights = panels.address() + firstPanel * panelBytes;
-            kernels.productBeside(type, from, rowStride, weights, elements(inputs), tiles, rows);
+    /** Where a slice of rows in bf16 begins. */
+    private long narrowed(int input, int rows) {
+        return scratch.narrowed.address() + input / EXPANDED_INPUTS * NARROWED_STRIDE * rows;
+    }
+
+    private long weights(int panel, int input) {
+        return panels.address() + panel * panelBytes + (long) input * kernels.panelWidth() * type.bytes();
+    }
+
+    /** Address of the sums of a block's panel. */
+    private long sums(Block block, int index) {
+        return scratch.tiles.get(block.member).address() + index * Scratch.tileBytes(kernels);
+    }
+
+    /** Weights are read once, as they are. */
+    private void direct(Block block) {
+        long from = type.inPairs() ? scratch.narrowed.address() : block.from;
+        long stride = type.inPairs() ? Scratch.narrowedStride(inputs) : block.rowStride;
+        if (!onMatrixUnit() && block.panels > 1 && block.panels == kernels.panelsBeside(type, block.rows)) {
+            kernels.productBeside(
+                    type, from, stride, weights(block.firstPanel, 0), elements(inputs), sums(block, 0), block.rows);
             return;
         }
-        for (int i = 0; i < panelsTogether; i++) {
-            direct(from, rowStride, rows, firstPanel + i, tiles + i * Scratch.tileBytes(kernels));
+        for (int i = 0; i < block.panels; i++) {
+            long weights = weights(block.firstPanel + i, 0);
+            if (onMatrixUnit()) {
+                long ahead = weights + TileCode.AHEAD_BYTES;
+                kernels.fewByTiles(from, stride, weights, elements(inputs), sums(block, i), block.rows, ahead);
+            } else {
+                direct(from, stride, block.rows, weights, sums(block, i));
+            }
         }
     }
 
-    private void direct(long from, long rowStride, int rows, int panel, long tile) {
-        long weights = panels.address() + panel * panelBytes;
+    private void direct(long from, long rowStride, int rows, long weights, long tile) {
         int calls = Math.ceilDiv(rows, kernels.productRows());
         long tileRow = kernels.panelWidth() * (long) Float.BYTES;
         for (int call = 0; call < calls; call++) {
@@ -241,33 +320,31 @@ public final class PanelMatrix {
         }
     }
 
-    private void expanded(
-            long from, long rowStride, int rows, int firstPanel, int panelsTogether, long tiles, int member) {
-        long inputBytes = (long) kernels.panelWidth() * type.bytes();
+    /** Slice by slice of the inputs, whose weights stay in the first cache for all rows. */
+    private void slices(Block block) {
         boolean pairs = type.inPairs();
         WeightType used = pairs ? WeightType.BF16_PAIRS : WeightType.FP32;
-        long stride = pairs ? NARROWED_STRIDE : rowStride;
+        long stride = pairs ? NARROWED_STRIDE : block.rowStride;
         for (int input = 0; input < inputs; input += EXPANDED_INPUTS) {
-            int some = Math.min(EXPANDED_INPUTS, inputs - input);
-            long elements = from + (long) input * Float.BYTES;
-            if (pairs) {
-                long narrowed = scratch.narrowed.get(member).address();
-                kernels.narrowForPairs(elements, rowStride, narrowed, stride, rows, some);
-                elements = narrowed;
-            }
-            for (int i = 0; i < panelsTogether; i++) {
-                int panel = firstPanel + i;
-                long weights = panels.address() + panel * panelBytes + input * inputBytes;
+            int some = elements(Math.min(EXPANDED_INPUTS, inputs - input));
+            long from = pairs ? narrowed(input, block.rows) : block.from + (long) input * Float.BYTES;
+            for (int i = 0; i < block.panels; i++) {
+                long weights = weights(block.firstPanel + i, input);
+                long ahead = i + 1 < block.panels
+                        ? weights(block.firstPanel + i + 1, input)
+                        : weights(block.firstPanel, input + EXPANDED_INPUTS);
                 if (type != used) {
-                    long place = scratch.expanded.get(member).address();
-                    kernels.expand(type, weights, place, elements(some));
+                    long place = scratch.expanded.get(block.member).address();
+                    kernels.expand(type, weights, place, some);
                     weights = place;
                 }
-                long tile = tiles + i * Scratch.tileBytes(kernels);
-                if (input == 0) {
-                    kernels.product(used, elements, stride, weights, elements(some), tile, rows);
+                long sums = sums(block, i);
+                if (onMatrixUnit()) {
+                    kernels.manyByTiles(input > 0, from, stride, weights, some, sums, block.rows, ahead);
+                } else if (input == 0) {
+                    kernels.product(used, from, stride, weights, some, sums, block.rows);
                 } else {
-                    kernels.addProduct(used, elements, stride, weights, elements(some), tile, rows);
+                    kernels.addProduct(used, from, stride, weights, some, sums, block.rows);
                 }
             }
         }
@@ -282,32 +359,33 @@ public final class PanelMatrix {
         return scales.address() + (long) panel * kernels.panelWidth() * Float.BYTES;
     }
 
-    /** @param index of the panel's tile */
-    private void finish(
-            Finish finish,
-            int panel,
-            MemorySegment tiles,
-            int index,
-            int rows,
-            MemorySegment out,
-            long start,
-            long outStride) {
+    private void finish(Finish finish, Block block, MemorySegment out, long start, long outStride) {
+        for (int i = 0; i < block.panels; i++) {
+            if (type.hasScales()) {
+                kernels.scaleColumns(sums(block, i), scalesOf(block.firstPanel + i), block.rows);
+            }
+            finish(finish, block, i, out, start, outStride);
+        }
+    }
+
+    /** @param index of the panel in the block */
+    private void finish(Finish finish, Block block, int index, MemorySegment out, long start, long outStride) {
         int width = kernels.panelWidth();
+        int panel = block.firstPanel + index;
         long column = (long) panel * width * Float.BYTES;
-        long tile = tiles.address() + index * Scratch.tileBytes(kernels);
         int columns = Math.min(width, outputs - panel * width);
         if (columns == width) {
-            kernels.finish(finish, tile, out.address() + start + column, outStride, rows);
+            kernels.finish(finish, sums(block, index), out.address() + start + column, outStride, block.rows);
             return;
         }
         long bytes = (long) columns * Float.BYTES;
         long stride = (long) width * Float.BYTES;
-        MemorySegment whole = tiles.asSlice(TOGETHER * Scratch.tileBytes(kernels));
-        for (int row = 0; row < rows; row++) {
+        MemorySegment whole = scratch.tiles.get(block.member).asSlice(TOGETHER * Scratch.tileBytes(kernels));
+        for (int row = 0; row < block.rows; row++) {
             MemorySegment.copy(out, start + row * outStride + column, whole, row * stride, bytes);
         }
-        kernels.finish(finish, tile, whole.address(), stride, rows);
-        for (int row = 0; row < rows; row++) {
+        kernels.finish(finish, sums(block, index), whole.address(), stride, block.rows);
+        for (int row = 0; row < block.rows; row++) {
             MemorySegment.copy(whole, row * stride, out, start + row * outStride + column, bytes);
         }
     }

@@ -243,9 +243,9 @@ final class RowCode {
     static byte[] finish(Width width, Finish finish) {
         RowCode row = new RowCode(width);
         Assembler code = row.code;
-        Exponential exp = new Exponential(code, R10, 4, 5, 6);
+        PowerOfTwo power = new PowerOfTwo(code, R10, 4, 5, 6);
         if (finish == Finish.SILU) {
-            exp.begin();
+            power.begin();
         }
         Label loop = code.label();
         code.bind(loop);
@@ -257,9 +257,9 @@ final class RowCode {
                 case ADD -> code.op(Binary.ADD, 0, 0, at(RSI, at));
                 case MULTIPLY -> code.op(Binary.MUL, 0, 0, at(RSI, at));
                 case SILU -> {
-                    code.op(Binary.XOR_BITS, 1, 0, exp.constant(Constants.SIGN));
-                    exp.of(1);
-                    code.op(Binary.ADD, 1, 1, exp.constant(Constants.ONE));
+                    code.op(Binary.MUL, 1, 0, power.constant(Constants.NEGATED_LOG2_E));
+                    power.of(1);
+                    code.op(Binary.ADD, 1, 1, power.constant(Constants.ONE));
                     code.op(Binary.DIV, 0, 0, 1);
                 }
             }

@@ -15,12 +15,12 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
-import java.util.function.DoubleSupplier;
+import java.util.function.Supplier;
 
 /**
- * Which kernels a model is computed with on a processor, and why. In the order of preference: oneDNN's products in bf16 and 8 bits on a
- * matrix unit (AMX), which nothing else comes near; machine code for AVX-512 with its products of bf16, where they are fast, then for
- * AVX-512 alone, then for AVX2; LibTorch's operators, which are right everywhere.
+ * Which kernels a model is computed with on a processor, and why. In the order of preference: machine code for a matrix unit (AMX), which
+ * nothing else comes near; for AVX-512 with its products of bf16, where they are fast, then for AVX-512 alone, then for AVX2; LibTorch's
+ * operators, which are right everywhere.
  *
  * @param kind which
  * @param reasons one line each: what was taken, and what was not and why
@@ -66,18 +66,38 @@ public record KernelChoice(Kind kind, List<String> reasons) {
                 Processor.current(),
                 System.getenv(),
                 Optional.ofNullable(System.getProperty(PROPERTY)),
-                Bf16Rate::here,
+                Probes.HERE,
                 model,
                 dtype,
                 quantization);
     }
 
-    /** @param bf16Rate see {@link Bf16Rate}; asked for on processors only that have such products */
+    /** What is tried on this processor, where it has the instructions. */
+    interface Probes {
+        Probes HERE = new Probes() {
+            @Override
+            public double bf16Rate() {
+                return Bf16Rate.here();
+            }
+
+            @Override
+            public Optional<String> whyNoTiles() {
+                return whyNot(Kernels::withTiles);
+            }
+        };
+
+        /** See {@link Bf16Rate}. */
+        double bf16Rate();
+
+        /** Why the system does not let this process use the matrix unit; empty if it does. */
+        Optional<String> whyNoTiles();
+    }
+
     static KernelChoice choose(
             Processor processor,
             Map<String, String> environment,
             Optional<String> property,
-            DoubleSupplier bf16Rate,
+            Probes probes,
             ModelConfig model,
             DType dtype,
             Quantization quantization) {
@@ -91,9 +111,9 @@ public record KernelChoice(Kind kind, List<String> reasons) {
             if (!wanted && !forced.equals("auto")) {
                 continue;
             }
-            Optional<String> why = refusal(kind, processor, environment, model, dtype, quantization);
+            Optional<String> why = refusal(kind, processor, environment, probes, model, dtype, quantization);
             if (why.isEmpty() && !wanted && kind == Kind.AVX512_BF16) {
-                why = slowness(bf16Rate.getAsDouble());
+                why = slowness(probes.bf16Rate());
             }
             if (why.isEmpty()) {
                 List<String> reasons = new ArrayList<>();
@@ -116,7 +136,9 @@ public record KernelChoice(Kind kind, List<String> reasons) {
     private static String describe(Kind kind, DType dtype, Quantization quantization) {
         String weights = quantization == Quantization.INT8 ? "8-bit weights" : dtype.torchName() + " weights";
         return switch (kind) {
-            case AMX -> "amx: oneDNN's products of %s on the matrix unit, LibTorch's attention".formatted(weights);
+            case AMX ->
+                "amx: machine code, %s, multiplied in bfloat16 on the matrix unit, summed in float32"
+                        .formatted(weights);
             case AVX512_BF16 ->
                 "avx512_bf16: machine code, %s, multiplied by rows in bfloat16, summed in float32".formatted(weights);
             case AVX512 -> "avx512: machine code, %s, computed in float32".formatted(weights);
@@ -130,6 +152,7 @@ public record KernelChoice(Kind kind, List<String> reasons) {
             Kind kind,
             Processor processor,
             Map<String, String> environment,
+            Probes probes,
             ModelConfig model,
             DType dtype,
             Quantization quantization) {
@@ -138,14 +161,16 @@ public record KernelChoice(Kind kind, List<String> reasons) {
                 .filter(text -> !text.equals("DEFAULT") && !text.equals("ALL"));
         return switch (kind) {
             case AMX -> {
-                boolean int8 = quantization == Quantization.INT8;
                 if (dtype != DType.BF16) {
                     yield Optional.of("it computes in bfloat16, the model in " + dtype.torchName());
                 }
-                if (!processor.has("amx_tile", "amx_bf16") || int8 && !processor.has("amx_int8")) {
+                if (!processor.has("amx_tile", "amx_bf16", "avx512_bf16", "avx512bw")) {
                     yield Optional.of("the processor has no AMX");
                 }
-                yield cap.filter(text -> !text.contains("AMX")).map(text -> ONEDNN_CAP + "=" + text);
+                yield cap.filter(text -> !text.contains("AMX"))
+                        .map(text -> ONEDNN_CAP + "=" + text)
+                        .or(() -> avx512(processor, environment, Optional.empty(), model))
+                        .or(probes::whyNoTiles);
             }
             case AVX512_BF16 -> {
                 if (dtype != DType.BF16) {
@@ -200,8 +225,12 @@ public record KernelChoice(Kind kind, List<String> reasons) {
             return Optional.of("head_dim=%d must be a multiple of 8 and hidden_size=%d of 4"
                     .formatted(model.headDim(), model.hiddenSize()));
         }
+        return whyNot(() -> Kernels.of(width));
+    }
+
+    private static Optional<String> whyNot(Supplier<Kernels> kernels) {
         try {
-            Kernels.of(width);
+            kernels.get();
             return Optional.empty();
         } catch (IllegalStateException e) {
             return Optional.of(String.valueOf(e.getMessage()));
@@ -211,10 +240,11 @@ public record KernelChoice(Kind kind, List<String> reasons) {
     /** The kernels of one rank. */
     ModelKernels make(DType dtype, Quantization quantization, int threads, Arena arena, Owned owned) {
         return switch (kind) {
-            case AMX, LIBTORCH -> new TorchKernels(dtype, quantization, new OmpTeam(threads, arena), arena, owned);
-            case AVX512_BF16 -> panels(Width.ZMM, dtype, pairs(quantization), threads, arena, owned);
-            case AVX512 -> panels(Width.ZMM, dtype, weights(dtype, quantization), threads, arena, owned);
-            case AVX2 -> panels(Width.YMM, dtype, weights(dtype, quantization), threads, arena, owned);
+            case AMX -> panels(Kernels.withTiles(), dtype, pairs(quantization), threads, arena, owned);
+            case AVX512_BF16 -> panels(Kernels.of(Width.ZMM), dtype, pairs(quantization), threads, arena, owned);
+            case AVX512 -> panels(Kernels.of(Width.ZMM), dtype, weights(dtype, quantization), threads, arena, owned);
+            case AVX2 -> panels(Kernels.of(Width.YMM), dtype, weights(dtype, quantization), threads, arena, owned);
+            case LIBTORCH -> new TorchKernels(dtype, new OmpTeam(threads, arena), arena, owned);
         };
     }
 
@@ -233,7 +263,7 @@ public record KernelChoice(Kind kind, List<String> reasons) {
     }
 
     private static ModelKernels panels(
-            Width width, DType dtype, WeightType weights, int threads, Arena arena, Owned owned) {
-        return new PanelKernels(Kernels.of(width), dtype, weights, new ThreadTeam(threads), arena, owned);
+            Kernels kernels, DType dtype, WeightType weights, int threads, Arena arena, Owned owned) {
+        return new PanelKernels(kernels, dtype, weights, new ThreadTeam(threads), arena, owned);
     }
 }

@@ -8,8 +8,7 @@ import org.bytedeco.pytorch.global.torch;
  * A matrix of weights, [out, in], that rows of activations [m, in] are multiplied by: the product with the transposed matrix is
  * [m, out]. What is returned belongs to the caller's scope.
  */
-sealed interface Linear
-        permits Linear.Dense, Linear.Packed, Linear.Biased, Int8, PanelLinear, OperatorTimes.TimedLinear {
+sealed interface Linear permits Linear.Dense, Linear.Packed, Linear.Biased, PanelLinear, OperatorTimes.TimedLinear {
     Tensor apply(Tensor rows);
 
     /** The product, and of each element x its x * sigmoid(x). */

@@ -9,7 +9,7 @@ public enum Quantization {
     NONE,
     /**
      * 8-bit integers, made when the model is loaded, with one scale for each output channel; the output projection too. Activations
-     * keep 15 bits, see {@link Int8}.
+     * stay in the type that products of other weights take.
      */
     INT8;
 

@@ -16,14 +16,13 @@ import org.bytedeco.pytorch.IValue;
 import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.global.torch.ScalarType;
 
-/** LibTorch's operators and oneDNN's packed products: fast in bf16 where the processor has a matrix unit (AMX). */
+/** LibTorch's operators and, in bf16, oneDNN's packed products. */
 final class TorchKernels implements ModelKernels {
     /** Rows that a thread copies at once. */
     private static final int COPIED_ROWS = 32;
 
     private final DType dtype;
     private final ScalarType type;
-    private final Quantization quantization;
     private final OmpTeam team;
     private final JavaRowKernels rowMath;
     private final Arena arena;
@@ -32,10 +31,9 @@ final class TorchKernels implements ModelKernels {
     private final Blas blas;
 
     /** @param dtype of weights and activations */
-    TorchKernels(DType dtype, Quantization quantization, OmpTeam team, Arena arena, Owned owned) {
+    TorchKernels(DType dtype, OmpTeam team, Arena arena, Owned owned) {
         this.dtype = dtype;
         this.type = LibTorch.scalarType(dtype);
-        this.quantization = quantization;
         this.team = team;
         this.rowMath = new JavaRowKernels(dtype, team);
         this.arena = arena;
@@ -66,7 +64,7 @@ final class TorchKernels implements ModelKernels {
 
     @Override
     public Linear linear(Consumer<Tensor> filler, long rows, long columns) {
-        if (quantization == Quantization.NONE && oneDnn.isEmpty()) {
+        if (oneDnn.isEmpty()) {
             MemorySegment memory = HugePages.allocate(arena, rows * columns * dtype.bytes(), "weights");
             owned.count(memory.byteSize());
             Tensor matrix = owned.add(LibTorch.over(memory, type, rows, columns));
@@ -76,21 +74,16 @@ final class TorchKernels implements ModelKernels {
         try (PointerScope _ = new PointerScope()) {
             Tensor matrix = LibTorch.empty(type, rows, columns);
             filler.accept(matrix);
-            return switch (quantization) {
-                case INT8 -> Int8.quantize(matrix, owned);
-                case NONE -> {
-                    owned.count(rows * columns * dtype.bytes());
-                    OneDnn packing = oneDnn.orElseThrow();
-                    yield new Packed(packing, owned.add(new IValue(packing.pack(matrix))));
-                }
-            };
+            owned.count(rows * columns * dtype.bytes());
+            OneDnn packing = oneDnn.get();
+            return new Packed(packing, owned.add(new IValue(packing.pack(matrix))));
         }
     }
 
     /** Packed once more where packing is: all of it is read for each token. */
     @Override
     public Linear shared(Tensor matrix) {
-        return quantization == Quantization.NONE && oneDnn.isEmpty()
+        return oneDnn.isEmpty()
                 ? new Dense(matrix, blas)
                 : linear(copy -> copy.copy_(matrix), matrix.size(0), matrix.size(1));
     }

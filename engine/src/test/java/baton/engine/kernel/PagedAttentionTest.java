@@ -11,7 +11,6 @@ import baton.engine.kernel.PagedAttention.Span;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
-import baton.memory.Assembler.Width;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -39,11 +38,18 @@ class PagedAttentionTest {
         "ZMM, BF16, 5, 5, 24, 3, 37",
         "ZMM, BF16, 64, 1, 16, 16, 100000",
         "YMM, F32, 6, 2, 32, 16, 100000",
-        "ZMM, BF16, 8, 2, 64, 16, 37"
+        "ZMM, BF16, 8, 2, 64, 16, 37",
+        "AMX, BF16, 8, 2, 64, 16, 100000",
+        "AMX, BF16, 8, 2, 64, 16, 37",
+        "AMX, BF16, 5, 5, 32, 32, 100000",
+        "AMX, BF16, 28, 4, 128, 16, 100000",
+        "AMX, BF16, 64, 1, 32, 16, 100000",
+        "AMX, BF16, 5, 5, 24, 3, 37",
+        "AMX, F32, 8, 2, 64, 16, 100000"
     })
     void attentionEqualsThatInFp64(
-            Width width, DType dtype, int heads, int kvHeads, int headDim, int blockSize, int window) {
-        Kernels kernels = TestKernels.kernels(width);
+            String kind, DType dtype, int heads, int kvHeads, int headDim, int blockSize, int window) {
+        Kernels kernels = TestKernels.named(kind, WeightType.FP32);
         Random random = new Random(SEED);
         KvLayout layout = new KvLayout(LAYERS, kvHeads, headDim, blockSize, dtype);
         try (Arena arena = Arena.ofShared()) {
@@ -61,6 +67,9 @@ class PagedAttentionTest {
             int rows = 116;
             long stride = (heads * headDim + 16) * 4L;
             float[] queries = numbers(random, rows * (heads * headDim + 16));
+            boolean inBf16 = PagedAttention.suitsTiles(kernels, layout);
+            // Each weight is rounded to bf16, with a relative error below 2^-9; values are below 2.
+            double tolerance = inBf16 ? 2.0 / 512 + 2e-6 : 2e-6;
             MemorySegment attended = floats(arena, new float[queries.length]);
             attention.attend(LAYER, spans, window, floats(arena, queries), attended, stride);
             for (Span span : spans) {
@@ -68,11 +77,16 @@ class PagedAttentionTest {
                     for (int head = 0; head < heads; head++) {
                         int start = (span.row() + i) * (heads * headDim + 16) + head * headDim;
                         double[] expected = attend(
-                                cache, span, span.position() + i, head / (heads / kvHeads), queries, start, window);
+                                cache,
+                                span,
+                                span.position() + i,
+                                head / (heads / kvHeads),
+                                scaled(queries, start, headDim, inBf16),
+                                window);
                         for (int d = 0; d < headDim; d++) {
                             assertThat((double) attended.getAtIndex(FLOAT, start + d))
                                     .as("%s row %d head %d element %d, seed %d", span, i, head, d, SEED)
-                                    .isCloseTo(expected[d], within(2e-6));
+                                    .isCloseTo(expected[d], within(tolerance));
                         }
                     }
                 }
@@ -126,17 +140,26 @@ class PagedAttentionTest {
         }
     }
 
-    private static double[] attend(
-            KvCache cache, Span span, int position, int kvHead, float[] queries, int query, int window) {
+    /** A query divided by sqrt(D), {@code inBf16} if it is rounded when it has been multiplied with the factor of scores. */
+    private static double[] scaled(float[] queries, int start, int headDim, boolean inBf16) {
+        double[] scaled = new double[headDim];
+        for (int d = 0; d < headDim; d++) {
+            scaled[d] = inBf16
+                    ? TestKernels.bf16(queries[start + d] * PagedAttention.scoreFactor(headDim)) * Math.log(2)
+                    : queries[start + d] / Math.sqrt(headDim);
+        }
+        return scaled;
+    }
+
+    private static double[] attend(KvCache cache, Span span, int position, int kvHead, double[] query, int window) {
         KvLayout layout = cache.layout();
         int first = Math.max(0, position + 1 - window);
         double[] scores = new double[position + 1];
         double largest = Double.NEGATIVE_INFINITY;
         for (int other = first; other <= position; other++) {
             for (int d = 0; d < layout.headDim(); d++) {
-                scores[other] += queries[query + d] * entry(cache, span, other, kvHead, d);
+                scores[other] += query[d] * entry(cache, span, other, kvHead, d);
             }
-            scores[other] /= Math.sqrt(layout.headDim());
             largest = Math.max(largest, scores[other]);
         }
         double sum = 0;

@@ -22,7 +22,7 @@ class PanelMatrixTest {
     private static final long SEED = Long.getLong("tests.seed", 7);
 
     /** One row, numbers around those that registers hold, and some blocks. */
-    private static final int[] ROWS = {1, 2, 3, 4, 6, 7, 13, 14, 15, 28, 29, 130, 300};
+    private static final int[] ROWS = {1, 2, 3, 4, 6, 7, 13, 14, 15, 16, 17, 28, 29, 32, 33, 130, 300, 600};
 
     /** Of bytes behind the outputs and inputs of a row, which are not to be touched. */
     private static final int GAP = 3;
@@ -47,10 +47,17 @@ class PanelMatrixTest {
         "ZMM, INT8_PAIRS, 300, 304",
         "ZMM, INT8_PAIRS, 70, 264",
         "ZMM, INT8_PAIRS, 672, 8",
-        "ZMM, INT8_PAIRS, 70, 544"
+        "ZMM, INT8_PAIRS, 70, 544",
+        "AMX, BF16_PAIRS, 300, 320",
+        "AMX, BF16_PAIRS, 70, 256",
+        "AMX, BF16_PAIRS, 672, 32",
+        "AMX, INT8_PAIRS, 300, 320",
+        "AMX, INT8_PAIRS, 70, 544",
+        "AMX, BF16, 300, 301",
+        "AMX, INT8, 70, 5"
     })
-    void productsEqualThoseInFp64(Width width, WeightType type, int outputs, int inputs) {
-        Kernels kernels = TestKernels.kernels(width, type);
+    void productsEqualThoseInFp64(String kind, WeightType type, int outputs, int inputs) {
+        Kernels kernels = TestKernels.named(kind, type);
         Random random = new Random(SEED);
         try (Arena arena = Arena.ofShared()) {
             Weights weights = new Weights(kernels, type, outputs, inputs, random, arena);

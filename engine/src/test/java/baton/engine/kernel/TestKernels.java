@@ -30,6 +30,18 @@ final class TestKernels {
         return kernels(width);
     }
 
+    /** Kernels by their names, {@code YMM}, {@code ZMM} or {@code AMX}; skips the test where the processor cannot run them. */
+    static Kernels named(String name, WeightType type) {
+        if (!name.equals("AMX")) {
+            return kernels(Width.valueOf(name), type);
+        }
+        String[] needed = {"amx_tile", "amx_bf16", "avx512_bf16", "avx512bw", "avx512f"};
+        assumeTrue(
+                Processor.current().has(needed),
+                () -> "skipped: the processor lacks one of " + String.join(", ", needed));
+        return Kernels.withTiles();
+    }
+
     /** Two plain threads, each with every other piece. */
     static final ParallelFor TWO_THREADS = new ParallelFor() {
         @Override

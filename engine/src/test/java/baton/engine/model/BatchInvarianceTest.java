@@ -17,6 +17,8 @@ import org.junit.jupiter.params.provider.CsvSource;
 class BatchInvarianceTest {
     @ParameterizedTest(name = "{0}, {1}, quantization {2}")
     @CsvSource({
+        "AMX, BF16, NONE",
+        "AMX, BF16, INT8",
         "AVX512_BF16, BF16, NONE",
         "AVX512_BF16, BF16, INT8",
         "AVX512, BF16, NONE",

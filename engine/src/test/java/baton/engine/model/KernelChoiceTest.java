@@ -20,7 +20,8 @@ import org.junit.jupiter.params.provider.CsvSource;
 
 /** Kernels are chosen by what the processor has, by the caps of the libraries, and by the user. */
 class KernelChoiceTest {
-    private static final Processor WITH_AMX = processor("avx2", "fma", "avx512f", "amx_tile", "amx_bf16", "amx_int8");
+    private static final Processor WITH_AMX =
+            processor("avx2", "fma", "avx512f", "avx512bw", "avx512_bf16", "amx_tile", "amx_bf16");
     private static final Processor WITH_AVX512 = processor("avx2", "fma", "avx512f");
     private static final Processor WITH_AVX512_BF16 = processor("avx2", "fma", "avx512f", "avx512_bf16");
     private static final Processor WITH_AVX2 = processor("avx2", "fma");
@@ -56,7 +57,27 @@ class KernelChoiceTest {
             Quantization quantization)
             throws IOException {
         return KernelChoice.choose(
-                processor, environment, Optional.empty(), () -> bf16Rate, model(), dtype, quantization);
+                processor,
+                environment,
+                Optional.empty(),
+                probes(bf16Rate, Optional.empty()),
+                model(),
+                dtype,
+                quantization);
+    }
+
+    private static KernelChoice.Probes probes(double bf16Rate, Optional<String> whyNoTiles) {
+        return new KernelChoice.Probes() {
+            @Override
+            public double bf16Rate() {
+                return bf16Rate;
+            }
+
+            @Override
+            public Optional<String> whyNoTiles() {
+                return whyNoTiles;
+            }
+        };
     }
 
     @Test
@@ -68,6 +89,20 @@ class KernelChoiceTest {
         KernelChoice fp32 = choose(WITH_AMX, Map.of(), DType.F32, Quantization.NONE);
         assertThat(fp32.kind()).isEqualTo(Kind.AVX512);
         assertThat(fp32.reasons()).contains("not amx: it computes in bfloat16, the model in float32");
+    }
+
+    @Test
+    void theMatrixUnitIsNotTakenIfTheSystemDoesNotPermitIt() throws IOException {
+        KernelChoice choice = KernelChoice.choose(
+                WITH_AMX,
+                Map.of(),
+                Optional.empty(),
+                probes(1, Optional.of("the system does not permit AMX: arch_prctl failed, errno=22")),
+                model(),
+                DType.BF16,
+                Quantization.NONE);
+        assertThat(choice.kind()).isEqualTo(Kind.AVX512_BF16);
+        assertThat(choice.reasons()).contains("not amx: the system does not permit AMX: arch_prctl failed, errno=22");
     }
 
     @Test
@@ -119,7 +154,7 @@ class KernelChoiceTest {
 
     @ParameterizedTest(name = "{0}={1}")
     @CsvSource({
-        "ONEDNN_MAX_CPU_ISA, AVX512_CORE_BF16, AVX512",
+        "ONEDNN_MAX_CPU_ISA, AVX512_CORE_BF16, AVX512_BF16",
         "ONEDNN_MAX_CPU_ISA, avx512_core, AVX512",
         "ONEDNN_MAX_CPU_ISA, AVX512_CORE_AMX, AMX",
         "ONEDNN_MAX_CPU_ISA, DEFAULT, AMX",
@@ -149,7 +184,13 @@ class KernelChoiceTest {
                 .hasMessageContaining("BATON_KERNELS")
                 .hasMessageContaining("is 'avx512', but the processor has no AVX-512");
         assertThatThrownBy(() -> KernelChoice.choose(
-                        WITH_AVX2, Map.of(), Optional.of("fast"), () -> 1, model(), DType.BF16, Quantization.NONE))
+                        WITH_AVX2,
+                        Map.of(),
+                        Optional.of("fast"),
+                        probes(1, Optional.empty()),
+                        model(),
+                        DType.BF16,
+                        Quantization.NONE))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("baton.kernels")
                 .hasMessageContaining("auto, amx, avx512_bf16, avx512, avx2, libtorch");

@@ -1,0 +1,47 @@
+package baton.engine.kernel;
+
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+
+/**
+ * What the matrix unit is configured with for 1 to 32 rows: {@code [palette: 1 | start row: 1 | reserved: 14 | bytes of a row: short[16] | rows:
+ * byte[16]]}, the last two of each tile.
+ *
+ * @see <a href="https://www.intel.com/sdm">Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, 18.3</a>
+ */
+final class TileConfigurations {
+    /** Of a configuration. */
+    static final int BYTES = 64;
+
+    private static final int ROW_BYTES = 64;
+    private static final int ROW_BYTES_AT = 16;
+    private static final int ROWS_AT = 48;
+
+    private static final MemorySegment MEMORY = make();
+
+    private TileConfigurations() {}
+
+    /** @param rows up to {@link TileCode#MOST_ROWS}; 0 for where that of 1 would be preceded by another */
+    static long address(int rows) {
+        return MEMORY.address() + (long) rows * BYTES;
+    }
+
+    private static MemorySegment make() {
+        MemorySegment memory = Arena.global().allocate((TileCode.MOST_ROWS + 1L) * BYTES, BYTES);
+        for (int rows = 1; rows <= TileCode.MOST_ROWS; rows++) {
+            MemorySegment one = memory.asSlice((long) rows * BYTES, BYTES);
+            one.set(ValueLayout.JAVA_BYTE, 0, (byte) 1);
+            int first = Math.min(rows, TileCode.ROWS);
+            int second = rows - first;
+            int[] tiles = {first, first, second, second, first, second, TileCode.ROWS, TileCode.ROWS};
+            for (int tile = 0; tile < tiles.length; tile++) {
+                if (tiles[tile] > 0) {
+                    one.set(ValueLayout.JAVA_SHORT, ROW_BYTES_AT + 2L * tile, (short) ROW_BYTES);
+                    one.set(ValueLayout.JAVA_BYTE, (long) ROWS_AT + tile, (byte) tiles[tile]);
+                }
+            }
+        }
+        return memory;
+    }
+}
