@@ -19,7 +19,8 @@ import java.util.stream.Stream;
 import tools.jackson.databind.JsonNode;
 
 /**
- * Sends the same requests to two servers that serve the same checkpoint, in turns, so that what disturbs one disturbs the other.
+ * Sends the same requests to two servers that serve the same checkpoint, in turns of about a second, so that what disturbs one disturbs the
+ * other. A turn begins when the processors are at rest.
  *
  * @param budget for all cases; also the deadline for each answer
  * @param each how long each case is measured with each server at most; empty: as the budget allows
@@ -42,6 +43,11 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
     private static final int AFFORDABLE_TIMES = 2;
     /** Deadline of a pair of requests, in multiples of the expected time. */
     private static final double MARGIN = 1.5;
+
+    /** How long a turn should last at least. */
+    private static final double TURN_SECONDS = 1;
+
+    private static final Duration LONGEST_REST = Duration.ofSeconds(5);
 
     private static final Duration SHORTEST_DEADLINE = Duration.ofSeconds(1);
 
@@ -81,6 +87,8 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
         private final List<Case> cases = new ArrayList<>();
         private final List<String> leftOut = new ArrayList<>();
         private final boolean asText;
+        private final SystemRest systemRest = new SystemRest();
+        private boolean restless;
         private int casesLeft = PREFILL_TOKENS.length + DECODE_REQUESTS.length;
         private double secondsPerToken;
         private Optional<IOException> refused = Optional.empty();
@@ -208,6 +216,16 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
             return server.ask(asked, maxTokens, left.compareTo(SHORTEST_DEADLINE) < 0 ? SHORTEST_DEADLINE : left);
         }
 
+        /** Waits until what the server before still does is over. */
+        private void rest() throws IOException {
+            if (!systemRest.await(LONGEST_REST) && !restless) {
+                restless = true;
+                progress.accept(
+                        "against %s: the processors were busy for all of %d s before a turn, so figures are too low"
+                                .formatted(other.url(), LONGEST_REST.toSeconds()));
+            }
+        }
+
         /** Whether there is time for both servers' answers. */
         private boolean begin(String what, double expected) {
             boolean fits = !budget.left().isZero() && budget.fits(MARGIN * expected);
@@ -288,30 +306,45 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
             }
 
             private double ask(List<JsonNode> asked) throws IOException {
-                long start = System.nanoTime();
-                List<Answer> ofBaton = Run.this.ask(Run.this.baton, asked, maxTokens);
-                List<Answer> ofOther = Run.this.ask(Run.this.other, asked, maxTokens);
-                double seconds = (System.nanoTime() - start) * 1e-9;
-                double batonSeconds = measure.seconds(Run.this.baton, ofBaton);
-                double otherSeconds = measure.seconds(Run.this.other, ofOther);
-                baton.add(batonSeconds);
-                other.add(otherSeconds);
-                batonPrompt = ofBaton.getFirst().promptTokens();
-                otherPrompt = ofOther.getFirst().promptTokens();
-                return seconds;
+                return turn(List.of(asked));
             }
 
-            /** The first turns, which warm up, count only if there is no time for more. */
+            /** Sends requests to one, one after the other, and then to the other; the seconds of all. */
+            private double turn(List<List<JsonNode>> requests) throws IOException {
+                long start = System.nanoTime();
+                rest();
+                for (List<JsonNode> asked : requests) {
+                    List<Answer> answers = Run.this.ask(Run.this.baton, asked, maxTokens);
+                    baton.add(measure.seconds(Run.this.baton, answers));
+                    batonPrompt = answers.getFirst().promptTokens();
+                }
+                rest();
+                for (List<JsonNode> asked : requests) {
+                    List<Answer> answers = Run.this.ask(Run.this.other, asked, maxTokens);
+                    other.add(measure.seconds(Run.this.other, answers));
+                    otherPrompt = answers.getFirst().promptTokens();
+                }
+                return (System.nanoTime() - start) * 1e-9;
+            }
+
+            /**
+             * The first turns, which warm up, count only if there is no time for more.
+             *
+             * @param expected seconds of a request to both, with the rest before each
+             */
             void repeat(double share, double expected, Supplier<List<JsonNode>> next) throws IOException {
-                double pair = expected;
+                double pair = baton.getLast() * maxTokens + other.getLast() * maxTokens;
+                int requests = (int) Math.clamp(SERVERS * TURN_SECONDS / pair, 1, share / WANTED_TIMES / pair + 1);
+                double seconds = expected + (requests - 1) * pair;
                 double left = share;
                 int times = 0;
-                while (pair < left || (times < AFFORDABLE_TIMES && budget.fits(MARGIN * pair))) {
-                    pair = take(next.get());
-                    left -= pair;
+                while (seconds < left || (times < AFFORDABLE_TIMES && budget.fits(MARGIN * seconds))) {
+                    int before = baton.size();
+                    seconds = turn(Stream.generate(next).limit(requests).toList());
+                    left -= seconds;
                     if (times++ == 0) {
-                        baton.removeFirst();
-                        other.removeFirst();
+                        baton.subList(0, before).clear();
+                        other.subList(0, before).clear();
                     }
                 }
             }

@@ -13,10 +13,11 @@ public final class MachineCode {
     /**
      * Code as a function, for as long as the process lives.
      *
+     * @param options of the calls
      * @throws IllegalStateException if the system gives no executable memory, as a hardened one does
      */
-    public static MethodHandle function(byte[] code, FunctionDescriptor descriptor) {
-        return Linker.nativeLinker().downcallHandle(executable(code), descriptor);
+    public static MethodHandle function(byte[] code, FunctionDescriptor descriptor, Linker.Option... options) {
+        return Linker.nativeLinker().downcallHandle(executable(code), descriptor, options);
     }
 
     private static MemorySegment executable(byte[] code) {

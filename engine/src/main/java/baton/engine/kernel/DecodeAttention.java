@@ -121,14 +121,7 @@ final class DecodeAttention {
             state(factors, query, 1 / sums.get(FLOAT, (long) query * DecodeCode.STATE));
         }
         scale();
-        for (int panel = 0; panel < panels; panel++) {
-            kernels.finish(
-                    Finish.STORE,
-                    attended.address() + panel * tileBytes,
-                    to + (long) panel * width * Float.BYTES,
-                    (long) headDim * Float.BYTES,
-                    queries);
-        }
+        kernels.finish(Finish.STORE, attended.address(), to, (long) headDim * Float.BYTES, queries, tileBytes, panels);
     }
 
     private static void state(MemorySegment state, int query, float number) {

@@ -6,6 +6,7 @@ import baton.memory.Assembler.Width;
 import baton.memory.MachineCode;
 import baton.memory.Posix;
 import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.Linker;
 import java.lang.foreign.MemoryLayout;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
@@ -65,7 +66,8 @@ public final class Kernels {
             MethodHandle release,
             MethodHandle gathered,
             MethodHandle added,
-            MethodHandle pairs,
+            MethodHandle queries,
+            MethodHandle results,
             MethodHandle softmax,
             MethodHandle maskedSoftmax,
             MethodHandle valueColumns,
@@ -81,7 +83,8 @@ public final class Kernels {
                     function(TileCode.release(), 0),
                     function(TileCode.gatheredProduct(), 6),
                     function(TileCode.addedProduct(), 6),
-                    function(TileAttentionCode.pairs(), 3),
+                    function(TileAttentionCode.queries(), 4),
+                    function(TileAttentionCode.results(), 4),
                     function(AttentionCode.softmaxToPairs(false), 7),
                     function(AttentionCode.softmaxToPairs(true), 7),
                     function(TileAttentionCode.valueColumns(), 6),
@@ -104,7 +107,7 @@ public final class Kernels {
             }
         }
         for (Finish finish : Finish.values()) {
-            finishes.put(finish, function(RowCode.finish(width, finish), 4));
+            finishes.put(finish, function(RowCode.finish(width, finish), 6));
         }
         for (Width narrower : Width.values()) {
             if (narrower.lanes() <= width.lanes()) {
@@ -200,10 +203,14 @@ public final class Kernels {
         return functions;
     }
 
+    /**
+     * A function whose calls are not seen by the JVM: it returns within a few microseconds, for the largest matrices a hundred. Otherwise the
+     * processor would wait at the end of each call until all of its stores have reached the caches, a tenth of a prefill's time.
+     */
     private static MethodHandle function(byte[] code, int arguments) {
         MemoryLayout[] longs =
                 Collections.nCopies(arguments, ValueLayout.JAVA_LONG).toArray(MemoryLayout[]::new);
-        return MachineCode.function(code, FunctionDescriptor.ofVoid(longs));
+        return MachineCode.function(code, FunctionDescriptor.ofVoid(longs), Linker.Option.critical(false));
     }
 
     public Width width() {
@@ -336,10 +343,19 @@ public final class Kernels {
         }
     }
 
-    /** See {@link TileAttentionCode#pairs}. */
-    void pairs(long rows, long to, long pairs) {
+    /** See {@link TileAttentionCode#queries}. */
+    void queryPairs(long addresses, long to, long groups, long factor) {
         try {
-            tiles().pairs.invokeExact(rows, to, pairs);
+            tiles().queries.invokeExact(addresses, to, groups, factor);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** See {@link TileAttentionCode#results}. */
+    void results(long sums, long addresses, long groups, long state) {
+        try {
+            tiles().results.invokeExact(sums, addresses, groups, state);
         } catch (Throwable e) {
             throw failed(e);
         }
@@ -400,9 +416,10 @@ public final class Kernels {
         }
     }
 
-    void finish(Finish finish, long tile, long out, long outStride, long rows) {
+    /** See {@link RowCode#finish}. */
+    void finish(Finish finish, long tiles, long out, long outStride, long rows, long tileStride, long count) {
         try {
-            get(finishes, finish).invokeExact(tile, out, outStride, rows);
+            get(finishes, finish).invokeExact(tiles, out, outStride, rows, tileStride, count);
         } catch (Throwable e) {
             throw failed(e);
         }

@@ -68,6 +68,14 @@ public final class PagedAttention {
     /** Whether the matrix unit multiplies. */
     private final boolean onTiles;
 
+    /** Of each lane: which of its panel's rows its query is of, and which of that row's heads. */
+    private final int[] laneRows;
+
+    private final int[] laneHeads;
+
+    /** Rows of a tile of scores that nothing attends to. */
+    private final MemorySegment noScores;
+
     private Arena sharedArena = Arena.ofShared();
     private MemorySegment shared = MemorySegment.NULL;
 
@@ -168,9 +176,20 @@ public final class PagedAttention {
         this.partHeads = sharing / parts;
         this.panelRows = Math.max(1, lanes / partHeads);
         this.onTiles = suitsTiles(kernels, layout);
+        this.laneRows = new int[lanes];
+        this.laneHeads = new int[lanes];
+        for (int lane = 0; lane < lanes; lane++) {
+            laneRows[lane] = lane / partHeads;
+            laneHeads[lane] = lane % partHeads;
+        }
+        long row = (long) lanes * Float.BYTES;
+        this.noScores = arena.allocate(TileAttentionCode.POSITIONS * row, 64);
+        for (int i = 0; i < TileAttentionCode.POSITIONS * lanes; i++) {
+            noScores.setAtIndex(FLOAT, i, NO_SCORE);
+        }
         this.addValues = kernels.addedProduct(2 * headDim * Float.BYTES);
-        this.factor = arena.allocate(QUAD * (long) Float.BYTES, 64);
-        for (int i = 0; i < QUAD; i++) {
+        this.factor = arena.allocate((long) lanes * Float.BYTES, 64);
+        for (int i = 0; i < lanes; i++) {
             factor.setAtIndex(FLOAT, i, scoreFactor(headDim));
         }
         for (int i = 0; i < threads.size(); i++) {
@@ -407,38 +426,26 @@ public final class PagedAttention {
          *     done
          */
         void attend(MemorySegment entries, int start) {
-            int quads = Math.ceilDiv(used, QUAD);
-            long tileRow = (long) lanes * Float.BYTES;
-            for (int lane = 0; lane < quads * QUAD; lane++) {
+            for (int lane = 0; lane < lanes; lane++) {
                 boolean real = lane < used;
                 long at = place(real ? lane : 0);
                 scratch.from.setAtIndex(LONG, lane, call.queries.address() + at);
                 scratch.to.setAtIndex(LONG, lane, real ? call.attended.address() + at : scratch.unused.address());
             }
-            kernels.toLanes(
-                    scratch.from.address(), scratch.queries.address(), tileRow, quads, headDim, factor.address());
-            for (int lane = 0; lane < lanes; lane++) {
-                scratch.state.setAtIndex(FLOAT, lane, NO_SCORE);
-                scratch.state.setAtIndex(FLOAT, lanes + lane, 0);
-            }
+            long tileRow = (long) lanes * Float.BYTES;
+            MemorySegment.copy(noScores, 0, scratch.state, 0, tileRow);
+            scratch.state.asSlice(tileRow).fill((byte) 0);
             scratch.sums.fill((byte) 0);
             int end = span.position + row + count;
             int first = firstRun(span.position + row, call.window);
             if (onTiles) {
-                TileMemory tiles = scratch.tiles.orElseThrow();
-                kernels.pairs(scratch.queries.address(), tiles.queries.address(), headDim / 2);
-                kernels.withTilesOfThread(() -> {
-                    for (int at = first; at < end; at += RUN) {
-                        int positions = Math.min(RUN, end - at);
-                        long run = entries.address() + (at - start) / RUN * runBytes();
-                        if (entries.byteSize() == 0) {
-                            prepareRun(call, span, head, at, positions, scratch, scratch.entries);
-                            run = scratch.entries.address();
-                        }
-                        takeByTiles(tiles, run, at, positions);
-                    }
-                });
-            } else if (entries.byteSize() > 0) {
+                attendByTiles(scratch.tiles.orElseThrow(), entries, start, first, end);
+                return;
+            }
+            int quads = Math.ceilDiv(used, QUAD);
+            kernels.toLanes(
+                    scratch.from.address(), scratch.queries.address(), tileRow, quads, headDim, factor.address());
+            if (entries.byteSize() > 0) {
                 for (int at = first; at < end; at += RUN) {
                     int positions = Math.min(RUN, end - at);
                     take(entries.address() + (at - start) * entryFloats(), at, positions);
@@ -448,6 +455,24 @@ public final class PagedAttention {
             }
             kernels.normalise(scratch.sums.address(), headDim, scratch.state.address());
             kernels.fromLanes(scratch.to.address(), scratch.sums.address(), tileRow, quads, headDim);
+        }
+
+        private void attendByTiles(TileMemory tiles, MemorySegment entries, int start, int first, int end) {
+            kernels.queryPairs(
+                    scratch.from.address(), tiles.queries.address(), headDim / TileCode.INPUTS, factor.address());
+            kernels.withTilesOfThread(() -> {
+                for (int at = first; at < end; at += RUN) {
+                    int positions = Math.min(RUN, end - at);
+                    long run = entries.address() + (at - start) / RUN * runBytes();
+                    if (entries.byteSize() == 0) {
+                        prepareRun(call, span, head, at, positions, scratch, scratch.entries);
+                        run = scratch.entries.address();
+                    }
+                    takeByTiles(tiles, run, at, positions);
+                }
+            });
+            kernels.results(
+                    scratch.sums.address(), scratch.to.address(), headDim / TileCode.ROWS, scratch.state.address());
         }
 
         /** As {@link #attend}, of one row. */
@@ -466,8 +491,8 @@ public final class PagedAttention {
 
         /** Where a lane's query is, from the first row. */
         private long place(int lane) {
-            int query = firstQuery + lane % partHeads;
-            return (span.row + row + lane / partHeads) * call.stride + (long) query * headDim * Float.BYTES;
+            int query = firstQuery + laneHeads[lane];
+            return (span.row + row + laneRows[lane]) * call.stride + (long) query * headDim * Float.BYTES;
         }
 
         private void convertAndTake(int first, int end) {
@@ -525,9 +550,7 @@ public final class PagedAttention {
                     scratch.scores.address(),
                     padded / TileCode.ROWS);
             long row = (long) lanes * Float.BYTES;
-            for (long score = positions * row; score < padded * row; score += Float.BYTES) {
-                scratch.scores.set(FLOAT, score, NO_SCORE);
-            }
+            MemorySegment.copy(noScores, 0, scratch.scores, positions * row, (padded - positions) * row);
             kernels.softmaxToPairs(
                     mask(at, positions),
                     scratch.scores.address(),
@@ -553,7 +576,7 @@ public final class PagedAttention {
             boolean masked = at + positions - 1 > firstRow || at < lastRow + 1 - call.window;
             if (masked) {
                 for (int lane = 0; lane < lanes; lane++) {
-                    int position = firstRow + Math.min(lane, used - 1) / partHeads;
+                    int position = firstRow + laneRows[Math.min(lane, used - 1)];
                     scratch.limits.setAtIndex(FLOAT, lane, position - at);
                     scratch.limits.setAtIndex(FLOAT, lanes + lane, Math.max(0, position + 1 - call.window) - at);
                 }

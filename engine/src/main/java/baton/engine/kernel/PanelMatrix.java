@@ -360,33 +360,38 @@ public final class PanelMatrix {
     }
 
     private void finish(Finish finish, Block block, MemorySegment out, long start, long outStride) {
-        for (int i = 0; i < block.panels; i++) {
-            if (type.hasScales()) {
+        int width = kernels.panelWidth();
+        if (type.hasScales()) {
+            for (int i = 0; i < block.panels; i++) {
                 kernels.scaleColumns(sums(block, i), scalesOf(block.firstPanel + i), block.rows);
             }
-            finish(finish, block, i, out, start, outStride);
+        }
+        int whole = Math.min(block.panels, outputs / width - block.firstPanel);
+        long tileStride = Scratch.tileBytes(kernels);
+        if (whole > 0) {
+            long column = (long) block.firstPanel * width * Float.BYTES;
+            long to = out.address() + start + column;
+            kernels.finish(finish, sums(block, 0), to, outStride, block.rows, tileStride, whole);
+        }
+        if (whole < block.panels) {
+            finishLast(finish, block, out, start, outStride);
         }
     }
 
-    /** @param index of the panel in the block */
-    private void finish(Finish finish, Block block, int index, MemorySegment out, long start, long outStride) {
+    /** The last panel has outputs that are none. */
+    private void finishLast(Finish finish, Block block, MemorySegment out, long start, long outStride) {
         int width = kernels.panelWidth();
-        int panel = block.firstPanel + index;
-        long column = (long) panel * width * Float.BYTES;
-        int columns = Math.min(width, outputs - panel * width);
-        if (columns == width) {
-            kernels.finish(finish, sums(block, index), out.address() + start + column, outStride, block.rows);
-            return;
-        }
-        long bytes = (long) columns * Float.BYTES;
+        int last = outputs / width;
+        long column = (long) last * width * Float.BYTES;
+        long bytes = (long) (outputs - last * width) * Float.BYTES;
         long stride = (long) width * Float.BYTES;
-        MemorySegment whole = scratch.tiles.get(block.member).asSlice(TOGETHER * Scratch.tileBytes(kernels));
+        MemorySegment copy = scratch.tiles.get(block.member).asSlice(TOGETHER * Scratch.tileBytes(kernels));
         for (int row = 0; row < block.rows; row++) {
-            MemorySegment.copy(out, start + row * outStride + column, whole, row * stride, bytes);
+            MemorySegment.copy(out, start + row * outStride + column, copy, row * stride, bytes);
         }
-        kernels.finish(finish, sums(block, index), whole.address(), stride, block.rows);
+        kernels.finish(finish, sums(block, last - block.firstPanel), copy.address(), stride, block.rows, 0, 1);
         for (int row = 0; row < block.rows; row++) {
-            MemorySegment.copy(whole, row * stride, out, start + row * outStride + column, bytes);
+            MemorySegment.copy(copy, row * stride, out, start + row * outStride + column, bytes);
         }
     }
 }

@@ -19,6 +19,7 @@ import baton.memory.Assembler.Label;
 import baton.memory.Assembler.Reg;
 import baton.memory.Assembler.Unary;
 import baton.memory.Assembler.Width;
+import java.util.List;
 
 /** Norms, rotations, conversions, and the stores of a product's tile. Counts are of elements, strides in bytes. */
 final class RowCode {
@@ -239,7 +240,10 @@ final class RowCode {
         return row.end();
     }
 
-    /** {@code (tile, out, out stride, rows)}: a tile of a panel's width to a matrix. */
+    /**
+     * {@code (tiles, out, out stride, rows, tile stride, tiles count)}: tiles of a panel's width, side by side, to a matrix. Row by row, so that
+     * neighbouring lines are written together.
+     */
     static byte[] finish(Width width, Finish finish) {
         RowCode row = new RowCode(width);
         Assembler code = row.code;
@@ -247,15 +251,26 @@ final class RowCode {
         if (finish == Finish.SILU) {
             power.begin();
         }
-        Label loop = code.label();
-        code.bind(loop);
+        List<Reg> saved = List.of(Reg.RBX, Reg.RBP, Reg.R12);
+        saved.forEach(code::push);
+        Reg tile = Reg.RBX;
+        Reg out = Reg.RBP;
+        Reg tilesLeft = Reg.R12;
+        int tileRow = ProductCode.VECTORS * row.vector;
+        Label rows = code.label();
+        code.bind(rows);
+        code.move(tile, RDI);
+        code.move(out, RSI);
+        code.move(tilesLeft, R9);
+        Label tiles = code.label();
+        code.bind(tiles);
         for (int i = 0; i < ProductCode.VECTORS; i++) {
             int at = i * row.vector;
-            code.load(0, at(RDI, at));
+            code.load(0, at(tile, at));
             switch (finish) {
                 case STORE -> {}
-                case ADD -> code.op(Binary.ADD, 0, 0, at(RSI, at));
-                case MULTIPLY -> code.op(Binary.MUL, 0, 0, at(RSI, at));
+                case ADD -> code.op(Binary.ADD, 0, 0, at(out, at));
+                case MULTIPLY -> code.op(Binary.MUL, 0, 0, at(out, at));
                 case SILU -> {
                     code.op(Binary.MUL, 1, 0, power.constant(Constants.NEGATED_LOG2_E));
                     power.of(1);
@@ -263,12 +278,17 @@ final class RowCode {
                     code.op(Binary.DIV, 0, 0, 1);
                 }
             }
-            code.store(at(RSI, at), 0);
+            code.store(at(out, at), 0);
         }
-        code.add(RDI, ProductCode.VECTORS * row.vector);
+        code.add(tile, R8);
+        code.add(out, tileRow);
+        code.subtract(tilesLeft, 1);
+        code.jump(Condition.NOT_EQUAL, tiles);
+        code.add(RDI, tileRow);
         code.add(RSI, RDX);
         code.subtract(RCX, 1);
-        code.jump(Condition.NOT_EQUAL, loop);
+        code.jump(Condition.NOT_EQUAL, rows);
+        saved.reversed().forEach(code::pop);
         return row.end();
     }
 

@@ -35,24 +35,66 @@ final class TileAttentionCode {
     private TileAttentionCode() {}
 
     /**
-     * {@code (rows, to, pairs)}: rows of fp32 of a panel's width become a panel of pairs, {@code to[i][lane] = rows[2 * i][lane], rows[2 * i +
-     * 1][lane]}, rounded to nearest even.
+     * {@code (addresses, to, groups, factor)}: queries of fp32 at an address for each of a panel's lanes become a panel of pairs, {@code
+     * to[i][lane] = factor * (query[2 * i], query[2 * i + 1])}, rounded to nearest even. Groups are of 32 elements, the factor's address is that of
+     * a vector of equal numbers.
      */
-    static byte[] pairs() {
+    static byte[] queries() {
         Assembler code = new Assembler(Width.ZMM);
-        int indices = ProductCode.VECTORS;
-        code.move(RAX, Constants.address(Constants.INTERLEAVED));
-        code.load(indices, at(RAX, 0));
-        loop(code, RDX, () -> {
-            for (int i = 0; i < ProductCode.VECTORS; i++) {
-                code.load(i, at(RDI, PANEL_ROW + i * VECTOR));
-                code.op(Binary.NARROW_PAIR, i, i, at(RDI, i * VECTOR));
-                code.permuteShorts(i, indices, i);
-                code.store(at(RSI, i * VECTOR), i);
-            }
-            code.add(RDI, 2 * PANEL_ROW);
-            code.add(RSI, PANEL_ROW);
-        });
+        int factor = Width.ZMM.registers() - 1;
+        int lower = LANES;
+        code.load(factor, at(RCX, 0));
+        for (int half = 0; half < ProductCode.VECTORS; half++) {
+            int column = half * VECTOR;
+            code.move(R10, 0L);
+            code.move(R11, RSI);
+            code.move(RCX, RDX);
+            int firstLane = half * LANES;
+            loop(code, RCX, () -> {
+                for (int lane = 0; lane < LANES; lane++) {
+                    code.load(RAX, at(RDI, (firstLane + lane) * Long.BYTES));
+                    code.op(Binary.MUL, lane, factor, at(RAX, R10, 1, VECTOR));
+                    code.op(Binary.MUL, lower, factor, at(RAX, R10, 1, 0));
+                    code.op(Binary.NARROW_PAIR, lane, lane, lower);
+                }
+                DecodeCode.transpose(
+                        code, (pair, register, _) -> code.store(at(R11, pair * PANEL_ROW + column), register));
+                code.add(R10, 2 * VECTOR);
+                code.add(R11, LANES * PANEL_ROW);
+            });
+        }
+        code.returnFromVectors();
+        return code.code();
+    }
+
+    /**
+     * {@code (sums, addresses, groups, state)}: sums of a panel, {@code [element][lane]}, divided by those of the weights, to an address for each
+     * lane. Groups are of 16 elements; the state is that of {@link AttentionCode#softmaxToPairs}.
+     */
+    static byte[] results() {
+        Assembler code = new Assembler(Width.ZMM);
+        int factor = Width.ZMM.registers() - 1;
+        for (int half = 0; half < ProductCode.VECTORS; half++) {
+            int column = half * VECTOR;
+            code.move(RAX, Constants.address(Constants.ONE));
+            code.load(factor, at(RAX, 0));
+            code.op(Binary.DIV, factor, factor, at(RCX, PANEL_ROW + column));
+            code.move(R10, 0L);
+            code.move(R11, RDI);
+            code.move(R8, RDX);
+            int firstLane = half * LANES;
+            loop(code, R8, () -> {
+                for (int element = 0; element < LANES; element++) {
+                    code.op(Binary.MUL, element, factor, at(R11, element * PANEL_ROW + column));
+                }
+                DecodeCode.transpose(code, (lane, register, _) -> {
+                    code.load(RAX, at(RSI, (firstLane + lane) * Long.BYTES));
+                    code.store(at(RAX, R10, 1, 0), register);
+                });
+                code.add(R10, VECTOR);
+                code.add(R11, LANES * PANEL_ROW);
+            });
+        }
         code.returnFromVectors();
         return code.code();
     }

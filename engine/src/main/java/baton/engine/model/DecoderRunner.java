@@ -38,8 +38,8 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
  */
 final class DecoderRunner implements ModelRunner {
     /**
-     * Rows that go through everything but attention together: enough for full speed, and few enough that activations are memory
-     * that the allocator keeps, not pages that the kernel has to clear each time.
+     * Rows that go through everything but attention together: enough for full speed, and few enough that activations take little
+     * memory.
      */
     private static final int PIECE_ROWS = 1024;
 
@@ -227,6 +227,7 @@ final class DecoderRunner implements ModelRunner {
         }
         try (InferenceMode _ = new InferenceMode(true);
                 PointerScope _ = new PointerScope();
+                RowMemory.Scope _ = kernels.scope();
                 Arena scratch = Arena.ofConfined()) {
             if (batch.tokens() == 0) {
                 hooks.begin();
@@ -241,7 +242,8 @@ final class DecoderRunner implements ModelRunner {
                     : ranks.handedOn(type, batch.rows());
             for (int layer = 0; layer < config.layers(); layer++) {
                 hooks.beforeLayer(layer);
-                try (PointerScope _ = new PointerScope()) {
+                try (PointerScope _ = new PointerScope();
+                        RowMemory.Scope _ = kernels.scope()) {
                     layer(layer, x, step, rotation);
                 }
                 hooks.afterLayer(layer);
@@ -355,9 +357,10 @@ final class DecoderRunner implements ModelRunner {
     }
 
     /** Takes a matrix's rows in pieces: the first row of each and the piece itself, which is a part of the matrix. */
-    private static void forPieces(Tensor x, PieceWork work) {
+    private void forPieces(Tensor x, PieceWork work) {
         for (long first = 0; first < x.size(0); first += PIECE_ROWS) {
-            try (PointerScope _ = new PointerScope()) {
+            try (PointerScope _ = new PointerScope();
+                    RowMemory.Scope _ = kernels.scope()) {
                 boolean whole = x.size(0) <= PIECE_ROWS;
                 work.accept(first, whole ? x : x.narrow(0, first, Math.min(PIECE_ROWS, x.size(0) - first)));
             }

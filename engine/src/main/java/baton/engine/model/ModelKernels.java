@@ -20,7 +20,10 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     /** A number of rows to compute, rounded up if each new number of rows costs time. */
     int padded(int rows);
 
-    /** Memory for activations, with a gap between rows if that is faster. */
+    /** Begins a scope of {@link #rows}. */
+    RowMemory.Scope scope();
+
+    /** Memory for activations, with any content, until the scope ends; with a gap between rows if that is faster. */
     Tensor rows(long rows, long columns);
 
     /** Packs a matrix of weights [rows, columns], which {@code filler} fills. */

@@ -38,6 +38,7 @@ final class PanelKernels implements ModelKernels {
     private final Owned owned;
     private final PanelMatrix.Scratch scratch;
     private final RowKernels rowKernels;
+    private final RowMemory rowMemory = new RowMemory();
 
     /**
      * @param dtype of weights that are not quantised
@@ -71,8 +72,15 @@ final class PanelKernels implements ModelKernels {
     }
 
     @Override
+    public RowMemory.Scope scope() {
+        return rowMemory.scope();
+    }
+
+    @Override
     public Tensor rows(long rows, long columns) {
-        return LibTorch.empty(ScalarType.Float, rows, columns + GAP).narrow(1, 0, columns);
+        long stride = columns + GAP;
+        MemorySegment memory = rowMemory.take(rows * stride * Float.BYTES);
+        return LibTorch.over(memory, ScalarType.Float, rows, stride).narrow(1, 0, columns);
     }
 
     @Override
@@ -173,6 +181,7 @@ final class PanelKernels implements ModelKernels {
     @Override
     public void close() {
         team.close();
+        rowMemory.close();
     }
 
     @Override

@@ -57,6 +57,12 @@ final class TorchKernels implements ModelKernels {
         return Batch.padded(rows);
     }
 
+    /** LibTorch's memory ends with its tensors. */
+    @Override
+    public RowMemory.Scope scope() {
+        return () -> {};
+    }
+
     @Override
     public Tensor rows(long rows, long columns) {
         return LibTorch.empty(type, rows, columns);
