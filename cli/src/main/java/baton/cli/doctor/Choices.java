@@ -43,7 +43,7 @@ final class Choices {
             DTypeChoice dtype = DTypeChoice.here(Optional.empty(), config, Quantization.NONE);
             KernelChoice choice = KernelChoice.here(config, dtype.dtype(), Quantization.NONE);
             String found = "%s; dtype %s".formatted(String.join("; ", choice.reasons()), dtype.describe());
-            return choice.kind() == KernelChoice.Kind.AMX || choice.kind() == KernelChoice.Kind.LIBTORCH
+            return choice.kind() == KernelChoice.Kind.LIBTORCH
                     ? Finding.advice(
                             "kernels", found, "export GOMP_SPINCOUNT=1000 where several instances share these cores")
                     : Finding.ok("kernels", found);

@@ -9,20 +9,19 @@ final class Constants {
     private static final int VECTOR = 64;
 
     static final int UPPER_HALF = 0;
-    static final int SIGN = 1;
-    static final int ONE = 2;
-    static final int LOWEST_EXPONENT = 3;
-    static final int HIGHEST_EXPONENT = 4;
+    static final int ONE = 1;
+    static final int LOWEST_EXPONENT = 2;
+    static final int HIGHEST_EXPONENT = 3;
     /** -log2(e). */
-    static final int NEGATED_LOG2_E = 5;
+    static final int NEGATED_LOG2_E = 4;
 
-    static final int LOWEST_BIT = 6;
-    static final int HALF_OF_BF16 = 7;
-    static final int ZERO = 8;
-    static final int MASKED = 9;
+    static final int LOWEST_BIT = 5;
+    static final int HALF_OF_BF16 = 6;
+    static final int ZERO = 7;
+    static final int MASKED = 8;
 
     /** Coefficients of 2^x for |x| up to 1/2, that of x^6 first: the largest relative error is the smallest that there is, and 2^0 is 1. */
-    static final int POWER = 10;
+    static final int POWER = 9;
 
     static final int POWER_TERMS = 7;
 
@@ -45,7 +44,6 @@ final class Constants {
     private static MemorySegment make() {
         MemorySegment memory = Arena.global().allocate((INTERLEAVED + 1L) * VECTOR, VECTOR);
         bits(memory, UPPER_HALF, 0xffff_0000);
-        bits(memory, SIGN, 0x8000_0000);
         number(memory, ONE, 1);
         number(memory, LOWEST_EXPONENT, -126);
         number(memory, HIGHEST_EXPONENT, 127);

@@ -107,7 +107,8 @@ public final class Kernels {
             }
         }
         for (Finish finish : Finish.values()) {
-            finishes.put(finish, function(RowCode.finish(width, finish), 6));
+            int gate = Math.toIntExact(PanelMatrix.Scratch.gateOffset(width, hasTiles));
+            finishes.put(finish, function(RowCode.finish(width, finish, gate), 6));
         }
         for (Width narrower : Width.values()) {
             if (narrower.lanes() <= width.lanes()) {

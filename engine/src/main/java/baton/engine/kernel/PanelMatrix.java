@@ -6,6 +6,7 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 
 /*
  * Layout. A panel has the weights of as many neighbouring outputs as two vectors have lanes, [input][output]: what a product loads for one
@@ -30,6 +31,9 @@ public final class PanelMatrix {
 
     /** Number of panels that use the same rows one after the other, while these are in the cache. */
     private static final int TOGETHER = 8;
+
+    /** As many of two matrices. */
+    private static final int TOGETHER_GATED = TOGETHER / 2;
 
     /** Inputs that are multiplied at a time if there are many rows; their weights are expanded to fp32 for that time. */
     private static final int EXPANDED_INPUTS = 256;
@@ -102,6 +106,11 @@ public final class PanelMatrix {
             return (long) blockRows(width, onMatrixUnit) * ProductCode.VECTORS * width.bytes();
         }
 
+        /** Bytes from a panel's sums to those of the gate's. */
+        static long gateOffset(Width width, boolean onMatrixUnit) {
+            return TOGETHER_GATED * tileBytes(width, onMatrixUnit);
+        }
+
         private static int blockRows(Kernels kernels, boolean pairs) {
             return blockRows(kernels.width(), kernels.hasTiles() && pairs);
         }
@@ -170,33 +179,48 @@ public final class PanelMatrix {
 
     /** {@code out = product}. Strides in bytes; both matrices are fp32 and do not overlap. */
     public void multiply(MemorySegment rows, long rowStride, int count, MemorySegment out, long outStride) {
-        multiply(Finish.STORE, rows, rowStride, count, out, outStride);
+        multiply(Finish.STORE, Optional.empty(), rows, rowStride, count, out, outStride);
     }
 
     /** {@code out += product}. */
     public void add(MemorySegment rows, long rowStride, int count, MemorySegment out, long outStride) {
-        multiply(Finish.ADD, rows, rowStride, count, out, outStride);
+        multiply(Finish.ADD, Optional.empty(), rows, rowStride, count, out, outStride);
     }
 
-    /** {@code out = product * sigmoid(product)}. */
-    public void silu(MemorySegment rows, long rowStride, int count, MemorySegment out, long outStride) {
-        multiply(Finish.SILU, rows, rowStride, count, out, outStride);
+    /**
+     * {@code out = product * x * sigmoid(x)}, where x is the product with the gate.
+     *
+     * @param gate for which {@link #takesGate} holds
+     */
+    public void multiplyGated(
+            PanelMatrix gate, MemorySegment rows, long rowStride, int count, MemorySegment out, long outStride) {
+        if (!takesGate(gate)) {
+            throw new IllegalArgumentException("gate: is [%d, %d] of %s, the matrix is [%d, %d] of %s"
+                    .formatted(gate.outputs, gate.inputs, gate.type, outputs, inputs, type));
+        }
+        multiply(Finish.GATED, Optional.of(gate), rows, rowStride, count, out, outStride);
     }
 
-    /** {@code out *= product}. */
-    public void times(MemorySegment rows, long rowStride, int count, MemorySegment out, long outStride) {
-        multiply(Finish.MULTIPLY, rows, rowStride, count, out, outStride);
+    /** Whether a gate has this matrix' shape and type, and working memory. */
+    public boolean takesGate(PanelMatrix gate) {
+        return gate.outputs == outputs && gate.inputs == inputs && gate.type == type && gate.scratch == scratch;
     }
 
     private void multiply(
-            Finish finish, MemorySegment rows, long rowStride, int count, MemorySegment out, long outStride) {
+            Finish finish,
+            Optional<PanelMatrix> gate,
+            MemorySegment rows,
+            long rowStride,
+            int count,
+            MemorySegment out,
+            long outStride) {
         if (count == 0) {
             return;
         }
         boolean direct = count <= directRows();
         int beside = kernels.panelsBeside(type, count);
         int together = !direct
-                ? Math.clamp(panelCount / (2L * threads.size()), 1, TOGETHER)
+                ? Math.clamp(panelCount / (2L * threads.size()), 1, gate.isPresent() ? TOGETHER_GATED : TOGETHER)
                 : panelCount >= beside * threads.size() ? beside : 1;
         int columns = Math.ceilDiv(panelCount, together);
         int piece = direct ? Math.clamp(columns / (threads.size() * PIECES_PER_THREAD), 1, PIECES_PER_THREAD) : 1;
@@ -219,12 +243,10 @@ public final class PanelMatrix {
                             Math.min(blockRows, some - blockRow),
                             panel,
                             Math.min(together, panelCount - panel),
-                            member);
-                    if (direct) {
-                        direct(block);
-                    } else {
-                        slices(block);
-                    }
+                            member,
+                            0);
+                    compute(block, direct);
+                    gate.ifPresent(matrix -> matrix.compute(block.ofGate(), direct));
                     finish(finish, block, out, (firstRow + blockRow) * outStride, outStride);
                 }
             });
@@ -236,8 +258,27 @@ public final class PanelMatrix {
      *
      * @param from address of the first row in fp32
      * @param member of the team
+     * @param firstTile of the sums
      */
-    private record Block(long from, long rowStride, int rows, int firstPanel, int panels, int member) {}
+    private record Block(long from, long rowStride, int rows, int firstPanel, int panels, int member, int firstTile) {
+        Block ofGate() {
+            return new Block(from, rowStride, rows, firstPanel, panels, member, TOGETHER_GATED);
+        }
+    }
+
+    /** The sums of a block, times the outputs' scales. */
+    private void compute(Block block, boolean direct) {
+        if (direct) {
+            direct(block);
+        } else {
+            slices(block);
+        }
+        if (type.hasScales()) {
+            for (int i = 0; i < block.panels; i++) {
+                kernels.scaleColumns(sums(block, i), scalesOf(block.firstPanel + i), block.rows);
+            }
+        }
+    }
 
     /** Whether the products are those of the matrix unit. */
     private boolean onMatrixUnit() {
@@ -286,7 +327,7 @@ public final class PanelMatrix {
 
     /** Address of the sums of a block's panel. */
     private long sums(Block block, int index) {
-        return scratch.tiles.get(block.member).address() + index * Scratch.tileBytes(kernels);
+        return scratch.tiles.get(block.member).address() + (block.firstTile + index) * Scratch.tileBytes(kernels);
     }
 
     /** Weights are read once, as they are. */
@@ -361,11 +402,6 @@ public final class PanelMatrix {
 
     private void finish(Finish finish, Block block, MemorySegment out, long start, long outStride) {
         int width = kernels.panelWidth();
-        if (type.hasScales()) {
-            for (int i = 0; i < block.panels; i++) {
-                kernels.scaleColumns(sums(block, i), scalesOf(block.firstPanel + i), block.rows);
-            }
-        }
         int whole = Math.min(block.panels, outputs / width - block.firstPanel);
         long tileStride = Scratch.tileBytes(kernels);
         if (whole > 0) {

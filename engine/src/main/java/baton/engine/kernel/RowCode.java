@@ -30,10 +30,8 @@ final class RowCode {
         STORE,
         /** Added to what is there. */
         ADD,
-        /** x * sigmoid(x). */
-        SILU,
-        /** Multiplied with what is there. */
-        MULTIPLY
+        /** Multiplied with x * sigmoid(x) of the gate's element x. */
+        GATED
     }
 
     private final Assembler code;
@@ -243,12 +241,14 @@ final class RowCode {
     /**
      * {@code (tiles, out, out stride, rows, tile stride, tiles count)}: tiles of a panel's width, side by side, to a matrix. Row by row, so that
      * neighbouring lines are written together.
+     *
+     * @param gate bytes from a tile to that of the gate
      */
-    static byte[] finish(Width width, Finish finish) {
+    static byte[] finish(Width width, Finish finish, int gate) {
         RowCode row = new RowCode(width);
         Assembler code = row.code;
         PowerOfTwo power = new PowerOfTwo(code, R10, 4, 5, 6);
-        if (finish == Finish.SILU) {
+        if (finish == Finish.GATED) {
             power.begin();
         }
         List<Reg> saved = List.of(Reg.RBX, Reg.RBP, Reg.R12);
@@ -270,12 +270,13 @@ final class RowCode {
             switch (finish) {
                 case STORE -> {}
                 case ADD -> code.op(Binary.ADD, 0, 0, at(out, at));
-                case MULTIPLY -> code.op(Binary.MUL, 0, 0, at(out, at));
-                case SILU -> {
-                    code.op(Binary.MUL, 1, 0, power.constant(Constants.NEGATED_LOG2_E));
-                    power.of(1);
-                    code.op(Binary.ADD, 1, 1, power.constant(Constants.ONE));
-                    code.op(Binary.DIV, 0, 0, 1);
+                case GATED -> {
+                    code.load(1, at(tile, gate + at));
+                    code.op(Binary.MUL, 2, 1, power.constant(Constants.NEGATED_LOG2_E));
+                    power.of(2);
+                    code.op(Binary.ADD, 2, 2, power.constant(Constants.ONE));
+                    code.op(Binary.DIV, 1, 1, 2);
+                    code.op(Binary.MUL, 0, 0, 1);
                 }
             }
             code.store(at(out, at), 0);

@@ -375,7 +375,7 @@ final class DecoderRunner implements ModelRunner {
 
     private void feedForward(LayerWeights layerWeights, Tensor x) {
         Tensor normed = norm(x, layerWeights.feedForwardNorm());
-        Tensor gated = layerWeights.up().applyTimes(normed, layerWeights.gate().applySilu(normed));
+        Tensor gated = layerWeights.up().applyGated(layerWeights.gate(), normed);
         ranks.addTo(x, layerWeights.down(), gated);
     }
 

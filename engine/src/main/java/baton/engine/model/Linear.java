@@ -11,15 +11,10 @@ import org.bytedeco.pytorch.global.torch;
 sealed interface Linear permits Linear.Dense, Linear.Packed, Linear.Biased, PanelLinear, OperatorTimes.TimedLinear {
     Tensor apply(Tensor rows);
 
-    /** The product, and of each element x its x * sigmoid(x). */
-    default Tensor applySilu(Tensor rows) {
-        Tensor product = apply(rows);
-        return torch.silu_(product);
-    }
-
-    /** The product, times {@code factors} [m, out] element by element. May overwrite {@code factors}. */
-    default Tensor applyTimes(Tensor rows, Tensor factors) {
-        return factors.mul_(apply(rows));
+    /** The product, times x * sigmoid(x), element by element, where x is the product with {@code gate}. */
+    default Tensor applyGated(Linear gate, Tensor rows) {
+        Tensor product = gate.apply(rows);
+        return torch.silu_(product).mul_(apply(rows));
     }
 
     /**
@@ -50,13 +45,10 @@ sealed interface Linear permits Linear.Dense, Linear.Packed, Linear.Biased, Pane
         }
 
         @Override
-        public Tensor applySilu(Tensor rows) {
-            return oneDnn.linearSilu(rows, matrix);
-        }
-
-        @Override
-        public Tensor applyTimes(Tensor rows, Tensor factors) {
-            return oneDnn.linearTimes(rows, factors, matrix);
+        public Tensor applyGated(Linear gate, Tensor rows) {
+            return gate instanceof Packed packed
+                    ? oneDnn.linearTimes(rows, oneDnn.linearSilu(rows, packed.matrix), matrix)
+                    : Linear.super.applyGated(gate, rows);
         }
 
         @Override

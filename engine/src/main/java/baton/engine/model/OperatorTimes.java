@@ -83,23 +83,21 @@ final class OperatorTimes {
         public Tensor apply(Tensor rows) {
             long start = System.nanoTime();
             Tensor product = matrix.apply(rows);
-            took(start, rows);
+            took(System.nanoTime() - start, rows.size(0));
             return product;
         }
 
+        /** Both have the rate of both together. */
         @Override
-        public Tensor applySilu(Tensor rows) {
+        public Tensor applyGated(Linear gate, Tensor rows) {
+            if (!(gate instanceof TimedLinear timed)) {
+                return Linear.super.applyGated(gate, rows);
+            }
             long start = System.nanoTime();
-            Tensor product = matrix.applySilu(rows);
-            took(start, rows);
-            return product;
-        }
-
-        @Override
-        public Tensor applyTimes(Tensor rows, Tensor factors) {
-            long start = System.nanoTime();
-            Tensor product = matrix.applyTimes(rows, factors);
-            took(start, rows);
+            Tensor product = matrix.applyGated(timed.matrix, rows);
+            long half = (System.nanoTime() - start) / 2;
+            took(half, rows.size(0));
+            timed.took(half, rows.size(0));
             return product;
         }
 
@@ -107,12 +105,10 @@ final class OperatorTimes {
         public void addTo(Tensor x, Tensor rows) {
             long start = System.nanoTime();
             matrix.addTo(x, rows);
-            took(start, rows);
+            took(System.nanoTime() - start, rows.size(0));
         }
 
-        private void took(long start, Tensor rows) {
-            long nanos = System.nanoTime() - start;
-            long count = rows.size(0);
+        private void took(long nanos, long count) {
             if (count >= MANY_ROWS) {
                 operator.took(nanos, Bound.ARITHMETIC, 2.0 * count * elements);
             } else {

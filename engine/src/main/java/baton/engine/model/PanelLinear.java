@@ -14,16 +14,17 @@ record PanelLinear(PanelMatrix matrix, PanelKernels kernels) implements Linear {
     }
 
     @Override
-    public Tensor applySilu(Tensor rows) {
+    public Tensor applyGated(Linear gate, Tensor rows) {
+        if (!(gate instanceof PanelLinear panels) || !matrix.takesGate(panels.matrix)) {
+            return Linear.super.applyGated(gate, rows);
+        }
         Tensor out = kernels.rows(rows.size(0), matrix.outputs());
-        run(matrix::silu, rows, out);
+        run(
+                (from, rowStride, count, to, outStride) ->
+                        matrix.multiplyGated(panels.matrix, from, rowStride, count, to, outStride),
+                rows,
+                out);
         return out;
-    }
-
-    @Override
-    public Tensor applyTimes(Tensor rows, Tensor factors) {
-        run(matrix::times, rows, factors);
-        return factors;
     }
 
     @Override

@@ -16,6 +16,7 @@ final class RowMemory implements AutoCloseable {
     private static final long LEAST_BYTES = 4L << 20;
 
     private final List<Slab> slabs = new ArrayList<>();
+    private long least = LEAST_BYTES;
     private int current;
     private long used;
     private int open;
@@ -37,10 +38,9 @@ final class RowMemory implements AutoCloseable {
             used = before;
             open--;
             if (open == 0 && slabs.size() > 1) {
-                // One of the same size in all: the next step of this kind needs no other.
-                long bytes = size();
+                // The next step takes one of the same size in all, and no other if it is of this kind.
+                least = size();
                 close();
-                slabs.add(Slab.of(bytes));
             }
         };
     }
@@ -66,14 +66,14 @@ final class RowMemory implements AutoCloseable {
             used = 0;
         }
         if (current == slabs.size()) {
-            slabs.add(Slab.of(Math.max(bytes, Math.max(LEAST_BYTES, size()))));
+            slabs.add(Slab.of(Math.max(bytes, Math.max(least, size()))));
         }
         MemorySegment taken = slabs.get(current).memory.asSlice(used, bytes);
         used += Math.ceilDiv(bytes, ALIGNMENT) * ALIGNMENT;
         return taken;
     }
 
-    /** Bytes that are kept. */
+    /** Bytes that are held now. */
     long size() {
         return slabs.stream().mapToLong(slab -> slab.memory.byteSize()).sum();
     }

@@ -61,22 +61,23 @@ class PanelMatrixTest {
         Random random = new Random(SEED);
         try (Arena arena = Arena.ofShared()) {
             Weights weights = new Weights(kernels, type, outputs, inputs, random, arena);
-            PanelMatrix matrix = new PanelMatrix(
-                    kernels,
-                    TWO_THREADS,
-                    new PanelMatrix.Scratch(kernels, TWO_THREADS.size(), arena),
-                    new PanelMatrix.Weights(type, weights.panels, weights.scales, outputs, inputs));
+            Weights gateWeights = new Weights(kernels, type, outputs, inputs, random, arena);
+            PanelMatrix.Scratch scratch = new PanelMatrix.Scratch(kernels, TWO_THREADS.size(), arena);
+            PanelMatrix matrix = weights.matrix(kernels, type, scratch);
+            PanelMatrix gate = gateWeights.matrix(kernels, type, scratch);
             for (int rows : ROWS) {
                 float[] a = numbers(random, rows * (inputs + GAP));
                 double[] products = weights.products(type.inPairs() ? rounded(a) : a, rows);
+                double[] gates = gateWeights.products(type.inPairs() ? rounded(a) : a, rows);
                 for (Operation operation : Operation.values()) {
                     float[] before = numbers(random, rows * (outputs + GAP));
                     MemorySegment out = floats(arena, before);
-                    operation.run(matrix, floats(arena, a), (inputs + GAP) * 4L, rows, out, (outputs + GAP) * 4L);
+                    operation.run(matrix, gate, floats(arena, a), (inputs + GAP) * 4L, rows, out, (outputs + GAP) * 4L);
                     MemorySegment last = floats(arena, before);
                     long lastRow = 4L * (rows - 1) * (outputs + GAP);
                     operation.run(
                             matrix,
+                            gate,
                             floats(arena, a).asSlice(4L * (rows - 1) * (inputs + GAP)),
                             (inputs + GAP) * 4L,
                             1,
@@ -92,10 +93,14 @@ class PanelMatrixTest {
                             assertThat(actual).as("behind a row").isEqualTo(before[i]);
                             continue;
                         }
-                        double product = products[i / (outputs + GAP) * outputs + column];
-                        double expected = operation.expected(before[i], product);
-                        // Sums of as many products, each rounded.
-                        double tolerance = 1e-6 * weights.largest * Math.sqrt(inputs) * (1 + Math.abs(before[i]));
+                        int place = i / (outputs + GAP) * outputs + column;
+                        double expected = operation.expected(before[i], products[place], gates[place]);
+                        // Sums of as many products, each rounded; one may be multiplied with the other.
+                        double largest = Math.max(Math.abs(products[place]), Math.abs(gates[place]));
+                        double tolerance = 1e-6
+                                * Math.max(weights.largest, gateWeights.largest)
+                                * Math.sqrt(inputs)
+                                * (1 + Math.max(Math.abs(before[i]), 2 * largest));
                         assertThat((double) actual)
                                 .as("%s rows=%d at %d, seed %d", operation, rows, i, SEED)
                                 .isCloseTo(expected, within(tolerance + 1e-6 * Math.abs(expected)));
@@ -118,6 +123,23 @@ class PanelMatrixTest {
                             new PanelMatrix.Weights(WeightType.BF16, arena.allocate(64), MemorySegment.NULL, 10, 20)))
                     .isInstanceOf(IllegalArgumentException.class)
                     .hasMessageContaining("panels: are 64 bytes, a matrix [10, 20] of BF16 has");
+        }
+    }
+
+    @Test
+    void aGateOfAnotherShapeIsRefused() {
+        Kernels kernels = TestKernels.kernels(Width.YMM);
+        Random random = new Random(SEED);
+        try (Arena arena = Arena.ofConfined()) {
+            PanelMatrix.Scratch scratch = new PanelMatrix.Scratch(kernels, 2, arena);
+            PanelMatrix matrix = new Weights(kernels, WeightType.FP32, 20, 8, random, arena)
+                    .matrix(kernels, WeightType.FP32, scratch);
+            PanelMatrix gate = new Weights(kernels, WeightType.FP32, 20, 4, random, arena)
+                    .matrix(kernels, WeightType.FP32, scratch);
+            MemorySegment rows = floats(arena, new float[20]);
+            assertThatThrownBy(() -> matrix.multiplyGated(gate, rows, 32, 1, rows, 80))
+                    .isInstanceOf(IllegalArgumentException.class)
+                    .hasMessageContaining("gate: is [20, 4] of FP32, the matrix is [20, 8] of FP32");
         }
     }
 
@@ -152,24 +174,28 @@ class PanelMatrixTest {
     private enum Operation {
         MULTIPLY,
         ADD,
-        SILU,
-        TIMES;
+        GATED;
 
-        void run(PanelMatrix matrix, MemorySegment a, long aStride, int rows, MemorySegment out, long outStride) {
+        void run(
+                PanelMatrix matrix,
+                PanelMatrix gate,
+                MemorySegment a,
+                long aStride,
+                int rows,
+                MemorySegment out,
+                long outStride) {
             switch (this) {
                 case MULTIPLY -> matrix.multiply(a, aStride, rows, out, outStride);
                 case ADD -> matrix.add(a, aStride, rows, out, outStride);
-                case SILU -> matrix.silu(a, aStride, rows, out, outStride);
-                case TIMES -> matrix.times(a, aStride, rows, out, outStride);
+                case GATED -> matrix.multiplyGated(gate, a, aStride, rows, out, outStride);
             }
         }
 
-        double expected(float before, double product) {
+        double expected(float before, double product, double gate) {
             return switch (this) {
                 case MULTIPLY -> product;
                 case ADD -> before + product;
-                case SILU -> product / (1 + Math.exp(-product));
-                case TIMES -> before * product;
+                case GATED -> product * gate / (1 + Math.exp(-gate));
             };
         }
     }
@@ -231,6 +257,11 @@ class PanelMatrixTest {
                     largest = Math.max(largest, Math.abs(plain[output * inputs + input]));
                 }
             }
+        }
+
+        PanelMatrix matrix(Kernels kernels, WeightType type, PanelMatrix.Scratch scratch) {
+            return new PanelMatrix(
+                    kernels, TWO_THREADS, scratch, new PanelMatrix.Weights(type, panels, scales, outputs, inputs));
         }
 
         double[] products(float[] a, int rows) {

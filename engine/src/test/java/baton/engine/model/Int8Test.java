@@ -61,8 +61,10 @@ class Int8Test {
         Random random = new Random(17);
         try (PointerScope _ = new PointerScope();
                 Arena arena = Arena.ofShared();
-                Owned owned = new Owned()) {
-            ModelKernels kernels = new KernelChoice(kind, List.of()).make(dtype, Quantization.INT8, 1, arena, owned);
+                Owned owned = new Owned();
+                ModelKernels kernels =
+                        new KernelChoice(kind, List.of()).make(dtype, Quantization.INT8, 1, arena, owned);
+                RowMemory.Scope _ = kernels.scope()) {
             ScalarType type = LibTorch.scalarType(kernels.activations());
             double resolution = kernels.activations() == DType.F32 ? 1e-6 : 1 / 256.0;
             float[] matrix = random(random, outputs * inputs, 0.02);
