@@ -131,7 +131,7 @@ final class DecoderRunner implements ModelRunner {
                     ? Optional.of(MappableMemory.allocate(arena, bytes, "the KV cache"))
                     : Optional.empty();
             MemorySegment pool = shared.map(MappableMemory::memory)
-                    .orElseGet(() -> HugePages.allocate(arena, bytes, "the KV cache"));
+                    .orElseGet(() -> HugePages.allocateAhead(arena, bytes, "the KV cache"));
             int firstLayer = shard.layers().first();
             List<String> names = IntStream.range(firstLayer, firstLayer + layout.layers())
                     .mapToObj("model.layers.%d.self_attn.attn"::formatted)

@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.memory.AnonymousMemory;
 import baton.memory.Platform;
 import baton.memory.Posix;
 import java.lang.foreign.Arena;
@@ -53,6 +54,18 @@ final class HugePages {
      */
     static MemorySegment allocate(Arena arena, long bytes, String purpose) {
         return bytes < HUGE_PAGE || !PLATFORM.isLinux() ? ofTheJvm(arena, bytes, purpose) : map(arena, bytes, purpose);
+    }
+
+    /**
+     * The same for memory of which any part may be used at any time: pages are taken from the system from now on, by a thread of their own,
+     * not by the first step that writes to them, which would wait while they are cleared.
+     */
+    static MemorySegment allocateAhead(Arena arena, long bytes, String purpose) {
+        try {
+            return AnonymousMemory.allocate(arena, bytes, CACHE_LINE);
+        } catch (OutOfMemoryError e) {
+            throw refused(bytes, purpose);
+        }
     }
 
     static MemorySegment ofTheJvm(Arena arena, long bytes, String purpose) {
