@@ -45,7 +45,7 @@ final class Constants {
         MemorySegment memory = Arena.global().allocate((INTERLEAVED + 1L) * VECTOR, VECTOR);
         bits(memory, UPPER_HALF, 0xffff_0000);
         number(memory, ONE, 1);
-        number(memory, LOWEST_EXPONENT, -126);
+        number(memory, LOWEST_EXPONENT, -100);
         number(memory, HIGHEST_EXPONENT, 127);
         number(memory, NEGATED_LOG2_E, -1.442695f);
         bits(memory, LOWEST_BIT, 1);

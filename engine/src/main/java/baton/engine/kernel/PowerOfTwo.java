@@ -11,7 +11,8 @@ import baton.memory.Assembler.Width;
 
 /**
  * Emits 2^x of a vector: x is an integer n and a remainder up to 1/2, of which 2^ is a polynomial, whose exponent n is added to. Relative
- * error below 1e-7, and none for integers. With 512 bits what is too small becomes 0, otherwise x is limited to -126 and 127.
+ * error below 1e-7, and none for integers. x is limited to -100, which is nothing beside 1: products with smaller numbers would be subnormal,
+ * and each operation on one of these takes a hundred times as long. With fewer than 512 bits it is limited to 127 as well.
  *
  * @param constants register that points to {@link Constants}
  * @param multiple vector register to work with
@@ -22,6 +23,8 @@ record PowerOfTwo(Assembler code, Reg constants, int multiple, int remainder, in
     /** With 512 bits there are registers for the polynomial, from this one on. */
     private static final int FIRST_TERM = 24;
 
+    private static final int LOWEST = FIRST_TERM + Constants.POWER_TERMS;
+
     /** Prepares the registers of constants. */
     void begin() {
         code.move(constants, Constants.address(0));
@@ -29,6 +32,7 @@ record PowerOfTwo(Assembler code, Reg constants, int multiple, int remainder, in
             for (int i = 0; i < Constants.POWER_TERMS; i++) {
                 code.load(FIRST_TERM + i, constant(Constants.POWER + i));
             }
+            code.load(LOWEST, constant(Constants.LOWEST_EXPONENT));
         }
     }
 
@@ -39,6 +43,7 @@ record PowerOfTwo(Assembler code, Reg constants, int multiple, int remainder, in
     /** Replaces x. */
     void of(int x) {
         if (hasMoreRegisters()) {
+            code.op(Binary.MAX, x, x, LOWEST);
             code.round(multiple, x);
             code.op(Binary.SUB, remainder, x, multiple);
             code.op(Unary.LOAD, x, FIRST_TERM);

@@ -12,6 +12,7 @@ import baton.memory.Assembler.Width;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.Arrays;
 import java.util.Random;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -65,10 +66,11 @@ class PanelMatrixTest {
             PanelMatrix.Scratch scratch = new PanelMatrix.Scratch(kernels, TWO_THREADS.size(), arena);
             PanelMatrix matrix = weights.matrix(kernels, type, scratch);
             PanelMatrix gate = gateWeights.matrix(kernels, type, scratch);
+            int most = Arrays.stream(ROWS).max().orElseThrow();
+            float[] a = numbers(random, most * (inputs + GAP));
+            double[] products = weights.products(type.inPairs() ? rounded(a) : a, most);
+            double[] gates = gateWeights.products(type.inPairs() ? rounded(a) : a, most);
             for (int rows : ROWS) {
-                float[] a = numbers(random, rows * (inputs + GAP));
-                double[] products = weights.products(type.inPairs() ? rounded(a) : a, rows);
-                double[] gates = gateWeights.products(type.inPairs() ? rounded(a) : a, rows);
                 for (Operation operation : Operation.values()) {
                     float[] before = numbers(random, rows * (outputs + GAP));
                     MemorySegment out = floats(arena, before);
