@@ -144,6 +144,9 @@ final class DecodeAttention {
             }
             done += some;
         }
+        if (onTiles) {
+            clearValues(positions);
+        }
     }
 
     /** Keys and values of neighbouring positions in a run as panels of fp32. */
@@ -161,7 +164,7 @@ final class DecodeAttention {
                 some);
     }
 
-    /** Keys and values of neighbouring positions in a run as panels of pairs, and zeros up to a whole number of tiles. */
+    /** Keys and values of neighbouring positions in a run as panels of pairs; values behind the last position are zeros. */
     private void arrange(long from, int done, int some) {
         // A pair of a key's elements is turned as a whole.
         turnKeys(DType.F32, from, done, some);
@@ -180,7 +183,11 @@ final class DecodeAttention {
             }
             pairValues(lastValues.address(), keyBytes, done + whole, TileCode.ROWS);
         }
-        int end = done + Math.ceilDiv(some, TileCode.ROWS) * TileCode.ROWS;
+    }
+
+    /** Zeros behind the last values of a run, if those do not fill a tile. */
+    private void clearValues(int positions) {
+        int end = Math.ceilDiv(positions, TileCode.ROWS) * TileCode.ROWS;
         if (end % TileCode.INPUTS != 0) {
             for (int panel = 0; panel < panels; panel++) {
                 values.asSlice(valuePairs(panel, end), TileCode.ROWS * (long) width * Short.BYTES)

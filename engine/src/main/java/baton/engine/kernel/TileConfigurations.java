@@ -22,7 +22,7 @@ final class TileConfigurations {
 
     private TileConfigurations() {}
 
-    /** @param rows up to {@link TileCode#MOST_ROWS}; 0 for where that of 1 would be preceded by another */
+    /** @param rows from 1 to {@link TileCode#MOST_ROWS}, each {@link #BYTES} behind the one of a row less */
     static long address(int rows) {
         return MEMORY.address() + (long) rows * BYTES;
     }

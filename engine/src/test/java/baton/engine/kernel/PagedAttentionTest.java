@@ -96,6 +96,53 @@ class PagedAttentionTest {
         }
     }
 
+    /** Blocks have what an earlier request left in them. */
+    @ParameterizedTest(name = "{0}, {1} rows from position {2} on")
+    @CsvSource({
+        "YMM, 1, 37",
+        "YMM, 70, 0",
+        "ZMM, 1, 37",
+        "ZMM, 3, 9",
+        "ZMM, 70, 0",
+        "AMX, 1, 37",
+        "AMX, 1, 17",
+        "AMX, 3, 9",
+        "AMX, 70, 0"
+    })
+    void whatLiesBehindTheContextIsNotUsedEvenIfItIsNoNumber(String kind, int rows, int position) {
+        Kernels kernels = TestKernels.named(kind, WeightType.FP32);
+        KvLayout layout = new KvLayout(LAYERS, 2, 64, 16, DType.BF16);
+        try (Arena arena = Arena.ofShared()) {
+            MemorySegment pool = arena.allocate(BLOCKS * layout.blockBytes(), 64);
+            KvCache cache = new KvCache(pool, layout, BLOCKS, List.of("0", "1"));
+            fill(cache, new Random(SEED));
+            int heads = 8;
+            long stride = heads * 64 * 4L;
+            MemorySegment queries = floats(arena, numbers(new Random(SEED), rows * heads * 64));
+            Span span = new Span(0, rows, position, IntStream.range(0, BLOCKS).toArray());
+            PagedAttention attention = new PagedAttention(kernels, TWO_THREADS, cache, heads, arena);
+            MemorySegment before = floats(arena, new float[rows * heads * 64]);
+            attention.attend(LAYER, List.of(span), 100_000, queries, before, stride);
+            for (int behind = span.end(); behind < BLOCKS * 16; behind++) {
+                for (int head = 0; head < 2; head++) {
+                    long at = cache.layerStart(behind / 16, LAYER)
+                            + head * layout.headBytes()
+                            + behind % 16 * layout.entryBytes();
+                    for (long i = 0; i < layout.entryBytes(); i += Short.BYTES) {
+                        pool.set(ValueLayout.JAVA_SHORT, at + i, (short) 0x7fc0);
+                    }
+                }
+            }
+            MemorySegment after = floats(arena, new float[rows * heads * 64]);
+            // Twice: working memory has been used by then.
+            for (int time = 0; time < 2; time++) {
+                attention.attend(LAYER, List.of(span), 100_000, queries, after, stride);
+                assertThat(after.mismatch(before)).as("byte that differs").isEqualTo(-1);
+            }
+            attention.close();
+        }
+    }
+
     private static void assertRowsAloneAreTheSame(
             PagedAttention attention,
             List<Span> spans,

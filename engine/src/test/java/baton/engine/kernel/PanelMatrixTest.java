@@ -92,7 +92,9 @@ class PanelMatrixTest {
                         int column = i % (outputs + GAP);
                         float actual = out.getAtIndex(FLOAT, i);
                         if (column >= outputs) {
-                            assertThat(actual).as("behind a row").isEqualTo(before[i]);
+                            if (actual != before[i]) {
+                                assertThat(actual).as("behind a row").isEqualTo(before[i]);
+                            }
                             continue;
                         }
                         int place = i / (outputs + GAP) * outputs + column;
@@ -103,9 +105,13 @@ class PanelMatrixTest {
                                 * Math.max(weights.largest, gateWeights.largest)
                                 * Math.sqrt(inputs)
                                 * (1 + Math.max(Math.abs(before[i]), 2 * largest));
-                        assertThat((double) actual)
-                                .as("%s rows=%d at %d, seed %d", operation, rows, i, SEED)
-                                .isCloseTo(expected, within(tolerance + 1e-6 * Math.abs(expected)));
+                        double bound = tolerance + 1e-6 * Math.abs(expected);
+                        // Millions of numbers: only one that is wrong is worth an assertion's time.
+                        if (!(Math.abs(actual - expected) <= bound)) {
+                            assertThat((double) actual)
+                                    .as("%s rows=%d at %d, seed %d", operation, rows, i, SEED)
+                                    .isCloseTo(expected, within(bound));
+                        }
                     }
                 }
             }
