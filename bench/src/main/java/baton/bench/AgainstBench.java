@@ -158,7 +158,7 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
             try {
                 Supplier<List<JsonNode>> prompt = () -> List.of(prompt(tokens));
                 double pair = turns.take(prompt.get());
-                secondsPerToken = pair / tokens;
+                secondsPerToken = (turns.baton.getLast() + turns.other.getLast()) / tokens;
                 turns.repeat(share, pair, prompt);
                 cases.add(turns.toCase("prefill", tokens, tokens));
             } catch (NotComparableException | RefusedException | LateException e) {
@@ -218,7 +218,10 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
 
         /** Waits until what the server before still does is over. */
         private void rest() throws IOException {
-            if (!systemRest.await(LONGEST_REST) && !restless) {
+            Duration left = budget.left();
+            Duration most = left.compareTo(LONGEST_REST) < 0 ? left : LONGEST_REST;
+            if (!restless && !systemRest.await(most)) {
+                // It would not be at rest before the next turns either.
                 restless = true;
                 progress.accept(
                         "against %s: the processors were busy for all of %d s before a turn, so figures are too low"
@@ -312,18 +315,23 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
             /** Sends requests to one, one after the other, and then to the other; the seconds of all. */
             private double turn(List<List<JsonNode>> requests) throws IOException {
                 long start = System.nanoTime();
+                List<Double> ofBaton = new ArrayList<>();
+                List<Double> ofOther = new ArrayList<>();
                 rest();
                 for (List<JsonNode> asked : requests) {
                     List<Answer> answers = Run.this.ask(Run.this.baton, asked, maxTokens);
-                    baton.add(measure.seconds(Run.this.baton, answers));
+                    ofBaton.add(measure.seconds(Run.this.baton, answers));
                     batonPrompt = answers.getFirst().promptTokens();
                 }
                 rest();
                 for (List<JsonNode> asked : requests) {
                     List<Answer> answers = Run.this.ask(Run.this.other, asked, maxTokens);
-                    other.add(measure.seconds(Run.this.other, answers));
+                    ofOther.add(measure.seconds(Run.this.other, answers));
                     otherPrompt = answers.getFirst().promptTokens();
                 }
+                // Only if both have answered all: the lists stay of one length.
+                baton.addAll(ofBaton);
+                other.addAll(ofOther);
                 return (System.nanoTime() - start) * 1e-9;
             }
 

@@ -26,9 +26,6 @@ import java.util.List;
  * positions are plain vector operations.
  */
 final class AttentionCode {
-    /** The state: vectors of a panel's width, each lane's maximum score, then its sum of exponentials. */
-    static final int STATE_VECTORS = 2 * ProductCode.VECTORS;
-
     private static final Reg CONSTANTS = RAX;
     private static final int QUAD = 4;
 
@@ -42,7 +39,8 @@ final class AttentionCode {
 
     /**
      * {@code (scores, positions, state, limits, sums, head dim)}: adds a tile of scores, of which weights are powers of two. Scores are replaced
-     * by the weights of the values; earlier sums are scaled down if there is a new maximum. With a mask {@code limits} has, in vectors of
+     * by the weights of the values; earlier sums are scaled down if there is a new maximum. The state is in vectors of the panel's width: each
+     * lane's maximum score, then its sum of weights. With a mask {@code limits} has, in vectors of
      * the panel's width: each lane's last position and its first, counted from the tile's first, which is 0.
      */
     static byte[] softmax(Width width, boolean masked) {

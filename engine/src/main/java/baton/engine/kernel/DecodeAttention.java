@@ -44,8 +44,10 @@ final class DecodeAttention {
     private final MemorySegment largest;
     private final MemorySegment sums;
     private final MemorySegment factors;
-    /** Rows in bf16. */
-    private final MemorySegment narrowed;
+    /** In bf16. */
+    private final MemorySegment narrowedRows;
+
+    private final MemorySegment narrowedWeights;
 
     private final MemorySegment lastValues;
 
@@ -77,7 +79,8 @@ final class DecodeAttention {
         largest = arena.allocate((long) padded * DecodeCode.STATE, 64);
         sums = arena.allocate((long) padded * DecodeCode.STATE, 64);
         factors = arena.allocate((long) padded * DecodeCode.STATE, 64);
-        narrowed = arena.allocate((long) queries * Math.max(headDim, PagedAttention.RUN) * Short.BYTES, 64);
+        narrowedRows = arena.allocate((long) queries * headDim * Short.BYTES, 64);
+        narrowedWeights = arena.allocate((long) queries * PagedAttention.RUN * Short.BYTES, 64);
         lastValues = arena.allocate((long) TileCode.ROWS * headDim * Short.BYTES, 64);
     }
 
@@ -107,6 +110,9 @@ final class DecodeAttention {
         long bytes = rows.byteSize();
         MemorySegment.copy(MemorySegment.ofAddress(from).reinterpret(bytes), 0, rows, 0, bytes);
         kernels.scaleColumns(rows.address(), factor.address(), (long) queries * panels);
+        if (onTiles) {
+            narrow(rows, (long) headDim * Float.BYTES, narrowedRows, headDim);
+        }
         for (int query = 0; query < queries; query++) {
             state(largest, query, PagedAttention.NO_SCORE);
             state(sums, query, 0);
@@ -223,11 +229,10 @@ final class DecodeAttention {
         long runBytes = (long) PagedAttention.RUN * Float.BYTES;
         int tiles = Math.ceilDiv(positions, width);
         long queryBytes = (long) headDim * Float.BYTES;
-        long scaled = operand(rows, queryBytes, headDim);
         for (int tile = 0; tile < tiles; tile++) {
             kernels.product(
                     type,
-                    scaled,
+                    onTiles ? narrowedRows.address() : rows.address(),
                     onTiles ? queryBytes / 2 : queryBytes,
                     keys.address() + tile * keyPanelBytes,
                     elements(headDim),
@@ -255,11 +260,13 @@ final class DecodeAttention {
         if (isToBeScaled()) {
             scale();
         }
-        long from = operand(weights, runBytes, tiles * width);
+        if (onTiles) {
+            narrow(weights, runBytes, narrowedWeights, tiles * width);
+        }
         for (int panel = 0; panel < panels; panel++) {
             kernels.addProduct(
                     type,
-                    from,
+                    onTiles ? narrowedWeights.address() : weights.address(),
                     onTiles ? runBytes / 2 : runBytes,
                     values.address() + panel * valuePanelBytes,
                     onTiles ? elements(tiles * width) : positions,
@@ -273,13 +280,9 @@ final class DecodeAttention {
         return onTiles ? count / 2 : count;
     }
 
-    /** Address of rows as a product takes them: in bf16 on the matrix unit, with half the stride. */
-    private long operand(MemorySegment rows, long stride, int count) {
-        if (!onTiles) {
-            return rows.address();
-        }
-        kernels.narrowForPairs(rows.address(), stride, narrowed.address(), stride / 2, queries, count);
-        return narrowed.address();
+    /** The first {@code count} elements of the queries' rows in bf16, with half the stride. */
+    private void narrow(MemorySegment from, long stride, MemorySegment to, int count) {
+        kernels.narrowForPairs(from.address(), stride, to.address(), stride / 2, queries, count);
     }
 
     private boolean isToBeScaled() {

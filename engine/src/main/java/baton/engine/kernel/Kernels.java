@@ -310,8 +310,9 @@ public final class Kernels {
     }
 
     /**
-     * Does what uses the calling thread's tiles, with {@link #gatheredByTiles} and {@link #addByTiles} alone: configuring them each time would
-     * take as long as a small product.
+     * Configures the calling thread's tiles for {@link #gatheredByTiles} and {@link #addByTiles}, which are called in {@code work} only: each time
+     * would take as long as a small product. The work calls no other product of pairs: these end with tiles that are not configured, and the next
+     * instruction that uses one ends the process.
      */
     void withTilesOfThread(Runnable work) {
         try {

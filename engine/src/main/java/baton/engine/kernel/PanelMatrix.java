@@ -87,7 +87,7 @@ public final class PanelMatrix {
             int slices = Math.ceilDiv(inputs, EXPANDED_INPUTS);
             long bytes = Math.max(
                     slices * NARROWED_STRIDE * blockRows(kernels, true),
-                    narrowedStride(inputs) * DIRECT_GROUPS * kernels.productRows());
+                    narrowedStride(inputs) * Math.max(TileCode.MOST_ROWS, DIRECT_GROUPS * kernels.productRows()));
             if (narrowed.byteSize() < bytes) {
                 narrowed = arena.allocate(bytes, 64);
             }
@@ -422,7 +422,7 @@ public final class PanelMatrix {
         long bytes = (long) (outputs - last * width) * Float.BYTES;
         long stride = (long) width * Float.BYTES;
         MemorySegment copy = scratch.tiles.get(block.member).asSlice(TOGETHER * Scratch.tileBytes(kernels));
-        for (int row = 0; row < block.rows; row++) {
+        for (int row = 0; row < block.rows && finish == Finish.ADD; row++) {
             MemorySegment.copy(out, start + row * outStride + column, copy, row * stride, bytes);
         }
         kernels.finish(finish, sums(block, last - block.firstPanel), copy.address(), stride, block.rows, 0, 1);

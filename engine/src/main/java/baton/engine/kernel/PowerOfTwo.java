@@ -11,8 +11,8 @@ import baton.memory.Assembler.Width;
 
 /**
  * Emits 2^x of a vector: x is an integer n and a remainder up to 1/2, of which 2^ is a polynomial, whose exponent n is added to. Relative
- * error below 1e-7, and none for integers. x is limited to -100, which is nothing beside 1: products with smaller numbers would be subnormal,
- * and each operation on one of these takes a hundred times as long. With fewer than 512 bits it is limited to 127 as well.
+ * error below 1e-7, and none for integers from -75 on. It is 0 for x up to -100, which is nothing beside 1: products with smaller numbers would be
+ * subnormal, and each operation on one of these takes a hundred times as long. With fewer than 512 bits x is limited to 127 as well.
  *
  * @param constants register that points to {@link Constants}
  * @param multiple vector register to work with
@@ -24,6 +24,7 @@ record PowerOfTwo(Assembler code, Reg constants, int multiple, int remainder, in
     private static final int FIRST_TERM = 24;
 
     private static final int LOWEST = FIRST_TERM + Constants.POWER_TERMS;
+    private static final int LEAST = FIRST_TERM - 1;
 
     /** Prepares the registers of constants. */
     void begin() {
@@ -33,6 +34,7 @@ record PowerOfTwo(Assembler code, Reg constants, int multiple, int remainder, in
                 code.load(FIRST_TERM + i, constant(Constants.POWER + i));
             }
             code.load(LOWEST, constant(Constants.LOWEST_EXPONENT));
+            code.load(LEAST, constant(Constants.LEAST_POWER));
         }
     }
 
@@ -51,6 +53,7 @@ record PowerOfTwo(Assembler code, Reg constants, int multiple, int remainder, in
                 code.op(Binary.FMA_TO_PRODUCT, x, remainder, FIRST_TERM + i);
             }
             code.op(Binary.TIMES_POWER, x, x, multiple);
+            code.op(Binary.SUB, x, x, LEAST);
             return;
         }
         code.op(Binary.MAX, x, x, constant(Constants.LOWEST_EXPONENT));
@@ -64,6 +67,7 @@ record PowerOfTwo(Assembler code, Reg constants, int multiple, int remainder, in
         }
         code.shiftLeft(multiple, multiple, 23);
         code.op(Binary.ADD_INTS, x, x, multiple);
+        code.op(Binary.SUB, x, x, constant(Constants.LEAST_POWER));
     }
 
     private boolean hasMoreRegisters() {

@@ -101,7 +101,7 @@ final class TileCode {
      * 16.
      *
      * @param adds whether sums go on from those in the tile
-     * @param prefetched lines that are fetched at each 16 pairs, from {@code ahead} on
+     * @param prefetched lines that are fetched at each 16 pairs, from {@code ahead} on; if none, there is no such argument
      */
     static byte[] product(boolean adds, int prefetched) {
         return new TileCode(adds, prefetched).product();

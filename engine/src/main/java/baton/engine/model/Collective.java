@@ -191,15 +191,20 @@ final class Collective implements AutoCloseable {
             }
         }
 
-        /** Adds each rank's {@code rows} times the transposed part of a matrix that it has to {@code x}, [rows, hidden]. */
-        void addTo(Tensor x, Linear part, Tensor rows) {
+        /**
+         * Adds each rank's {@code rows} times the transposed part of a matrix that it has to {@code x}, [rows, hidden].
+         *
+         * @param kernels of this rank
+         */
+        void addTo(Tensor x, Linear part, Tensor rows, ModelKernels kernels) {
             if (tensorSize == 1) {
                 part.addTo(x, rows);
                 return;
             }
             for (long first = 0; first < rows.size(0); first += ROWS) {
                 long count = Math.min(ROWS, rows.size(0) - first);
-                try (PointerScope _ = new PointerScope()) {
+                try (PointerScope _ = new PointerScope();
+                        RowMemory.Scope _ = kernels.scope()) {
                     product(tensor, count).copy_(part.apply(rows.narrow(0, first, count)));
                     await();
                     Tensor sum = product(0, count).add(product(1, count));

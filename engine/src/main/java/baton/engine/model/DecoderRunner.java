@@ -342,7 +342,7 @@ final class DecoderRunner implements ModelRunner {
             Tensor rows = step.tail.get();
             if (rows.numel() > 0) {
                 Tensor few = x.index_select(0, rows);
-                ranks.addTo(few, layerWeights.output(), step.attended.index_select(0, rows));
+                ranks.addTo(few, layerWeights.output(), step.attended.index_select(0, rows), kernels);
                 feedForward(layerWeights, few);
                 x.index_copy_(0, rows, few);
             }
@@ -351,8 +351,8 @@ final class DecoderRunner implements ModelRunner {
         step.attention.attend(layer);
         forPieces(
                 x,
-                (first, piece) ->
-                        ranks.addTo(piece, layerWeights.output(), step.attended.narrow(0, first, piece.size(0))));
+                (first, piece) -> ranks.addTo(
+                        piece, layerWeights.output(), step.attended.narrow(0, first, piece.size(0)), kernels));
         forPieces(x, (_, piece) -> feedForward(layerWeights, piece));
     }
 
@@ -376,7 +376,7 @@ final class DecoderRunner implements ModelRunner {
     private void feedForward(LayerWeights layerWeights, Tensor x) {
         Tensor normed = norm(x, layerWeights.feedForwardNorm());
         Tensor gated = layerWeights.up().applyGated(layerWeights.gate(), normed);
-        ranks.addTo(x, layerWeights.down(), gated);
+        ranks.addTo(x, layerWeights.down(), gated, kernels);
     }
 
     private Tensor norm(Tensor x, Norm norm) {

@@ -57,8 +57,10 @@ final class HugePages {
     }
 
     /**
-     * The same for memory of which any part may be used at any time: pages are taken from the system from now on, by a thread of their own,
-     * not by the first step that writes to them, which would wait while they are cleared.
+     * Maps {@code bytes} of zeros of which any part may be used at any time, aligned to a page: all of them are taken from the system from now on,
+     * by a thread of their own, not by the first step that writes to them, which would wait while they are cleared.
+     *
+     * @throws IllegalStateException if the system refuses
      */
     static MemorySegment allocateAhead(Arena arena, long bytes, String purpose) {
         try {

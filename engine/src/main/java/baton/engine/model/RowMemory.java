@@ -6,8 +6,8 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Memory for activations, which is taken within scopes and free again when they end, the last one first. It is kept, and so never cleared
- * by the kernel again, which the C library's would be: it returns allocations above 32 MiB at once. Used by one thread.
+ * Memory for activations, which is taken within scopes and free again when they end, the last one first. It is kept for the next step, and so not
+ * cleared by the kernel each time, which the C library's would be: it returns allocations above 32 MiB at once. Used by one thread.
  */
 final class RowMemory implements AutoCloseable {
     private static final long ALIGNMENT = 64;
@@ -19,6 +19,9 @@ final class RowMemory implements AutoCloseable {
     private long least = LEAST_BYTES;
     private int current;
     private long used;
+    /** Bytes at most that were taken at once, with what was left free at slabs' ends. */
+    private long most;
+
     private int open;
 
     private record Slab(Arena arena, MemorySegment memory) {
@@ -38,8 +41,9 @@ final class RowMemory implements AutoCloseable {
             used = before;
             open--;
             if (open == 0 && slabs.size() > 1) {
-                // The next step takes one of the same size in all, and no other if it is of this kind.
-                least = size();
+                // The next step takes one that is large enough for all of this step, and so no other if it is of this
+                // kind.
+                least = Math.max(least, most);
                 close();
             }
         };
@@ -70,6 +74,11 @@ final class RowMemory implements AutoCloseable {
         }
         MemorySegment taken = slabs.get(current).memory.asSlice(used, bytes);
         used += Math.ceilDiv(bytes, ALIGNMENT) * ALIGNMENT;
+        long before = slabs.stream()
+                .limit(current)
+                .mapToLong(slab -> slab.memory.byteSize())
+                .sum();
+        most = Math.max(most, before + used);
         return taken;
     }
 

@@ -96,6 +96,35 @@ class PagedAttentionTest {
         }
     }
 
+    /** In a chunk too, where rows behind it attend to values that are not zero. */
+    @ParameterizedTest
+    @CsvSource({"YMM", "ZMM", "AMX"})
+    void aRowThatAttendsToZerosGetsZeros(String kind) {
+        Kernels kernels = TestKernels.named(kind, WeightType.FP32);
+        KvLayout layout = new KvLayout(LAYERS, 2, 64, 16, DType.BF16);
+        try (Arena arena = Arena.ofShared()) {
+            MemorySegment pool = arena.allocate(BLOCKS * layout.blockBytes(), 64);
+            KvCache cache = new KvCache(pool, layout, BLOCKS, List.of("0", "1"));
+            fill(cache, new Random(SEED));
+            for (int head = 0; head < 2; head++) {
+                long value = cache.layerStart(0, LAYER) + head * layout.headBytes() + layout.entryBytes() / 2;
+                pool.asSlice(value, layout.entryBytes() / 2).fill((byte) 0);
+            }
+            int rows = 70;
+            int width = 8 * 64;
+            MemorySegment queries = floats(arena, numbers(new Random(SEED), rows * width));
+            MemorySegment attended = floats(arena, new float[rows * width]);
+            PagedAttention attention = new PagedAttention(kernels, TWO_THREADS, cache, 8, arena);
+            Span span = new Span(0, rows, 0, IntStream.range(0, BLOCKS).toArray());
+            attention.attend(LAYER, List.of(span), 100_000, queries, attended, width * 4L);
+            attention.close();
+            for (int i = 0; i < width; i++) {
+                assertThat(attended.getAtIndex(FLOAT, i)).as("element %d", i).isZero();
+                assertThat(attended.getAtIndex(FLOAT, width + i)).isNotZero();
+            }
+        }
+    }
+
     /** Blocks have what an earlier request left in them. */
     @ParameterizedTest(name = "{0}, {1} rows from position {2} on")
     @CsvSource({
