@@ -60,6 +60,7 @@ public final class Kernels {
             MethodHandle product,
             MethodHandle productAdded,
             MethodHandle few,
+            MethodHandle fewExpanding,
             MethodHandle many,
             MethodHandle manyAdded,
             MethodHandle configure,
@@ -77,6 +78,7 @@ public final class Kernels {
                     function(TileCode.product(false, 0), 6),
                     function(TileCode.product(true, 0), 6),
                     function(TileCode.product(false, FETCHED_BY_FEW), 7),
+                    function(TileCode.expandingProduct(), 7),
                     function(TileCode.product(false, FETCHED_BY_MANY), 7),
                     function(TileCode.product(true, FETCHED_BY_MANY), 7),
                     function(TileCode.configure(), 0),
@@ -290,6 +292,15 @@ public final class Kernels {
     void fewByTiles(long a, long rowStride, long panel, long k, long tile, long rows, long ahead) {
         try {
             tiles().few.invokeExact(a, rowStride, panel, k, tile, rows, ahead);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** See {@link TileCode#expandingProduct}. */
+    void fewExpandingByTiles(long a, long rowStride, long panel, long k, long tile, long rows, long expanded) {
+        try {
+            tiles().fewExpanding.invokeExact(a, rowStride, panel, k, tile, rows, expanded);
         } catch (Throwable e) {
             throw failed(e);
         }

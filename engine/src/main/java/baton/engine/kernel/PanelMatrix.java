@@ -287,10 +287,7 @@ public final class PanelMatrix {
 
     /** Rows up to which weights are used as they are. */
     private int directRows() {
-        if (onMatrixUnit()) {
-            return type == WeightType.BF16_PAIRS ? TileCode.MOST_ROWS : 0;
-        }
-        return DIRECT_GROUPS * kernels.productRows();
+        return onMatrixUnit() ? TileCode.MOST_ROWS : DIRECT_GROUPS * kernels.productRows();
     }
 
     private int blockRows(int count) {
@@ -341,7 +338,11 @@ public final class PanelMatrix {
         }
         for (int i = 0; i < block.panels; i++) {
             long weights = weights(block.firstPanel + i, 0);
-            if (onMatrixUnit()) {
+            if (onMatrixUnit() && type.hasScales()) {
+                long expanded = scratch.expanded.get(block.member).address();
+                kernels.fewExpandingByTiles(
+                        from, stride, weights, elements(inputs), sums(block, i), block.rows, expanded);
+            } else if (onMatrixUnit()) {
                 long ahead = weights + TileCode.AHEAD_BYTES;
                 kernels.fewByTiles(from, stride, weights, elements(inputs), sums(block, i), block.rows, ahead);
             } else {

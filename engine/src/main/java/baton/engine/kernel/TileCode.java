@@ -5,6 +5,8 @@ import static baton.memory.Assembler.Reg.R10;
 import static baton.memory.Assembler.Reg.R11;
 import static baton.memory.Assembler.Reg.R12;
 import static baton.memory.Assembler.Reg.R13;
+import static baton.memory.Assembler.Reg.R14;
+import static baton.memory.Assembler.Reg.R15;
 import static baton.memory.Assembler.Reg.R8;
 import static baton.memory.Assembler.Reg.R9;
 import static baton.memory.Assembler.Reg.RAX;
@@ -53,6 +55,12 @@ final class TileCode {
     /** Bytes of a panel's row, of pairs of bf16 or of sums in fp32. */
     private static final int PANEL_ROW = 2 * TILE_ROW;
 
+    /** Bytes of a panel's row, of pairs of 8 bits. */
+    private static final int PANEL_ROW_OF_BYTES = PANEL_ROW / 2;
+
+    /** Of weights that are expanded, for two tiles of a panel's width. */
+    static final int EXPANDED_BYTES = 2 * PAIRS * PANEL_ROW;
+
     // Tiles. The sums of row tile i and column tile j are tile 2 * i + j.
     private static final int ROW_TILES = 4;
     private static final int COLUMN_TILES = 6;
@@ -69,15 +77,24 @@ final class TileCode {
     private static final Reg STEPS_LEFT = R12;
     private static final Reg CONFIGURATION = R13;
     private static final Reg AHEAD = RBP;
-    private static final List<Reg> SAVED = List.of(RBX, RBP, R12, R13);
+    private static final Reg EXPANDED = RBP;
+    private static final Reg NEXT_EXPANDED = R14;
+    private static final Reg SPARE = R15;
+    private static final List<Reg> SAVED = List.of(RBX, RBP, R12, R13, R14, R15);
 
     private final Assembler code = new Assembler(Width.ZMM);
     private final boolean adds;
     private final int prefetched;
+    private final boolean expands;
 
     private TileCode(boolean adds, int prefetched) {
+        this(adds, prefetched, false);
+    }
+
+    private TileCode(boolean adds, int prefetched, boolean expands) {
         this.adds = adds;
         this.prefetched = prefetched;
+        this.expands = expands;
     }
 
     /** {@code ()}: configures the thread's tiles for {@link #gatheredProduct} and {@link #addedProduct}. */
@@ -105,6 +122,14 @@ final class TileCode {
      */
     static byte[] product(boolean adds, int prefetched) {
         return new TileCode(adds, prefetched).product();
+    }
+
+    /**
+     * {@code (a, row stride, panel, count of pairs of k, tile, rows, expanded)}: the product of up to 32 rows with a panel of 8-bit pairs. These
+     * become bf16 at {@code expanded}, which has {@link #EXPANDED_BYTES}: those of the next tile while the last ones are multiplied.
+     */
+    static byte[] expandingProduct() {
+        return new TileCode(false, 0, true).product();
     }
 
     /**
@@ -182,9 +207,9 @@ final class TileCode {
 
     private void begin() {
         SAVED.forEach(code::push);
-        if (prefetched > 0) {
+        if (prefetched > 0 || expands) {
             // The seventh argument.
-            code.load(AHEAD, at(RSP, (SAVED.size() + 1) * Long.BYTES));
+            code.load(expands ? EXPANDED : AHEAD, at(RSP, (SAVED.size() + 1) * Long.BYTES));
         }
         code.shiftRight(STEPS, Integer.numberOfTrailingZeros(PAIRS));
         code.move(PANEL_STRIDE, (long) PANEL_ROW);
@@ -231,22 +256,40 @@ final class TileCode {
         }
         code.move(WEIGHTS, PANEL);
         code.move(STEPS_LEFT, STEPS);
+        if (expands) {
+            code.address(NEXT_EXPANDED, at(EXPANDED, EXPANDED_BYTES / 2));
+            expand(EXPANDED);
+        }
         Label loop = code.label();
         code.bind(loop);
+        if (expands) {
+            Label last = code.label();
+            code.compare(STEPS_LEFT, 1);
+            code.jump(Condition.EQUAL, last);
+            expand(NEXT_EXPANDED);
+            code.bind(last);
+        }
+        Reg columns = expands ? EXPANDED : WEIGHTS;
         for (int i = 0; i < prefetched; i++) {
             code.prefetch(at(AHEAD, i * CACHE_LINE));
         }
-        code.loadTile(COLUMN_TILES, at(WEIGHTS, PANEL_STRIDE, 1, 0));
+        code.loadTile(COLUMN_TILES, at(columns, PANEL_STRIDE, 1, 0));
         code.loadTile(ROW_TILES, at(POINTERS.getFirst(), ROW_STRIDE, 1, 0));
         code.multiplyTiles(0, ROW_TILES, COLUMN_TILES);
-        code.loadTile(COLUMN_TILES + 1, at(WEIGHTS, PANEL_STRIDE, 1, TILE_ROW));
+        code.loadTile(COLUMN_TILES + 1, at(columns, PANEL_STRIDE, 1, TILE_ROW));
         code.multiplyTiles(1, ROW_TILES, COLUMN_TILES + 1);
         if (rowTiles > 1) {
             code.loadTile(ROW_TILES + 1, at(POINTERS.get(1), ROW_STRIDE, 1, 0));
             code.multiplyTiles(2, ROW_TILES + 1, COLUMN_TILES);
             code.multiplyTiles(3, ROW_TILES + 1, COLUMN_TILES + 1);
         }
-        code.add(WEIGHTS, PAIRS * PANEL_ROW);
+        if (expands) {
+            code.move(SPARE, EXPANDED);
+            code.move(EXPANDED, NEXT_EXPANDED);
+            code.move(NEXT_EXPANDED, SPARE);
+        } else {
+            code.add(WEIGHTS, PAIRS * PANEL_ROW);
+        }
         if (prefetched > 0) {
             code.add(AHEAD, prefetched * CACHE_LINE);
         }
@@ -260,6 +303,20 @@ final class TileCode {
                 code.storeTile(sums(row, column), 2 * row + column);
             }
         }
+    }
+
+    /** Weights of 8 bits for 16 pairs of k become bf16. */
+    private void expand(Reg to) {
+        for (int i = 0; i < PAIRS; i++) {
+            code.prefetch(at(WEIGHTS, (int) AHEAD_BYTES + i * PANEL_ROW_OF_BYTES));
+            for (int vector = 0; vector < ProductCode.VECTORS; vector++) {
+                int register = 4 * (i % 4) + 2 * vector;
+                int from = i * PANEL_ROW_OF_BYTES + vector * TILE_ROW / 2;
+                ProductCode.pairs(code, register, register + 1, WEIGHTS, from);
+                code.store(at(to, i * PANEL_ROW + vector * TILE_ROW), register);
+            }
+        }
+        code.add(WEIGHTS, PAIRS * PANEL_ROW_OF_BYTES);
     }
 
     private static Mem sums(int row, int column) {
