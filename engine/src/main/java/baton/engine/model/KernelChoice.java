@@ -230,7 +230,7 @@ public record KernelChoice(Kind kind, List<String> reasons) {
 
     private static Optional<String> whyNot(Supplier<Kernels> kernels) {
         try {
-            kernels.get();
+            Kernels _ = kernels.get();
             return Optional.empty();
         } catch (IllegalStateException e) {
             return Optional.of(String.valueOf(e.getMessage()));

@@ -146,7 +146,7 @@ class PagedAttentionTest {
             KvCache cache = new KvCache(pool, layout, BLOCKS, List.of("0", "1"));
             fill(cache, new Random(SEED));
             int heads = 8;
-            long stride = heads * 64 * 4L;
+            long stride = 4L * heads * 64;
             MemorySegment queries = floats(arena, numbers(new Random(SEED), rows * heads * 64));
             Span span = new Span(0, rows, position, IntStream.range(0, BLOCKS).toArray());
             PagedAttention attention = new PagedAttention(kernels, TWO_THREADS, cache, heads, arena);
@@ -156,7 +156,7 @@ class PagedAttentionTest {
                 for (int head = 0; head < 2; head++) {
                     long at = cache.layerStart(behind / 16, LAYER)
                             + head * layout.headBytes()
-                            + behind % 16 * layout.entryBytes();
+                            + (long) (behind % 16) * layout.entryBytes();
                     for (long i = 0; i < layout.entryBytes(); i += Short.BYTES) {
                         pool.set(ValueLayout.JAVA_SHORT, at + i, (short) 0x7fc0);
                     }
