@@ -117,7 +117,7 @@ public final class Assembler {
         DOT_BF16(Prefix.F3, Map.M0F38, 0x52),
         /** fp32 to bf16, to nearest even: the second source's in the lower half (AVX512_BF16). Only for {@link Width#ZMM}. */
         NARROW_PAIR(Prefix.F2, Map.M0F38, 0x72),
-        /** The first source times two to the power of the second, an integer in fp32. Only for {@link Width#ZMM}. */
+        /** The first source times two to the power of the second, rounded down to an integer. Only for {@link Width#ZMM}. */
         TIMES_POWER(Prefix.P66, Map.M0F38, 0x2c),
         /** Ints below 2^16 to shorts, of 128 bits each those of the first source, then of the second. Not for {@link Width#ZMM}. */
         PACK_SHORTS(Prefix.P66, Map.M0F38, 0x2b);
@@ -310,6 +310,18 @@ public final class Assembler {
         distance(to);
     }
 
+    /** Calls the function that begins at a label. */
+    public void call(Label function) {
+        bytes(0xe8);
+        distance(function);
+    }
+
+    /** The code of a function, which may lie anywhere. */
+    public void append(byte[] function) {
+        room(function.length);
+        code.put(function);
+    }
+
     public void jump(Condition condition, Label to) {
         bytes(0x0f, condition.opcode);
         distance(to);
@@ -444,11 +456,11 @@ public final class Assembler {
         bytes(0x00, 0xc0 | (to & 7) << 3 | from & 7, 0xd8); // vpermq
     }
 
-    /** fp32 rounded to integers, to nearest even, as fp32. Only for {@link Width#ZMM}. */
-    public void round(int to, int from) {
+    /** What fp32 is above the next lower integer, or 0. Only for {@link Width#ZMM}. */
+    public void fraction(int to, int from) {
         require(Width.ZMM);
-        withRegister(width, Prefix.P66, Map.M0F3A, 0x08, to, 0, from); // vrndscaleps
-        bytes(0);
+        withRegister(width, Prefix.P66, Map.M0F3A, 0x56, to, 0, from); // vreduceps
+        bytes(0x09);
     }
 
     /** Each 16 bits of {@code from} that the 16 bits of {@code indices} name. Only for {@link Width#ZMM}. */

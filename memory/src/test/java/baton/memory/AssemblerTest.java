@@ -59,7 +59,7 @@ class AssemblerTest {
 
     @Test
     void powersOfTwo() {
-        assertThat(hex(Width.ZMM, code -> code.round(17, 5))).isEqualTo("62e37d4808cd00");
+        assertThat(hex(Width.ZMM, code -> code.fraction(17, 5))).isEqualTo("62e37d4856cd09");
         assertThat(hex(Width.ZMM, code -> code.op(Binary.TIMES_POWER, 1, 2, 30)))
                 .isEqualTo("62926d482cce");
     }

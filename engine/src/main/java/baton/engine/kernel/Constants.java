@@ -25,8 +25,13 @@ final class Constants {
 
     static final int POWER_TERMS = 7;
 
+    /** Coefficients of 2^x for x from 0 to 1, that of x^5 first, likewise. */
+    static final int FRACTION_POWER = POWER + POWER_TERMS;
+
+    static final int FRACTION_TERMS = 6;
+
     /** Indices of shorts: 0 and 16, 1 and 17, and so on. */
-    static final int INTERLEAVED = POWER + POWER_TERMS;
+    static final int INTERLEAVED = FRACTION_POWER + FRACTION_TERMS;
 
     /** Two to the power of {@link #LOWEST_EXPONENT}. */
     static final int LEAST_POWER = INTERLEAVED + 1;
@@ -56,15 +61,19 @@ final class Constants {
         bits(memory, HALF_OF_BF16, 0x7fff);
         number(memory, ZERO, 0);
         number(memory, MASKED, 1e30f);
-        float[] terms = {0.00015353362f, 0.0013398875f, 0.009618437f, 0.055503324f, 0.24022648f, 0.6931472f, 1};
-        for (int i = 0; i < terms.length; i++) {
-            number(memory, POWER + i, terms[i]);
-        }
+        numbers(memory, POWER, 0.00015353362f, 0.0013398875f, 0.009618437f, 0.055503324f, 0.24022648f, 0.6931472f, 1);
+        numbers(memory, FRACTION_POWER, 0.0018671303f, 0.00901703f, 0.055799913f, 0.24016444f, 0.6931513f, 1);
         int lanes = VECTOR / Integer.BYTES;
         for (int lane = 0; lane < lanes; lane++) {
             memory.setAtIndex(ValueLayout.JAVA_INT, (long) INTERLEAVED * lanes + lane, lane + lanes << 16 | lane);
         }
         return memory;
+    }
+
+    private static void numbers(MemorySegment memory, int first, float... values) {
+        for (int i = 0; i < values.length; i++) {
+            number(memory, first + i, values[i]);
+        }
     }
 
     private static void number(MemorySegment memory, int constant, float value) {

@@ -24,10 +24,11 @@ import java.util.function.Supplier;
  * described at the classes that generate them. Thread-safe.
  */
 public final class Kernels {
-    /** Lines that are fetched for each 16 pairs of k: as many as these have, and for a block of many rows so that some groups fetch them. */
+    /** Lines that are fetched for each 16 pairs of k of a single group of rows: as many as these have. */
     private static final int FETCHED_BY_FEW = 32;
 
-    private static final int FETCHED_BY_MANY = 2;
+    /** Of several groups, which fetch them together; more for each would be in the way of the rows'. */
+    private static final List<Integer> FETCHED_BY_MANY = List.of(2, 4, 8);
 
     private final Width width;
     private final Optional<Tiles> tiles;
@@ -42,6 +43,7 @@ public final class Kernels {
     private final Map<Width, MethodHandle> narrowings = new EnumMap<>(Width.class);
     private final Map<Width, MethodHandle> norms = new EnumMap<>(Width.class);
     private final Map<Width, MethodHandle> rotations = new EnumMap<>(Width.class);
+    private final MethodHandle narrowNorm;
     private final MethodHandle pairNarrowing;
     private final MethodHandle scaling;
     private final MethodHandle softmax;
@@ -61,8 +63,8 @@ public final class Kernels {
             MethodHandle productAdded,
             MethodHandle few,
             MethodHandle fewExpanding,
-            MethodHandle many,
-            MethodHandle manyAdded,
+            List<MethodHandle> many,
+            List<MethodHandle> manyAdded,
             MethodHandle configure,
             MethodHandle release,
             MethodHandle gathered,
@@ -71,6 +73,7 @@ public final class Kernels {
             MethodHandle results,
             MethodHandle softmax,
             MethodHandle maskedSoftmax,
+            MethodHandle runs,
             MethodHandle valueColumns,
             MethodHandle valuePairs) {
         static Tiles make() {
@@ -79,8 +82,8 @@ public final class Kernels {
                     function(TileCode.product(true, 0), 6),
                     function(TileCode.product(false, FETCHED_BY_FEW), 7),
                     function(TileCode.expandingProduct(), 7),
-                    function(TileCode.product(false, FETCHED_BY_MANY), 7),
-                    function(TileCode.product(true, FETCHED_BY_MANY), 7),
+                    many(false),
+                    many(true),
                     function(TileCode.configure(), 0),
                     function(TileCode.release(), 0),
                     function(TileCode.gatheredProduct(), 6),
@@ -89,8 +92,26 @@ public final class Kernels {
                     function(TileAttentionCode.results(), 4),
                     function(AttentionCode.softmaxToPairs(false), 7),
                     function(AttentionCode.softmaxToPairs(true), 7),
+                    function(TileAttentionCode.runs(), 3),
                     function(TileAttentionCode.valueColumns(), 6),
                     function(TileAttentionCode.valuePairs(), 4));
+        }
+
+        /** For the numbers of lines fetched, in ascending order. */
+        private static List<MethodHandle> many(boolean adds) {
+            return FETCHED_BY_MANY.stream()
+                    .map(lines -> function(TileCode.product(adds, lines), 7))
+                    .toList();
+        }
+
+        /** The product of a block of rows. */
+        MethodHandle many(boolean adds, long rows) {
+            long wanted = Math.ceilDiv(FETCHED_BY_FEW * (long) TileCode.MOST_ROWS, rows);
+            int index = 0;
+            while (index < FETCHED_BY_MANY.size() - 1 && FETCHED_BY_MANY.get(index) < wanted) {
+                index++;
+            }
+            return (adds ? manyAdded : many).get(index);
         }
     }
 
@@ -110,7 +131,9 @@ public final class Kernels {
         }
         for (Finish finish : Finish.values()) {
             int gate = Math.toIntExact(PanelMatrix.Scratch.gateOffset(width, hasTiles));
-            finishes.put(finish, function(RowCode.finish(width, finish, gate), 6));
+            if (finish != Finish.GATED_NARROW || width == Width.ZMM) {
+                finishes.put(finish, function(RowCode.finish(width, finish, gate), 6));
+            }
         }
         for (Width narrower : Width.values()) {
             if (narrower.lanes() <= width.lanes()) {
@@ -120,6 +143,7 @@ public final class Kernels {
                 rotations.put(narrower, function(RowCode.rotate(narrower), 7));
             }
         }
+        narrowNorm = function(RowCode.normNarrow(), 5);
         pairNarrowing = function(RowCode.narrowPairs(), 6);
         scaling = function(RowCode.scaleColumns(width), 3);
         softmax = function(AttentionCode.softmax(width, false), 6);
@@ -314,7 +338,7 @@ public final class Kernels {
      */
     void manyByTiles(boolean adds, long a, long rowStride, long panel, long k, long tile, long rows, long ahead) {
         try {
-            (adds ? tiles().manyAdded : tiles().many).invokeExact(a, rowStride, panel, k, tile, rows, ahead);
+            tiles().many(adds, rows).invokeExact(a, rowStride, panel, k, tile, rows, ahead);
         } catch (Throwable e) {
             throw failed(e);
         }
@@ -380,6 +404,15 @@ public final class Kernels {
         try {
             (masked ? tiles().maskedSoftmax : tiles().softmax)
                     .invokeExact(scores, positions, state, limits, sums, headDim, pairs);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** See {@link TileAttentionCode#runs}. */
+    void runs(long arguments, long run, long count) {
+        try {
+            tiles().runs.invokeExact(arguments, run, count);
         } catch (Throwable e) {
             throw failed(e);
         }
@@ -482,6 +515,15 @@ public final class Kernels {
     void norm(long from, long to, long weights, int count, long numbers) {
         try {
             get(norms, fitting(count)).invokeExact(from, to, weights, (long) count, numbers);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** As {@link #norm}, to bf16 on a processor with AVX512_BF16; the count is a multiple of 32. */
+    void normNarrow(long from, long to, long weights, int count, long numbers) {
+        try {
+            narrowNorm.invokeExact(from, to, weights, (long) count, numbers);
         } catch (Throwable e) {
             throw failed(e);
         }

@@ -1,5 +1,6 @@
 package baton.engine.kernel;
 
+import baton.engine.kernel.TileAttentionCode.RunArgument;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
@@ -33,7 +34,8 @@ import java.util.Optional;
 /**
  * Attention over a paged cache in fp32, or on the matrix unit in bf16. The calling thread divides the work among the team's threads.
  *
- * <p>Rows of queries and results are [heads * D] of fp32: the R heads of key/value head g are heads g * R and on.
+ * <p>Rows of queries and results are [heads * D]: the R heads of key/value head g are heads g * R and on. Queries are fp32, results that or
+ * bf16.
  */
 public final class PagedAttention {
     /** Positions that a tile of scores has. */
@@ -97,9 +99,8 @@ public final class PagedAttention {
      * One call of {@link #attend}: what all its panels share.
      *
      * @param window how many positions a row attends to at most
-     * @param stride bytes from a row to the next one, of both matrices
      */
-    private record Call(int layer, int window, MemorySegment queries, MemorySegment attended, long stride) {}
+    private record Call(int layer, int window, Rows queries, Rows attended) {}
 
     /** Working memory of one thread. */
     private final class Scratch {
@@ -110,8 +111,8 @@ public final class PagedAttention {
         final MemorySegment limits;
         final MemorySegment from;
         final MemorySegment to;
-        /** Target of the lanes that have no query. */
-        final MemorySegment unused;
+        /** Of each lane, [lanes, D]; those that have no query write there in any case. */
+        final MemorySegment results;
 
         final MemorySegment entries;
         final Optional<DecodeAttention> decode;
@@ -126,11 +127,11 @@ public final class PagedAttention {
             limits = floats(arena, 2 * row);
             from = floats(arena, (long) lanes * Long.BYTES);
             to = floats(arena, (long) lanes * Long.BYTES);
-            unused = floats(arena, (long) headDim * Float.BYTES);
+            results = floats(arena, headDim * row);
             decode = DecodeAttention.suits(kernels, layout, partHeads)
                     ? Optional.of(new DecodeAttention(kernels, cache, partHeads, arena))
                     : Optional.empty();
-            tiles = onTiles ? Optional.of(new TileMemory(arena)) : Optional.empty();
+            tiles = onTiles ? Optional.of(new TileMemory(arena, this)) : Optional.empty();
             entries = floats(arena, onTiles ? runBytes() : (long) (RUN + layout.blockSize()) * entryFloats());
         }
 
@@ -148,10 +149,35 @@ public final class PagedAttention {
         /** Values in front of the context's end, then zeros. */
         final MemorySegment lastValues;
 
-        TileMemory(Arena arena) {
+        /** See {@link RunArgument}. */
+        final MemorySegment runArguments;
+
+        TileMemory(Arena arena, Scratch scratch) {
             queries = arena.allocate((long) headDim * lanes * Short.BYTES, 64);
             weights = arena.allocate((long) RUN * lanes * Short.BYTES, 64);
             lastValues = arena.allocate((long) TileAttentionCode.POSITIONS * headDim * Short.BYTES, 64);
+            runArguments = arena.allocate((long) RunArgument.values().length * Long.BYTES, 64);
+            for (RunArgument argument : RunArgument.values()) {
+                runArguments.set(
+                        LONG,
+                        argument.offset(),
+                        switch (argument) {
+                            case RUN_BYTES -> runBytes();
+                            case TABLE -> valueBytes();
+                            case ENTRY_BYTES -> layout.entryBytes();
+                            case QUERIES -> queries.address();
+                            case QUERY_PAIRS -> headDim / 2;
+                            case SCORES -> scratch.scores.address();
+                            case ROW_GROUPS -> RUN / TileCode.ROWS;
+                            case POSITIONS -> RUN;
+                            case STATE -> scratch.state.address();
+                            case SUMS -> scratch.sums.address();
+                            case HEAD_DIM -> headDim;
+                            case WEIGHTS -> weights.address();
+                            case WEIGHT_PAIRS -> RUN / 2;
+                            case VALUE_STRIDE -> (long) RUN * Short.BYTES;
+                        });
+            }
         }
     }
 
@@ -233,11 +259,10 @@ public final class PagedAttention {
      * Attends for all rows of the spans.
      *
      * @param window how many positions a row attends to at most, its own included
-     * @param stride bytes from a row to the next one, of both matrices
+     * @param attended where the results are written to: fp32, or bf16 on a processor with AVX512_BF16
      */
-    public void attend(
-            int layer, List<Span> spans, int window, MemorySegment queries, MemorySegment attended, long stride) {
-        Call call = new Call(layer, window, queries, attended, stride);
+    public void attend(int layer, List<Span> spans, int window, Rows queries, Rows attended) {
+        Call call = new Call(layer, window, queries, attended);
         List<Span> few = new ArrayList<>();
         for (Span span : spans) {
             if (span.count <= panelRows) {
@@ -428,9 +453,8 @@ public final class PagedAttention {
         void attend(MemorySegment entries, int start) {
             for (int lane = 0; lane < lanes; lane++) {
                 boolean real = lane < used;
-                long at = place(real ? lane : 0);
-                scratch.from.setAtIndex(LONG, lane, call.queries.address() + at);
-                scratch.to.setAtIndex(LONG, lane, real ? call.attended.address() + at : scratch.unused.address());
+                scratch.from.setAtIndex(LONG, lane, place(call.queries, real ? lane : 0));
+                scratch.to.setAtIndex(LONG, lane, real ? target(lane) : result(lane));
             }
             long tileRow = (long) lanes * Float.BYTES;
             MemorySegment.copy(noScores, 0, scratch.state, 0, tileRow);
@@ -440,8 +464,14 @@ public final class PagedAttention {
             int first = firstRun(span.position + row, call.window);
             if (onTiles) {
                 attendByTiles(scratch.tiles.orElseThrow(), entries, start, first, end);
-                return;
+            } else {
+                attendByVectors(entries, start, first, end);
             }
+            narrowResults();
+        }
+
+        private void attendByVectors(MemorySegment entries, int start, int first, int end) {
+            long tileRow = (long) lanes * Float.BYTES;
             int quads = Math.ceilDiv(used, QUAD);
             kernels.toLanes(
                     scratch.from.address(), scratch.queries.address(), tileRow, quads, headDim, factor.address());
@@ -461,14 +491,21 @@ public final class PagedAttention {
             kernels.queryPairs(
                     scratch.from.address(), tiles.queries.address(), headDim / TileCode.INPUTS, factor.address());
             kernels.withTilesOfThread(() -> {
-                for (int at = first; at < end; at += RUN) {
+                for (int at = first; at < end; ) {
                     int positions = Math.min(RUN, end - at);
                     long run = entries.address() + (at - start) / RUN * runBytes();
                     if (entries.byteSize() == 0) {
                         prepareRun(call, span, head, at, positions, scratch, scratch.entries);
                         run = scratch.entries.address();
                     }
-                    takeByTiles(tiles, run, at, positions);
+                    int visible = entries.byteSize() == 0 ? 0 : visibleRuns(at);
+                    if (visible > 0) {
+                        kernels.runs(tiles.runArguments.address(), run, visible);
+                        at += visible * RUN;
+                    } else {
+                        takeByTiles(tiles, run, at, positions);
+                        at += RUN;
+                    }
                 }
             });
             kernels.results(
@@ -482,17 +519,42 @@ public final class PagedAttention {
                     call.layer,
                     span.blockTable,
                     head,
-                    call.queries.address() + place(0),
-                    call.attended.address() + place(0),
+                    place(call.queries, 0),
+                    target(0),
                     firstRun(span.position, call.window),
                     visible,
                     span.end());
+            narrowResults();
         }
 
-        /** Where a lane's query is, from the first row. */
-        private long place(int lane) {
-            int query = firstQuery + laneHeads[lane];
-            return (span.row + row + laneRows[lane]) * call.stride + (long) query * headDim * Float.BYTES;
+        /** Where a lane's query, or its result, is in a matrix. */
+        private long place(Rows matrix, int lane) {
+            long element = (firstQuery + laneHeads[lane]) * (long) headDim;
+            return matrix.address(span.row + row + laneRows[lane])
+                    + element * matrix.type().bytes();
+        }
+
+        /** Where a lane's result is written to in fp32. */
+        private long target(int lane) {
+            return call.attended.isNarrow() ? result(lane) : place(call.attended, lane);
+        }
+
+        private long result(int lane) {
+            return scratch.results.address() + (long) lane * headDim * Float.BYTES;
+        }
+
+        /** A row's heads follow each other in both matrices. */
+        private void narrowResults() {
+            if (call.attended.isNarrow()) {
+                int width = partHeads * headDim;
+                kernels.narrowForPairs(
+                        result(0),
+                        (long) width * Float.BYTES,
+                        place(call.attended, 0),
+                        call.attended.stride(),
+                        count,
+                        width);
+            }
         }
 
         private void convertAndTake(int first, int end) {
@@ -569,11 +631,20 @@ public final class PagedAttention {
                     headDim);
         }
 
+        /** Number of runs from {@code at} on of which all rows attend to all positions. */
+        private int visibleRuns(int at) {
+            return at < firstOfLast() ? 0 : (span.position + row + 1 - at) / RUN;
+        }
+
+        /** The first position that the last row attends to. */
+        private int firstOfLast() {
+            return span.position + row + count - call.window;
+        }
+
         /** Sets the limits of the run's positions if a row does not attend to some. */
         private boolean mask(int at, int positions) {
             int firstRow = span.position + row;
-            int lastRow = firstRow + count - 1;
-            boolean masked = at + positions - 1 > firstRow || at < lastRow + 1 - call.window;
+            boolean masked = at + positions - 1 > firstRow || at < firstOfLast();
             if (masked) {
                 for (int lane = 0; lane < lanes; lane++) {
                     int position = firstRow + laneRows[Math.min(lane, used - 1)];

@@ -1,6 +1,7 @@
 package baton.engine.kernel;
 
 import baton.engine.kernel.RowCode.Finish;
+import baton.kv.DType;
 import baton.memory.Assembler.Width;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -17,13 +18,12 @@ import java.util.Optional;
  * Products. Few rows take the weights as they are: each is read once, at the memory's speed, and becomes fp32 in registers. Many rows
  * go block by block, and of the inputs some at a time: weights become fp32 once for a block and stay in the first cache, while the rows' elements,
  * which some panels use one after the other, stay in the second. See K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix
- * Multiplication", ACM TOMS 34(3), 2008. Pairs of bf16 are used as they are, those of 8 bits become bf16, and so do the rows' elements first, in memory of the thread's
- * own. Sums are kept in tiles of the thread's own until all inputs are taken. Few rows or many, a row's sums are the same bits.
+ * Multiplication", ACM TOMS 34(3), 2008. Pairs of bf16 are used as they are, and those of 8 bits become bf16. Sums are kept in tiles of the thread's own until all inputs are taken. Few rows or many, a row's sums are the same bits.
  */
 
 /**
- * A matrix of weights [outputs, inputs] in panels, which rows [m, inputs] of fp32 are multiplied by: {@code rows * transposed matrix}, [m,
- * outputs]. Used by one thread at a time, which divides the work among the team's threads.
+ * A matrix of weights [outputs, inputs] in panels, which rows [m, inputs] are multiplied by: {@code rows * transposed matrix}, [m, outputs].
+ * Rows are fp32 and, for weights in pairs, bf16. Used by one thread at a time, which divides the work among the team's threads.
  */
 public final class PanelMatrix {
     /** Row groups of a block; the rows of a group are multiplied together. */
@@ -38,11 +38,8 @@ public final class PanelMatrix {
     /** Inputs that are multiplied at a time if there are many rows; their weights are expanded to fp32 for that time. */
     private static final int EXPANDED_INPUTS = 256;
 
-    /** Bytes between the rows converted to bf16: not a multiple of 4 KiB, since such rows compete for the same few cache lines. */
-    private static final long NARROWED_STRIDE = EXPANDED_INPUTS * (long) Short.BYTES + 64;
-
-    /** Rows that a thread converts to bf16 at once. */
-    private static final int NARROWED_ROWS = 8;
+    /** Inputs in pairs are a multiple of it: of a tile, and of the elements that become bf16 at once. */
+    static final int PAIRED_INPUTS = TileCode.INPUTS;
 
     /** Row groups up to which the weights are used as they are, without expansion. */
     private static final int DIRECT_GROUPS = 2;
@@ -62,14 +59,12 @@ public final class PanelMatrix {
     private final int inputs;
     private final int panelCount;
     private final long panelBytes;
+    private final DType rowType;
 
     /** Working memory of each thread, shared by all matrices, of which the products are computed one after the other. */
     public static final class Scratch {
         private final List<MemorySegment> tiles = new ArrayList<>();
         private final List<MemorySegment> expanded = new ArrayList<>();
-        private final Arena arena;
-        private final Kernels kernels;
-        private MemorySegment narrowed = MemorySegment.NULL;
 
         public Scratch(Kernels kernels, int threads, Arena arena) {
             long width = kernels.panelWidth() * (long) Float.BYTES;
@@ -78,23 +73,6 @@ public final class PanelMatrix {
                 tiles.add(arena.allocate((TOGETHER + 1) * tileBytes(kernels), 64));
                 expanded.add(arena.allocate(EXPANDED_INPUTS * width, 64));
             }
-            this.arena = arena;
-            this.kernels = kernels;
-        }
-
-        /** Reserves memory for a block of rows in bf16, which all threads read. */
-        private void reserve(int inputs) {
-            int slices = Math.ceilDiv(inputs, EXPANDED_INPUTS);
-            long bytes = Math.max(
-                    slices * NARROWED_STRIDE * blockRows(kernels, true),
-                    narrowedStride(inputs) * Math.max(TileCode.MOST_ROWS, DIRECT_GROUPS * kernels.productRows()));
-            if (narrowed.byteSize() < bytes) {
-                narrowed = arena.allocate(bytes, 64);
-            }
-        }
-
-        private static long narrowedStride(int inputs) {
-            return (long) inputs * Short.BYTES + 64;
         }
 
         private static long tileBytes(Kernels kernels) {
@@ -140,13 +118,13 @@ public final class PanelMatrix {
         this.inputs = weights.inputs;
         this.panelCount = Math.ceilDiv(outputs, kernels.panelWidth());
         this.panelBytes = (long) inputs * kernels.panelWidth() * type.bytes();
+        this.rowType = type.inPairs() ? DType.BF16 : DType.F32;
         if (type.inPairs()) {
             if (!takesPairs(kernels, inputs)) {
                 throw new IllegalArgumentException(
                         "inputs: are %d for vectors of %d bytes, pairs take a multiple of %d and 64 bytes"
-                                .formatted(inputs, kernels.width().bytes(), narrowedTogether(kernels)));
+                                .formatted(inputs, kernels.width().bytes(), PAIRED_INPUTS));
             }
-            scratch.reserve(inputs);
         }
         if (panels.byteSize() != bytes(kernels, type, outputs, inputs)) {
             throw new IllegalArgumentException("panels: are %d bytes, a matrix [%d, %d] of %s has %d"
@@ -156,12 +134,7 @@ public final class PanelMatrix {
 
     /** Whether a matrix can be kept in pairs, on a processor with AVX512_BF16. */
     public static boolean takesPairs(Kernels kernels, int inputs) {
-        return kernels.width() == Width.ZMM && inputs % narrowedTogether(kernels) == 0;
-    }
-
-    /** Inputs that are converted to bf16 at once, or that a tile has. */
-    private static int narrowedTogether(Kernels kernels) {
-        return kernels.hasTiles() ? TileCode.INPUTS : 8;
+        return kernels.width() == Width.ZMM && inputs % PAIRED_INPUTS == 0;
     }
 
     /** Bytes of a matrix' panels. */
@@ -177,28 +150,38 @@ public final class PanelMatrix {
         return inputs;
     }
 
-    /** {@code out = product}. Strides in bytes; both matrices are fp32 and do not overlap. */
-    public void multiply(MemorySegment rows, long rowStride, int count, MemorySegment out, long outStride) {
-        multiply(Finish.STORE, Optional.empty(), rows, rowStride, count, out, outStride);
+    /** Of the rows that are multiplied. */
+    public DType rowType() {
+        return rowType;
+    }
+
+    /**
+     * {@code out = product}.
+     *
+     * @param rows of {@link #rowType}
+     * @param out of fp32, which does not overlap the rows
+     */
+    public void multiply(Rows rows, int count, Rows out) {
+        multiply(Finish.STORE, Optional.empty(), rows, count, out);
     }
 
     /** {@code out += product}. */
-    public void add(MemorySegment rows, long rowStride, int count, MemorySegment out, long outStride) {
-        multiply(Finish.ADD, Optional.empty(), rows, rowStride, count, out, outStride);
+    public void add(Rows rows, int count, Rows out) {
+        multiply(Finish.ADD, Optional.empty(), rows, count, out);
     }
 
     /**
      * {@code out = product * x * sigmoid(x)}, where x is the product with the gate.
      *
      * @param gate for which {@link #takesGate} holds
+     * @param out of fp32 or, with vectors of 64 bytes and on a processor with AVX512_BF16, bf16
      */
-    public void multiplyGated(
-            PanelMatrix gate, MemorySegment rows, long rowStride, int count, MemorySegment out, long outStride) {
+    public void multiplyGated(PanelMatrix gate, Rows rows, int count, Rows out) {
         if (!takesGate(gate)) {
             throw new IllegalArgumentException("gate: is [%d, %d] of %s, the matrix is [%d, %d] of %s"
                     .formatted(gate.outputs, gate.inputs, gate.type, outputs, inputs, type));
         }
-        multiply(Finish.GATED, Optional.of(gate), rows, rowStride, count, out, outStride);
+        multiply(out.isNarrow() ? Finish.GATED_NARROW : Finish.GATED, Optional.of(gate), rows, count, out);
     }
 
     /** Whether a gate has this matrix' shape and type, and working memory. */
@@ -206,14 +189,11 @@ public final class PanelMatrix {
         return gate.outputs == outputs && gate.inputs == inputs && gate.type == type && gate.scratch == scratch;
     }
 
-    private void multiply(
-            Finish finish,
-            Optional<PanelMatrix> gate,
-            MemorySegment rows,
-            long rowStride,
-            int count,
-            MemorySegment out,
-            long outStride) {
+    private void multiply(Finish finish, Optional<PanelMatrix> gate, Rows rows, int count, Rows out) {
+        if (rows.type() != rowType || out.isNarrow() != (finish == Finish.GATED_NARROW)) {
+            throw new IllegalArgumentException("rows: are %s and the results %s, products with %s take rows of %s"
+                    .formatted(rows.type(), out.type(), type, rowType));
+        }
         if (count == 0) {
             return;
         }
@@ -223,40 +203,38 @@ public final class PanelMatrix {
                 ? Math.clamp(panelCount / (2L * threads.size()), 1, gate.isPresent() ? TOGETHER_GATED : TOGETHER)
                 : panelCount >= beside * threads.size() ? beside : 1;
         int columns = Math.ceilDiv(panelCount, together);
-        int piece = direct ? Math.clamp(columns / (threads.size() * PIECES_PER_THREAD), 1, PIECES_PER_THREAD) : 1;
         int blockRows = blockRows(count);
-        // Rows in bf16 have room for one block.
-        int divided = type.inPairs() ? blockRows : count;
-        for (int row = 0; row < count; row += divided) {
-            int firstRow = row;
-            int some = Math.min(divided, count - row);
-            if (type.inPairs()) {
-                narrow(rows.address() + row * rowStride, rowStride, some, direct);
-            }
-            threads.parallelFor(Math.ceilDiv(some, blockRows) * columns, piece, (member, first, end) -> {
-                for (int task = first; task < end; task++) {
-                    int blockRow = task / columns * blockRows;
-                    int panel = task % columns * together;
-                    Block block = new Block(
-                            rows.address() + (firstRow + blockRow) * rowStride,
-                            rowStride,
-                            Math.min(blockRows, some - blockRow),
-                            panel,
-                            Math.min(together, panelCount - panel),
-                            member,
-                            0);
-                    compute(block, direct);
-                    gate.ifPresent(matrix -> matrix.compute(block.ofGate(), direct));
-                    finish(finish, block, out, (firstRow + blockRow) * outStride, outStride);
-                }
-            });
+        int blocks = Math.ceilDiv(count, blockRows);
+        int piece = 1;
+        if (direct) {
+            piece = Math.clamp(columns / (threads.size() * PIECES_PER_THREAD), 1, PIECES_PER_THREAD);
+        } else if (blocks % threads.size() == 0) {
+            // A thread's rows stay in its caches for all columns.
+            piece = columns;
         }
+        threads.parallelFor(blocks * columns, piece, (member, first, end) -> {
+            for (int task = first; task < end; task++) {
+                int row = task / columns * blockRows;
+                int panel = task % columns * together;
+                Block block = new Block(
+                        rows.address(row),
+                        rows.stride(),
+                        Math.min(blockRows, count - row),
+                        panel,
+                        Math.min(together, panelCount - panel),
+                        member,
+                        0);
+                compute(block, direct);
+                gate.ifPresent(matrix -> matrix.compute(block.ofGate(), direct));
+                finish(finish, block, out, row);
+            }
+        });
     }
 
     /**
      * What a thread computes at once.
      *
-     * @param from address of the first row in fp32
+     * @param from address of the first row
      * @param member of the team
      * @param firstTile of the sums
      */
@@ -296,28 +274,6 @@ public final class PanelMatrix {
         return blocks == 1 ? count : Math.ceilDiv(Math.ceilDiv(count, blocks), group) * group;
     }
 
-    /** Converts rows to bf16: row by row if they are used {@code whole}, otherwise slice by slice of the inputs. */
-    private void narrow(long from, long rowStride, int count, boolean whole) {
-        int width = whole ? inputs : EXPANDED_INPUTS;
-        threads.parallelFor(count, NARROWED_ROWS, (_, first, end) -> {
-            for (int input = 0; input < inputs; input += width) {
-                long stride = whole ? Scratch.narrowedStride(inputs) : NARROWED_STRIDE;
-                kernels.narrowForPairs(
-                        from + first * rowStride + (long) input * Float.BYTES,
-                        rowStride,
-                        narrowed(input, count) + first * stride,
-                        stride,
-                        end - first,
-                        Math.min(width, inputs - input));
-            }
-        });
-    }
-
-    /** Where a slice of rows in bf16 begins. */
-    private long narrowed(int input, int rows) {
-        return scratch.narrowed.address() + input / EXPANDED_INPUTS * NARROWED_STRIDE * rows;
-    }
-
     private long weights(int panel, int input) {
         return panels.address() + panel * panelBytes + (long) input * kernels.panelWidth() * type.bytes();
     }
@@ -329,8 +285,8 @@ public final class PanelMatrix {
 
     /** Weights are read once, as they are. */
     private void direct(Block block) {
-        long from = type.inPairs() ? scratch.narrowed.address() : block.from;
-        long stride = type.inPairs() ? Scratch.narrowedStride(inputs) : block.rowStride;
+        long from = block.from;
+        long stride = block.rowStride;
         if (!onMatrixUnit() && block.panels > 1 && block.panels == kernels.panelsBeside(type, block.rows)) {
             kernels.productBeside(
                     type, from, stride, weights(block.firstPanel, 0), elements(inputs), sums(block, 0), block.rows);
@@ -364,12 +320,11 @@ public final class PanelMatrix {
 
     /** Slice by slice of the inputs, whose weights stay in the first cache for all rows. */
     private void slices(Block block) {
-        boolean pairs = type.inPairs();
-        WeightType used = pairs ? WeightType.BF16_PAIRS : WeightType.FP32;
-        long stride = pairs ? NARROWED_STRIDE : block.rowStride;
+        WeightType used = type.inPairs() ? WeightType.BF16_PAIRS : WeightType.FP32;
+        long stride = block.rowStride;
         for (int input = 0; input < inputs; input += EXPANDED_INPUTS) {
             int some = elements(Math.min(EXPANDED_INPUTS, inputs - input));
-            long from = pairs ? narrowed(input, block.rows) : block.from + (long) input * Float.BYTES;
+            long from = block.from + (long) input * rowType.bytes();
             for (int i = 0; i < block.panels; i++) {
                 long weights = weights(block.firstPanel + i, input);
                 long ahead = i + 1 < block.panels
@@ -401,34 +356,35 @@ public final class PanelMatrix {
         return scales.address() + (long) panel * kernels.panelWidth() * Float.BYTES;
     }
 
-    private void finish(Finish finish, Block block, MemorySegment out, long start, long outStride) {
+    private void finish(Finish finish, Block block, Rows out, int row) {
         int width = kernels.panelWidth();
         int whole = Math.min(block.panels, outputs / width - block.firstPanel);
-        long tileStride = Scratch.tileBytes(kernels);
         if (whole > 0) {
-            long column = (long) block.firstPanel * width * Float.BYTES;
-            long to = out.address() + start + column;
-            kernels.finish(finish, sums(block, 0), to, outStride, block.rows, tileStride, whole);
+            long to = out.address(row)
+                    + (long) block.firstPanel * width * out.type().bytes();
+            long tileStride = Scratch.tileBytes(kernels);
+            kernels.finish(finish, sums(block, 0), to, out.stride(), block.rows, tileStride, whole);
         }
         if (whole < block.panels) {
-            finishLast(finish, block, out, start, outStride);
+            finishLast(finish, block, out, row);
         }
     }
 
     /** The last panel has outputs that are none. */
-    private void finishLast(Finish finish, Block block, MemorySegment out, long start, long outStride) {
+    private void finishLast(Finish finish, Block block, Rows out, int firstRow) {
         int width = kernels.panelWidth();
         int last = outputs / width;
-        long column = (long) last * width * Float.BYTES;
-        long bytes = (long) (outputs - last * width) * Float.BYTES;
-        long stride = (long) width * Float.BYTES;
+        int elementBytes = out.type().bytes();
+        long start = firstRow * out.stride() + (long) last * width * elementBytes;
+        long bytes = (long) (outputs - last * width) * elementBytes;
+        long stride = (long) width * elementBytes;
         MemorySegment copy = scratch.tiles.get(block.member).asSlice(TOGETHER * Scratch.tileBytes(kernels));
         for (int row = 0; row < block.rows && finish == Finish.ADD; row++) {
-            MemorySegment.copy(out, start + row * outStride + column, copy, row * stride, bytes);
+            MemorySegment.copy(out.memory(), start + row * out.stride(), copy, row * stride, bytes);
         }
         kernels.finish(finish, sums(block, last - block.firstPanel), copy.address(), stride, block.rows, 0, 1);
         for (int row = 0; row < block.rows; row++) {
-            MemorySegment.copy(copy, row * stride, out, start + row * outStride + column, bytes);
+            MemorySegment.copy(copy, row * stride, out.memory(), start + row * out.stride(), bytes);
         }
     }
 }

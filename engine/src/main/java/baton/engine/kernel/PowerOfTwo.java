@@ -10,8 +10,8 @@ import baton.memory.Assembler.Unary;
 import baton.memory.Assembler.Width;
 
 /**
- * Emits 2^x of a vector: x is an integer n and a remainder up to 1/2, of which 2^ is a polynomial, whose exponent n is added to. Relative
- * error below 1e-7, and none for integers from -75 on. It is 0 for x up to -100, which is nothing beside 1: products with smaller numbers would be
+ * Emits 2^x of a vector: x is an integer n and a remainder, up to 1/2 or, with 512 bits, from 0 to 1, of which 2^ is a polynomial, whose
+ * exponent n is added to. Relative error below 1e-7, and none for integers from -75 on. It is 0 for x up to -100, which is nothing beside 1: products with smaller numbers would be
  * subnormal, and each operation on one of these takes a hundred times as long. With fewer than 512 bits x is limited to 127 as well.
  *
  * @param constants register that points to {@link Constants}
@@ -23,15 +23,15 @@ record PowerOfTwo(Assembler code, Reg constants, int multiple, int remainder, in
     /** With 512 bits there are registers for the polynomial, from this one on. */
     private static final int FIRST_TERM = 24;
 
-    private static final int LOWEST = FIRST_TERM + Constants.POWER_TERMS;
+    private static final int LOWEST = FIRST_TERM + Constants.FRACTION_TERMS;
     private static final int LEAST = FIRST_TERM - 1;
 
     /** Prepares the registers of constants. */
     void begin() {
         code.move(constants, Constants.address(0));
         if (hasMoreRegisters()) {
-            for (int i = 0; i < Constants.POWER_TERMS; i++) {
-                code.load(FIRST_TERM + i, constant(Constants.POWER + i));
+            for (int i = 0; i < Constants.FRACTION_TERMS; i++) {
+                code.load(FIRST_TERM + i, constant(Constants.FRACTION_POWER + i));
             }
             code.load(LOWEST, constant(Constants.LOWEST_EXPONENT));
             code.load(LEAST, constant(Constants.LEAST_POWER));
@@ -45,11 +45,10 @@ record PowerOfTwo(Assembler code, Reg constants, int multiple, int remainder, in
     /** Replaces x. */
     void of(int x) {
         if (hasMoreRegisters()) {
-            code.op(Binary.MAX, x, x, LOWEST);
-            code.round(multiple, x);
-            code.op(Binary.SUB, remainder, x, multiple);
+            code.op(Binary.MAX, multiple, x, LOWEST);
+            code.fraction(remainder, multiple);
             code.op(Unary.LOAD, x, FIRST_TERM);
-            for (int i = 1; i < Constants.POWER_TERMS; i++) {
+            for (int i = 1; i < Constants.FRACTION_TERMS; i++) {
                 code.op(Binary.FMA_TO_PRODUCT, x, remainder, FIRST_TERM + i);
             }
             code.op(Binary.TIMES_POWER, x, x, multiple);

@@ -31,7 +31,9 @@ final class RowCode {
         /** Added to what is there. */
         ADD,
         /** Multiplied with x * sigmoid(x) of the gate's element x. */
-        GATED
+        GATED,
+        /** The same, to bf16; with AVX512_BF16. */
+        GATED_NARROW
     }
 
     private final Assembler code;
@@ -174,14 +176,45 @@ final class RowCode {
      */
     static byte[] norm(Width width) {
         RowCode row = new RowCode(width);
+        row.rootMeanSquare();
+        row.vectors(RCX, () -> {
+            row.normed(1, 0);
+            row.code.store(at(RSI, 0), 1);
+            row.code.add(RDI, row.vector);
+            row.code.add(RSI, row.vector);
+            row.code.add(RDX, row.vector);
+        });
+        return row.end();
+    }
+
+    /** As {@link #norm}, to bf16 with AVX512_BF16, of a multiple of two vectors. */
+    static byte[] normNarrow() {
+        RowCode row = new RowCode(Width.ZMM);
         Assembler code = row.code;
+        row.rootMeanSquare();
+        Label loop = code.label();
+        code.bind(loop);
+        row.normed(1, 0);
+        row.normed(2, row.vector);
+        code.op(Binary.NARROW_PAIR, 1, 2, 1);
+        code.store(at(RSI, 0), 1);
+        code.add(RDI, 2 * row.vector);
+        code.add(RSI, row.vector);
+        code.add(RDX, 2 * row.vector);
+        code.subtract(RCX, 2 * code.width().lanes());
+        code.jump(Condition.NOT_EQUAL, loop);
+        return row.end();
+    }
+
+    /** Register 0 becomes what a norm divides by, inverted, in each lane. */
+    private void rootMeanSquare() {
         code.clear(0);
         code.move(RAX, RDI);
         code.move(R10, RCX);
-        row.vectors(R10, () -> {
+        vectors(R10, () -> {
             code.load(1, at(RAX, 0));
             code.op(Binary.FMA, 0, 1, 1);
-            code.add(RAX, row.vector);
+            code.add(RAX, vector);
         });
         code.sumLanes(0, 1);
         code.firstLane(Binary.MUL, 0, 0, at(R8, 0));
@@ -191,15 +224,11 @@ final class RowCode {
         code.load(1, at(RAX, 0));
         code.firstLane(Binary.DIV, 1, 1, 0);
         code.op(Unary.BROADCAST, 0, 1);
-        row.vectors(RCX, () -> {
-            code.op(Binary.MUL, 1, 0, at(RDI, 0));
-            code.op(Binary.MUL, 1, 1, at(RDX, 0));
-            code.store(at(RSI, 0), 1);
-            code.add(RDI, row.vector);
-            code.add(RSI, row.vector);
-            code.add(RDX, row.vector);
-        });
-        return row.end();
+    }
+
+    private void normed(int register, int offset) {
+        code.op(Binary.MUL, register, 0, at(RDI, offset));
+        code.op(Binary.MUL, register, register, at(RDX, offset));
     }
 
     /**
@@ -248,7 +277,8 @@ final class RowCode {
         RowCode row = new RowCode(width);
         Assembler code = row.code;
         PowerOfTwo power = new PowerOfTwo(code, R10, 4, 5, 6);
-        if (finish == Finish.GATED) {
+        boolean narrow = finish == Finish.GATED_NARROW;
+        if (finish == Finish.GATED || narrow) {
             power.begin();
         }
         List<Reg> saved = List.of(Reg.RBX, Reg.RBP, Reg.R12);
@@ -270,19 +300,25 @@ final class RowCode {
             switch (finish) {
                 case STORE -> {}
                 case ADD -> code.op(Binary.ADD, 0, 0, at(out, at));
-                case GATED -> {
+                case GATED, GATED_NARROW -> {
                     code.load(1, at(tile, gate + at));
                     code.op(Binary.MUL, 2, 1, power.constant(Constants.NEGATED_LOG2_E));
                     power.of(2);
                     code.op(Binary.ADD, 2, 2, power.constant(Constants.ONE));
                     code.op(Binary.DIV, 1, 1, 2);
-                    code.op(Binary.MUL, 0, 0, 1);
+                    code.op(Binary.MUL, narrow && i == 0 ? 3 : 0, 0, 1);
                 }
             }
-            code.store(at(out, at), 0);
+            if (!narrow) {
+                code.store(at(out, at), 0);
+            }
+        }
+        if (narrow) {
+            code.op(Binary.NARROW_PAIR, 0, 0, 3);
+            code.store(at(out, 0), 0);
         }
         code.add(tile, R8);
-        code.add(out, tileRow);
+        code.add(out, narrow ? tileRow / 2 : tileRow);
         code.subtract(tilesLeft, 1);
         code.jump(Condition.NOT_EQUAL, tiles);
         code.add(RDI, tileRow);

@@ -48,6 +48,24 @@ public final class RowKernels {
             numbers.setAtIndex(ValueLayout.JAVA_FLOAT, 1, (float) eps);
         }
 
+        /**
+         * {@code to = from / sqrt(mean(from * from) + eps) * weight}, row by row.
+         *
+         * @param to of fp32; or of bf16 on a processor with AVX512_BF16, if the weights are a multiple of 32
+         */
+        public void apply(Rows from, Rows to, int rows) {
+            threads.parallelFor(rows, PIECE, (_, first, end) -> {
+                for (int row = first; row < end; row++) {
+                    if (to.isNarrow()) {
+                        kernels.normNarrow(
+                                from.address(row), to.address(row), weights.address(), width, numbers.address());
+                    } else {
+                        kernels.norm(from.address(row), to.address(row), weights.address(), width, numbers.address());
+                    }
+                }
+            });
+        }
+
         /** {@code to = from / sqrt(mean(from * from) + eps) * weight}, head by head. {@code to} may be {@code from}. */
         public void apply(Heads from, Heads to, int rows) {
             threads.parallelFor(rows, PIECE, (_, first, end) -> {

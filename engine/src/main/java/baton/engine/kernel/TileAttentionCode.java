@@ -3,9 +3,12 @@ package baton.engine.kernel;
 import static baton.memory.Assembler.Mem.at;
 import static baton.memory.Assembler.Reg.R10;
 import static baton.memory.Assembler.Reg.R11;
+import static baton.memory.Assembler.Reg.R12;
 import static baton.memory.Assembler.Reg.R8;
 import static baton.memory.Assembler.Reg.R9;
 import static baton.memory.Assembler.Reg.RAX;
+import static baton.memory.Assembler.Reg.RBP;
+import static baton.memory.Assembler.Reg.RBX;
 import static baton.memory.Assembler.Reg.RCX;
 import static baton.memory.Assembler.Reg.RDI;
 import static baton.memory.Assembler.Reg.RDX;
@@ -15,9 +18,11 @@ import baton.memory.Assembler;
 import baton.memory.Assembler.Binary;
 import baton.memory.Assembler.Condition;
 import baton.memory.Assembler.Label;
+import baton.memory.Assembler.Mem;
 import baton.memory.Assembler.Reg;
 import baton.memory.Assembler.Unary;
 import baton.memory.Assembler.Width;
+import java.util.List;
 
 /** What attention takes on the matrix unit beside products: numbers in the order of its tiles. Strides are in bytes. */
 final class TileAttentionCode {
@@ -33,6 +38,95 @@ final class TileAttentionCode {
     private static final int PANEL_ROW = ProductCode.VECTORS * VECTOR;
 
     private TileAttentionCode() {}
+
+    /**
+     * What {@link #runs} needs of its panel's memory: as longs, in this order.
+     */
+    enum RunArgument {
+        /** Bytes from one run to the next. */
+        RUN_BYTES,
+        /** From a run's beginning to the table of its keys' addresses. */
+        TABLE,
+        ENTRY_BYTES,
+        QUERIES,
+        QUERY_PAIRS,
+        SCORES,
+        ROW_GROUPS,
+        POSITIONS,
+        STATE,
+        SUMS,
+        HEAD_DIM,
+        WEIGHTS,
+        WEIGHT_PAIRS,
+        /** Bytes of an element's values of a run. */
+        VALUE_STRIDE;
+
+        long offset() {
+            return (long) ordinal() * Long.BYTES;
+        }
+    }
+
+    /**
+     * {@code (arguments, run, count)}: attends to runs that follow each other, of which a query attends to all positions: for each
+     * {@link TileCode#gatheredProduct}, {@link AttentionCode#softmaxToPairs} and {@link TileCode#addedProduct}. Tiles are configured. The
+     * arguments are those of {@link RunArgument}.
+     */
+    static byte[] runs() {
+        Assembler code = new Assembler(Width.ZMM);
+        Label gathered = code.label();
+        Label softmax = code.label();
+        Label added = code.label();
+        List<Reg> saved = List.of(RBX, RBP, R12);
+        saved.forEach(code::push);
+        Reg arguments = RBX;
+        Reg run = RBP;
+        Reg left = R12;
+        code.move(arguments, RDI);
+        code.move(run, RSI);
+        code.move(left, RDX);
+        loop(code, left, () -> {
+            code.move(RDI, run);
+            code.load(RAX, argument(RunArgument.TABLE));
+            code.add(RDI, RAX);
+            code.load(RSI, argument(RunArgument.ENTRY_BYTES));
+            code.load(RDX, argument(RunArgument.QUERIES));
+            code.load(RCX, argument(RunArgument.QUERY_PAIRS));
+            code.load(R8, argument(RunArgument.SCORES));
+            code.load(R9, argument(RunArgument.ROW_GROUPS));
+            code.call(gathered);
+            code.load(RDI, argument(RunArgument.SCORES));
+            code.load(RSI, argument(RunArgument.POSITIONS));
+            code.load(RDX, argument(RunArgument.STATE));
+            code.load(R8, argument(RunArgument.SUMS));
+            code.load(R9, argument(RunArgument.HEAD_DIM));
+            code.load(RAX, argument(RunArgument.WEIGHTS));
+            code.push(RAX);
+            code.call(softmax);
+            code.pop(RAX);
+            code.move(RDI, run);
+            code.load(RSI, argument(RunArgument.VALUE_STRIDE));
+            code.load(RDX, argument(RunArgument.WEIGHTS));
+            code.load(RCX, argument(RunArgument.WEIGHT_PAIRS));
+            code.load(R8, argument(RunArgument.SUMS));
+            code.load(R9, argument(RunArgument.HEAD_DIM));
+            code.call(added);
+            code.load(RAX, argument(RunArgument.RUN_BYTES));
+            code.add(run, RAX);
+        });
+        saved.reversed().forEach(code::pop);
+        code.returnFromVectors();
+        code.bind(gathered);
+        code.append(TileCode.gatheredProduct());
+        code.bind(softmax);
+        code.append(AttentionCode.softmaxToPairs(false));
+        code.bind(added);
+        code.append(TileCode.addedProduct());
+        return code.code();
+    }
+
+    private static Mem argument(RunArgument argument) {
+        return at(RBX, (int) argument.offset());
+    }
 
     /**
      * {@code (addresses, to, groups, factor)}: queries of fp32 at an address for each of a panel's lanes become a panel of pairs, {@code

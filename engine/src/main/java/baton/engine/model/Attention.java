@@ -11,7 +11,7 @@ interface Attention extends AutoCloseable {
      *
      * @param tailRows the rows that the last layer's attention is needed for if they are few, in ascending order
      * @param queries of one layer after the other: [rows, heads * D], with a gap between rows perhaps
-     * @param attended where results are written to, as wide and with the same gap
+     * @param attended where results are written to, as wide, of {@link ModelKernels#inputs}
      * @param scratch open as long as the forward pass
      */
     Pass begin(Batch batch, Optional<long[]> tailRows, Tensor queries, Tensor attended, Arena scratch);

@@ -316,7 +316,7 @@ final class DecoderRunner implements ModelRunner {
         Step(Batch batch, long[] lastRows, Arena scratch) {
             this.batch = batch;
             queries = kernels.rows(batch.rows(), queryElements);
-            attended = kernels.rows(batch.rows(), queryElements);
+            attended = kernels.inputs(batch.rows(), queryElements);
             boolean few = shard.isLastStage() && 2 * lastRows.length < batch.rows();
             Optional<long[]> tailRows = few ? Optional.of(lastRows) : Optional.empty();
             attention = DecoderRunner.this.attention.begin(batch, tailRows, queries, attended, scratch);
@@ -376,32 +376,26 @@ final class DecoderRunner implements ModelRunner {
     private void feedForward(LayerWeights layerWeights, Tensor x) {
         Tensor normed = norm(x, layerWeights.feedForwardNorm());
         Tensor gated = layerWeights.up().applyGated(layerWeights.gate(), normed);
-        ranks.addTo(x, layerWeights.down(), gated, kernels);
+        ranks.addTo(x, layerWeights.down(), kernels.asInputs(gated), kernels);
     }
 
     private Tensor norm(Tensor x, Norm norm) {
-        Tensor normed = kernels.rows(x.size(0), x.size(1));
-        norm.apply(heads(x, 0, 1, x.size(1)), heads(normed, 0, 1, x.size(1)));
+        Tensor normed = kernels.inputs(x.size(0), x.size(1));
+        norm.apply(x, normed);
         return normed;
     }
 
     /** Turns queries and keys by their positions: the keys in place, the queries into {@code queries}. */
     private void rotate(Tensor projected, Optional<HeadNorms> norms, Tensor rotation, Tensor queries) {
         int head = config.headDim();
-        Heads ownHeads = heads(projected, 0, config.heads(), head);
-        Heads keyHeads = heads(projected, queryElements, config.kvHeads(), 2L * head);
+        Heads ownHeads = Heads.of(projected, 0, config.heads(), head);
+        Heads keyHeads = Heads.of(projected, queryElements, config.kvHeads(), 2L * head);
         norms.ifPresent(norm -> {
             norm.queries().apply(ownHeads, ownHeads);
             norm.keys().apply(keyHeads, keyHeads);
         });
         MemorySegment table = LibTorch.memory(rotation, rotation.numel() * rotation.element_size());
-        kernels.rotate(ownHeads, heads(queries, 0, config.heads(), head), keyHeads, head, table);
-    }
-
-    /** Heads of a matrix' rows, from {@code offset} in each. */
-    private static Heads heads(Tensor x, long offset, int heads, long headStride) {
-        return new Heads(
-                LibTorch.memory(x, LibTorch.rowBytes(x)), (int) x.size(0), offset, x.stride(0), heads, headStride);
+        kernels.rotate(ownHeads, Heads.of(queries, 0, config.heads(), head), keyHeads, head, table);
     }
 
     /**

@@ -5,13 +5,16 @@ import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.global.torch;
 
 /**
- * A matrix of weights, [out, in], that rows of activations [m, in] are multiplied by: the product with the transposed matrix is
- * [m, out]. What is returned belongs to the caller's scope.
+ * A matrix of weights, [out, in], that rows [m, in] are multiplied by: the product with the transposed matrix is [m, out]. Rows lie in memory
+ * from {@link ModelKernels#inputs}, or have its type; results have that of activations. What is returned belongs to the caller's scope.
  */
 sealed interface Linear permits Linear.Dense, Linear.Packed, Linear.Biased, PanelLinear, OperatorTimes.TimedLinear {
     Tensor apply(Tensor rows);
 
-    /** The product, times x * sigmoid(x), element by element, where x is the product with {@code gate}. */
+    /**
+     * The product, times x * sigmoid(x), element by element, where x is the product with {@code gate}; in the type of activations or of
+     * {@link ModelKernels#inputs}.
+     */
     default Tensor applyGated(Linear gate, Tensor rows) {
         Tensor product = gate.apply(rows);
         return torch.silu_(product).mul_(apply(rows));

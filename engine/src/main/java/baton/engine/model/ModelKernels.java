@@ -26,6 +26,12 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     /** Memory for activations, with any content, until the scope ends; with a gap between rows if that is faster. */
     Tensor rows(long rows, long columns);
 
+    /** As {@link #rows}, of the type that products with matrices [any, columns] take, if this is another. */
+    Tensor inputs(long rows, long columns);
+
+    /** Rows of activations, or what was made as {@link #inputs}, as these. */
+    Tensor asInputs(Tensor rows);
+
     /** Packs a matrix of weights [rows, columns], which {@code filler} fills. */
     Linear linear(Consumer<Tensor> filler, long rows, long columns);
 
@@ -58,11 +64,17 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     @Override
     void close();
 
-    /** Divides heads by their root mean square, and multiplies them by weights: {@code x / sqrt(mean(x * x) + eps) * weight}. */
-    @FunctionalInterface
+    /** Divides rows or heads by their root mean square, and multiplies them by weights: {@code x / sqrt(mean(x * x) + eps) * weight}. */
     interface Norm {
         /** @param to as many heads as {@code from}, and may be the same */
         void apply(Heads from, Heads to);
+
+        /**
+         * Of whole rows.
+         *
+         * @param to of {@link #inputs}
+         */
+        void apply(Tensor from, Tensor to);
     }
 
     /**
@@ -71,6 +83,17 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
      * @param memory elements of the activations' type, open to all threads
      */
     record Heads(MemorySegment memory, int rows, long offset, long rowStride, int heads, long headStride) {
+        /** Rows of activations as one head each. */
+        static Heads ofRows(Tensor x) {
+            return of(x, 0, 1, x.size(1));
+        }
+
+        /** Heads of a matrix' rows, from {@code offset} in each. */
+        static Heads of(Tensor x, long offset, int heads, long headStride) {
+            return new Heads(
+                    LibTorch.memory(x, LibTorch.rowBytes(x)), (int) x.size(0), offset, x.stride(0), heads, headStride);
+        }
+
         long start(int row, int head) {
             return offset + row * rowStride + head * headStride;
         }

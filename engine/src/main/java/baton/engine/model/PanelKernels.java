@@ -5,6 +5,7 @@ import baton.engine.kernel.PagedAttention;
 import baton.engine.kernel.PagedAttention.Span;
 import baton.engine.kernel.PanelMatrix;
 import baton.engine.kernel.RowKernels;
+import baton.engine.kernel.Rows;
 import baton.engine.kernel.ThreadTeam;
 import baton.engine.kernel.WeightType;
 import baton.engine.model.Batch.Chunk;
@@ -22,13 +23,13 @@ import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.global.torch.ScalarType;
 
-/** Kernels of machine code, see {@code baton.engine.kernel}: weights in their own type, everything else in fp32. */
+/** Kernels of machine code, see {@code baton.engine.kernel}: weights in their own type, products' rows in bf16 if these are in pairs, else fp32. */
 final class PanelKernels implements ModelKernels {
     /**
-     * Elements between rows. A product reads some rows side by side: if they were a multiple of 4 KiB apart, as they mostly are, all of
+     * Bytes between rows. A product reads some rows side by side: if they were a multiple of 4 KiB apart, as they mostly are, all of
      * them would have to go into the same few places of the first cache.
      */
-    private static final long GAP = 16;
+    private static final long GAP_BYTES = 64;
 
     private final Kernels kernels;
     private final DType dtype;
@@ -78,9 +79,41 @@ final class PanelKernels implements ModelKernels {
 
     @Override
     public Tensor rows(long rows, long columns) {
-        long stride = columns + GAP;
-        MemorySegment memory = rowMemory.take(rows * stride * Float.BYTES);
-        return LibTorch.over(memory, ScalarType.Float, rows, stride).narrow(1, 0, columns);
+        return rows(rows, columns, DType.F32);
+    }
+
+    private Tensor rows(long rows, long columns, DType type) {
+        long stride = columns + GAP_BYTES / type.bytes();
+        MemorySegment memory = rowMemory.take(rows * stride * type.bytes());
+        return LibTorch.over(memory, LibTorch.scalarType(type), rows, stride).narrow(1, 0, columns);
+    }
+
+    @Override
+    public Tensor inputs(long rows, long columns) {
+        return rows(rows, columns, inputType(columns));
+    }
+
+    @Override
+    public Tensor asInputs(Tensor rows) {
+        if (typeOf(rows) == inputType(rows.size(1))) {
+            return rows;
+        }
+        return inputs(rows.size(0), rows.size(1)).copy_(rows);
+    }
+
+    private DType inputType(long columns) {
+        boolean pairs = weightType.inPairs() && PanelMatrix.takesPairs(kernels, Math.toIntExact(columns));
+        return pairs ? DType.BF16 : DType.F32;
+    }
+
+    private static DType typeOf(Tensor rows) {
+        return rows.element_size() == Float.BYTES ? DType.F32 : DType.BF16;
+    }
+
+    /** Where a matrix' rows lie. */
+    static Rows rows(Tensor matrix) {
+        DType type = typeOf(matrix);
+        return new Rows(LibTorch.memory(matrix, LibTorch.rowBytes(matrix)), matrix.stride(0) * type.bytes(), type);
     }
 
     @Override
@@ -139,7 +172,17 @@ final class PanelKernels implements ModelKernels {
     @Override
     public Norm norm(float[] weights, double eps) {
         RowKernels.Norm norm = rowKernels.norm(weights, eps);
-        return (from, to) -> norm.apply(bytes(from), bytes(to), from.rows());
+        return new Norm() {
+            @Override
+            public void apply(Heads from, Heads to) {
+                norm.apply(bytes(from), bytes(to), from.rows());
+            }
+
+            @Override
+            public void apply(Tensor from, Tensor to) {
+                norm.apply(PanelKernels.rows(from), PanelKernels.rows(to), (int) from.size(0));
+            }
+        };
     }
 
     @Override
@@ -212,18 +255,17 @@ final class PanelKernels implements ModelKernels {
                     tail.add(span(chunk, first));
                 }
             }
-            MemorySegment from = LibTorch.memory(queries, LibTorch.rowBytes(queries));
-            MemorySegment to = LibTorch.memory(attended, LibTorch.rowBytes(attended));
-            long stride = queries.stride(0) * Float.BYTES;
+            Rows from = rows(queries);
+            Rows to = rows(attended);
             return new Pass() {
                 @Override
                 public void attend(int layer) {
-                    attention.attend(layer, all, reach[layer], from, to, stride);
+                    attention.attend(layer, all, reach[layer], from, to);
                 }
 
                 @Override
                 public void attendTail(int layer) {
-                    attention.attend(layer, tail, reach[layer], from, to, stride);
+                    attention.attend(layer, tail, reach[layer], from, to);
                 }
             };
         }

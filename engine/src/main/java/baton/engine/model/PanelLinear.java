@@ -1,15 +1,14 @@
 package baton.engine.model;
 
 import baton.engine.kernel.PanelMatrix;
-import java.lang.foreign.MemorySegment;
 import org.bytedeco.pytorch.Tensor;
 
-/** Weights in panels, of which all rows and results are fp32. */
+/** Weights in panels. Rows are as {@link PanelKernels#inputs} has them, results fp32. */
 record PanelLinear(PanelMatrix matrix, PanelKernels kernels) implements Linear {
     @Override
     public Tensor apply(Tensor rows) {
         Tensor out = kernels.rows(rows.size(0), matrix.outputs());
-        run(matrix::multiply, rows, out);
+        matrix.multiply(PanelKernels.rows(rows), (int) rows.size(0), PanelKernels.rows(out));
         return out;
     }
 
@@ -18,30 +17,13 @@ record PanelLinear(PanelMatrix matrix, PanelKernels kernels) implements Linear {
         if (!(gate instanceof PanelLinear panels) || !matrix.takesGate(panels.matrix)) {
             return Linear.super.applyGated(gate, rows);
         }
-        Tensor out = kernels.rows(rows.size(0), matrix.outputs());
-        run(
-                (from, rowStride, count, to, outStride) ->
-                        matrix.multiplyGated(panels.matrix, from, rowStride, count, to, outStride),
-                rows,
-                out);
+        Tensor out = kernels.inputs(rows.size(0), matrix.outputs());
+        matrix.multiplyGated(panels.matrix, PanelKernels.rows(rows), (int) rows.size(0), PanelKernels.rows(out));
         return out;
     }
 
     @Override
     public void addTo(Tensor x, Tensor rows) {
-        run(matrix::add, rows, x);
-    }
-
-    private interface Product {
-        void of(MemorySegment rows, long rowStride, int count, MemorySegment out, long outStride);
-    }
-
-    private static void run(Product product, Tensor rows, Tensor out) {
-        product.of(
-                LibTorch.memory(rows, LibTorch.rowBytes(rows)),
-                rows.stride(0) * Float.BYTES,
-                (int) rows.size(0),
-                LibTorch.memory(out, LibTorch.rowBytes(out)),
-                out.stride(0) * Float.BYTES);
+        matrix.add(PanelKernels.rows(rows), (int) rows.size(0), PanelKernels.rows(x));
     }
 }

@@ -69,6 +69,16 @@ final class TorchKernels implements ModelKernels {
     }
 
     @Override
+    public Tensor inputs(long rows, long columns) {
+        return rows(rows, columns);
+    }
+
+    @Override
+    public Tensor asInputs(Tensor rows) {
+        return rows;
+    }
+
+    @Override
     public Linear linear(Consumer<Tensor> filler, long rows, long columns) {
         if (oneDnn.isEmpty()) {
             MemorySegment memory = HugePages.allocate(arena, rows * columns * dtype.bytes(), "weights");
@@ -97,7 +107,17 @@ final class TorchKernels implements ModelKernels {
     @Override
     public Norm norm(float[] weights, double eps) {
         NormWeights split = NormWeights.of(weights);
-        return (from, to) -> rowMath.norm(from, to, split, eps);
+        return new Norm() {
+            @Override
+            public void apply(Heads from, Heads to) {
+                rowMath.norm(from, to, split, eps);
+            }
+
+            @Override
+            public void apply(Tensor from, Tensor to) {
+                apply(Heads.ofRows(from), Heads.ofRows(to));
+            }
+        };
     }
 
     @Override

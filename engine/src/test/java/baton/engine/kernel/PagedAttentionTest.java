@@ -11,6 +11,8 @@ import baton.engine.kernel.PagedAttention.Span;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
+import baton.memory.Assembler.Width;
+import baton.memory.Processor;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -62,16 +64,17 @@ class PagedAttentionTest {
                     new Span(0, 1, 0, blocks(random)),
                     new Span(1, 1, 2 * blockSize + 1, blocks(random)),
                     new Span(2, 70, 0, blocks(random)),
-                    new Span(72, 41, 3 * blockSize + 2, blocks(random)),
+                    new Span(72, 41, Math.min(695, BLOCKS * blockSize / 2 + 2), blocks(random)),
                     new Span(113, 3, Math.min(150, BLOCKS * blockSize / 2), blocks(random)));
             int rows = 116;
-            long stride = (heads * headDim + 16) * 4L;
+            long stride = heads * headDim + 16;
             float[] queries = numbers(random, rows * (heads * headDim + 16));
             boolean inBf16 = PagedAttention.suitsTiles(kernels, layout);
             // Each weight is rounded to bf16, with a relative error below 2^-9; values are below 2.
             double tolerance = inBf16 ? 2.0 / 512 + 2e-6 : 2e-6;
-            MemorySegment attended = floats(arena, new float[queries.length]);
-            attention.attend(LAYER, spans, window, floats(arena, queries), attended, stride);
+            Rows attended = TestKernels.rows(floats(arena, new float[queries.length]), stride);
+            Rows queryRows = TestKernels.rows(floats(arena, queries), stride);
+            attention.attend(LAYER, spans, window, queryRows, attended);
             for (Span span : spans) {
                 for (int i = 0; i < span.count(); i++) {
                     for (int head = 0; head < heads; head++) {
@@ -84,14 +87,24 @@ class PagedAttentionTest {
                                 scaled(queries, start, headDim, inBf16),
                                 window);
                         for (int d = 0; d < headDim; d++) {
-                            assertThat((double) attended.getAtIndex(FLOAT, start + d))
+                            assertThat((double) TestKernels.element(attended, start + d))
                                     .as("%s row %d head %d element %d, seed %d", span, i, head, d, SEED)
                                     .isCloseTo(expected[d], within(tolerance));
                         }
                     }
                 }
             }
-            assertRowsAloneAreTheSame(attention, spans, window, floats(arena, queries), attended, stride);
+            assertRowsAloneAreTheSame(attention, spans, window, queryRows, attended);
+            if (kernels.width() == Width.ZMM && Processor.current().has("avx512_bf16")) {
+                Rows narrow = TestKernels.narrowRows(arena, new float[queries.length + rows * 16], stride + 16);
+                attention.attend(LAYER, spans, window, queryRows, narrow);
+                for (int i = 0; i < queries.length; i++) {
+                    long row = i / stride;
+                    assertThat(TestKernels.element(narrow, row * (stride + 16) + i % stride))
+                            .as("element %d of row %d in bf16", i % stride, row)
+                            .isEqualTo(TestKernels.bf16(TestKernels.element(attended, i)));
+                }
+            }
             attention.close();
         }
     }
@@ -116,7 +129,8 @@ class PagedAttentionTest {
             MemorySegment attended = floats(arena, new float[rows * width]);
             PagedAttention attention = new PagedAttention(kernels, TWO_THREADS, cache, 8, arena);
             Span span = new Span(0, rows, 0, IntStream.range(0, BLOCKS).toArray());
-            attention.attend(LAYER, List.of(span), 100_000, queries, attended, width * 4L);
+            attention.attend(
+                    LAYER, List.of(span), 100_000, TestKernels.rows(queries, width), TestKernels.rows(attended, width));
             attention.close();
             for (int i = 0; i < width; i++) {
                 assertThat(attended.getAtIndex(FLOAT, i)).as("element %d", i).isZero();
@@ -146,12 +160,12 @@ class PagedAttentionTest {
             KvCache cache = new KvCache(pool, layout, BLOCKS, List.of("0", "1"));
             fill(cache, new Random(SEED));
             int heads = 8;
-            long stride = 4L * heads * 64;
-            MemorySegment queries = floats(arena, numbers(new Random(SEED), rows * heads * 64));
+            long stride = heads * 64L;
+            Rows queries = TestKernels.rows(floats(arena, numbers(new Random(SEED), rows * heads * 64)), stride);
             Span span = new Span(0, rows, position, IntStream.range(0, BLOCKS).toArray());
             PagedAttention attention = new PagedAttention(kernels, TWO_THREADS, cache, heads, arena);
             MemorySegment before = floats(arena, new float[rows * heads * 64]);
-            attention.attend(LAYER, List.of(span), 100_000, queries, before, stride);
+            attention.attend(LAYER, List.of(span), 100_000, queries, TestKernels.rows(before, stride));
             for (int behind = span.end(); behind < BLOCKS * 16; behind++) {
                 for (int head = 0; head < 2; head++) {
                     long at = cache.layerStart(behind / 16, LAYER)
@@ -165,7 +179,7 @@ class PagedAttentionTest {
             MemorySegment after = floats(arena, new float[rows * heads * 64]);
             // Twice: working memory has been used by then.
             for (int time = 0; time < 2; time++) {
-                attention.attend(LAYER, List.of(span), 100_000, queries, after, stride);
+                attention.attend(LAYER, List.of(span), 100_000, queries, TestKernels.rows(after, stride));
                 assertThat(after.mismatch(before)).as("byte that differs").isEqualTo(-1);
             }
             attention.close();
@@ -173,21 +187,17 @@ class PagedAttentionTest {
     }
 
     private static void assertRowsAloneAreTheSame(
-            PagedAttention attention,
-            List<Span> spans,
-            int window,
-            MemorySegment queries,
-            MemorySegment attended,
-            long stride) {
+            PagedAttention attention, List<Span> spans, int window, Rows queries, Rows attended) {
         try (Arena arena = Arena.ofShared()) {
-            MemorySegment alone = arena.allocate(attended.byteSize(), 64);
+            MemorySegment alone = arena.allocate(attended.memory().byteSize(), 64);
             for (Span span : spans) {
                 for (int i = 0; i < span.count(); i++) {
                     Span row = new Span(span.row() + i, 1, span.position() + i, span.blockTable());
-                    attention.attend(LAYER, List.of(row), window, queries, alone, stride);
+                    attention.attend(
+                            LAYER, List.of(row), window, queries, new Rows(alone, attended.stride(), attended.type()));
                 }
             }
-            assertThat(alone.mismatch(attended))
+            assertThat(alone.mismatch(attended.memory()))
                     .as("byte where rows alone differ")
                     .isEqualTo(-1);
         }

@@ -41,13 +41,13 @@ class PanelMatrixTest {
         "ZMM, INT8, 300, 301",
         "ZMM, BF16, 672, 7",
         "ZMM, INT8, 70, 5",
-        "ZMM, BF16_PAIRS, 300, 304",
-        "ZMM, BF16_PAIRS, 70, 264",
-        "ZMM, BF16_PAIRS, 672, 8",
+        "ZMM, BF16_PAIRS, 300, 320",
+        "ZMM, BF16_PAIRS, 70, 256",
+        "ZMM, BF16_PAIRS, 672, 32",
         "ZMM, BF16_PAIRS, 70, 544",
-        "ZMM, INT8_PAIRS, 300, 304",
-        "ZMM, INT8_PAIRS, 70, 264",
-        "ZMM, INT8_PAIRS, 672, 8",
+        "ZMM, INT8_PAIRS, 300, 320",
+        "ZMM, INT8_PAIRS, 70, 256",
+        "ZMM, INT8_PAIRS, 672, 32",
         "ZMM, INT8_PAIRS, 70, 544",
         "AMX, BF16_PAIRS, 300, 320",
         "AMX, BF16_PAIRS, 70, 256",
@@ -72,28 +72,30 @@ class PanelMatrixTest {
             double[] gates = gateWeights.products(type.inPairs() ? rounded(a) : a, most);
             for (int rows : ROWS) {
                 for (Operation operation : Operation.values()) {
+                    if (operation.toBf16 && !type.inPairs()) {
+                        continue;
+                    }
                     float[] before = numbers(random, rows * (outputs + GAP));
-                    MemorySegment out = floats(arena, before);
-                    operation.run(matrix, gate, floats(arena, a), (inputs + GAP) * 4L, rows, out, (outputs + GAP) * 4L);
-                    MemorySegment last = floats(arena, before);
-                    long lastRow = 4L * (rows - 1) * (outputs + GAP);
-                    operation.run(
-                            matrix,
-                            gate,
-                            floats(arena, a).asSlice(4L * (rows - 1) * (inputs + GAP)),
-                            (inputs + GAP) * 4L,
-                            1,
-                            last.asSlice(lastRow),
-                            (outputs + GAP) * 4L);
-                    assertThat(last.asSlice(lastRow).mismatch(out.asSlice(lastRow)))
+                    Rows inputRows = type.inPairs()
+                            ? TestKernels.narrowRows(arena, a, inputs + GAP)
+                            : TestKernels.rows(floats(arena, a), inputs + GAP);
+                    Rows out = operation.out(arena, before, outputs + GAP);
+                    operation.run(matrix, gate, inputRows, rows, out);
+                    Rows last = operation.out(arena, before, outputs + GAP);
+                    long lastRow = (rows - 1) * last.stride();
+                    operation.run(matrix, gate, from(inputRows, rows - 1), 1, from(last, rows - 1));
+                    assertThat(last.memory()
+                                    .asSlice(lastRow)
+                                    .mismatch(out.memory().asSlice(lastRow)))
                             .as("%s rows=%d, byte where the last row alone differs, seed %d", operation, rows, SEED)
                             .isEqualTo(-1);
                     for (int i = 0; i < before.length; i++) {
                         int column = i % (outputs + GAP);
-                        float actual = out.getAtIndex(FLOAT, i);
+                        float actual = TestKernels.element(out, i);
                         if (column >= outputs) {
-                            if (actual != before[i]) {
-                                assertThat(actual).as("behind a row").isEqualTo(before[i]);
+                            float untouched = operation.toBf16 ? TestKernels.bf16(before[i]) : before[i];
+                            if (actual != untouched) {
+                                assertThat(actual).as("behind a row").isEqualTo(untouched);
                             }
                             continue;
                         }
@@ -105,7 +107,8 @@ class PanelMatrixTest {
                                 * Math.max(weights.largest, gateWeights.largest)
                                 * Math.sqrt(inputs)
                                 * (1 + Math.max(Math.abs(before[i]), 2 * largest));
-                        double bound = tolerance + 1e-6 * Math.abs(expected);
+                        double rounding = operation.toBf16 ? 1.0 / 256 : 1e-6;
+                        double bound = tolerance + rounding * Math.abs(expected);
                         // Millions of numbers: only one that is wrong is worth an assertion's time.
                         if (!(Math.abs(actual - expected) <= bound)) {
                             assertThat((double) actual)
@@ -115,6 +118,25 @@ class PanelMatrixTest {
                     }
                 }
             }
+        }
+    }
+
+    private static Rows from(Rows rows, int first) {
+        return new Rows(rows.memory().asSlice(first * rows.stride()), rows.stride(), rows.type());
+    }
+
+    @Test
+    void rowsOfAnotherTypeAreRefused() {
+        Kernels kernels = TestKernels.kernels(Width.YMM);
+        try (Arena arena = Arena.ofConfined()) {
+            PanelMatrix.Scratch scratch = new PanelMatrix.Scratch(kernels, 2, arena);
+            PanelMatrix matrix = new Weights(kernels, WeightType.BF16, 20, 8, new Random(SEED), arena)
+                    .matrix(kernels, WeightType.BF16, scratch);
+            Rows out = TestKernels.rows(floats(arena, new float[20]), 20);
+            Rows narrow = TestKernels.narrowRows(arena, new float[8], 8);
+            assertThatThrownBy(() -> matrix.multiply(narrow, 1, out))
+                    .isInstanceOf(IllegalArgumentException.class)
+                    .hasMessage("rows: are BF16 and the results F32, products with BF16 take rows of F32");
         }
     }
 
@@ -144,8 +166,8 @@ class PanelMatrixTest {
                     .matrix(kernels, WeightType.FP32, scratch);
             PanelMatrix gate = new Weights(kernels, WeightType.FP32, 20, 4, random, arena)
                     .matrix(kernels, WeightType.FP32, scratch);
-            MemorySegment rows = floats(arena, new float[20]);
-            assertThatThrownBy(() -> matrix.multiplyGated(gate, rows, 32, 1, rows, 80))
+            Rows rows = TestKernels.rows(floats(arena, new float[20]), 20);
+            assertThatThrownBy(() -> matrix.multiplyGated(gate, rows, 1, rows))
                     .isInstanceOf(IllegalArgumentException.class)
                     .hasMessageContaining("gate: is [20, 4] of FP32, the matrix is [20, 8] of FP32");
         }
@@ -180,22 +202,28 @@ class PanelMatrixTest {
     }
 
     private enum Operation {
-        MULTIPLY,
-        ADD,
-        GATED;
+        MULTIPLY(false),
+        ADD(false),
+        GATED(false),
+        GATED_TO_BF16(true);
 
-        void run(
-                PanelMatrix matrix,
-                PanelMatrix gate,
-                MemorySegment a,
-                long aStride,
-                int rows,
-                MemorySegment out,
-                long outStride) {
+        private final boolean toBf16;
+
+        Operation(boolean toBf16) {
+            this.toBf16 = toBf16;
+        }
+
+        Rows out(Arena arena, float[] before, long stride) {
+            return toBf16
+                    ? TestKernels.narrowRows(arena, before, stride)
+                    : TestKernels.rows(floats(arena, before), stride);
+        }
+
+        void run(PanelMatrix matrix, PanelMatrix gate, Rows rows, int count, Rows out) {
             switch (this) {
-                case MULTIPLY -> matrix.multiply(a, aStride, rows, out, outStride);
-                case ADD -> matrix.add(a, aStride, rows, out, outStride);
-                case GATED -> matrix.multiplyGated(gate, a, aStride, rows, out, outStride);
+                case MULTIPLY -> matrix.multiply(rows, count, out);
+                case ADD -> matrix.add(rows, count, out);
+                case GATED, GATED_TO_BF16 -> matrix.multiplyGated(gate, rows, count, out);
             }
         }
 
@@ -203,7 +231,7 @@ class PanelMatrixTest {
             return switch (this) {
                 case MULTIPLY -> product;
                 case ADD -> before + product;
-                case GATED -> product * gate / (1 + Math.exp(-gate));
+                case GATED, GATED_TO_BF16 -> product * gate / (1 + Math.exp(-gate));
             };
         }
     }

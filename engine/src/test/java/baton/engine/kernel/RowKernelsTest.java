@@ -19,6 +19,7 @@ import java.util.List;
 import java.util.Random;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** Norms, rotations and copies into the cache, of widths that fill vectors of each size. */
 class RowKernelsTest {
@@ -34,9 +35,11 @@ class RowKernelsTest {
         try (Arena arena = Arena.ofShared()) {
             MemorySegment from = floats(arena, x);
             MemorySegment to = floats(arena, new float[x.length]);
-            new RowKernels(kernels, TWO_THREADS, arena)
-                    .norm(weights, 1e-5)
-                    .apply(new Heads(from, 0, count * 4L, 1, 0), new Heads(to, 0, count * 4L, 1, 0), ROWS);
+            MemorySegment ofRows = floats(arena, new float[x.length]);
+            RowKernels.Norm norm = new RowKernels(kernels, TWO_THREADS, arena).norm(weights, 1e-5);
+            norm.apply(new Heads(from, 0, count * 4L, 1, 0), new Heads(to, 0, count * 4L, 1, 0), ROWS);
+            norm.apply(TestKernels.rows(from, count), TestKernels.rows(ofRows, count), ROWS);
+            assertThat(ofRows.mismatch(to)).isEqualTo(-1);
             for (int row = 0; row < ROWS; row++) {
                 double squares = 0;
                 for (int i = 0; i < count; i++) {
@@ -46,6 +49,33 @@ class RowKernelsTest {
                 for (int i = 0; i < count; i++) {
                     assertThat((double) to.getAtIndex(FLOAT, (long) row * count + i))
                             .isCloseTo(x[row * count + i] * scale * weights[i], within(1e-6));
+                }
+            }
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(ints = {32, 96, 2048})
+    void normsToBf16AreRounded(int count) {
+        Kernels kernels = TestKernels.kernels(Width.ZMM, WeightType.BF16_PAIRS);
+        Random random = new Random(1);
+        int gap = 5;
+        float[] x = numbers(random, ROWS * count);
+        float[] before = numbers(random, ROWS * (count + gap));
+        try (Arena arena = Arena.ofShared()) {
+            RowKernels.Norm norm = new RowKernels(kernels, TWO_THREADS, arena).norm(numbers(random, count), 1e-5);
+            Rows from = TestKernels.rows(floats(arena, x), count);
+            Rows expected = TestKernels.rows(floats(arena, new float[x.length]), count);
+            norm.apply(from, expected, ROWS);
+            Rows to = TestKernels.narrowRows(arena, before, count + gap);
+            norm.apply(from, to, ROWS);
+            for (int row = 0; row < ROWS; row++) {
+                for (int i = 0; i < count + gap; i++) {
+                    int at = row * (count + gap) + i;
+                    float number = i < count ? TestKernels.element(expected, (long) row * count + i) : before[at];
+                    assertThat(TestKernels.element(to, at))
+                            .as("row %d, %d", row, i)
+                            .isEqualTo(TestKernels.bf16(number));
                 }
             }
         }

@@ -2,6 +2,7 @@ package baton.engine.kernel;
 
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
+import baton.kv.DType;
 import baton.memory.Assembler.Width;
 import baton.memory.Processor;
 import java.lang.foreign.Arena;
@@ -85,6 +86,27 @@ final class TestKernels {
         MemorySegment memory = arena.allocate((long) values.length * Float.BYTES, 64);
         MemorySegment.copy(values, 0, memory, FLOAT, 0, values.length);
         return memory;
+    }
+
+    /** Rows of fp32 at the beginning of memory, {@code stride} elements apart. */
+    static Rows rows(MemorySegment memory, long stride) {
+        return new Rows(memory, stride * Float.BYTES, DType.F32);
+    }
+
+    /** The numbers rounded to bf16, in rows as many elements apart. */
+    static Rows narrowRows(Arena arena, float[] values, long stride) {
+        MemorySegment memory = arena.allocate((long) values.length * Short.BYTES, 64);
+        for (int i = 0; i < values.length; i++) {
+            memory.setAtIndex(ValueLayout.JAVA_SHORT, i, bf16Bits(values[i]));
+        }
+        return new Rows(memory, stride * Short.BYTES, DType.BF16);
+    }
+
+    /** An element of either type. */
+    static float element(Rows rows, long index) {
+        return rows.isNarrow()
+                ? Float.intBitsToFloat(rows.memory().getAtIndex(ValueLayout.JAVA_SHORT, index) << 16)
+                : rows.memory().getAtIndex(FLOAT, index);
     }
 
     /** Rounded to nearest even, as fp32. */

@@ -76,7 +76,7 @@ class Int8Test {
             Tensor weights = tensor(matrix, LibTorch.scalarType(dtype), outputs, inputs);
             // Kernels that multiply in bf16 round the rows; these are in bf16 already.
             float[] exactX = floats(tensor(x, LibTorch.scalarType(dtype), rows, inputs));
-            Tensor activations = tensor(exactX, type, rows, inputs);
+            Tensor activations = kernels.asInputs(tensor(exactX, type, rows, inputs));
             float[] exactMatrix = floats(weights);
             Linear quantized = kernels.linear(copy -> copy.copy_(weights), outputs, inputs);
             float[] product = floats(quantized.apply(activations));
