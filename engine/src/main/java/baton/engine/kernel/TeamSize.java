@@ -7,22 +7,27 @@ import java.util.function.LongSupplier;
  * computes: it takes a processor from one that the loop waits for. So the time is counted in which the calling thread has no processor, or
  * waits for a worker that has lost its own in the middle of a piece.
  *
- * <p>Where that is a fifth of the time in two windows that follow each other, an eighth of the threads is left out, at least one. One comes
- * back after a pause, which gets longer each time that the threads prove to be too many again, and ends when they do not. Used by the thread
+ * <p>Where that is a fifth of the time in two windows that follow each other, an eighth of the threads is left out, at least one; of few
+ * threads one is a larger part, and so has to cost more time. One comes back after a pause, which gets longer each time that the threads prove to be too many again, and ends when they do not. Used by the thread
  * that calls the loops.
  */
 final class TeamSize {
+    /** Of a team that has not been too large: long beside a scheduler's slice, of which one that another thread takes is no reason. */
+    private static final long FIRST_WINDOW_NANOS = 16_000_000;
+    /** Of one that has, so that its attempts are short. */
     private static final long WINDOW_NANOS = 4_000_000;
-    /** A window this long had no loops in most of it. */
-    private static final long IDLE_NANOS = 10 * WINDOW_NANOS;
+    /** A window so many times as long had no loops in most of it. */
+    private static final int IDLE = 10;
 
     /** The last pieces may be waited for as long as this. */
     private static final long PATIENCE_NANOS = 50_000;
 
     private static final long SHORTEST_PAUSE_NANOS = 4_000_000;
     private static final long LONGEST_PAUSE_NANOS = 256_000_000;
-    /** One part of so many of the time may be lost. */
-    private static final int LOST = 5;
+    /** Share of the time that may be lost in any case. */
+    private static final double LOST = 0.2;
+    /** Share of the time that may be lost beside that of the threads that would be left out. */
+    private static final double WORTH = 0.8;
     /** One part of so many of the threads is left out at a time. */
     private static final int LEFT_OUT = 8;
 
@@ -52,16 +57,16 @@ final class TeamSize {
             size++;
             resumeAt = nanos + pause;
             begin(nanos, runDelay.getAsLong());
-        } else if (size > 1 && nanos - windowStart >= WINDOW_NANOS) {
+        } else if (size > 1 && nanos - windowStart >= window()) {
             long elapsed = nanos - windowStart;
             long delay = runDelay.getAsLong();
             long lost = heldUp + delay - delayBefore;
-            boolean loses = elapsed < IDLE_NANOS && lost > elapsed / LOST;
+            boolean loses = elapsed < IDLE * window() && lost > elapsed * mostLost();
             boolean again = loses && lostBefore;
             begin(nanos, delay);
             lostBefore = loses;
             if (again) {
-                size = Math.max(1, size - Math.max(1, size / LEFT_OUT));
+                size -= leftOut();
                 pause = Math.clamp(2 * pause, SHORTEST_PAUSE_NANOS, LONGEST_PAUSE_NANOS);
                 resumeAt = nanos + pause;
             } else if (!loses && size == most && nanos - resumeAt >= pause) {
@@ -69,6 +74,19 @@ final class TeamSize {
             }
         }
         return size;
+    }
+
+    private long window() {
+        return pause == 0 ? FIRST_WINDOW_NANOS : WINDOW_NANOS;
+    }
+
+    private int leftOut() {
+        return Math.max(1, size / LEFT_OUT);
+    }
+
+    /** The share of the time that may be lost; below it, the threads that would be left out compute more than they cost. */
+    private double mostLost() {
+        return Math.max(LOST, WORTH * leftOut() / size);
     }
 
     private void begin(long nanos, long delay) {

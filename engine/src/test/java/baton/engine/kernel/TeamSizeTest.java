@@ -57,6 +57,18 @@ class TeamSizeTest {
         }
     }
 
+    /** As of a thread with a tenth of a processor, that of the JVM's compilers, once of the caller's and once of the worker's. */
+    @Test
+    void aSchedulersSlicesNowAndThenLeaveNoThreadOut() {
+        TeamSize team = new TeamSize(2, () -> delay);
+        for (int i = 0; i < 50; i++) {
+            delay += 3 * MILLI;
+            assertThat(loops(team, 4, 0)).isEqualTo(2);
+            team.waited(3 * MILLI);
+            assertThat(loops(team, 24, 0)).isEqualTo(2);
+        }
+    }
+
     /** A third of the time, but of each loop no more than a piece takes. */
     @Test
     void shortWaitsForTheLastPieceAreUsual() {

@@ -75,8 +75,8 @@ class ThreadTeamTest {
                 clock.addAndGet(1_000_000_000);
                 assertThat(membersOf(team, 3)).containsExactlyInAnyOrder(0, 1, 2);
                 for (int window = 0; window < 2; window++) {
-                    clock.addAndGet(5_000_000);
-                    lost.addAndGet(3_000_000);
+                    clock.addAndGet(20_000_000);
+                    lost.addAndGet(12_000_000);
                     team.parallelFor(2, 1, (_, _, _) -> {});
                 }
                 assertThat(membersOf(team, 2)).containsExactlyInAnyOrder(0, 1);
