@@ -46,6 +46,7 @@ public final class Kernels {
     private final MethodHandle narrowNorm;
     private final MethodHandle pairNarrowing;
     private final MethodHandle scaling;
+    private final MethodHandle largest;
     private final MethodHandle softmax;
     private final MethodHandle maskedSoftmax;
     private final MethodHandle normalisation;
@@ -146,6 +147,7 @@ public final class Kernels {
         narrowNorm = function(RowCode.normNarrow(), 5);
         pairNarrowing = function(RowCode.narrowPairs(), 6);
         scaling = function(RowCode.scaleColumns(width), 3);
+        largest = function(RowCode.largest(width), 4);
         softmax = function(AttentionCode.softmax(width, false), 6);
         maskedSoftmax = function(AttentionCode.softmax(width, true), 6);
         normalisation = function(AttentionCode.normalise(width), 3);
@@ -474,6 +476,15 @@ public final class Kernels {
     void scaleColumns(long tile, long scales, long rows) {
         try {
             scaling.invokeExact(tile, scales, rows);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** See {@link RowCode#largest}. */
+    void largest(long from, long vectors, long chunks, long to) {
+        try {
+            largest.invokeExact(from, vectors, chunks, to);
         } catch (Throwable e) {
             throw failed(e);
         }

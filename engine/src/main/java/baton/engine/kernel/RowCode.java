@@ -329,6 +329,29 @@ final class RowCode {
         return row.end();
     }
 
+    /** {@code (from, vectors, chunks, to)}: the largest number of each chunk of so many vectors, in all lanes of a vector for each. */
+    static byte[] largest(Width width) {
+        RowCode row = new RowCode(width);
+        Assembler code = row.code;
+        Label chunks = code.label();
+        code.bind(chunks);
+        code.load(0, at(RDI, 0));
+        code.move(R10, RSI);
+        Label loop = code.label();
+        code.bind(loop);
+        code.op(Binary.MAX, 0, 0, at(RDI, 0));
+        code.add(RDI, row.vector);
+        code.subtract(R10, 1);
+        code.jump(Condition.NOT_EQUAL, loop);
+        code.largestLane(0, 1);
+        code.op(Unary.BROADCAST, 0, 0);
+        code.store(at(RCX, 0), 0);
+        code.add(RCX, row.vector);
+        code.subtract(RDX, 1);
+        code.jump(Condition.NOT_EQUAL, chunks);
+        return row.end();
+    }
+
     /** {@code (tile, scales, rows)}: multiplies each column of a tile by its scale. */
     static byte[] scaleColumns(Width width) {
         RowCode row = new RowCode(width);

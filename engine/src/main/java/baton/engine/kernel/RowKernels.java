@@ -12,6 +12,11 @@ public final class RowKernels {
     /** Rows that a thread takes at once. */
     private static final int PIECE = 16;
 
+    /** Numbers of which the largest is found at once. */
+    private static final int CHUNK = 1024;
+
+    private static final ValueLayout.OfFloat FLOAT = ValueLayout.JAVA_FLOAT;
+
     private final Kernels kernels;
     private final ParallelFor threads;
     private final Arena arena;
@@ -109,6 +114,60 @@ public final class RowKernels {
                 kernels.rotate(key, keys.headStride, key, keys.headStride, keys.heads, angles, headDim / 2);
             }
         });
+    }
+
+    /**
+     * The index of each row's largest number, the first if there are several; 0 if none is a number.
+     *
+     * @param numbers rows of fp32, one behind the other
+     */
+    public long[] largest(MemorySegment numbers, int rows, int count) {
+        int chunks = count / CHUNK;
+        int lanes = kernels.width().lanes();
+        long[] best = new long[rows];
+        try (Arena scratch = Arena.ofShared()) {
+            long stride = (long) chunks * kernels.width().bytes();
+            MemorySegment maxima = scratch.allocate(Math.max(1, rows * stride), 64);
+            threads.parallelFor(rows, 1, (_, first, end) -> {
+                for (int row = first; row < end; row++) {
+                    MemorySegment of = numbers.asSlice((long) row * count * Float.BYTES, (long) count * Float.BYTES);
+                    if (chunks > 0) {
+                        kernels.largest(of.address(), CHUNK / lanes, chunks, maxima.address() + row * stride);
+                    }
+                    int from = chunks * CHUNK;
+                    int to = count;
+                    float largest = Float.NEGATIVE_INFINITY;
+                    for (int chunk = 0; chunk < chunks; chunk++) {
+                        float number = maxima.get(
+                                FLOAT,
+                                row * stride + (long) chunk * kernels.width().bytes());
+                        if (number > largest) {
+                            largest = number;
+                            from = chunk * CHUNK;
+                            to = from + CHUNK;
+                        }
+                    }
+                    best[row] = first(of, from, to, largest);
+                    for (int i = chunks * CHUNK; i < count; i++) {
+                        float number = of.getAtIndex(FLOAT, i);
+                        if (number > largest) {
+                            largest = number;
+                            best[row] = i;
+                        }
+                    }
+                }
+            });
+        }
+        return best;
+    }
+
+    private static long first(MemorySegment numbers, int from, int to, float wanted) {
+        for (int i = from; i < to; i++) {
+            if (numbers.getAtIndex(FLOAT, i) == wanted) {
+                return i;
+            }
+        }
+        return 0;
     }
 
     /** A row's slot in the cache. */

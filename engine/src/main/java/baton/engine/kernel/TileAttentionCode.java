@@ -44,25 +44,31 @@ final class TileAttentionCode {
      */
     enum RunArgument {
         /** Bytes from one run to the next. */
-        RUN_BYTES,
+        RUN_BYTES(0),
         /** From a run's beginning to the table of its keys' addresses. */
-        TABLE,
-        ENTRY_BYTES,
-        QUERIES,
-        QUERY_PAIRS,
-        SCORES,
-        ROW_GROUPS,
-        POSITIONS,
-        STATE,
-        SUMS,
-        HEAD_DIM,
-        WEIGHTS,
-        WEIGHT_PAIRS,
+        TABLE(1),
+        ENTRY_BYTES(2),
+        QUERIES(3),
+        QUERY_PAIRS(4),
+        SCORES(5),
+        ROW_GROUPS(6),
+        POSITIONS(7),
+        STATE(8),
+        SUMS(9),
+        HEAD_DIM(10),
+        WEIGHTS(11),
+        WEIGHT_PAIRS(12),
         /** Bytes of an element's values of a run. */
-        VALUE_STRIDE;
+        VALUE_STRIDE(13);
+
+        private final int index;
+
+        RunArgument(int index) {
+            this.index = index;
+        }
 
         long offset() {
-            return (long) ordinal() * Long.BYTES;
+            return (long) index * Long.BYTES;
         }
     }
 

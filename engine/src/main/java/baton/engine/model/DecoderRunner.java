@@ -21,7 +21,6 @@ import java.util.Optional;
 import java.util.stream.IntStream;
 import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.InferenceMode;
-import org.bytedeco.pytorch.LongOptional;
 import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.global.torch;
 import org.bytedeco.pytorch.global.torch.ScalarType;
@@ -417,17 +416,16 @@ final class DecoderRunner implements ModelRunner {
         if (rows == 0 || weights.head.isEmpty()) {
             return noLogits();
         }
-        Tensor computed = weights.head.get().apply(norm(wanted(x, batch, scratch), weights.finalNorm));
         MemorySegment memory = ranks.fromFirst(() -> logitsMemory((long) rows * config.vocabularySize() * Float.BYTES));
-        Tensor floats = LibTorch.over(memory, ScalarType.Float, rows, config.vocabularySize());
         Shard.Range tokens = shard.vocabulary();
-        floats.narrow(1, tokens.first(), tokens.count()).copy_(computed.narrow(0, 0, rows));
+        Tensor part = LibTorch.over(memory, ScalarType.Float, rows, config.vocabularySize())
+                .narrow(1, tokens.first(), tokens.count());
+        weights.head.get().applyTo(part, norm(wanted(x, batch, scratch), weights.finalNorm));
         ranks.await();
         if (shard.rank().tensor() != 0) {
             return noLogits();
         }
-        Tensor best = floats.argmax(new LongOptional(1), false);
-        long[] ids = LibTorch.memory(best, (long) rows * Long.BYTES).toArray(ValueLayout.JAVA_LONG);
+        long[] ids = kernels.largest(memory, rows, config.vocabularySize());
         return new TorchLogits(rows, config.vocabularySize(), memory, ids);
     }
 

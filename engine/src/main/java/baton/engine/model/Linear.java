@@ -11,6 +11,11 @@ import org.bytedeco.pytorch.global.torch;
 sealed interface Linear permits Linear.Dense, Linear.Packed, Linear.Biased, PanelLinear, OperatorTimes.TimedLinear {
     Tensor apply(Tensor rows);
 
+    /** As {@link #apply}, of the first rows, as many as {@code out} [n, out] of fp32 has. */
+    default void applyTo(Tensor out, Tensor rows) {
+        out.copy_(apply(rows).narrow(0, 0, out.size(0)));
+    }
+
     /**
      * The product, times x * sigmoid(x), element by element, where x is the product with {@code gate}; in the type of activations or of
      * {@link ModelKernels#inputs}.

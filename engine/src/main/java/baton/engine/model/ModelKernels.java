@@ -57,6 +57,9 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
      */
     void save(int layer, Tensor pairs, KvCache cache, Batch batch, int first, int count);
 
+    /** The index of each row's largest logit, the first if there are several; {@code logits} are [rows, columns] of fp32. */
+    long[] largest(MemorySegment logits, int rows, int columns);
+
     /** @param reach by layer, how many positions a token attends to */
     Attention attention(ModelConfig config, KvCache cache, int[] reach);
 

@@ -87,6 +87,13 @@ final class OperatorTimes {
             return product;
         }
 
+        @Override
+        public void applyTo(Tensor out, Tensor rows) {
+            long start = System.nanoTime();
+            matrix.applyTo(out, rows);
+            took(System.nanoTime() - start, rows.size(0));
+        }
+
         /** Both have the rate of both together. */
         @Override
         public Tensor applyGated(Linear gate, Tensor rows) {

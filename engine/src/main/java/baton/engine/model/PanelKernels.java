@@ -222,6 +222,11 @@ final class PanelKernels implements ModelKernels {
     }
 
     @Override
+    public long[] largest(MemorySegment logits, int rows, int columns) {
+        return rowKernels.largest(logits, rows, columns);
+    }
+
+    @Override
     public void close() {
         team.close();
         rowMemory.close();

@@ -13,6 +13,11 @@ record PanelLinear(PanelMatrix matrix, PanelKernels kernels) implements Linear {
     }
 
     @Override
+    public void applyTo(Tensor out, Tensor rows) {
+        matrix.multiply(PanelKernels.rows(rows), (int) out.size(0), PanelKernels.rows(out));
+    }
+
+    @Override
     public Tensor applyGated(Linear gate, Tensor rows) {
         if (!(gate instanceof PanelLinear panels) || !matrix.takesGate(panels.matrix)) {
             return Linear.super.applyGated(gate, rows);

@@ -9,10 +9,12 @@ import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
 import java.util.Optional;
 import java.util.function.Consumer;
 import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.IValue;
+import org.bytedeco.pytorch.LongOptional;
 import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.global.torch.ScalarType;
 
@@ -142,6 +144,12 @@ final class TorchKernels implements ModelKernels {
                 }
             }
         });
+    }
+
+    @Override
+    public long[] largest(MemorySegment logits, int rows, int columns) {
+        Tensor best = LibTorch.over(logits, ScalarType.Float, rows, columns).argmax(new LongOptional(1), false);
+        return LibTorch.memory(best, (long) rows * Long.BYTES).toArray(ValueLayout.JAVA_LONG);
     }
 
     @Override

@@ -81,6 +81,30 @@ class RowKernelsTest {
         }
     }
 
+    @ParameterizedTest(name = "{0}, {1} numbers")
+    @CsvSource({"YMM, 5", "YMM, 1024", "YMM, 3001", "ZMM, 1", "ZMM, 1023", "ZMM, 2048", "ZMM, 3001"})
+    void theFirstOfTheLargestNumbersIsFound(Width width, int count) {
+        Random random = new Random(4);
+        float[] numbers = numbers(random, ROWS * count);
+        long[] expected = new long[ROWS];
+        for (int row = 0; row < ROWS; row++) {
+            int first = random.nextInt(count);
+            int again = first + random.nextInt(count - first);
+            // All below zero in some rows.
+            float largest = row % 2 == 0 ? 1 : -0.25f;
+            for (int i = 0; i < count && row % 2 == 1; i++) {
+                numbers[row * count + i] -= 1;
+            }
+            numbers[row * count + first] = largest;
+            numbers[row * count + again] = largest;
+            expected[row] = first;
+        }
+        try (Arena arena = Arena.ofShared()) {
+            RowKernels kernels = new RowKernels(TestKernels.kernels(width), TWO_THREADS, arena);
+            assertThat(kernels.largest(floats(arena, numbers), ROWS, count)).isEqualTo(expected);
+        }
+    }
+
     @ParameterizedTest(name = "{0}, heads of {1}")
     @CsvSource({"YMM, 8", "YMM, 24", "YMM, 64", "ZMM, 8", "ZMM, 16", "ZMM, 24", "ZMM, 128"})
     void rotationsTurnPairsOfHalves(Width width, int headDim) {
