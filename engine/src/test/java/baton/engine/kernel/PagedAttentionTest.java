@@ -67,7 +67,7 @@ class PagedAttentionTest {
                     new Span(72, 41, Math.min(695, BLOCKS * blockSize / 2 + 2), blocks(random)),
                     new Span(113, 3, Math.min(150, BLOCKS * blockSize / 2), blocks(random)));
             int rows = 116;
-            long stride = heads * headDim + 16;
+            long stride = (long) heads * headDim + 16;
             float[] queries = numbers(random, rows * (heads * headDim + 16));
             boolean inBf16 = PagedAttention.suitsTiles(kernels, layout);
             // Each weight is rounded to bf16, with a relative error below 2^-9; values are below 2.
