@@ -8,7 +8,7 @@ import java.util.List;
 
 /**
  * Emits x86-64 machine code: the few integer instructions that loops take, and instructions on vectors of one width, which is VEX
- * code (AVX2, FMA) for 128 and 256 bits and EVEX code (AVX-512F) for 512. Both have the same opcodes, so that one generator serves
+ * code (AVX2, FMA) for 128 and 256 bits and EVEX code (AVX-512F and, where it is said, more) for 512. Both have the same opcodes, so that one generator serves
  * all widths. Vectors are registers 0 to 15, or 0 to 31 with 512 bits.
  *
  * <p>Functions follow the System V calling convention: arguments in RDI, RSI, RDX, RCX, R8, R9, then on the stack.
@@ -456,7 +456,7 @@ public final class Assembler {
         bytes(0x00, 0xc0 | (to & 7) << 3 | from & 7, 0xd8); // vpermq
     }
 
-    /** What fp32 is above the next lower integer, or 0. Only for {@link Width#ZMM}. */
+    /** The fractional part of fp32: the number less the largest integer that is not above it (AVX512DQ). Only for {@link Width#ZMM}. */
     public void fraction(int to, int from) {
         require(Width.ZMM);
         withRegister(width, Prefix.P66, Map.M0F3A, 0x56, to, 0, from); // vreduceps
@@ -615,7 +615,7 @@ public final class Assembler {
 
     private void room(int more) {
         if (code.remaining() < more) {
-            code = ByteBuffer.allocate(2 * code.capacity())
+            code = ByteBuffer.allocate(Math.max(2 * code.capacity(), code.position() + more))
                     .order(ByteOrder.LITTLE_ENDIAN)
                     .put(code.flip());
         }

@@ -108,9 +108,32 @@ class AssemblerTest {
         assertThat(sum).isEqualTo(5050);
     }
 
+    /** The called one is longer than the code has room for at first. */
+    @Test
+    void aFunctionCallsAnotherThatIsAppended() throws Throwable {
+        assumeTrue(Processor.current().has("avx2"), "skipped: the processor has no AVX2");
+        Assembler added = new Assembler(Width.YMM);
+        for (int i = 0; i < 5_000; i++) {
+            added.add(Reg.RDI, 1);
+        }
+        added.returnFromVectors();
+        Assembler code = new Assembler(Width.YMM);
+        Label function = code.label();
+        code.call(function);
+        code.call(function);
+        code.move(Reg.RAX, Reg.RDI);
+        code.returnFromVectors();
+        code.bind(function);
+        code.append(added.code());
+        long sum = (long)
+                MachineCode.function(code.code(), FunctionDescriptor.of(ValueLayout.JAVA_LONG, ValueLayout.JAVA_LONG))
+                        .invokeExact(7L);
+        assertThat(sum).isEqualTo(10_007);
+    }
+
     /** A function that replaces a vector's first lane by what the code makes of all; empty if the processor has no such vectors. */
     private static Optional<MethodHandle> ofLanes(Width width, Consumer<Assembler> emit) {
-        if (!Processor.current().has(width == Width.ZMM ? "avx512f" : "avx2")) {
+        if (!Processor.current().has(width == Width.ZMM ? "avx512dq" : "avx2")) {
             System.out.println("skipped: the processor has no vectors like " + width);
             return Optional.empty();
         }

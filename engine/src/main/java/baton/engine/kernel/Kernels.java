@@ -27,7 +27,7 @@ public final class Kernels {
     /** Lines that are fetched for each 16 pairs of k of a single group of rows: as many as these have. */
     private static final int FETCHED_BY_FEW = 32;
 
-    /** Of several groups, which fetch them together; more for each would be in the way of the rows'. */
+    /** Of several groups, which fetch them together. More would delay the loads of rows. */
     private static final List<Integer> FETCHED_BY_MANY = List.of(2, 4, 8);
 
     private final Width width;
@@ -83,8 +83,8 @@ public final class Kernels {
                     function(TileCode.product(true, 0), 6),
                     function(TileCode.product(false, FETCHED_BY_FEW), 7),
                     function(TileCode.expandingProduct(), 7),
-                    many(false),
-                    many(true),
+                    blockProducts(false),
+                    blockProducts(true),
                     function(TileCode.configure(), 0),
                     function(TileCode.release(), 0),
                     function(TileCode.gatheredProduct(), 6),
@@ -99,14 +99,14 @@ public final class Kernels {
         }
 
         /** For the numbers of lines fetched, in ascending order. */
-        private static List<MethodHandle> many(boolean adds) {
+        private static List<MethodHandle> blockProducts(boolean adds) {
             return FETCHED_BY_MANY.stream()
                     .map(lines -> function(TileCode.product(adds, lines), 7))
                     .toList();
         }
 
-        /** The product of a block of rows. */
-        MethodHandle many(boolean adds, long rows) {
+        /** The product of a block of so many rows. */
+        MethodHandle blockProduct(boolean adds, long rows) {
             long wanted = Math.ceilDiv(FETCHED_BY_FEW * (long) TileCode.MOST_ROWS, rows);
             int index = 0;
             while (index < FETCHED_BY_MANY.size() - 1 && FETCHED_BY_MANY.get(index) < wanted) {
@@ -340,7 +340,7 @@ public final class Kernels {
      */
     void manyByTiles(boolean adds, long a, long rowStride, long panel, long k, long tile, long rows, long ahead) {
         try {
-            tiles().many(adds, rows).invokeExact(a, rowStride, panel, k, tile, rows, ahead);
+            tiles().blockProduct(adds, rows).invokeExact(a, rowStride, panel, k, tile, rows, ahead);
         } catch (Throwable e) {
             throw failed(e);
         }

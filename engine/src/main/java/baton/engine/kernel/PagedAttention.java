@@ -34,12 +34,14 @@ import java.util.Optional;
 /**
  * Attention over a paged cache in fp32, or on the matrix unit in bf16. The calling thread divides the work among the team's threads.
  *
- * <p>Rows of queries and results are [heads * D]: the R heads of key/value head g are heads g * R and on. Queries are fp32, results that or
- * bf16.
+ * <p>Rows of queries and results are [heads * D]: the R heads of key/value head g are heads g * R and on. Queries are fp32, results fp32 or bf16.
  */
 public final class PagedAttention {
     /** Positions that a tile of scores has. */
     static final int RUN = 128;
+
+    /** Runs of a call, whose time is bounded thereby: the JVM cannot stop its thread meanwhile. */
+    private static final int RUNS_AT_ONCE = 32;
 
     /** Bytes of keys and values that are converted for several panels. */
     private static final long SHARED_BYTES = 32L << 20;
@@ -498,7 +500,7 @@ public final class PagedAttention {
                         prepareRun(call, span, head, at, positions, scratch, scratch.entries);
                         run = scratch.entries.address();
                     }
-                    int visible = entries.byteSize() == 0 ? 0 : visibleRuns(at);
+                    int visible = entries.byteSize() == 0 ? 0 : Math.min(RUNS_AT_ONCE, visibleRuns(at));
                     if (visible > 0) {
                         kernels.runs(tiles.runArguments.address(), run, visible);
                         at += visible * RUN;
@@ -543,7 +545,7 @@ public final class PagedAttention {
             return scratch.results.address() + (long) lane * headDim * Float.BYTES;
         }
 
-        /** A row's heads follow each other in both matrices. */
+        /** Rounds the results to bf16 if that is their type. A row's heads follow each other in both matrices. */
         private void narrowResults() {
             if (call.attended.isNarrow()) {
                 int width = partHeads * headDim;

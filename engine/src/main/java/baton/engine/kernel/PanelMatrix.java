@@ -18,7 +18,8 @@ import java.util.Optional;
  * Products. Few rows take the weights as they are: each is read once, at the memory's speed, and becomes fp32 in registers. Many rows
  * go block by block, and of the inputs some at a time: weights become fp32 once for a block and stay in the first cache, while the rows' elements,
  * which some panels use one after the other, stay in the second. See K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix
- * Multiplication", ACM TOMS 34(3), 2008. Pairs of bf16 are used as they are, and those of 8 bits become bf16. Sums are kept in tiles of the thread's own until all inputs are taken. Few rows or many, a row's sums are the same bits.
+ * Multiplication", ACM TOMS 34(3), 2008. Pairs of bf16 are used as they are, and those of 8 bits become bf16. Sums are kept in tiles of
+ * the thread's own until all inputs are taken. Few rows or many, a row's sums are the same bits.
  */
 
 /**
@@ -119,12 +120,10 @@ public final class PanelMatrix {
         this.panelCount = Math.ceilDiv(outputs, kernels.panelWidth());
         this.panelBytes = (long) inputs * kernels.panelWidth() * type.bytes();
         this.rowType = type.inPairs() ? DType.BF16 : DType.F32;
-        if (type.inPairs()) {
-            if (!takesPairs(kernels, inputs)) {
-                throw new IllegalArgumentException(
-                        "inputs: are %d for vectors of %d bytes, pairs take a multiple of %d and 64 bytes"
-                                .formatted(inputs, kernels.width().bytes(), PAIRED_INPUTS));
-            }
+        if (type.inPairs() && !takesPairs(kernels, inputs)) {
+            throw new IllegalArgumentException(
+                    "inputs: are %d for vectors of %d bytes, pairs take a multiple of %d and 64 bytes"
+                            .formatted(inputs, kernels.width().bytes(), PAIRED_INPUTS));
         }
         if (panels.byteSize() != bytes(kernels, type, outputs, inputs)) {
             throw new IllegalArgumentException("panels: are %d bytes, a matrix [%d, %d] of %s has %d"
@@ -150,15 +149,10 @@ public final class PanelMatrix {
         return inputs;
     }
 
-    /** Of the rows that are multiplied. */
-    public DType rowType() {
-        return rowType;
-    }
-
     /**
      * {@code out = product}.
      *
-     * @param rows of {@link #rowType}
+     * @param rows of bf16 for weights in pairs, else of fp32
      * @param out of fp32, which does not overlap the rows
      */
     public void multiply(Rows rows, int count, Rows out) {
@@ -190,9 +184,15 @@ public final class PanelMatrix {
     }
 
     private void multiply(Finish finish, Optional<PanelMatrix> gate, Rows rows, int count, Rows out) {
-        if (rows.type() != rowType || out.isNarrow() != (finish == Finish.GATED_NARROW)) {
-            throw new IllegalArgumentException("rows: are %s and the results %s, products with %s take rows of %s"
-                    .formatted(rows.type(), out.type(), type, rowType));
+        if (rows.type() != rowType) {
+            throw new IllegalArgumentException(
+                    "rows: are %s, products with %s take rows of %s".formatted(rows.type(), type, rowType));
+        }
+        boolean narrows = finish == Finish.GATED_NARROW;
+        if (out.isNarrow() != narrows || narrows && kernels.width() != Width.ZMM) {
+            throw new IllegalArgumentException(
+                    "out: is of %s, which only products with a gate and vectors of 64 bytes can be"
+                            .formatted(out.type()));
         }
         if (count == 0) {
             return;
@@ -208,7 +208,7 @@ public final class PanelMatrix {
         int piece = 1;
         if (direct) {
             piece = Math.clamp(columns / (threads.size() * PIECES_PER_THREAD), 1, PIECES_PER_THREAD);
-        } else if (blocks % threads.size() == 0) {
+        } else if (blocks % threads.members() == 0) {
             // A thread's rows stay in its caches for all columns.
             piece = columns;
         }
@@ -285,11 +285,15 @@ public final class PanelMatrix {
 
     /** Weights are read once, as they are. */
     private void direct(Block block) {
-        long from = block.from;
-        long stride = block.rowStride;
         if (!onMatrixUnit() && block.panels > 1 && block.panels == kernels.panelsBeside(type, block.rows)) {
             kernels.productBeside(
-                    type, from, stride, weights(block.firstPanel, 0), elements(inputs), sums(block, 0), block.rows);
+                    type,
+                    block.from,
+                    block.rowStride,
+                    weights(block.firstPanel, 0),
+                    elements(inputs),
+                    sums(block, 0),
+                    block.rows);
             return;
         }
         for (int i = 0; i < block.panels; i++) {
@@ -297,12 +301,13 @@ public final class PanelMatrix {
             if (onMatrixUnit() && type.hasScales()) {
                 long expanded = scratch.expanded.get(block.member).address();
                 kernels.fewExpandingByTiles(
-                        from, stride, weights, elements(inputs), sums(block, i), block.rows, expanded);
+                        block.from, block.rowStride, weights, elements(inputs), sums(block, i), block.rows, expanded);
             } else if (onMatrixUnit()) {
                 long ahead = weights + TileCode.AHEAD_BYTES;
-                kernels.fewByTiles(from, stride, weights, elements(inputs), sums(block, i), block.rows, ahead);
+                kernels.fewByTiles(
+                        block.from, block.rowStride, weights, elements(inputs), sums(block, i), block.rows, ahead);
             } else {
-                direct(from, stride, block.rows, weights, sums(block, i));
+                direct(block.from, block.rowStride, block.rows, weights, sums(block, i));
             }
         }
     }

@@ -5,6 +5,11 @@ public interface ParallelFor {
     /** Threads, the calling one among them. */
     int size();
 
+    /** Threads that take part in a loop now: {@link #size}, or fewer where the processors are too few for all. */
+    default int members() {
+        return size();
+    }
+
     /**
      * Does the work for 0 to {@code count}, by all threads if it is more than one piece.
      *

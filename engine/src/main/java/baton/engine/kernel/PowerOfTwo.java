@@ -10,9 +10,10 @@ import baton.memory.Assembler.Unary;
 import baton.memory.Assembler.Width;
 
 /**
- * Emits 2^x of a vector: x is an integer n and a remainder, up to 1/2 or, with 512 bits, from 0 to 1, of which 2^ is a polynomial, whose
- * exponent n is added to. Relative error below 1e-7, and none for integers from -75 on. It is 0 for x up to -100, which is nothing beside 1: products with smaller numbers would be
- * subnormal, and each operation on one of these takes a hundred times as long. With fewer than 512 bits x is limited to 127 as well.
+ * Emits 2^x of a vector: x is an integer n and a remainder, up to 1/2 or, with 512 bits, from 0 to 1. 2^remainder is a polynomial, whose
+ * exponent n is added to. The relative error is below 1.5e-7, and none for integers from -75 on. It is 0 for x up to -100, which is nothing
+ * beside 1: products with smaller numbers would be subnormal, and each operation on one of these takes a hundred times as long. With fewer
+ * than 512 bits x is limited to 127 as well.
  *
  * @param constants register that points to {@link Constants}
  * @param multiple vector register to work with

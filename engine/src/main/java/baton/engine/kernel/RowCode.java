@@ -206,7 +206,7 @@ final class RowCode {
         return row.end();
     }
 
-    /** Register 0 becomes what a norm divides by, inverted, in each lane. */
+    /** Register 0 becomes the reciprocal of what a norm divides by, in each lane. */
     private void rootMeanSquare() {
         code.clear(0);
         code.move(RAX, RDI);
@@ -329,17 +329,23 @@ final class RowCode {
         return row.end();
     }
 
-    /** {@code (from, vectors, chunks, to)}: the largest number of each chunk of so many vectors, in all lanes of a vector for each. */
+    /**
+     * {@code (from, vectors, chunks, to)}: the largest number of each chunk of so many vectors, in all lanes of a vector for each; NaN counts as
+     * negative infinity.
+     */
     static byte[] largest(Width width) {
         RowCode row = new RowCode(width);
         Assembler code = row.code;
+        code.move(RAX, Constants.address(Constants.NEGATIVE_INFINITY));
         Label chunks = code.label();
         code.bind(chunks);
-        code.load(0, at(RDI, 0));
+        code.load(0, at(RAX, 0));
         code.move(R10, RSI);
         Label loop = code.label();
         code.bind(loop);
-        code.op(Binary.MAX, 0, 0, at(RDI, 0));
+        code.load(1, at(RDI, 0));
+        // If one is no number, the second operand is taken.
+        code.op(Binary.MAX, 0, 1, 0);
         code.add(RDI, row.vector);
         code.subtract(R10, 1);
         code.jump(Condition.NOT_EQUAL, loop);

@@ -7,7 +7,10 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
-/** Norms, rotations and copies into the KV cache of rows of fp32. The calling thread divides the work among the team's threads. */
+/**
+ * Norms, rotations, copies into the KV cache and largest numbers of rows of fp32. Used by one thread at a time, which divides the work among
+ * the team's threads.
+ */
 public final class RowKernels {
     /** Rows that a thread takes at once. */
     private static final int PIECE = 16;
@@ -20,6 +23,7 @@ public final class RowKernels {
     private final Kernels kernels;
     private final ParallelFor threads;
     private final Arena arena;
+    private MemorySegment maxima = MemorySegment.NULL;
 
     public RowKernels(Kernels kernels, ParallelFor threads, Arena arena) {
         this.kernels = kernels;
@@ -49,8 +53,8 @@ public final class RowKernels {
             this.weights = arena.allocate((long) width * Float.BYTES, 64);
             this.weights.copyFrom(MemorySegment.ofArray(weights));
             this.numbers = arena.allocate(2L * Float.BYTES, 64);
-            numbers.setAtIndex(ValueLayout.JAVA_FLOAT, 0, 1f / width);
-            numbers.setAtIndex(ValueLayout.JAVA_FLOAT, 1, (float) eps);
+            numbers.setAtIndex(FLOAT, 0, 1f / width);
+            numbers.setAtIndex(FLOAT, 1, (float) eps);
         }
 
         /**
@@ -117,57 +121,63 @@ public final class RowKernels {
     }
 
     /**
-     * The index of each row's largest number, the first if there are several; 0 if none is a number.
+     * The index of each row's largest number, the first if there are several; 0 if no number is above negative infinity. NaN is none.
      *
      * @param numbers rows of fp32, one behind the other
+     * @param count of a row's numbers
      */
     public long[] largest(MemorySegment numbers, int rows, int count) {
         int chunks = count / CHUNK;
         int lanes = kernels.width().lanes();
+        long stride = (long) chunks * kernels.width().bytes();
+        MemorySegment maxima = maxima(rows * stride);
         long[] best = new long[rows];
-        try (Arena scratch = Arena.ofShared()) {
-            long stride = (long) chunks * kernels.width().bytes();
-            MemorySegment maxima = scratch.allocate(Math.max(1, rows * stride), 64);
-            threads.parallelFor(rows, 1, (_, first, end) -> {
-                for (int row = first; row < end; row++) {
-                    MemorySegment of = numbers.asSlice((long) row * count * Float.BYTES, (long) count * Float.BYTES);
-                    if (chunks > 0) {
-                        kernels.largest(of.address(), CHUNK / lanes, chunks, maxima.address() + row * stride);
-                    }
-                    int from = chunks * CHUNK;
-                    int to = count;
-                    float largest = Float.NEGATIVE_INFINITY;
-                    for (int chunk = 0; chunk < chunks; chunk++) {
-                        float number = maxima.get(
-                                FLOAT,
-                                row * stride + (long) chunk * kernels.width().bytes());
-                        if (number > largest) {
-                            largest = number;
-                            from = chunk * CHUNK;
-                            to = from + CHUNK;
-                        }
-                    }
-                    best[row] = first(of, from, to, largest);
-                    for (int i = chunks * CHUNK; i < count; i++) {
-                        float number = of.getAtIndex(FLOAT, i);
-                        if (number > largest) {
-                            largest = number;
-                            best[row] = i;
-                        }
+        threads.parallelFor(rows, 1, (_, first, end) -> {
+            for (int row = first; row < end; row++) {
+                MemorySegment of = numbers.asSlice((long) row * count * Float.BYTES, (long) count * Float.BYTES);
+                if (chunks > 0) {
+                    kernels.largest(of.address(), CHUNK / lanes, chunks, maxima.address() + row * stride);
+                }
+                float largest = Float.NEGATIVE_INFINITY;
+                int chunkOfLargest = -1;
+                for (int chunk = 0; chunk < chunks; chunk++) {
+                    float number = maxima.get(
+                            FLOAT, row * stride + (long) chunk * kernels.width().bytes());
+                    if (number > largest) {
+                        largest = number;
+                        chunkOfLargest = chunk;
                     }
                 }
-            });
-        }
+                if (chunkOfLargest >= 0) {
+                    best[row] = indexOf(largest, of, chunkOfLargest * CHUNK);
+                }
+                for (int i = chunks * CHUNK; i < count; i++) {
+                    float number = of.getAtIndex(FLOAT, i);
+                    if (number > largest) {
+                        largest = number;
+                        best[row] = i;
+                    }
+                }
+            }
+        });
         return best;
     }
 
-    private static long first(MemorySegment numbers, int from, int to, float wanted) {
-        for (int i = from; i < to; i++) {
-            if (numbers.getAtIndex(FLOAT, i) == wanted) {
-                return i;
-            }
+    /** Working memory, which grows. */
+    private MemorySegment maxima(long bytes) {
+        if (maxima.byteSize() < bytes) {
+            maxima = arena.allocate(Math.max(bytes, 2 * maxima.byteSize()), 64);
         }
-        return 0;
+        return maxima;
+    }
+
+    /** The first index of a number that is there, at {@code from} or behind. */
+    private static int indexOf(float number, MemorySegment numbers, int from) {
+        int index = from;
+        while (numbers.getAtIndex(FLOAT, index) != number) {
+            index++;
+        }
+        return index;
     }
 
     /** A row's slot in the cache. */

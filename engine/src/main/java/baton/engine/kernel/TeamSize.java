@@ -8,11 +8,11 @@ import java.util.function.LongSupplier;
  * waits for a worker that has lost its own in the middle of a piece.
  *
  * <p>Where that is a fifth of the time in two windows that follow each other, an eighth of the threads is left out, at least one; of few
- * threads one is a larger part, and so has to cost more time. One comes back after a pause, which gets longer each time that the threads prove to be too many again, and ends when they do not. Used by the thread
- * that calls the loops.
+ * threads one is a larger part, and so has to cost more time. One comes back after a pause, which gets longer each time that the threads
+ * prove to be too many again, and ends when they do not. Used by the thread that calls the loops.
  */
 final class TeamSize {
-    /** Of a team that has not been too large: long beside a scheduler's slice, of which one that another thread takes is no reason. */
+    /** Of a team that has not been too large: long enough that a slice of the scheduler's for another thread is a small part of it. */
     private static final long FIRST_WINDOW_NANOS = 16_000_000;
     /** Of one that has, so that its attempts are short. */
     private static final long WINDOW_NANOS = 4_000_000;
@@ -26,7 +26,7 @@ final class TeamSize {
     private static final long LONGEST_PAUSE_NANOS = 256_000_000;
     /** Share of the time that may be lost in any case. */
     private static final double LOST = 0.2;
-    /** Share of the time that may be lost beside that of the threads that would be left out. */
+    /** Share of the time that may be lost, as a part of the share of the threads that would be left out. */
     private static final double WORTH = 0.8;
     /** One part of so many of the threads is left out at a time. */
     private static final int LEFT_OUT = 8;
@@ -73,6 +73,11 @@ final class TeamSize {
                 pause = 0;
             }
         }
+        return size;
+    }
+
+    /** Of the last loop. */
+    int last() {
         return size;
     }
 

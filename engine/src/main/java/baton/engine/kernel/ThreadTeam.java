@@ -59,6 +59,11 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
     }
 
     @Override
+    public int members() {
+        return members.last();
+    }
+
+    @Override
     public void parallelFor(int count, int piece, Work work) {
         int taking = size > 1 && count > piece ? members.at(ticker.nanos()) : 1;
         Loop shared = new Loop(taking, count, piece, work);

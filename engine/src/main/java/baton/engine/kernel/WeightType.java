@@ -5,8 +5,8 @@ public enum WeightType {
     FP32(Float.BYTES),
     BF16(Short.BYTES),
     /**
-     * bf16, two neighbouring inputs of an output side by side: what VDPBF16PS multiplies with two elements of a row, which are rounded to
-     * bf16 for that. For AVX-512 and an even number of inputs, see {@link PanelMatrix#takesPairs}.
+     * bf16, two neighbouring inputs of an output side by side: what VDPBF16PS multiplies with two elements of a row of
+     * bf16. For AVX-512 and a multiple of 32 inputs, see {@link PanelMatrix#takesPairs}.
      */
     BF16_PAIRS(Short.BYTES),
     /** 8-bit integers with one scale for each output. */

@@ -201,7 +201,7 @@ public record KernelChoice(Kind kind, List<String> reasons) {
 
     private static Optional<String> avx512(
             Processor processor, Map<String, String> environment, Optional<String> cap, ModelConfig model) {
-        if (!processor.has("avx512f", "avx2", "fma")) {
+        if (!processor.has("avx512f", "avx512dq", "avx2", "fma")) {
             return Optional.of("the processor has no AVX-512");
         }
         if ("avx2".equals(environment.get(ATEN_CAP))) {

@@ -20,7 +20,7 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     /** A number of rows to compute, rounded up if each new number of rows costs time. */
     int padded(int rows);
 
-    /** Begins a scope of {@link #rows}. */
+    /** Begins a scope of {@link #rows} and {@link #inputs}. */
     RowMemory.Scope scope();
 
     /** Memory for activations, with any content, until the scope ends; with a gap between rows if that is faster. */
@@ -29,7 +29,7 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     /** As {@link #rows}, of the type that products with matrices [any, columns] take, if this is another. */
     Tensor inputs(long rows, long columns);
 
-    /** Rows of activations, or what was made as {@link #inputs}, as these. */
+    /** Converts rows of activations to the type of {@link #inputs}, if they do not have it already. */
     Tensor asInputs(Tensor rows);
 
     /** Packs a matrix of weights [rows, columns], which {@code filler} fills. */
@@ -57,7 +57,7 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
      */
     void save(int layer, Tensor pairs, KvCache cache, Batch batch, int first, int count);
 
-    /** The index of each row's largest logit, the first if there are several; {@code logits} are [rows, columns] of fp32. */
+    /** The index of each row's largest logit, the first if there are several, 0 if none is a number; {@code logits} are [rows, columns] of fp32. */
     long[] largest(MemorySegment logits, int rows, int columns);
 
     /** @param reach by layer, how many positions a token attends to */

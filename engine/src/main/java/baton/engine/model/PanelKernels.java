@@ -23,7 +23,10 @@ import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.global.torch.ScalarType;
 
-/** Kernels of machine code, see {@code baton.engine.kernel}: weights in their own type, products' rows in bf16 if these are in pairs, else fp32. */
+/**
+ * Kernels of machine code, see {@code baton.engine.kernel}: weights in their own type. Rows that are multiplied are bf16 where weights are in
+ * pairs, everything else is fp32.
+ */
 final class PanelKernels implements ModelKernels {
     /**
      * Bytes between rows. A product reads some rows side by side: if they were a multiple of 4 KiB apart, as they mostly are, all of
@@ -102,8 +105,15 @@ final class PanelKernels implements ModelKernels {
     }
 
     private DType inputType(long columns) {
-        boolean pairs = weightType.inPairs() && PanelMatrix.takesPairs(kernels, Math.toIntExact(columns));
-        return pairs ? DType.BF16 : DType.F32;
+        return weightType(columns).inPairs() ? DType.BF16 : DType.F32;
+    }
+
+    /** Of matrices with so many inputs. */
+    private WeightType weightType(long inputs) {
+        if (weightType.inPairs() && !PanelMatrix.takesPairs(kernels, Math.toIntExact(inputs))) {
+            return weightType.hasScales() ? WeightType.INT8 : WeightType.BF16;
+        }
+        return weightType;
     }
 
     private static DType typeOf(Tensor rows) {
@@ -122,10 +132,7 @@ final class PanelKernels implements ModelKernels {
         long count = Math.ceilDiv(rows, width);
         int outputs = Math.toIntExact(rows);
         int inputs = Math.toIntExact(columns);
-        WeightType weightType = this.weightType;
-        if (weightType.inPairs() && !PanelMatrix.takesPairs(kernels, inputs)) {
-            weightType = weightType.hasScales() ? WeightType.INT8 : WeightType.BF16;
-        }
+        WeightType weightType = weightType(columns);
         MemorySegment panels =
                 HugePages.allocate(arena, PanelMatrix.bytes(kernels, weightType, outputs, inputs), "weights");
         owned.count(panels.byteSize());

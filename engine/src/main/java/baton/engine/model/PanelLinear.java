@@ -14,6 +14,10 @@ record PanelLinear(PanelMatrix matrix, PanelKernels kernels) implements Linear {
 
     @Override
     public void applyTo(Tensor out, Tensor rows) {
+        if (out.size(1) != matrix.outputs() || out.size(0) > rows.size(0)) {
+            throw new IllegalArgumentException("out: is [%d, %d], the product is [%d, %d]"
+                    .formatted(out.size(0), out.size(1), rows.size(0), matrix.outputs()));
+        }
         matrix.multiply(PanelKernels.rows(rows), (int) out.size(0), PanelKernels.rows(out));
     }
 

@@ -136,7 +136,15 @@ class PanelMatrixTest {
             Rows narrow = TestKernels.narrowRows(arena, new float[8], 8);
             assertThatThrownBy(() -> matrix.multiply(narrow, 1, out))
                     .isInstanceOf(IllegalArgumentException.class)
-                    .hasMessage("rows: are BF16 and the results F32, products with BF16 take rows of F32");
+                    .hasMessage("rows: are BF16, products with BF16 take rows of F32");
+            Rows rows = TestKernels.rows(floats(arena, new float[8]), 8);
+            Rows narrowOut = TestKernels.narrowRows(arena, new float[20], 20);
+            assertThatThrownBy(() -> matrix.add(rows, 1, narrowOut))
+                    .isInstanceOf(IllegalArgumentException.class)
+                    .hasMessageStartingWith("out: is of BF16, which only products with a gate");
+            assertThatThrownBy(() -> matrix.multiplyGated(matrix, rows, 1, narrowOut))
+                    .isInstanceOf(IllegalArgumentException.class)
+                    .hasMessageStartingWith("out: is of BF16");
         }
     }
 

@@ -15,10 +15,12 @@ import baton.memory.Assembler.Width;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Random;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Norms, rotations and copies into the cache, of widths that fill vectors of each size. */
@@ -78,6 +80,23 @@ class RowKernelsTest {
                             .isEqualTo(TestKernels.bf16(number));
                 }
             }
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(value = Width.class, names = "XMM", mode = EnumSource.Mode.EXCLUDE)
+    void whatIsNoNumberIsNotTheLargest(Width width) {
+        int count = 2100;
+        float[] numbers = new float[3 * count];
+        Arrays.fill(numbers, Float.NEGATIVE_INFINITY);
+        numbers[684] = 5;
+        numbers[700] = Float.NaN;
+        numbers[701] = 3;
+        Arrays.fill(numbers, count, 2 * count, Float.NaN);
+        numbers[2 * count + 2099] = -7;
+        try (Arena arena = Arena.ofShared()) {
+            RowKernels kernels = new RowKernels(TestKernels.kernels(width), TWO_THREADS, arena);
+            assertThat(kernels.largest(floats(arena, numbers), 3, count)).containsExactly(684, 0, 2099);
         }
     }
 

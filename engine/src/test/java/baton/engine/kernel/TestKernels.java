@@ -18,7 +18,8 @@ final class TestKernels {
     private TestKernels() {}
 
     static Kernels kernels(Width width) {
-        String[] needed = width == Width.ZMM ? new String[] {"avx512f", "avx2", "fma"} : new String[] {"avx2", "fma"};
+        String[] needed =
+                width == Width.ZMM ? new String[] {"avx512f", "avx512dq", "avx2", "fma"} : new String[] {"avx2", "fma"};
         assumeTrue(
                 Processor.current().has(needed),
                 () -> "skipped: the processor lacks one of " + String.join(", ", needed));
@@ -36,7 +37,7 @@ final class TestKernels {
         if (!name.equals("AMX")) {
             return kernels(Width.valueOf(name), type);
         }
-        String[] needed = {"amx_tile", "amx_bf16", "avx512_bf16", "avx512bw", "avx512f"};
+        String[] needed = {"amx_tile", "amx_bf16", "avx512_bf16", "avx512bw", "avx512dq", "avx512f"};
         assumeTrue(
                 Processor.current().has(needed),
                 () -> "skipped: the processor lacks one of " + String.join(", ", needed));

@@ -28,8 +28,8 @@ final class ModelKernelsOf {
     static void requireProcessor(Kind kind) {
         String[] needed = switch (kind) {
             case AMX -> new String[] {"amx_tile", "amx_bf16", "avx512_bf16", "avx512bw"};
-            case AVX512_BF16 -> new String[] {"avx512_bf16", "avx512f", "avx2", "fma"};
-            case AVX512 -> new String[] {"avx512f", "avx2", "fma"};
+            case AVX512_BF16 -> new String[] {"avx512_bf16", "avx512f", "avx512dq", "avx2", "fma"};
+            case AVX512 -> new String[] {"avx512f", "avx512dq", "avx2", "fma"};
             case AVX2 -> new String[] {"avx2", "fma"};
             case LIBTORCH -> new String[0];
         };
