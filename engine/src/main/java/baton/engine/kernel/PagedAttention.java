@@ -41,7 +41,7 @@ public final class PagedAttention {
     static final int RUN = 128;
 
     /** Runs of a call, whose time is bounded thereby: the JVM cannot stop its thread meanwhile. */
-    private static final int RUNS_AT_ONCE = 32;
+    private static final int RUNS_AT_ONCE = 4;
 
     /** Bytes of keys and values that are converted for several panels. */
     private static final long SHARED_BYTES = 32L << 20;
@@ -173,6 +173,7 @@ public final class PagedAttention {
                             case ROW_GROUPS -> RUN / TileCode.ROWS;
                             case POSITIONS -> RUN;
                             case STATE -> scratch.state.address();
+                            case LIMITS -> scratch.limits.address();
                             case SUMS -> scratch.sums.address();
                             case HEAD_DIM -> headDim;
                             case WEIGHTS -> weights.address();

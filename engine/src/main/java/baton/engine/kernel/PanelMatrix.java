@@ -24,7 +24,7 @@ import java.util.Optional;
 
 /**
  * A matrix of weights [outputs, inputs] in panels, which rows [m, inputs] are multiplied by: {@code rows * transposed matrix}, [m, outputs].
- * Rows are fp32 and, for weights in pairs, bf16. Used by one thread at a time, which divides the work among the team's threads.
+ * Rows are bf16 for weights in pairs, else fp32. Used by one thread at a time, which divides the work among the team's threads.
  */
 public final class PanelMatrix {
     /** Row groups of a block; the rows of a group are multiplied together. */
@@ -40,7 +40,7 @@ public final class PanelMatrix {
     private static final int EXPANDED_INPUTS = 256;
 
     /** Inputs in pairs are a multiple of it: of a tile, and of the elements that become bf16 at once. */
-    static final int PAIRED_INPUTS = TileCode.INPUTS;
+    private static final int PAIRED_INPUTS = TileCode.INPUTS;
 
     /** Row groups up to which the weights are used as they are, without expansion. */
     private static final int DIRECT_GROUPS = 2;

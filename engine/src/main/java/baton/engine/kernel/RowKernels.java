@@ -32,13 +32,19 @@ public final class RowKernels {
     }
 
     /**
-     * Where heads of rows lie; strides in bytes.
+     * Heads of rows.
      *
-     * @param start of the first row's first head
+     * @param start bytes from a row's beginning to its first head
+     * @param headStride bytes from a head to the next one
      */
-    public record Heads(MemorySegment memory, long start, long rowStride, int heads, long headStride) {
+    public record Heads(Rows rows, long start, int heads, long headStride) {
+        /** Whole rows, as one head each. */
+        static Heads of(Rows rows) {
+            return new Heads(rows, 0, 1, 0);
+        }
+
         long address(int row) {
-            return memory.address() + start + row * rowStride;
+            return rows.address(row) + start;
         }
     }
 
@@ -58,37 +64,30 @@ public final class RowKernels {
         }
 
         /**
-         * {@code to = from / sqrt(mean(from * from) + eps) * weight}, row by row.
+         * {@code to = from / sqrt(mean(from * from) + eps) * weight}, head by head.
          *
-         * @param to of fp32; or of bf16 on a processor with AVX512_BF16, if the weights are a multiple of 32
+         * @param from of fp32
+         * @param to may be {@code from}; or of bf16 on a processor with AVX512_BF16, if the weights are a multiple of 32
          */
-        public void apply(Rows from, Rows to, int rows) {
+        public void apply(Heads from, Heads to, int rows) {
             threads.parallelFor(rows, PIECE, (_, first, end) -> {
                 for (int row = first; row < end; row++) {
-                    if (to.isNarrow()) {
-                        kernels.normNarrow(
-                                from.address(row), to.address(row), weights.address(), width, numbers.address());
-                    } else {
-                        kernels.norm(from.address(row), to.address(row), weights.address(), width, numbers.address());
+                    for (int head = 0; head < from.heads; head++) {
+                        apply(
+                                from.address(row) + head * from.headStride,
+                                to.address(row) + head * to.headStride,
+                                to.rows);
                     }
                 }
             });
         }
 
-        /** {@code to = from / sqrt(mean(from * from) + eps) * weight}, head by head. {@code to} may be {@code from}. */
-        public void apply(Heads from, Heads to, int rows) {
-            threads.parallelFor(rows, PIECE, (_, first, end) -> {
-                for (int row = first; row < end; row++) {
-                    for (int head = 0; head < from.heads; head++) {
-                        kernels.norm(
-                                from.address(row) + head * from.headStride,
-                                to.address(row) + head * to.headStride,
-                                weights.address(),
-                                width,
-                                numbers.address());
-                    }
-                }
-            });
+        private void apply(long from, long to, Rows target) {
+            if (target.isNarrow()) {
+                kernels.normNarrow(from, to, weights.address(), width, numbers.address());
+            } else {
+                kernels.norm(from, to, weights.address(), width, numbers.address());
+            }
         }
     }
 
@@ -206,8 +205,8 @@ public final class RowKernels {
                 }
                 for (int head = 0; head < layout.kvHeads(); head++) {
                     MemorySegment.copy(
-                            pairs.memory,
-                            pairs.start + row * pairs.rowStride + head * pairs.headStride,
+                            pairs.rows.memory(),
+                            pairs.start + row * pairs.rows.stride() + head * pairs.headStride,
                             cache.memory(),
                             to + head * layout.headBytes(),
                             (long) width * Float.BYTES);

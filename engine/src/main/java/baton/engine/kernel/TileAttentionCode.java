@@ -39,9 +39,7 @@ final class TileAttentionCode {
 
     private TileAttentionCode() {}
 
-    /**
-     * What {@link #runs} needs of its panel's memory: as longs, in this order.
-     */
+    /** What {@link #runs} needs of its panel's memory, as longs in this order. */
     enum RunArgument {
         /** Bytes from one run to the next. */
         RUN_BYTES(0),
@@ -54,12 +52,13 @@ final class TileAttentionCode {
         ROW_GROUPS(6),
         POSITIONS(7),
         STATE(8),
-        SUMS(9),
-        HEAD_DIM(10),
-        WEIGHTS(11),
-        WEIGHT_PAIRS(12),
+        LIMITS(9),
+        SUMS(10),
+        HEAD_DIM(11),
+        WEIGHTS(12),
+        WEIGHT_PAIRS(13),
         /** Bytes of an element's values of a run. */
-        VALUE_STRIDE(13);
+        VALUE_STRIDE(14);
 
         private final int index;
 
@@ -94,28 +93,35 @@ final class TileAttentionCode {
             code.move(RDI, run);
             code.load(RAX, argument(RunArgument.TABLE));
             code.add(RDI, RAX);
-            code.load(RSI, argument(RunArgument.ENTRY_BYTES));
-            code.load(RDX, argument(RunArgument.QUERIES));
-            code.load(RCX, argument(RunArgument.QUERY_PAIRS));
-            code.load(R8, argument(RunArgument.SCORES));
-            code.load(R9, argument(RunArgument.ROW_GROUPS));
-            code.call(gathered);
+            call(
+                    code,
+                    gathered,
+                    RunArgument.ENTRY_BYTES,
+                    RunArgument.QUERIES,
+                    RunArgument.QUERY_PAIRS,
+                    RunArgument.SCORES,
+                    RunArgument.ROW_GROUPS);
             code.load(RDI, argument(RunArgument.SCORES));
-            code.load(RSI, argument(RunArgument.POSITIONS));
-            code.load(RDX, argument(RunArgument.STATE));
-            code.load(R8, argument(RunArgument.SUMS));
-            code.load(R9, argument(RunArgument.HEAD_DIM));
             code.load(RAX, argument(RunArgument.WEIGHTS));
             code.push(RAX);
-            code.call(softmax);
+            call(
+                    code,
+                    softmax,
+                    RunArgument.POSITIONS,
+                    RunArgument.STATE,
+                    RunArgument.LIMITS,
+                    RunArgument.SUMS,
+                    RunArgument.HEAD_DIM);
             code.pop(RAX);
             code.move(RDI, run);
-            code.load(RSI, argument(RunArgument.VALUE_STRIDE));
-            code.load(RDX, argument(RunArgument.WEIGHTS));
-            code.load(RCX, argument(RunArgument.WEIGHT_PAIRS));
-            code.load(R8, argument(RunArgument.SUMS));
-            code.load(R9, argument(RunArgument.HEAD_DIM));
-            code.call(added);
+            call(
+                    code,
+                    added,
+                    RunArgument.VALUE_STRIDE,
+                    RunArgument.WEIGHTS,
+                    RunArgument.WEIGHT_PAIRS,
+                    RunArgument.SUMS,
+                    RunArgument.HEAD_DIM);
             code.load(RAX, argument(RunArgument.RUN_BYTES));
             code.add(run, RAX);
         });
@@ -128,6 +134,15 @@ final class TileAttentionCode {
         code.bind(added);
         code.append(TileCode.addedProduct());
         return code.code();
+    }
+
+    /** Calls a function with these arguments behind the first one, which is in RDI. */
+    private static void call(Assembler code, Label function, RunArgument... arguments) {
+        List<Reg> registers = List.of(RSI, RDX, RCX, R8, R9);
+        for (int i = 0; i < arguments.length; i++) {
+            code.load(registers.get(i), argument(arguments[i]));
+        }
+        code.call(function);
     }
 
     private static Mem argument(RunArgument argument) {

@@ -380,7 +380,7 @@ final class DecoderRunner implements ModelRunner {
 
     private Tensor norm(Tensor x, Norm norm) {
         Tensor normed = kernels.inputs(x.size(0), x.size(1));
-        norm.apply(x, normed);
+        norm.apply(Heads.ofRows(x), Heads.ofRows(normed));
         return normed;
     }
 

@@ -70,6 +70,22 @@ final class LibTorch {
         };
     }
 
+    /**
+     * Of a tensor of floating-point numbers.
+     *
+     * @throws IllegalArgumentException if it has others
+     */
+    static DType dtype(Tensor tensor) {
+        ScalarType type = tensor.scalar_type().intern();
+        return switch (type) {
+            case BFloat16 -> DType.BF16;
+            case Half -> DType.F16;
+            case Float -> DType.F32;
+            default ->
+                throw new IllegalArgumentException("a tensor is of " + type + ", must be of BFloat16, Half or Float");
+        };
+    }
+
     /** A dense tensor that is the segment's memory, which must outlive it. */
     static Tensor over(MemorySegment memory, ScalarType type, long... shape) {
         try (TensorOptions options = new TensorOptions(type);

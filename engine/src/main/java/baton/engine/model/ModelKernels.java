@@ -68,25 +68,20 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     void close();
 
     /** Divides rows or heads by their root mean square, and multiplies them by weights: {@code x / sqrt(mean(x * x) + eps) * weight}. */
+    @FunctionalInterface
     interface Norm {
-        /** @param to as many heads as {@code from}, and may be the same */
+        /** @param to as many heads as {@code from}, and may be the same; or whole rows of {@link #inputs} */
         void apply(Heads from, Heads to);
-
-        /**
-         * Of whole rows.
-         *
-         * @param to of {@link #inputs}
-         */
-        void apply(Tensor from, Tensor to);
     }
 
     /**
      * Where heads of rows lie: head h of row r begins at element {@code offset + r * rowStride + h * headStride}.
      *
-     * @param memory elements of the activations' type, open to all threads
+     * @param memory open to all threads
+     * @param type of the elements
      */
-    record Heads(MemorySegment memory, int rows, long offset, long rowStride, int heads, long headStride) {
-        /** Rows of activations as one head each. */
+    record Heads(MemorySegment memory, DType type, int rows, long offset, long rowStride, int heads, long headStride) {
+        /** A matrix' rows as one head each. */
         static Heads ofRows(Tensor x) {
             return of(x, 0, 1, x.size(1));
         }
@@ -94,7 +89,13 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
         /** Heads of a matrix' rows, from {@code offset} in each. */
         static Heads of(Tensor x, long offset, int heads, long headStride) {
             return new Heads(
-                    LibTorch.memory(x, LibTorch.rowBytes(x)), (int) x.size(0), offset, x.stride(0), heads, headStride);
+                    LibTorch.memory(x, LibTorch.rowBytes(x)),
+                    LibTorch.dtype(x),
+                    (int) x.size(0),
+                    offset,
+                    x.stride(0),
+                    heads,
+                    headStride);
         }
 
         long start(int row, int head) {

@@ -98,7 +98,7 @@ final class PanelKernels implements ModelKernels {
 
     @Override
     public Tensor asInputs(Tensor rows) {
-        if (typeOf(rows) == inputType(rows.size(1))) {
+        if (LibTorch.dtype(rows) == inputType(rows.size(1))) {
             return rows;
         }
         return inputs(rows.size(0), rows.size(1)).copy_(rows);
@@ -116,13 +116,9 @@ final class PanelKernels implements ModelKernels {
         return weightType;
     }
 
-    private static DType typeOf(Tensor rows) {
-        return rows.element_size() == Float.BYTES ? DType.F32 : DType.BF16;
-    }
-
     /** Where a matrix' rows lie. */
     static Rows rows(Tensor matrix) {
-        DType type = typeOf(matrix);
+        DType type = LibTorch.dtype(matrix);
         return new Rows(LibTorch.memory(matrix, LibTorch.rowBytes(matrix)), matrix.stride(0) * type.bytes(), type);
     }
 
@@ -179,17 +175,7 @@ final class PanelKernels implements ModelKernels {
     @Override
     public Norm norm(float[] weights, double eps) {
         RowKernels.Norm norm = rowKernels.norm(weights, eps);
-        return new Norm() {
-            @Override
-            public void apply(Heads from, Heads to) {
-                norm.apply(bytes(from), bytes(to), from.rows());
-            }
-
-            @Override
-            public void apply(Tensor from, Tensor to) {
-                norm.apply(PanelKernels.rows(from), PanelKernels.rows(to), (int) from.size(0));
-            }
-        };
+        return (from, to) -> norm.apply(bytes(from), bytes(to), from.rows());
     }
 
     @Override
@@ -198,23 +184,19 @@ final class PanelKernels implements ModelKernels {
     }
 
     private static RowKernels.Heads bytes(Heads heads) {
+        int element = heads.type().bytes();
         return new RowKernels.Heads(
-                heads.memory(),
-                heads.offset() * Float.BYTES,
-                heads.rowStride() * Float.BYTES,
+                new Rows(heads.memory(), heads.rowStride() * element, heads.type()),
+                heads.offset() * element,
                 heads.heads(),
-                heads.headStride() * Float.BYTES);
+                heads.headStride() * element);
     }
 
     @Override
     public void save(int layer, Tensor pairs, KvCache cache, Batch batch, int first, int count) {
         long head = 2L * cache.layout().headDim() * Float.BYTES;
-        RowKernels.Heads heads = new RowKernels.Heads(
-                LibTorch.memory(pairs, LibTorch.rowBytes(pairs)),
-                0,
-                pairs.stride(0) * Float.BYTES,
-                cache.layout().kvHeads(),
-                head);
+        RowKernels.Heads heads =
+                new RowKernels.Heads(rows(pairs), 0, cache.layout().kvHeads(), head);
         rowKernels.save(layer, heads, count, cache, new RowKernels.Slots() {
             @Override
             public int block(int row) {

@@ -109,17 +109,7 @@ final class TorchKernels implements ModelKernels {
     @Override
     public Norm norm(float[] weights, double eps) {
         NormWeights split = NormWeights.of(weights);
-        return new Norm() {
-            @Override
-            public void apply(Heads from, Heads to) {
-                rowMath.norm(from, to, split, eps);
-            }
-
-            @Override
-            public void apply(Tensor from, Tensor to) {
-                apply(Heads.ofRows(from), Heads.ofRows(to));
-            }
-        };
+        return (from, to) -> rowMath.norm(from, to, split, eps);
     }
 
     @Override

@@ -37,11 +37,8 @@ class RowKernelsTest {
         try (Arena arena = Arena.ofShared()) {
             MemorySegment from = floats(arena, x);
             MemorySegment to = floats(arena, new float[x.length]);
-            MemorySegment ofRows = floats(arena, new float[x.length]);
             RowKernels.Norm norm = new RowKernels(kernels, TWO_THREADS, arena).norm(weights, 1e-5);
-            norm.apply(new Heads(from, 0, count * 4L, 1, 0), new Heads(to, 0, count * 4L, 1, 0), ROWS);
-            norm.apply(TestKernels.rows(from, count), TestKernels.rows(ofRows, count), ROWS);
-            assertThat(ofRows.mismatch(to)).isEqualTo(-1);
+            norm.apply(Heads.of(TestKernels.rows(from, count)), Heads.of(TestKernels.rows(to, count)), ROWS);
             for (int row = 0; row < ROWS; row++) {
                 double squares = 0;
                 for (int i = 0; i < count; i++) {
@@ -68,9 +65,9 @@ class RowKernelsTest {
             RowKernels.Norm norm = new RowKernels(kernels, TWO_THREADS, arena).norm(numbers(random, count), 1e-5);
             Rows from = TestKernels.rows(floats(arena, x), count);
             Rows expected = TestKernels.rows(floats(arena, new float[x.length]), count);
-            norm.apply(from, expected, ROWS);
+            norm.apply(Heads.of(from), Heads.of(expected), ROWS);
             Rows to = TestKernels.narrowRows(arena, before, count + gap);
-            norm.apply(from, to, ROWS);
+            norm.apply(Heads.of(from), Heads.of(to), ROWS);
             for (int row = 0; row < ROWS; row++) {
                 for (int i = 0; i < count + gap; i++) {
                     int at = row * (count + gap) + i;
@@ -139,9 +136,13 @@ class RowKernelsTest {
             MemorySegment turned = floats(arena, new float[ROWS * heads * headDim]);
             new RowKernels(kernels, TWO_THREADS, arena)
                     .rotate(
-                            new Heads(projected, 0, rowFloats * 4L, heads, headDim * 4L),
-                            new Heads(turned, 0, 4L * heads * headDim, heads, headDim * 4L),
-                            new Heads(projected, 4L * heads * headDim, rowFloats * 4L, keyHeads, 8L * headDim),
+                            new Heads(TestKernels.rows(projected, rowFloats), 0, heads, headDim * 4L),
+                            new Heads(TestKernels.rows(turned, (long) heads * headDim), 0, heads, headDim * 4L),
+                            new Heads(
+                                    TestKernels.rows(projected, rowFloats),
+                                    4L * heads * headDim,
+                                    keyHeads,
+                                    8L * headDim),
                             headDim,
                             floats(arena, table),
                             ROWS);
@@ -192,11 +193,11 @@ class RowKernelsTest {
         try (Arena arena = Arena.ofShared()) {
             KvCache cache =
                     new KvCache(arena.allocate(blocks * layout.blockBytes(), 64), layout, blocks, List.of("0", "1"));
-            long row = 3L * 2 * headDim * 4;
+            long row = 3L * 2 * headDim;
             new RowKernels(kernels, TWO_THREADS, arena)
                     .save(
                             1,
-                            new Heads(floats(arena, pairs), 0, row, 3, 2L * headDim * 4),
+                            new Heads(TestKernels.rows(floats(arena, pairs), row), 0, 3, 2L * headDim * 4),
                             ROWS,
                             cache,
                             new RowKernels.Slots() {

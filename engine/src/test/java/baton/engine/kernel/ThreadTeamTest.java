@@ -80,6 +80,7 @@ class ThreadTeamTest {
                     team.parallelFor(2, 1, (_, _, _) -> {});
                 }
                 assertThat(membersOf(team, 2)).containsExactlyInAnyOrder(0, 1);
+                assertThat(team.members()).isEqualTo(2);
             }
         }
     }

@@ -47,9 +47,9 @@ class JavaRowKernelsTest {
             MemorySegment turned = arena.allocate((long) rows * HEADS * head * dtype.bytes(), 8);
 
             math.rotate(
-                    new Heads(projected, rows, 0, width, HEADS, head),
-                    new Heads(turned, rows, 0, (long) HEADS * head, HEADS, head),
-                    new Heads(projected, rows, (long) HEADS * head, width, KEY_HEADS, 2L * head),
+                    new Heads(projected, dtype, rows, 0, width, HEADS, head),
+                    new Heads(turned, dtype, rows, 0, (long) HEADS * head, HEADS, head),
+                    new Heads(projected, dtype, rows, (long) HEADS * head, width, KEY_HEADS, 2L * head),
                     head,
                     table);
 
@@ -101,7 +101,7 @@ class JavaRowKernelsTest {
             JavaRowKernels math = new JavaRowKernels(DType.BF16, team);
             // Memory for all rows but the last piece.
             MemorySegment x = random(arena, DType.BF16, 180 * 64, 4);
-            Heads heads = new Heads(x, 200, 0, 64, 1, 64);
+            Heads heads = new Heads(x, DType.BF16, 200, 0, 64, 1, 64);
             NormWeights weights = NormWeights.of(new float[64]);
             assertThatThrownBy(() -> math.norm(heads, heads, weights, 1e-5))
                     .isInstanceOf(IllegalStateException.class)
@@ -118,8 +118,8 @@ class JavaRowKernelsTest {
             for (int i = 0; i < width; i++) {
                 weights[i] = 0.5f + i % 7;
             }
-            Heads from = new Heads(x, rows, 0, width, 1, width);
-            math.norm(from, new Heads(normed, rows, 0, width, 1, width), NormWeights.of(weights), 1e-5);
+            Heads from = new Heads(x, dtype, rows, 0, width, 1, width);
+            math.norm(from, new Heads(normed, dtype, rows, 0, width, 1, width), NormWeights.of(weights), 1e-5);
 
             for (int row = 0; row < rows; row++) {
                 double squares = 0;
@@ -150,8 +150,13 @@ class JavaRowKernelsTest {
             short[] angles = {0x3fc0, 0x3fc0, 0x3fc0, 0x3fc0, 0, 0, 0, 0};
             MemorySegment.copy(angles, 0, table, ValueLayout.JAVA_SHORT, 0, 8);
             MemorySegment turned = arena.allocate(8L * Short.BYTES, 8);
-            Heads from = new Heads(x, 1, 0, 8, 1, 8);
-            math.rotate(from, new Heads(turned, 1, 0, 8, 1, 8), new Heads(x, 1, 0, 8, 0, 8), 8, table);
+            Heads from = new Heads(x, DType.BF16, 1, 0, 8, 1, 8);
+            math.rotate(
+                    from,
+                    new Heads(turned, DType.BF16, 1, 0, 8, 1, 8),
+                    new Heads(x, DType.BF16, 1, 0, 8, 0, 8),
+                    8,
+                    table);
 
             assertThat(turned.asSlice(0, 8).toArray(ValueLayout.JAVA_SHORT))
                     .containsExactly((short) 0x3fc2, (short) 0x3fc4, (short) 0x7fc0, (short) 0x7f80);
