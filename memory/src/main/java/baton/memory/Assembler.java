@@ -107,6 +107,10 @@ public final class Assembler {
         INTERLEAVE_LOW(Prefix.NONE, Map.M0F, 0x14),
         /** Of 128 bits each: elements 2 of both, then elements 3. */
         INTERLEAVE_HIGH(Prefix.NONE, Map.M0F, 0x15),
+        /** Of 128 bits each: shorts 0 of both, then shorts 1 and so on up to 3. */
+        INTERLEAVE_LOW_SHORTS(Prefix.P66, Map.M0F, 0x61),
+        /** Of 128 bits each: shorts 4 of both, then shorts 5 and so on up to 7. */
+        INTERLEAVE_HIGH_SHORTS(Prefix.P66, Map.M0F, 0x69),
         /** Of 128 bits: the lower halves of both. Only for {@link Width#XMM}. */
         LOWER_HALVES(Prefix.NONE, Map.M0F, 0x16),
         /** Of 128 bits: the upper half of the second source, then that of the first. Only for {@link Width#XMM}. */
@@ -138,6 +142,8 @@ public final class Assembler {
         LOAD(Prefix.NONE, Map.M0F, 0x10),
         /** The fp32 number in memory, or the first of a register, in every lane. */
         BROADCAST(Prefix.P66, Map.M0F38, 0x18),
+        /** The 128 bits in memory, in every part of a vector. Not for {@link Width#XMM}. */
+        BROADCAST_PART(Prefix.P66, Map.M0F38, 0x1a),
         /** Ints to fp32. */
         TO_FLOATS(Prefix.NONE, Map.M0F, 0x5b),
         /** fp32 to ints, rounded to nearest even. */
@@ -407,6 +413,13 @@ public final class Assembler {
             }
             case XMM -> throw new IllegalArgumentException(width + " has one part");
         }
+    }
+
+    /** {@code from} with the 128 bits in memory as the part of this number. Only for {@link Width#ZMM}. */
+    public void insertPart(int to, int from, Mem memory, int part) {
+        require(Width.ZMM);
+        withMemory(width, Prefix.P66, Map.M0F3A, 0x18, to, from, memory); // vinsertf32x4
+        bytes(part);
     }
 
     /** Into the first lane the largest of all lanes; {@code register} and {@code spare} are lost. Both are below 16. */

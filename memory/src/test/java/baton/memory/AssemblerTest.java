@@ -58,6 +58,18 @@ class AssemblerTest {
     }
 
     @Test
+    void partsOf128Bits() {
+        assertThat(hex(Width.ZMM, code -> code.op(Unary.BROADCAST_PART, 17, at(Reg.R9, 64))))
+                .isEqualTo("62c27d481a8940000000");
+        assertThat(hex(Width.ZMM, code -> code.insertPart(3, 17, at(Reg.R12, Reg.RSI, 1, 128), 2)))
+                .isEqualTo("62d37540189c348000000002");
+        assertThat(hex(Width.ZMM, code -> code.op(Binary.INTERLEAVE_LOW_SHORTS, 2, 18, 5)))
+                .isEqualTo("62f16d4061d5");
+        assertThat(hex(Width.ZMM, code -> code.op(Binary.INTERLEAVE_HIGH_SHORTS, 19, 1, 30)))
+                .isEqualTo("6281754869de");
+    }
+
+    @Test
     void powersOfTwo() {
         assertThat(hex(Width.ZMM, code -> code.fraction(17, 5))).isEqualTo("62e37d4856cd09");
         assertThat(hex(Width.ZMM, code -> code.op(Binary.TIMES_POWER, 1, 2, 30)))

@@ -38,6 +38,9 @@ final class Constants {
 
     static final int NEGATIVE_INFINITY = LEAST_POWER + 1;
 
+    /** {@link PagedAttention#NO_SCORE}. */
+    static final int NO_SCORE = NEGATIVE_INFINITY + 1;
+
     private static final MemorySegment MEMORY = make();
 
     private Constants() {}
@@ -52,13 +55,14 @@ final class Constants {
     }
 
     private static MemorySegment make() {
-        MemorySegment memory = Arena.global().allocate((NEGATIVE_INFINITY + 1L) * VECTOR, VECTOR);
+        MemorySegment memory = Arena.global().allocate((NO_SCORE + 1L) * VECTOR, VECTOR);
         bits(memory, UPPER_HALF, 0xffff_0000);
         number(memory, ONE, 1);
         number(memory, LOWEST_EXPONENT, -100);
         number(memory, HIGHEST_EXPONENT, 127);
         number(memory, LEAST_POWER, Math.scalb(1f, -100));
         number(memory, NEGATIVE_INFINITY, Float.NEGATIVE_INFINITY);
+        number(memory, NO_SCORE, PagedAttention.NO_SCORE);
         number(memory, NEGATED_LOG2_E, -1.442695f);
         bits(memory, LOWEST_BIT, 1);
         bits(memory, HALF_OF_BF16, 0x7fff);

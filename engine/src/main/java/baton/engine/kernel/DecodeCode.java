@@ -19,7 +19,7 @@ import baton.memory.Assembler.Label;
 import baton.memory.Assembler.Unary;
 import baton.memory.Assembler.Width;
 
-/** The parts of {@link DecodeAttention} that are not products. Strides are in bytes. */
+/** The parts of {@link DecodeAttention} that are neither products nor for the matrix unit alone. Strides are in bytes. */
 final class DecodeCode {
     /** Bytes of a query's number in a state: a vector of the greatest width. */
     static final int STATE = 64;
@@ -86,18 +86,8 @@ final class DecodeCode {
     /** Turns rows in as many registers as a vector has lanes, from 0 on, to columns. */
     static void transpose(Assembler code, Column column) {
         int lanes = code.width().lanes();
-        // Columns of each part of 128 bits and four rows: element j of the four is in the group's register j.
         for (int group = 0; group < lanes / GROUP; group++) {
-            int rows = group * GROUP;
-            int spare = lanes;
-            code.op(Binary.INTERLEAVE_LOW, spare, rows, rows + 1);
-            code.op(Binary.INTERLEAVE_HIGH, spare + 1, rows, rows + 1);
-            code.op(Binary.INTERLEAVE_LOW, spare + 2, rows + 2, rows + 3);
-            code.op(Binary.INTERLEAVE_HIGH, spare + 3, rows + 2, rows + 3);
-            code.pairs(rows, spare, spare + 2, 0);
-            code.pairs(rows + 1, spare, spare + 2, 2);
-            code.pairs(rows + 2, spare + 1, spare + 3, 0);
-            code.pairs(rows + 3, spare + 1, spare + 3, 2);
+            transposeParts(code, group * GROUP, lanes);
         }
         for (int j = 0; j < GROUP; j++) {
             columns(code, j, lanes);
@@ -105,6 +95,21 @@ final class DecodeCode {
                 column.emit(part * GROUP + j, lanes + part, j);
             }
         }
+    }
+
+    /**
+     * Turns each part of 128 bits of four rows, in registers from {@code rows} on: element j of the four is in register j of these. Four
+     * registers from {@code spare} on are lost.
+     */
+    static void transposeParts(Assembler code, int rows, int spare) {
+        code.op(Binary.INTERLEAVE_LOW, spare, rows, rows + 1);
+        code.op(Binary.INTERLEAVE_HIGH, spare + 1, rows, rows + 1);
+        code.op(Binary.INTERLEAVE_LOW, spare + 2, rows + 2, rows + 3);
+        code.op(Binary.INTERLEAVE_HIGH, spare + 3, rows + 2, rows + 3);
+        code.pairs(rows, spare, spare + 2, 0);
+        code.pairs(rows + 1, spare, spare + 2, 2);
+        code.pairs(rows + 2, spare + 1, spare + 3, 0);
+        code.pairs(rows + 3, spare + 1, spare + 3, 2);
     }
 
     /** Column j of each part from all groups, into registers from {@code lanes} on, in the order of the parts. */

@@ -72,11 +72,14 @@ public final class Kernels {
             MethodHandle added,
             MethodHandle queries,
             MethodHandle results,
+            MethodHandle configureDecode,
+            MethodHandle decodeQueries,
+            MethodHandle decodeRun,
+            MethodHandle decodeResults,
             MethodHandle softmax,
             MethodHandle maskedSoftmax,
             MethodHandle runs,
-            MethodHandle valueColumns,
-            MethodHandle valuePairs) {
+            MethodHandle valueColumns) {
         static Tiles make() {
             return new Tiles(
                     function(TileCode.product(false, 0), 6),
@@ -89,13 +92,16 @@ public final class Kernels {
                     function(TileCode.release(), 0),
                     function(TileCode.gatheredProduct(), 6),
                     function(TileCode.addedProduct(), 6),
-                    function(TileAttentionCode.queries(), 4),
+                    function(TileAttentionCode.queries(ProductCode.VECTORS), 4),
                     function(TileAttentionCode.results(), 4),
+                    function(TileDecodeCode.configure(), 1),
+                    function(TileAttentionCode.queries(1), 4),
+                    function(TileDecodeCode.run(), 1),
+                    function(TileDecodeCode.results(), 5),
                     function(AttentionCode.softmaxToPairs(false), 7),
                     function(AttentionCode.softmaxToPairs(true), 7),
                     function(TileAttentionCode.runs(), 3),
-                    function(TileAttentionCode.valueColumns(), 6),
-                    function(TileAttentionCode.valuePairs(), 4));
+                    function(TileAttentionCode.valueColumns(), 6));
         }
 
         /** For the numbers of lines fetched, in ascending order. */
@@ -429,10 +435,44 @@ public final class Kernels {
         }
     }
 
-    /** See {@link TileAttentionCode#valuePairs}. */
-    void valuePairs(long from, long stride, long to, long pairs) {
+    /**
+     * Configures the calling thread's tiles for {@link #decodeRun}, which is called in {@code work} only, as {@link #withTilesOfThread} does.
+     */
+    void withTilesOfDecode(int queries, Runnable work) {
         try {
-            tiles().valuePairs.invokeExact(from, stride, to, pairs);
+            tiles().configureDecode.invokeExact(TileConfigurations.ofDecode(queries));
+            try {
+                work.run();
+            } finally {
+                tiles().release.invokeExact();
+            }
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** See {@link TileAttentionCode#queries}: of 16 lanes. */
+    void decodeQueryPairs(long addresses, long to, long groups, long factor) {
+        try {
+            tiles().decodeQueries.invokeExact(addresses, to, groups, factor);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** See {@link TileDecodeCode#run}. */
+    void decodeRun(long arguments) {
+        try {
+            tiles().decodeRun.invokeExact(arguments);
+        } catch (Throwable e) {
+            throw failed(e);
+        }
+    }
+
+    /** See {@link TileDecodeCode#results}. */
+    void decodeResults(long attended, long to, long sums, long queries, long groups) {
+        try {
+            tiles().decodeResults.invokeExact(attended, to, sums, queries, groups);
         } catch (Throwable e) {
             throw failed(e);
         }

@@ -130,9 +130,7 @@ public final class PagedAttention {
             from = floats(arena, (long) lanes * Long.BYTES);
             to = floats(arena, (long) lanes * Long.BYTES);
             results = floats(arena, headDim * row);
-            decode = DecodeAttention.suits(kernels, layout, partHeads)
-                    ? Optional.of(new DecodeAttention(kernels, cache, partHeads, arena))
-                    : Optional.empty();
+            decode = DecodeAttention.of(kernels, cache, partHeads, arena);
             tiles = onTiles ? Optional.of(new TileMemory(arena, this)) : Optional.empty();
             entries = floats(arena, onTiles ? runBytes() : (long) (RUN + layout.blockSize()) * entryFloats());
         }
@@ -275,16 +273,16 @@ public final class PagedAttention {
             }
         }
         int units = kvHeads * parts;
-        threads.parallelFor(few.size() * units, 1, (member, first, end) -> {
+        int tasks = few.size() * units;
+        // A sequence's heads lie side by side, and each fetches the next one.
+        int piece = Math.clamp(tasks / (2 * threads.members()), 1, units);
+        int pieces = threads.members() * piece;
+        threads.parallelFor(tasks, piece, (member, first, end) -> {
             for (int task = first; task < end; task++) {
-                Span span = few.get(task / units);
-                Scratch scratch = scratches.get(member);
-                Panel panel = new Panel(call, span, 0, span.count, task % units, scratch);
-                if (span.count == 1 && scratch.decode.isPresent()) {
-                    panel.decode(scratch.decode.get());
-                } else {
-                    panel.attend(MemorySegment.NULL, 0);
-                }
+                Panel panel = new Panel(call, few.get(task / units), task % units, scratches.get(member));
+                int next = task + 1 < end ? task + 1 : first + pieces;
+                int fetched = next < tasks ? next : task;
+                panel.attendFew(few.get(fetched / units), fetched % units);
             }
         });
     }
@@ -449,6 +447,36 @@ public final class PagedAttention {
             this.used = count * partHeads;
         }
 
+        /** Of all rows of a span. */
+        Panel(Call call, Span span, int unit, Scratch scratch) {
+            this(call, span, 0, span.count, unit, scratch);
+        }
+
+        void attendFew(Span next, int nextUnit) {
+            if (span.count == 1 && scratch.decode.isPresent()) {
+                scratch.decode
+                        .get()
+                        .attend(
+                                call.layer,
+                                context(span, head),
+                                context(next, nextUnit / parts),
+                                place(call.queries, 0),
+                                target(0));
+                narrowResults();
+            } else {
+                attend(MemorySegment.NULL, 0);
+            }
+        }
+
+        private DecodeAttention.Context context(Span of, int ofHead) {
+            return new DecodeAttention.Context(
+                    of.blockTable,
+                    ofHead,
+                    firstRun(of.position, call.window),
+                    Math.max(0, of.position + 1 - call.window),
+                    of.end());
+        }
+
         /**
          * @param entries the head's keys and values in fp32 from position {@code start} on, or its runs prepared; empty if that is to be
          *     done
@@ -513,21 +541,6 @@ public final class PagedAttention {
             });
             kernels.results(
                     scratch.sums.address(), scratch.to.address(), headDim / TileCode.ROWS, scratch.state.address());
-        }
-
-        /** As {@link #attend}, of one row. */
-        void decode(DecodeAttention decode) {
-            int visible = Math.max(0, span.position + 1 - call.window);
-            decode.attend(
-                    call.layer,
-                    span.blockTable,
-                    head,
-                    place(call.queries, 0),
-                    target(0),
-                    firstRun(span.position, call.window),
-                    visible,
-                    span.end());
-            narrowResults();
         }
 
         /** Where a lane's query, or its result, is in a matrix. */

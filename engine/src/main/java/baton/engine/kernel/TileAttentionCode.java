@@ -153,13 +153,16 @@ final class TileAttentionCode {
      * {@code (addresses, to, groups, factor)}: queries of fp32 at an address for each of a panel's lanes become a panel of pairs, {@code
      * to[i][lane] = factor * (query[2 * i], query[2 * i + 1])}, rounded to nearest even. Groups are of 32 elements, the factor's address is that of
      * a vector of equal numbers.
+     *
+     * @param vectors of lanes
      */
-    static byte[] queries() {
+    static byte[] queries(int vectors) {
         Assembler code = new Assembler(Width.ZMM);
         int factor = Width.ZMM.registers() - 1;
         int lower = LANES;
+        int panelRow = vectors * VECTOR;
         code.load(factor, at(RCX, 0));
-        for (int half = 0; half < ProductCode.VECTORS; half++) {
+        for (int half = 0; half < vectors; half++) {
             int column = half * VECTOR;
             code.move(R10, 0L);
             code.move(R11, RSI);
@@ -173,9 +176,9 @@ final class TileAttentionCode {
                     code.op(Binary.NARROW_PAIR, lane, lane, lower);
                 }
                 DecodeCode.transpose(
-                        code, (pair, register, _) -> code.store(at(R11, pair * PANEL_ROW + column), register));
+                        code, (pair, register, _) -> code.store(at(R11, pair * panelRow + column), register));
                 code.add(R10, 2 * VECTOR);
-                code.add(R11, LANES * PANEL_ROW);
+                code.add(R11, LANES * panelRow);
             });
         }
         code.returnFromVectors();
@@ -246,21 +249,6 @@ final class TileAttentionCode {
             code.address(RCX, at(RCX, RAX, 4, 0));
             code.add(RDI, LANES * Short.BYTES);
             code.add(RSI, LANES * Short.BYTES);
-        });
-        code.returnFromVectors();
-        return code.code();
-    }
-
-    /** {@code (from, stride, to, pairs)}: values in bf16 as a panel of pairs of positions, {@code to[position / 2][element], 2 positions}. */
-    static byte[] valuePairs() {
-        Assembler code = new Assembler(Width.ZMM);
-        loop(code, RCX, () -> {
-            for (int i = 0; i < ProductCode.VECTORS; i++) {
-                pair(code, i, ProductCode.VECTORS, RDI, RSI, i * LANES * Short.BYTES);
-                code.store(at(RDX, i * VECTOR), i);
-            }
-            code.address(RDI, at(RDI, RSI, 2, 0));
-            code.add(RDX, PANEL_ROW);
         });
         code.returnFromVectors();
         return code.code();

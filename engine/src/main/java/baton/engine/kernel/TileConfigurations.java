@@ -5,7 +5,8 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * What the matrix unit is configured with for 1 to 32 rows: {@code [palette: 1 | start row: 1 | reserved: 14 | bytes of a row: short[16] | rows:
+ * What the matrix unit is configured with: for products of 1 to 32 rows, see {@link TileCode}, and for decode of 1 to 16 queries, see {@link
+ * TileDecodeCode}. A configuration is {@code [palette: 1 | start row: 1 | reserved: 14 | bytes of a row: short[16] | rows:
  * byte[16]]}, the last two of each tile.
  *
  * @see <a href="https://www.intel.com/sdm">Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, 18.3</a>
@@ -18,30 +19,45 @@ final class TileConfigurations {
     private static final int ROW_BYTES_AT = 16;
     private static final int ROWS_AT = 48;
 
-    private static final MemorySegment MEMORY = make();
+    private static final MemorySegment PRODUCTS = make(TileCode.MOST_ROWS);
+    private static final MemorySegment DECODE = make(TileCode.ROWS);
+
+    static {
+        for (int rows = 1; rows <= TileCode.MOST_ROWS; rows++) {
+            int first = Math.min(rows, TileCode.ROWS);
+            int second = rows - first;
+            set(PRODUCTS, rows, first, first, second, second, first, second, TileCode.ROWS, TileCode.ROWS);
+        }
+        for (int queries = 1; queries <= TileCode.ROWS; queries++) {
+            set(DECODE, queries, TileDecodeCode.rows(queries));
+        }
+    }
 
     private TileConfigurations() {}
 
     /** @param rows from 1 to {@link TileCode#MOST_ROWS}, each {@link #BYTES} behind the one of a row less */
     static long address(int rows) {
-        return MEMORY.address() + (long) rows * BYTES;
+        return PRODUCTS.address() + (long) rows * BYTES;
     }
 
-    private static MemorySegment make() {
-        MemorySegment memory = Arena.global().allocate((TileCode.MOST_ROWS + 1L) * BYTES, BYTES);
-        for (int rows = 1; rows <= TileCode.MOST_ROWS; rows++) {
-            MemorySegment one = memory.asSlice((long) rows * BYTES, BYTES);
-            one.set(ValueLayout.JAVA_BYTE, 0, (byte) 1);
-            int first = Math.min(rows, TileCode.ROWS);
-            int second = rows - first;
-            int[] tiles = {first, first, second, second, first, second, TileCode.ROWS, TileCode.ROWS};
-            for (int tile = 0; tile < tiles.length; tile++) {
-                if (tiles[tile] > 0) {
-                    one.set(ValueLayout.JAVA_SHORT, ROW_BYTES_AT + 2L * tile, (short) ROW_BYTES);
-                    one.set(ValueLayout.JAVA_BYTE, (long) ROWS_AT + tile, (byte) tiles[tile]);
-                }
+    /** @param queries from 1 to {@link TileCode#ROWS} */
+    static long ofDecode(int queries) {
+        return DECODE.address() + (long) queries * BYTES;
+    }
+
+    private static MemorySegment make(int most) {
+        return Arena.global().allocate((most + 1L) * BYTES, BYTES);
+    }
+
+    /** @param tiles rows of each tile */
+    private static void set(MemorySegment memory, int index, int... tiles) {
+        MemorySegment one = memory.asSlice((long) index * BYTES, BYTES);
+        one.set(ValueLayout.JAVA_BYTE, 0, (byte) 1);
+        for (int tile = 0; tile < tiles.length; tile++) {
+            if (tiles[tile] > 0) {
+                one.set(ValueLayout.JAVA_SHORT, ROW_BYTES_AT + 2L * tile, (short) ROW_BYTES);
+                one.set(ValueLayout.JAVA_BYTE, (long) ROWS_AT + tile, (byte) tiles[tile]);
             }
         }
-        return memory;
     }
 }

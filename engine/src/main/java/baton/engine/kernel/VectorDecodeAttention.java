@@ -1,0 +1,206 @@
+package baton.engine.kernel;
+
+import baton.engine.kernel.RowCode.Finish;
+import baton.kv.DType;
+import baton.kv.KvCache;
+import baton.kv.KvLayout;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.Arrays;
+
+/**
+ * Attention of a single row by vectors. The lanes of the scores are positions, and those of the result are elements of a value: queries are
+ * the rows of the products; the panels are the keys, transposed when they are converted to fp32, and the values.
+ */
+final class VectorDecodeAttention implements DecodeAttention {
+    private static final ValueLayout.OfFloat FLOAT = ValueLayout.JAVA_FLOAT;
+
+    private final Kernels kernels;
+    private final KvCache cache;
+    private final KvLayout layout;
+    private final int queries;
+    private final int headDim;
+    private final int width;
+    private final int lanes;
+    private final int panels;
+    private final long tileBytes;
+    private final long keyPanelBytes;
+    private final long valuePanelBytes;
+    private final MemorySegment rows;
+    private final MemorySegment factor;
+    private final MemorySegment keys;
+    private final MemorySegment values;
+    private final MemorySegment scores;
+    private final MemorySegment weights;
+    private final MemorySegment attended;
+    private final MemorySegment largest;
+    private final MemorySegment sums;
+    private final MemorySegment factors;
+
+    /** Working memory of one thread. */
+    VectorDecodeAttention(Kernels kernels, KvCache cache, int queries, Arena arena) {
+        this.kernels = kernels;
+        this.cache = cache;
+        this.layout = cache.layout();
+        this.queries = queries;
+        this.headDim = layout.headDim();
+        this.width = kernels.panelWidth();
+        this.lanes = kernels.width().lanes();
+        this.panels = headDim / width;
+        this.tileBytes = (long) queries * width * Float.BYTES;
+        this.keyPanelBytes = (long) headDim * width * Float.BYTES;
+        this.valuePanelBytes = (long) PagedAttention.RUN * width * Float.BYTES;
+        int padded = Math.ceilDiv(queries, DecodeCode.SUMS) * DecodeCode.SUMS;
+        long row = (long) headDim * Float.BYTES;
+        rows = arena.allocate(queries * row, 64);
+        factor = arena.allocate((long) width * Float.BYTES, 64);
+        factor.copyFrom(MemorySegment.ofArray(floats(width, PagedAttention.scoreFactor(headDim))));
+        keys = arena.allocate(PagedAttention.RUN * row, 64);
+        values = arena.allocate(PagedAttention.RUN * row, 64);
+        scores = arena.allocate((long) queries * PagedAttention.RUN * Float.BYTES, 64);
+        weights = arena.allocate((long) padded * PagedAttention.RUN * Float.BYTES, 64);
+        attended = arena.allocate(queries * row, 64);
+        largest = arena.allocate((long) padded * DecodeCode.STATE, 64);
+        sums = arena.allocate((long) padded * DecodeCode.STATE, 64);
+        factors = arena.allocate((long) padded * DecodeCode.STATE, 64);
+    }
+
+    private static float[] floats(int count, float value) {
+        float[] floats = new float[count];
+        Arrays.fill(floats, value);
+        return floats;
+    }
+
+    @Override
+    public void attend(int layer, Context context, Context next, long from, long to) {
+        long bytes = rows.byteSize();
+        MemorySegment.copy(MemorySegment.ofAddress(from).reinterpret(bytes), 0, rows, 0, bytes);
+        kernels.scaleColumns(rows.address(), factor.address(), (long) queries * panels);
+        for (int query = 0; query < queries; query++) {
+            state(largest, query, PagedAttention.NO_SCORE);
+            state(sums, query, 0);
+        }
+        attended.fill((byte) 0);
+        for (int at = context.first(); at < context.end(); at += PagedAttention.RUN) {
+            int positions = Math.min(PagedAttention.RUN, context.end() - at);
+            convert(layer, context, at, positions);
+            take(positions, Math.max(0, context.visible() - at));
+        }
+        for (int query = 0; query < queries; query++) {
+            state(factors, query, 1 / sums.get(FLOAT, (long) query * DecodeCode.STATE));
+        }
+        scale();
+        kernels.finish(Finish.STORE, attended.address(), to, (long) headDim * Float.BYTES, queries, tileBytes, panels);
+    }
+
+    private static void state(MemorySegment state, int query, float number) {
+        state.set(FLOAT, (long) query * DecodeCode.STATE, number);
+    }
+
+    /** Keys and values of a run as panels of fp32. */
+    private void convert(int layer, Context context, int at, int positions) {
+        for (int done = 0; done < positions; ) {
+            int slot = (at + done) % layout.blockSize();
+            int some = Math.min(layout.blockSize() - slot, positions - done);
+            long from = cache.memory().address()
+                    + cache.layerStart(context.blockTable()[(at + done) / layout.blockSize()], layer)
+                    + context.head() * layout.headBytes()
+                    + slot * layout.entryBytes();
+            convert(from, done, some);
+            done += some;
+        }
+    }
+
+    /** Keys and values of neighbouring positions in a run. */
+    private void convert(long from, int done, int some) {
+        DType dtype = layout.dtype();
+        long rowBytes = (long) width * Float.BYTES;
+        int vectors = Math.toIntExact(layout.entryBytes() / 2 / kernels.width().bytes());
+        for (int i = 0; i < some; i += lanes) {
+            int position = done + i;
+            long column = position / width * keyPanelBytes + position % width * (long) Float.BYTES;
+            kernels.keyPanels(
+                    dtype, from + i * layout.entryBytes(), layout.entryBytes(), keys.address() + column, vectors);
+        }
+        kernels.valuePanels(
+                dtype,
+                from + (long) headDim * dtype.bytes(),
+                layout.entryBytes(),
+                values.address() + done * rowBytes,
+                valuePanelBytes,
+                panels,
+                some);
+    }
+
+    /** Adds a run to the sums; {@code hidden} of its positions come before the first that is attended to. */
+    private void take(int positions, int hidden) {
+        long runBytes = (long) PagedAttention.RUN * Float.BYTES;
+        int tiles = Math.ceilDiv(positions, width);
+        for (int tile = 0; tile < tiles; tile++) {
+            kernels.product(
+                    WeightType.FP32,
+                    rows.address(),
+                    (long) headDim * Float.BYTES,
+                    keys.address() + tile * keyPanelBytes,
+                    headDim,
+                    scores.address() + tile * tileBytes,
+                    queries);
+        }
+        hide(0, hidden);
+        hide(positions, tiles * width);
+        kernels.decodeSoftmax(
+                scores.address(),
+                tileBytes,
+                tiles,
+                weights.address(),
+                runBytes,
+                queries,
+                largest.address(),
+                factors.address());
+        kernels.decodeSums(
+                weights.address(),
+                runBytes,
+                positions,
+                sums.address(),
+                factors.address(),
+                Math.ceilDiv(queries, DecodeCode.SUMS));
+        if (isToBeScaled()) {
+            scale();
+        }
+        for (int panel = 0; panel < panels; panel++) {
+            kernels.addProduct(
+                    WeightType.FP32,
+                    weights.address(),
+                    runBytes,
+                    values.address() + panel * valuePanelBytes,
+                    positions,
+                    attended.address() + panel * tileBytes,
+                    queries);
+        }
+    }
+
+    private boolean isToBeScaled() {
+        for (int query = 0; query < queries; query++) {
+            if (factors.get(FLOAT, (long) query * DecodeCode.STATE) != 1) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private void hide(int from, int to) {
+        for (int position = from; position < to; position++) {
+            for (int query = 0; query < queries; query++) {
+                long index = ((long) position / width * queries + query) * width + position % width;
+                scores.setAtIndex(FLOAT, index, PagedAttention.NO_SCORE);
+            }
+        }
+    }
+
+    private void scale() {
+        for (int panel = 0; panel < panels; panel++) {
+            kernels.scaleRows(attended.address() + panel * tileBytes, factors.address(), queries);
+        }
+    }
+}
