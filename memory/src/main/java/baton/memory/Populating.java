@@ -12,14 +12,17 @@ final class Populating {
     /** A piece. */
     private static final long POPULATED_AT_ONCE = 2L << 20;
 
-    /** Between two pieces, where processors are free. */
+    /** Between two pieces, where a processor is free. */
     private static final long PAUSE_NANOS = 1_000_000;
 
-    /** Between two pieces, where threads wait for processors. */
+    /** Between two pieces, where none is. */
     private static final long LONG_PAUSE_NANOS = 25_000_000;
 
     /** A thread that has slept begins so much late at least. */
     private static final long LATE_NANOS = 250_000;
+
+    /** Processors that the process leaves free while nothing of it waits for one, some of them for other processes. */
+    private static final double FREE = 1.25;
 
     private final MemorySegment mapping;
     private final long bytes;
@@ -44,20 +47,38 @@ final class Populating {
 
     private void run() {
         // The engine's and the connector's threads come first: a missing page costs them little, populating
-        // gigabytes costs a core. Not by a low priority: the kernel locks the process's memory map for a piece, and a
-        // thread that is scheduled rarely, as other processes take all cores, would stop all threads that need the map.
-        // So its pauses are long while it has to wait for a processor itself.
-        long pause = PAUSE_NANOS;
-        long end = System.nanoTime();
-        long used = Posix.threadCpuNanos();
-        long done = 0;
-        while (done < bytes && populate(done, Math.min(POPULATED_AT_ONCE, bytes - done))) {
+        // gigabytes costs a core, and a loop of the engine waits for the thread whose core that is. Not by a low priority: the kernel
+        // locks the process's memory map for a piece, and a thread that is scheduled rarely, as other processes take all cores, would
+        // stop all threads that need the map. So its pauses are long while no processor is free.
+        Times before = Times.now();
+        long pause = 0;
+        for (long done = 0; done < bytes && populate(done, Math.min(POPULATED_AT_ONCE, bytes - done)); ) {
             done += POPULATED_AT_ONCE;
-            long waited = System.nanoTime() - end - pause - (Posix.threadCpuNanos() - used);
-            pause = waited > LATE_NANOS ? LONG_PAUSE_NANOS : PAUSE_NANOS;
-            end = System.nanoTime();
-            used = Posix.threadCpuNanos();
+            Times now = Times.now();
+            boolean crowded = now.isCrowded(before, pause, Runtime.getRuntime().availableProcessors());
+            pause = crowded ? LONG_PAUSE_NANOS : PAUSE_NANOS;
+            before = now;
             LockSupport.parkNanos(pause);
+        }
+    }
+
+    /** Nanoseconds: on the clock, and of processors that this thread and the whole process have had. */
+    record Times(long clock, long own, long process) {
+        static Times now() {
+            return new Times(System.nanoTime(), Posix.threadCpuNanos(), Posix.processCpuNanos());
+        }
+
+        /**
+         * Whether no processor has been free since {@code before}.
+         *
+         * @param pause nanoseconds for which this thread has slept meanwhile
+         */
+        boolean isCrowded(Times before, long pause, int processors) {
+            long elapsed = clock - before.clock;
+            long used = own - before.own;
+            long usedByOthers = process - before.process - used;
+            double free = processors - (double) usedByOthers / elapsed;
+            return elapsed - pause - used > LATE_NANOS || free < FREE;
         }
     }
 

@@ -48,6 +48,7 @@ public final class Posix {
     public static final int F_SEAL_SHRINK = 0x2;
     public static final int F_SEAL_GROW = 0x4;
 
+    private static final int CLOCK_PROCESS_CPUTIME_ID = 2;
     private static final int CLOCK_THREAD_CPUTIME_ID = 3;
     private static final long NANOS_A_SECOND = 1_000_000_000;
 
@@ -183,11 +184,20 @@ public final class Posix {
 
     /** Nanoseconds for which the calling thread has had a processor. */
     public static long threadCpuNanos() {
+        return nanos(CLOCK_THREAD_CPUTIME_ID, "CLOCK_THREAD_CPUTIME_ID");
+    }
+
+    /** Nanoseconds for which this process' threads have had processors, summed up. */
+    public static long processCpuNanos() {
+        return nanos(CLOCK_PROCESS_CPUTIME_ID, "CLOCK_PROCESS_CPUTIME_ID");
+    }
+
+    private static long nanos(int clock, String name) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment time = arena.allocate(2 * LONG.byteSize(), LONG.byteSize());
-            int result = (int) Clock.GETTIME.invokeExact(CLOCK_THREAD_CPUTIME_ID, time);
+            int result = (int) Clock.GETTIME.invokeExact(clock, time);
             if (result != 0) {
-                throw new UnsupportedOperationException("the system has no CLOCK_THREAD_CPUTIME_ID");
+                throw new UnsupportedOperationException("the system has no " + name);
             }
             return time.get(LONG, 0) * NANOS_A_SECOND + time.get(LONG, LONG.byteSize());
         } catch (Throwable e) {

@@ -12,9 +12,12 @@ import java.util.function.LongSupplier;
  * prove to be too many again, and ends when they do not. Used by the thread that calls the loops.
  */
 final class TeamSize {
-    /** Of a team that has not been too large: long enough that a slice of the scheduler's for another thread is a small part of it. */
-    private static final long FIRST_WINDOW_NANOS = 16_000_000;
-    /** Of one that has, so that its attempts are short. */
+    /**
+     * Of a team that has not been too large, and of few threads, which a wrong decision costs most: long enough that a slice of the scheduler's for
+     * another thread is a small part of it.
+     */
+    private static final long LONG_WINDOW_NANOS = 12_000_000;
+    /** Of a larger one that has, so that its attempts are short. */
     private static final long WINDOW_NANOS = 4_000_000;
     /** A window so many times as long had no loops in most of it. */
     private static final int IDLE = 10;
@@ -82,7 +85,7 @@ final class TeamSize {
     }
 
     private long window() {
-        return pause == 0 ? FIRST_WINDOW_NANOS : WINDOW_NANOS;
+        return pause == 0 || size < LEFT_OUT ? LONG_WINDOW_NANOS : WINDOW_NANOS;
     }
 
     private int leftOut() {

@@ -69,6 +69,23 @@ class TeamSizeTest {
         }
     }
 
+    /** Two short ones that follow each other when a thread has just come back. */
+    @Test
+    void slicesNowAndThenDoNotEndAnAttempt() {
+        TeamSize team = new TeamSize(2, () -> delay);
+        assertThat(loops(team, 100, 0.5)).isEqualTo(1);
+        while (team.at(now) == 1) {
+            now += STEP;
+        }
+        for (int i = 0; i < 20; i++) {
+            for (int slice = 0; slice < 2; slice++) {
+                delay += 2 * MILLI;
+                assertThat(loops(team, 4, 0)).isEqualTo(2);
+            }
+            assertThat(loops(team, 16, 0)).isEqualTo(2);
+        }
+    }
+
     /** A third of the time, but of each loop no more than a piece takes. */
     @Test
     void shortWaitsForTheLastPieceAreUsual() {
