@@ -47,8 +47,10 @@ final class Populating {
 
     private void run() {
         // The engine's and the connector's threads come first: a missing page costs them little, populating
-        // gigabytes costs a core, and a loop of the engine waits for the thread whose core that is. Not by a low priority: the kernel
-        // locks the process's memory map for a piece, and a thread that is scheduled rarely, as other processes take all cores, would
+        // gigabytes costs a core, and a loop of the engine waits for the thread whose core that is. Not by a low
+        // priority: the kernel
+        // locks the process's memory map for a piece, and a thread that is scheduled rarely, as other processes take
+        // all cores, would
         // stop all threads that need the map. So its pauses are long while no processor is free.
         Times before = Times.now();
         long pause = 0;

@@ -21,6 +21,8 @@ import baton.engine.model.ModelRanks;
 import baton.engine.model.ModelRunner;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.engine.sampling.Sampler;
+import baton.engine.sampling.Sampler.Choice;
+import baton.engine.sampling.Sampler.Turn;
 import baton.engine.sampling.SequenceSampler.Sampled;
 import baton.kv.BlockHash;
 import baton.kv.JsonFields;
@@ -437,7 +439,9 @@ public final class EngineCore implements AutoCloseable {
     }
 
     private int sample(Step step, Outcome outcome, CloseableLogits batch) {
-        int generated = 0;
+        List<Request> chosenFor = new ArrayList<>();
+        List<Turn> turns = new ArrayList<>();
+        clock.enter(StepPhase.SAMPLING);
         int row = 0;
         for (Slice slice : step.slices()) {
             Request request = slice.request();
@@ -449,24 +453,45 @@ public final class EngineCore implements AutoCloseable {
                     || !outcome.valid().contains(request)) {
                 continue;
             }
-            Logits logits = batch.logits().orElseThrow();
-            clock.enter(StepPhase.SAMPLING);
             try {
                 if (request.lacksPromptLogprobs(slice.start())) {
-                    promptLogprobs(slice, logits, firstRow);
+                    promptLogprobs(slice, batch.logits().orElseThrow(), firstRow);
                 }
                 if (request.computedTokens == request.length()) {
-                    Sampled token = request.sampler().next(logits, firstRow + rows - 1);
-                    clock.enter(StepPhase.PUBLISH);
-                    take(request, token);
-                    generated++;
+                    chosenFor.add(request);
+                    turns.add(new Turn(request.sampler(), firstRow + rows - 1));
                 }
             } catch (RuntimeException e) {
-                LOG.error("Sampling failed for {}", request, e);
-                fail(request, "Sampling failed: " + e.getMessage());
+                samplingFailed(request, e);
+            }
+        }
+        if (turns.isEmpty()) {
+            return 0;
+        }
+        Logits logits = batch.logits().orElseThrow();
+        List<Choice> choices = workers.withThreads(threads -> sampler.choose(logits, turns, threads));
+        clock.enter(StepPhase.PUBLISH);
+        int generated = 0;
+        for (int i = 0; i < turns.size(); i++) {
+            Request request = chosenFor.get(i);
+            try {
+                switch (choices.get(i)) {
+                    case Choice.Chosen(Sampled token) -> {
+                        take(request, token);
+                        generated++;
+                    }
+                    case Choice.Impossible(RuntimeException cause) -> samplingFailed(request, cause);
+                }
+            } catch (RuntimeException e) {
+                samplingFailed(request, e);
             }
         }
         return generated;
+    }
+
+    private void samplingFailed(Request request, RuntimeException cause) {
+        LOG.error("Sampling failed for {}", request, cause);
+        fail(request, "Sampling failed: " + cause.getMessage());
     }
 
     /** Row i of a slice predicts the token after its i-th; the last prompt token's row predicts output, not prompt. */

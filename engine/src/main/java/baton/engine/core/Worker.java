@@ -1,6 +1,7 @@
 package baton.engine.core;
 
 import baton.engine.StepPhase;
+import baton.engine.kernel.ParallelFor;
 import baton.engine.model.Logits;
 import baton.engine.model.ModelRunner;
 import baton.engine.model.ModelRunner.LayerHooks;
@@ -37,6 +38,10 @@ final class Worker {
     /** Whether the connector wants hidden states. */
     boolean wantsHidden() {
         return wantsHidden;
+    }
+
+    ParallelFor threads() {
+        return runner.threads();
     }
 
     boolean takes(HiddenState state) {

@@ -1,6 +1,7 @@
 package baton.engine.core;
 
 import baton.engine.CpuBinding;
+import baton.engine.kernel.ParallelFor;
 import baton.engine.model.Logits;
 import baton.engine.model.ModelRanks;
 import baton.engine.model.ModelRunner;
@@ -199,6 +200,16 @@ final class Workers implements AutoCloseable {
             }
         }
         return Optional.of(logits);
+    }
+
+    /** Has the rank that gives the logits work with its threads. */
+    <T> T withThreads(Function<ParallelFor, T> work) {
+        Worker worker = workers.get(logitsRank);
+        if (threads.isEmpty()) {
+            return work.apply(worker.threads());
+        }
+        return results(List.of(threads.get(logitsRank).submit(() -> work.apply(worker.threads()))))
+                .getFirst();
     }
 
     /** What the connectors of all ranks have done, this step's loads and saves included. */

@@ -18,6 +18,23 @@ public interface ParallelFor {
      */
     void parallelFor(int count, int piece, Work work);
 
+    /** The calling thread alone. */
+    static ParallelFor alone() {
+        return new ParallelFor() {
+            @Override
+            public int size() {
+                return 1;
+            }
+
+            @Override
+            public void parallelFor(int count, int piece, Work work) {
+                for (int first = 0; first < count; first += piece) {
+                    work.accept(0, first, Math.min(count, first + piece));
+                }
+            }
+        };
+    }
+
     /** A part of a loop. */
     @FunctionalInterface
     interface Work {

@@ -2,7 +2,6 @@ package baton.engine.model;
 
 import java.lang.foreign.Arena;
 import java.util.Optional;
-import org.bytedeco.pytorch.Tensor;
 
 /** Attention of a rank's query heads over its paged cache. Used by one thread. */
 interface Attention extends AutoCloseable {
@@ -14,7 +13,7 @@ interface Attention extends AutoCloseable {
      * @param attended where results are written to, as wide, of {@link ModelKernels#inputs}
      * @param scratch open as long as the forward pass
      */
-    Pass begin(Batch batch, Optional<long[]> tailRows, Tensor queries, Tensor attended, Arena scratch);
+    Pass begin(Batch batch, Optional<long[]> tailRows, Matrix queries, Matrix attended, Arena scratch);
 
     @Override
     void close();

@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.kv.DType;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
@@ -196,22 +197,23 @@ final class Collective implements AutoCloseable {
          *
          * @param kernels of this rank
          */
-        void addTo(Tensor x, Linear part, Tensor rows, ModelKernels kernels) {
+        void addTo(Matrix x, Linear part, Matrix rows, ModelKernels kernels) {
             if (tensorSize == 1) {
                 part.addTo(x, rows);
                 return;
             }
-            for (long first = 0; first < rows.size(0); first += ROWS) {
-                long count = Math.min(ROWS, rows.size(0) - first);
+            for (long first = 0; first < rows.rows(); first += ROWS) {
+                long count = Math.min(ROWS, rows.rows() - first);
                 try (PointerScope _ = new PointerScope();
                         RowMemory.Scope _ = kernels.scope()) {
-                    product(tensor, count).copy_(part.apply(rows.narrow(0, first, count)));
+                    product(tensor, count)
+                            .copy_(part.apply(rows.part(first, count)).tensor());
                     await();
                     Tensor sum = product(0, count).add(product(1, count));
                     for (int other = 2; other < tensorSize; other++) {
                         sum.add_(product(other, count));
                     }
-                    x.narrow(0, first, count).add_(sum);
+                    x.part(first, count).tensor().add_(sum);
                 }
                 turn = 1 - turn;
             }
@@ -232,19 +234,20 @@ final class Collective implements AutoCloseable {
         }
 
         /** Hands the hidden states, which are equal in all ranks of the stage, to the next one, if there is one. */
-        void handOn(Tensor x) {
+        void handOn(Matrix x) {
             if (tensor == 0 && stage < pipelineSize - 1) {
-                MemorySegment memory = handed.get(stage).ofBytes(x.numel() * x.element_size());
-                LibTorch.over(memory, x.scalar_type(), x.size(0), hiddenSize).copy_(x);
+                MemorySegment memory = handed.get(stage)
+                        .ofBytes((long) x.rows() * hiddenSize * x.type().bytes());
+                Matrix.dense(memory, x.rows(), hiddenSize, x.type()).tensor().copy_(x.tensor());
                 current.count(pipelineSize + stage, 1);
             }
         }
 
         /** The hidden states of the stage before, [rows, hidden]. */
-        Tensor handedOn(ScalarType type, long rows) {
+        Matrix handedOn(DType type, long rows) {
             current.await(pipelineSize + stage - 1, 1);
-            return LibTorch.over(handed.get(stage - 1).memory, type, rows, hiddenSize)
-                    .clone();
+            Matrix states = Matrix.dense(handed.get(stage - 1).memory, rows, hiddenSize, type);
+            return Matrix.of(states.tensor().clone());
         }
     }
 }

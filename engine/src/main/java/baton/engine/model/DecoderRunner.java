@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.kernel.ParallelFor;
 import baton.engine.model.ModelKernels.Heads;
 import baton.engine.model.ModelKernels.Norm;
 import baton.engine.model.Weights.HeadNorms;
@@ -198,6 +199,11 @@ final class DecoderRunner implements ModelRunner {
     }
 
     @Override
+    public ParallelFor threads() {
+        return kernels.threads();
+    }
+
+    @Override
     public boolean takes(HiddenState state) {
         // Activations of another processor's kernels may have another type.
         boolean known = state.dtype() == DType.F32 || state.dtype() == DType.BF16;
@@ -230,15 +236,15 @@ final class DecoderRunner implements ModelRunner {
                 Arena scratch = Arena.ofConfined()) {
             if (batch.tokens() == 0) {
                 hooks.begin();
-                return logits(LibTorch.empty(type, 0, config.hiddenSize()), batch, scratch);
+                return logits(Matrix.dense(MemorySegment.NULL, 0, config.hiddenSize(), activations), batch, scratch);
             }
             Step step = new Step(batch, lastRows(batch, hooks), scratch);
             hooks.begin();
-            Tensor rotation = rotation(batch, scratch);
-            Tensor x = shard.isFirstStage()
-                    ? torch.embedding(weights.embedding, longs(scratch, batch.ids()))
-                            .to(type)
-                    : ranks.handedOn(type, batch.rows());
+            Matrix rotation = rotation(batch, scratch);
+            Matrix x = shard.isFirstStage()
+                    ? Matrix.of(torch.embedding(weights.embedding, longs(scratch, batch.ids()))
+                            .to(type))
+                    : ranks.handedOn(activations, batch.rows());
             for (int layer = 0; layer < config.layers(); layer++) {
                 hooks.beforeLayer(layer);
                 try (PointerScope _ = new PointerScope();
@@ -250,8 +256,8 @@ final class DecoderRunner implements ModelRunner {
             ranks.handOn(x);
             if (shard.isLastStage()) {
                 for (int slice : hooks.hiddenWanted()) {
-                    Tensor row = x.narrow(0, batch.lastRow(slice), 1);
-                    hooks.hidden(slice, new HiddenState(activations, LibTorch.memory(row, hiddenBytes(activations))));
+                    Matrix row = x.part(batch.lastRow(slice), 1);
+                    hooks.hidden(slice, new HiddenState(activations, row.memory()));
                 }
             }
             return logits(x, batch, scratch);
@@ -291,21 +297,21 @@ final class DecoderRunner implements ModelRunner {
     }
 
     /** The cosines and sines of rows' positions, [T, D]. */
-    private Tensor rotation(Batch batch, Arena scratch) {
+    private Matrix rotation(Batch batch, Arena scratch) {
         long[] positions = new long[batch.rows()];
         for (int row = 0; row < positions.length; row++) {
             positions[row] = batch.position(row);
         }
-        return weights.rope.index_select(0, longs(scratch, positions));
+        return Matrix.of(weights.rope.index_select(0, longs(scratch, positions)));
     }
 
     /** What all layers of one forward pass share. */
     private final class Step {
         final Batch batch;
         /** Of one layer after the other: [T, H*D] each. */
-        final Tensor queries;
+        final Matrix queries;
 
-        final Tensor attended;
+        final Matrix attended;
         final Attention.Pass attention;
 
         /** The rows that the last layer computes, some repeated, if they are few; an empty tensor if none. */
@@ -328,40 +334,39 @@ final class DecoderRunner implements ModelRunner {
     }
 
     /** Adds a layer to {@code x}. After the last layer only the rows of the tail are valid, if there is a tail. */
-    private void layer(int layer, Tensor x, Step step, Tensor rotation) {
+    private void layer(int layer, Matrix x, Step step, Matrix rotation) {
         LayerWeights layerWeights = weights.layers.get(layer);
         forPieces(x, (first, piece) -> {
-            Tensor projected = layerWeights.projection().apply(norm(piece, layerWeights.attentionNorm()));
-            Tensor queries = step.queries.narrow(0, first, piece.size(0));
-            rotate(projected, layerWeights.headNorms(), rotation.narrow(0, first, piece.size(0)), queries);
+            Matrix projected = layerWeights.projection().apply(norm(piece, layerWeights.attentionNorm()));
+            Matrix queries = step.queries.part(first, piece.rows());
+            rotate(projected, layerWeights.headNorms(), rotation.part(first, piece.rows()), queries);
             save(layer, projected, step.batch, (int) first);
         });
         if (layer == config.layers() - 1 && step.tail.isPresent()) {
             step.attention.attendTail(layer);
             Tensor rows = step.tail.get();
             if (rows.numel() > 0) {
-                Tensor few = x.index_select(0, rows);
-                ranks.addTo(few, layerWeights.output(), step.attended.index_select(0, rows), kernels);
+                Matrix few = select(x, rows);
+                ranks.addTo(few, layerWeights.output(), select(step.attended, rows), kernels);
                 feedForward(layerWeights, few);
-                x.index_copy_(0, rows, few);
+                x.tensor().index_copy_(0, rows, few.tensor());
             }
             return;
         }
         step.attention.attend(layer);
         forPieces(
                 x,
-                (first, piece) -> ranks.addTo(
-                        piece, layerWeights.output(), step.attended.narrow(0, first, piece.size(0)), kernels));
+                (first, piece) ->
+                        ranks.addTo(piece, layerWeights.output(), step.attended.part(first, piece.rows()), kernels));
         forPieces(x, (_, piece) -> feedForward(layerWeights, piece));
     }
 
     /** Takes a matrix's rows in pieces: the first row of each and the piece itself, which is a part of the matrix. */
-    private void forPieces(Tensor x, PieceWork work) {
-        for (long first = 0; first < x.size(0); first += PIECE_ROWS) {
+    private void forPieces(Matrix x, PieceWork work) {
+        for (long first = 0; first < x.rows(); first += PIECE_ROWS) {
             try (PointerScope _ = new PointerScope();
                     RowMemory.Scope _ = kernels.scope()) {
-                boolean whole = x.size(0) <= PIECE_ROWS;
-                work.accept(first, whole ? x : x.narrow(0, first, Math.min(PIECE_ROWS, x.size(0) - first)));
+                work.accept(first, x.part(first, Math.min(PIECE_ROWS, x.rows() - first)));
             }
         }
     }
@@ -369,23 +374,27 @@ final class DecoderRunner implements ModelRunner {
     /** Work on a piece. */
     @FunctionalInterface
     private interface PieceWork {
-        void accept(long first, Tensor piece);
+        void accept(long first, Matrix piece);
     }
 
-    private void feedForward(LayerWeights layerWeights, Tensor x) {
-        Tensor normed = norm(x, layerWeights.feedForwardNorm());
-        Tensor gated = layerWeights.up().applyGated(layerWeights.gate(), normed);
+    private static Matrix select(Matrix x, Tensor rows) {
+        return Matrix.of(x.tensor().index_select(0, rows));
+    }
+
+    private void feedForward(LayerWeights layerWeights, Matrix x) {
+        Matrix normed = norm(x, layerWeights.feedForwardNorm());
+        Matrix gated = layerWeights.up().applyGated(layerWeights.gate(), normed);
         ranks.addTo(x, layerWeights.down(), kernels.asInputs(gated), kernels);
     }
 
-    private Tensor norm(Tensor x, Norm norm) {
-        Tensor normed = kernels.inputs(x.size(0), x.size(1));
+    private Matrix norm(Matrix x, Norm norm) {
+        Matrix normed = kernels.inputs(x.rows(), x.columns());
         norm.apply(Heads.ofRows(x), Heads.ofRows(normed));
         return normed;
     }
 
     /** Turns queries and keys by their positions: the keys in place, the queries into {@code queries}. */
-    private void rotate(Tensor projected, Optional<HeadNorms> norms, Tensor rotation, Tensor queries) {
+    private void rotate(Matrix projected, Optional<HeadNorms> norms, Matrix rotation, Matrix queries) {
         int head = config.headDim();
         Heads ownHeads = Heads.of(projected, 0, config.heads(), head);
         Heads keyHeads = Heads.of(projected, queryElements, config.kvHeads(), 2L * head);
@@ -393,8 +402,7 @@ final class DecoderRunner implements ModelRunner {
             norm.queries().apply(ownHeads, ownHeads);
             norm.keys().apply(keyHeads, keyHeads);
         });
-        MemorySegment table = LibTorch.memory(rotation, rotation.numel() * rotation.element_size());
-        kernels.rotate(ownHeads, Heads.of(queries, 0, config.heads(), head), keyHeads, head, table);
+        kernels.rotate(ownHeads, Heads.of(queries, 0, config.heads(), head), keyHeads, head, rotation.memory());
     }
 
     /**
@@ -403,23 +411,23 @@ final class DecoderRunner implements ModelRunner {
      *
      * @param first of the batch's rows, the first among {@code projected}
      */
-    private void save(int layer, Tensor projected, Batch batch, int first) {
-        int count = Math.min((int) projected.size(0), batch.tokens() - first);
+    private void save(int layer, Matrix projected, Batch batch, int first) {
+        int count = Math.min(projected.rows(), batch.tokens() - first);
         if (count > 0) {
             kernels.save(
-                    layer, projected.narrow(1, queryElements, rowElements - queryElements), cache, batch, first, count);
+                    layer, projected.columns(queryElements, rowElements - queryElements), cache, batch, first, count);
         }
     }
 
-    private Logits logits(Tensor x, Batch batch, Arena scratch) {
+    private Logits logits(Matrix x, Batch batch, Arena scratch) {
         int rows = batch.logitRows().length;
         if (rows == 0 || weights.head.isEmpty()) {
             return noLogits();
         }
         MemorySegment memory = ranks.fromFirst(() -> logitsMemory((long) rows * config.vocabularySize() * Float.BYTES));
         Shard.Range tokens = shard.vocabulary();
-        Tensor part = LibTorch.over(memory, ScalarType.Float, rows, config.vocabularySize())
-                .narrow(1, tokens.first(), tokens.count());
+        Matrix part =
+                Matrix.dense(memory, rows, config.vocabularySize(), DType.F32).columns(tokens.first(), tokens.count());
         weights.head.get().applyTo(part, norm(wanted(x, batch, scratch), weights.finalNorm));
         ranks.await();
         if (shard.rank().tensor() != 0) {
@@ -430,19 +438,20 @@ final class DecoderRunner implements ModelRunner {
     }
 
     /** The hidden states to compute logits of, padded with unused rows. */
-    private Tensor wanted(Tensor x, Batch batch, Arena scratch) {
+    private Matrix wanted(Matrix x, Batch batch, Arena scratch) {
         int rows = batch.logitRows().length;
         if (batch.given().isEmpty()) {
             // Padded with the first row.
-            return x.index_select(0, longs(scratch, Arrays.copyOf(batch.logitRows(), kernels.padded(rows))));
+            return select(x, longs(scratch, Arrays.copyOf(batch.logitRows(), kernels.padded(rows))));
         }
         Tensor wanted =
                 LibTorch.empty(type, kernels.padded(rows), config.hiddenSize()).zero_();
         for (int i = 0; i < rows; i++) {
             HiddenState state = batch.given().get(i);
-            wanted.narrow(0, i, 1).copy_(state == null ? x.narrow(0, batch.logitRows()[i], 1) : hidden(state, scratch));
+            Tensor row = state == null ? x.part(batch.logitRows()[i], 1).tensor() : hidden(state, scratch);
+            wanted.narrow(0, i, 1).copy_(row);
         }
-        return wanted;
+        return Matrix.of(wanted);
     }
 
     private Tensor hidden(HiddenState state, Arena scratch) {

@@ -108,12 +108,6 @@ final class LibTorch {
         }
     }
 
-    /** Bytes from a matrix' first element to its last, with the gaps between rows. */
-    static long rowBytes(Tensor matrix) {
-        long rows = matrix.size(0);
-        return rows == 0 ? 0 : ((rows - 1) * matrix.stride(0) + matrix.size(1)) * matrix.element_size();
-    }
-
     private static void setUnlessSet(String property, String value) {
         if (System.getProperty(property) == null) {
             System.setProperty(property, value);

@@ -9,78 +9,77 @@ import org.bytedeco.pytorch.global.torch;
  * from {@link ModelKernels#inputs}, or have its type; results have that of activations. What is returned belongs to the caller's scope.
  */
 sealed interface Linear permits Linear.Dense, Linear.Packed, Linear.Biased, PanelLinear, OperatorTimes.TimedLinear {
-    Tensor apply(Tensor rows);
+    Matrix apply(Matrix rows);
 
     /** As {@link #apply}, of the first rows, as many as {@code out} [n, out] of fp32 has. */
-    default void applyTo(Tensor out, Tensor rows) {
-        out.copy_(apply(rows).narrow(0, 0, out.size(0)));
+    default void applyTo(Matrix out, Matrix rows) {
+        out.tensor().copy_(apply(rows).part(0, out.rows()).tensor());
     }
 
     /**
      * The product, times x * sigmoid(x), element by element, where x is the product with {@code gate}; in the type of activations or of
      * {@link ModelKernels#inputs}.
      */
-    default Tensor applyGated(Linear gate, Tensor rows) {
-        Tensor product = gate.apply(rows);
-        return torch.silu_(product).mul_(apply(rows));
+    default Matrix applyGated(Linear gate, Matrix rows) {
+        Matrix product = gate.apply(rows);
+        torch.silu_(product.tensor()).mul_(apply(rows).tensor());
+        return product;
     }
 
-    /**
-     * Adds the product to {@code x} [m, out]. If that is no view of a part of a tensor, its memory may be another afterwards, which
-     * views of it have no part in.
-     */
-    void addTo(Tensor x, Tensor rows);
+    /** Adds the product to {@code x} [m, out]. */
+    void addTo(Matrix x, Matrix rows);
 
     /** Row by row, as a checkpoint has it. */
     record Dense(Tensor matrix, Blas blas) implements Linear {
         @Override
-        public Tensor apply(Tensor rows) {
-            return blas.product(() -> torch.linear(rows, matrix));
+        public Matrix apply(Matrix rows) {
+            return Matrix.of(blas.product(() -> torch.linear(rows.tensor(), matrix)));
         }
 
         /** The sum is part of the multiplication, which saves a pass over memory. */
         @Override
-        public void addTo(Tensor x, Tensor rows) {
-            blas.product(() -> torch.addmm_out(x, x, rows, matrix.t()));
+        public void addTo(Matrix x, Matrix rows) {
+            Tensor sum = x.tensor();
+            blas.product(() -> torch.addmm_out(sum, sum, rows.tensor(), matrix.t()));
         }
     }
 
     /** In oneDNN's layout: products of many rows are faster, and a single row's reads the weights at the memory's speed. */
     record Packed(OneDnn oneDnn, IValue matrix) implements Linear {
         @Override
-        public Tensor apply(Tensor rows) {
-            return oneDnn.linear(rows, matrix);
+        public Matrix apply(Matrix rows) {
+            return Matrix.of(oneDnn.linear(rows.tensor(), matrix));
         }
 
         @Override
-        public Tensor applyGated(Linear gate, Tensor rows) {
-            return gate instanceof Packed packed
-                    ? oneDnn.linearTimes(rows, oneDnn.linearSilu(rows, packed.matrix), matrix)
-                    : Linear.super.applyGated(gate, rows);
-        }
-
-        @Override
-        public void addTo(Tensor x, Tensor rows) {
-            Tensor sum = oneDnn.linearPlus(rows, x, matrix);
-            if (x.numel() * x.element_size() == x.storage().nbytes()) {
-                x.set_(sum);
-            } else {
-                x.copy_(sum);
+        public Matrix applyGated(Linear gate, Matrix rows) {
+            if (!(gate instanceof Packed packed)) {
+                return Linear.super.applyGated(gate, rows);
             }
+            Tensor tensor = rows.tensor();
+            return Matrix.of(oneDnn.linearTimes(tensor, oneDnn.linearSilu(tensor, packed.matrix), matrix));
+        }
+
+        @Override
+        public void addTo(Matrix x, Matrix rows) {
+            Tensor before = x.tensor();
+            before.copy_(oneDnn.linearPlus(rows.tensor(), before, matrix));
         }
     }
 
     /** What {@code matrix} gives, and a bias [out] added to each row. */
     record Biased(Linear matrix, Tensor bias) implements Linear {
         @Override
-        public Tensor apply(Tensor rows) {
-            return matrix.apply(rows).add_(bias);
+        public Matrix apply(Matrix rows) {
+            Matrix product = matrix.apply(rows);
+            product.tensor().add_(bias);
+            return product;
         }
 
         @Override
-        public void addTo(Tensor x, Tensor rows) {
+        public void addTo(Matrix x, Matrix rows) {
             matrix.addTo(x, rows);
-            x.add_(bias);
+            x.tensor().add_(bias);
         }
     }
 }

@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.kernel.ParallelFor;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import java.lang.foreign.MemorySegment;
@@ -14,6 +15,9 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     /** Type of activations: of hidden states, queries and so on. */
     DType activations();
 
+    /** The threads that the kernels divide their work among. */
+    ParallelFor threads();
+
     /** Threads that LibTorch's operators take. */
     int torchThreads();
 
@@ -24,13 +28,13 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     RowMemory.Scope scope();
 
     /** Memory for activations, with any content, until the scope ends; with a gap between rows if that is faster. */
-    Tensor rows(long rows, long columns);
+    Matrix rows(long rows, long columns);
 
     /** As {@link #rows}, of the type that products with matrices [any, columns] take, if this is another. */
-    Tensor inputs(long rows, long columns);
+    Matrix inputs(long rows, long columns);
 
     /** Converts rows of activations to the type of {@link #inputs}, if they do not have it already. */
-    Tensor asInputs(Tensor rows);
+    Matrix asInputs(Matrix rows);
 
     /** Packs a matrix of weights [rows, columns], which {@code filler} fills. */
     Linear linear(Consumer<Tensor> filler, long rows, long columns);
@@ -55,7 +59,7 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
      * @param pairs [rows, G * 2D], with a gap between rows perhaps
      * @param first of the batch's rows, the first of {@code pairs}
      */
-    void save(int layer, Tensor pairs, KvCache cache, Batch batch, int first, int count);
+    void save(int layer, Matrix pairs, KvCache cache, Batch batch, int first, int count);
 
     /** The index of each row's largest logit, the first if there are several, 0 if none is a number; {@code logits} are [rows, columns] of fp32. */
     long[] largest(MemorySegment logits, int rows, int columns);
@@ -82,20 +86,13 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
      */
     record Heads(MemorySegment memory, DType type, int rows, long offset, long rowStride, int heads, long headStride) {
         /** A matrix' rows as one head each. */
-        static Heads ofRows(Tensor x) {
-            return of(x, 0, 1, x.size(1));
+        static Heads ofRows(Matrix x) {
+            return of(x, 0, 1, x.columns());
         }
 
         /** Heads of a matrix' rows, from {@code offset} in each. */
-        static Heads of(Tensor x, long offset, int heads, long headStride) {
-            return new Heads(
-                    LibTorch.memory(x, LibTorch.rowBytes(x)),
-                    LibTorch.dtype(x),
-                    (int) x.size(0),
-                    offset,
-                    x.stride(0),
-                    heads,
-                    headStride);
+        static Heads of(Matrix x, long offset, int heads, long headStride) {
+            return new Heads(x.memory(), x.type(), x.rows(), offset, x.stride(), heads, headStride);
         }
 
         long start(int row, int head) {

@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.kernel.ParallelFor;
 import baton.kv.KvCache;
 import baton.kv.ModelFingerprint;
 import baton.kv.connector.HiddenState;
@@ -36,6 +37,11 @@ public interface ModelRunner extends AutoCloseable {
      * ({@link ModelRanks}) one returns them.
      */
     Logits forward(List<SequenceSlice> slices, LayerHooks hooks);
+
+    /** The threads that this runner computes with, for other loops of its thread's while it does not compute. */
+    default ParallelFor threads() {
+        return ParallelFor.alone();
+    }
 
     /** True if {@link #forward} can compute logits from such a hidden state: it has this model's size and type. */
     boolean takes(HiddenState state);

@@ -10,7 +10,6 @@ import java.util.EnumMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import org.bytedeco.pytorch.Tensor;
 
 /** Times the operators of a rank: products with weights and attention. Used by one thread. */
 final class OperatorTimes {
@@ -80,39 +79,39 @@ final class OperatorTimes {
     /** A product with weights that times its calls. */
     record TimedLinear(Linear matrix, Operator operator, long elements, long bytes) implements Linear {
         @Override
-        public Tensor apply(Tensor rows) {
+        public Matrix apply(Matrix rows) {
             long start = System.nanoTime();
-            Tensor product = matrix.apply(rows);
-            took(System.nanoTime() - start, rows.size(0));
+            Matrix product = matrix.apply(rows);
+            took(System.nanoTime() - start, rows.rows());
             return product;
         }
 
         @Override
-        public void applyTo(Tensor out, Tensor rows) {
+        public void applyTo(Matrix out, Matrix rows) {
             long start = System.nanoTime();
             matrix.applyTo(out, rows);
-            took(System.nanoTime() - start, rows.size(0));
+            took(System.nanoTime() - start, rows.rows());
         }
 
         /** Both have the rate of both together. */
         @Override
-        public Tensor applyGated(Linear gate, Tensor rows) {
+        public Matrix applyGated(Linear gate, Matrix rows) {
             if (!(gate instanceof TimedLinear timed)) {
                 return Linear.super.applyGated(gate, rows);
             }
             long start = System.nanoTime();
-            Tensor product = matrix.applyGated(timed.matrix, rows);
+            Matrix product = matrix.applyGated(timed.matrix, rows);
             long half = (System.nanoTime() - start) / 2;
-            took(half, rows.size(0));
-            timed.took(half, rows.size(0));
+            took(half, rows.rows());
+            timed.took(half, rows.rows());
             return product;
         }
 
         @Override
-        public void addTo(Tensor x, Tensor rows) {
+        public void addTo(Matrix x, Matrix rows) {
             long start = System.nanoTime();
             matrix.addTo(x, rows);
-            took(System.nanoTime() - start, rows.size(0));
+            took(System.nanoTime() - start, rows.rows());
         }
 
         private void took(long nanos, long count) {
@@ -128,7 +127,7 @@ final class OperatorTimes {
             Attention attention, Operator operator, ModelConfig config, int[] reach, long slotBytes)
             implements Attention {
         @Override
-        public Pass begin(Batch batch, Optional<long[]> tailRows, Tensor queries, Tensor attended, Arena scratch) {
+        public Pass begin(Batch batch, Optional<long[]> tailRows, Matrix queries, Matrix attended, Arena scratch) {
             Pass pass = attention.begin(batch, tailRows, queries, attended, scratch);
             return new Pass() {
                 @Override

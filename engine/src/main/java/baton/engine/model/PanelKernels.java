@@ -4,6 +4,7 @@ import baton.engine.kernel.Kernels;
 import baton.engine.kernel.PagedAttention;
 import baton.engine.kernel.PagedAttention.Span;
 import baton.engine.kernel.PanelMatrix;
+import baton.engine.kernel.ParallelFor;
 import baton.engine.kernel.RowKernels;
 import baton.engine.kernel.Rows;
 import baton.engine.kernel.ThreadTeam;
@@ -64,6 +65,11 @@ final class PanelKernels implements ModelKernels {
         return DType.F32;
     }
 
+    @Override
+    public ParallelFor threads() {
+        return team;
+    }
+
     /** LibTorch's operators have little to do, and their threads would spin beside those of the kernels. */
     @Override
     public int torchThreads() {
@@ -81,27 +87,29 @@ final class PanelKernels implements ModelKernels {
     }
 
     @Override
-    public Tensor rows(long rows, long columns) {
+    public Matrix rows(long rows, long columns) {
         return rows(rows, columns, DType.F32);
     }
 
-    private Tensor rows(long rows, long columns, DType type) {
+    private Matrix rows(long rows, long columns, DType type) {
         long stride = columns + GAP_BYTES / type.bytes();
         MemorySegment memory = rowMemory.take(rows * stride * type.bytes());
-        return LibTorch.over(memory, LibTorch.scalarType(type), rows, stride).narrow(1, 0, columns);
+        return Matrix.dense(memory, rows, stride, type).columns(0, columns);
     }
 
     @Override
-    public Tensor inputs(long rows, long columns) {
+    public Matrix inputs(long rows, long columns) {
         return rows(rows, columns, inputType(columns));
     }
 
     @Override
-    public Tensor asInputs(Tensor rows) {
-        if (LibTorch.dtype(rows) == inputType(rows.size(1))) {
+    public Matrix asInputs(Matrix rows) {
+        if (rows.type() == inputType(rows.columns())) {
             return rows;
         }
-        return inputs(rows.size(0), rows.size(1)).copy_(rows);
+        Matrix inputs = inputs(rows.rows(), rows.columns());
+        inputs.tensor().copy_(rows.tensor());
+        return inputs;
     }
 
     private DType inputType(long columns) {
@@ -114,12 +122,6 @@ final class PanelKernels implements ModelKernels {
             return weightType.hasScales() ? WeightType.INT8 : WeightType.BF16;
         }
         return weightType;
-    }
-
-    /** Where a matrix' rows lie. */
-    static Rows rows(Tensor matrix) {
-        DType type = LibTorch.dtype(matrix);
-        return new Rows(LibTorch.memory(matrix, LibTorch.rowBytes(matrix)), matrix.stride(0) * type.bytes(), type);
     }
 
     @Override
@@ -193,10 +195,10 @@ final class PanelKernels implements ModelKernels {
     }
 
     @Override
-    public void save(int layer, Tensor pairs, KvCache cache, Batch batch, int first, int count) {
+    public void save(int layer, Matrix pairs, KvCache cache, Batch batch, int first, int count) {
         long head = 2L * cache.layout().headDim() * Float.BYTES;
         RowKernels.Heads heads =
-                new RowKernels.Heads(rows(pairs), 0, cache.layout().kvHeads(), head);
+                new RowKernels.Heads(pairs.inBytes(), 0, cache.layout().kvHeads(), head);
         rowKernels.save(layer, heads, count, cache, new RowKernels.Slots() {
             @Override
             public int block(int row) {
@@ -229,7 +231,7 @@ final class PanelKernels implements ModelKernels {
     /** Attention of batches by {@link PagedAttention}. */
     private record Paged(PagedAttention attention, int[] reach) implements Attention {
         @Override
-        public Pass begin(Batch batch, Optional<long[]> tailRows, Tensor queries, Tensor attended, Arena scratch) {
+        public Pass begin(Batch batch, Optional<long[]> tailRows, Matrix queries, Matrix attended, Arena scratch) {
             List<Span> singles = new ArrayList<>();
             for (Group group : batch.groups()) {
                 for (int i = 0; i < group.size(); i++) {
@@ -249,8 +251,8 @@ final class PanelKernels implements ModelKernels {
                     tail.add(span(chunk, first));
                 }
             }
-            Rows from = rows(queries);
-            Rows to = rows(attended);
+            Rows from = queries.inBytes();
+            Rows to = attended.inBytes();
             return new Pass() {
                 @Override
                 public void attend(int layer) {

@@ -91,8 +91,8 @@ final class SdpaAttention implements Attention {
     }
 
     @Override
-    public Pass begin(Batch batch, Optional<long[]> tailRows, Tensor queries, Tensor attended, Arena scratch) {
-        return new Step(batch, tailRows, queries, attended, scratch);
+    public Pass begin(Batch batch, Optional<long[]> tailRows, Matrix queries, Matrix attended, Arena scratch) {
+        return new Step(batch, tailRows, queries.tensor(), attended.tensor(), scratch);
     }
 
     @Override

@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.kernel.ParallelFor;
 import baton.engine.model.JavaRowKernels.NormWeights;
 import baton.engine.model.Linear.Dense;
 import baton.engine.model.Linear.Packed;
@@ -50,6 +51,11 @@ final class TorchKernels implements ModelKernels {
     }
 
     @Override
+    public ParallelFor threads() {
+        return team;
+    }
+
+    @Override
     public int torchThreads() {
         return team.size();
     }
@@ -66,17 +72,17 @@ final class TorchKernels implements ModelKernels {
     }
 
     @Override
-    public Tensor rows(long rows, long columns) {
-        return LibTorch.empty(type, rows, columns);
+    public Matrix rows(long rows, long columns) {
+        return Matrix.of(LibTorch.empty(type, rows, columns));
     }
 
     @Override
-    public Tensor inputs(long rows, long columns) {
+    public Matrix inputs(long rows, long columns) {
         return rows(rows, columns);
     }
 
     @Override
-    public Tensor asInputs(Tensor rows) {
+    public Matrix asInputs(Matrix rows) {
         return rows;
     }
 
@@ -118,12 +124,12 @@ final class TorchKernels implements ModelKernels {
     }
 
     @Override
-    public void save(int layer, Tensor pairs, KvCache cache, Batch batch, int first, int count) {
+    public void save(int layer, Matrix pairs, KvCache cache, Batch batch, int first, int count) {
         KvLayout layout = cache.layout();
-        Tensor stored = pairs.narrow(0, 0, count).to(LibTorch.scalarType(layout.dtype()));
+        Matrix stored = Matrix.of(pairs.part(0, count).tensor().to(LibTorch.scalarType(layout.dtype())));
         long entry = layout.entryBytes();
-        long rowBytes = stored.stride(0) * layout.dtype().bytes();
-        MemorySegment rows = LibTorch.memory(stored, LibTorch.rowBytes(stored));
+        long rowBytes = stored.stride() * layout.dtype().bytes();
+        MemorySegment rows = stored.memory();
         team.parallelFor(count, COPIED_ROWS, (_, begin, end) -> {
             for (int i = begin; i < end; i++) {
                 long from = i * rowBytes;

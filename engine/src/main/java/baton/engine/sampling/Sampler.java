@@ -2,7 +2,9 @@ package baton.engine.sampling;
 
 import baton.engine.SamplingParams;
 import baton.engine.TokenLogprobs;
+import baton.engine.kernel.ParallelFor;
 import baton.engine.model.Logits;
+import baton.engine.sampling.SequenceSampler.Sampled;
 import baton.kv.ConfigException;
 import java.util.ArrayList;
 import java.util.Collection;
@@ -10,11 +12,31 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 
-/** Chooses tokens for all sequences of an engine. Holds the buffers that they share, so it is used by one thread. */
+/** Chooses tokens for all sequences of an engine. Holds the buffers that they share, so it is used by one thread at a time. */
 public final class Sampler {
     private final int vocabularySize;
     private final Set<Integer> eosIds;
-    private final Distribution distribution;
+    /** One for each thread that has been needed, the first at least. */
+    private final List<Distribution> distributions = new ArrayList<>();
+
+    /**
+     * A sequence that gets a token.
+     *
+     * @param row of its logits
+     */
+    public record Turn(SequenceSampler sequence, int row) {}
+
+    /** What a turn has come to. */
+    public sealed interface Choice {
+        record Chosen(Sampled token) implements Choice {}
+
+        /**
+         * The row has NaN or positive infinity, or no token is left to choose: the sequence cannot go on, others can.
+         *
+         * @param cause what says so
+         */
+        record Impossible(RuntimeException cause) implements Choice {}
+    }
 
     /**
      * @param vocabularySize logits in a row
@@ -23,7 +45,7 @@ public final class Sampler {
     public Sampler(int vocabularySize, Set<Integer> eosIds) {
         this.vocabularySize = vocabularySize;
         this.eosIds = Set.copyOf(eosIds);
-        this.distribution = new Distribution(vocabularySize);
+        distributions.add(new Distribution(vocabularySize));
     }
 
     /**
@@ -36,7 +58,37 @@ public final class Sampler {
      */
     public SequenceSampler sequence(SamplingParams params, int[] prompt, long seed) {
         check(params, vocabularySize, eosIds);
-        return new SequenceSampler(params, prompt, eosIds, vocabularySize, seed, distribution);
+        return new SequenceSampler(params, prompt, eosIds, vocabularySize, seed);
+    }
+
+    /**
+     * Chooses the next tokens of sequences by their rows of logits, which stay as they are.
+     *
+     * @param threads that the turns are divided among, where more than one takes time
+     * @return what each turn has come to, in the same order
+     */
+    public List<Choice> choose(Logits logits, List<Turn> turns, ParallelFor threads) {
+        boolean alone =
+                turns.stream().filter(turn -> !turn.sequence.isKnown()).limit(2).count() < 2;
+        ParallelFor dividing = alone ? ParallelFor.alone() : threads;
+        while (distributions.size() < dividing.size()) {
+            distributions.add(new Distribution(vocabularySize));
+        }
+        Choice[] choices = new Choice[turns.size()];
+        dividing.parallelFor(turns.size(), 1, (member, first, end) -> {
+            for (int i = first; i < end; i++) {
+                choices[i] = choose(logits, turns.get(i), distributions.get(member));
+            }
+        });
+        return List.of(choices);
+    }
+
+    private static Choice choose(Logits logits, Turn turn, Distribution distribution) {
+        try {
+            return new Choice.Chosen(turn.sequence.next(logits, turn.row, distribution));
+        } catch (RuntimeException e) {
+            return new Choice.Impossible(e);
+        }
     }
 
     /**
@@ -80,6 +132,7 @@ public final class Sampler {
      * @throws IllegalStateException if a row has NaN or positive infinity, or nothing but negative infinity
      */
     public List<TokenLogprobs> promptLogprobs(Logits logits, int firstRow, int[] nextTokens, int top) {
+        Distribution distribution = distributions.getFirst();
         List<TokenLogprobs> result = new ArrayList<>(nextTokens.length);
         for (int i = 0; i < nextTokens.length; i++) {
             distribution.load(logits.row(firstRow + i));

@@ -14,8 +14,7 @@ import java.util.Optional;
 import java.util.Set;
 
 /**
- * Chooses the tokens of one sequence and remembers them for the penalties. Outlives preemption; used by the thread of its
- * {@link Sampler}.
+ * Chooses the tokens of one sequence and remembers them for the penalties. Outlives preemption; used by one thread at a time.
  *
  * <p>The order is that of vLLM V1 ({@code vllm/v1/sample/sampler.py}, with its default {@code logprobs_mode} of
  * {@code raw_logprobs}):
@@ -39,7 +38,6 @@ public final class SequenceSampler {
     private final SamplingParams params;
     private final int vocabularySize;
     private final long stream;
-    private final Distribution distribution;
     private final Set<Integer> endIds;
     private final boolean repetition;
     private final boolean counted;
@@ -62,17 +60,10 @@ public final class SequenceSampler {
      */
     public record Sampled(int id, Optional<TokenLogprobs> logprobs) {}
 
-    SequenceSampler(
-            SamplingParams params,
-            int[] prompt,
-            Set<Integer> eosIds,
-            int vocabularySize,
-            long seed,
-            Distribution distribution) {
+    SequenceSampler(SamplingParams params, int[] prompt, Set<Integer> eosIds, int vocabularySize, long seed) {
         this.params = params;
         this.vocabularySize = vocabularySize;
         this.stream = mix(seed);
-        this.distribution = distribution;
         this.endIds = new HashSet<>(eosIds);
         endIds.addAll(params.stopTokenIds());
         this.repetition = params.repetitionPenalty() != 1;
@@ -89,13 +80,19 @@ public final class SequenceSampler {
         this.lookBack = params.badWords().stream().mapToInt(List::size).max().orElse(1) - 1;
     }
 
+    /** Whether the next token is that of the greatest logit, which is known. */
+    boolean isKnown() {
+        return params.greedy() && params.logprobs().isEmpty() && !changesLogits();
+    }
+
     /**
      * Chooses the next token by a row of logits, which stays as it is.
      *
+     * @param distribution to work with
      * @throws IllegalStateException if the row has NaN or positive infinity, or no token is left to choose; the sequence cannot go
      *     on, others can
      */
-    public Sampled next(Logits logits, int row) {
+    Sampled next(Logits logits, int row, Distribution distribution) {
         if (logits.vocabularySize() != vocabularySize) {
             throw new IllegalArgumentException(
                     "logits: vocabularySize=" + logits.vocabularySize() + ", expected " + vocabularySize);
@@ -109,18 +106,18 @@ public final class SequenceSampler {
                 throw unusable(row);
             }
         } else {
-            load(logits, row);
+            load(logits, row, distribution);
             if (changed) {
-                changeLogits();
+                changeLogits(distribution);
                 if (!distribution.findMax()) {
                     throw unusable(row);
                 }
             }
-            id = params.greedy() ? distribution.argmax() : draw();
+            id = params.greedy() ? distribution.argmax() : draw(distribution);
         }
         Optional<TokenLogprobs> logprobs = Optional.empty();
         if (params.logprobs().isPresent()) {
-            load(logits, row);
+            load(logits, row, distribution);
             logprobs = Optional.of(distribution.logprobs(id, params.logprobs().getAsInt()));
         }
         if (repetition) {
@@ -144,7 +141,7 @@ public final class SequenceSampler {
                 + " leave no token to choose: they have NaN or positive infinity, or are all negative infinity");
     }
 
-    private void load(Logits logits, int row) {
+    private static void load(Logits logits, int row, Distribution distribution) {
         distribution.load(logits.row(row));
         if (!distribution.findMax()) {
             throw unusable(row);
@@ -174,7 +171,7 @@ public final class SequenceSampler {
         return true;
     }
 
-    private void changeLogits() {
+    private void changeLogits(Distribution distribution) {
         for (int id = forbidden.nextSetBit(0); id >= 0; id = forbidden.nextSetBit(id + 1)) {
             distribution.mask(id);
         }
@@ -202,7 +199,7 @@ public final class SequenceSampler {
                 (id, count) -> distribution.set(id, distribution.logit(id) - frequency * count - presence));
     }
 
-    private int draw() {
+    private int draw(Distribution distribution) {
         distribution.soften(params.temperature());
         if (params.minP() > 0) {
             distribution.keepMinP((float) params.minP());

@@ -76,13 +76,13 @@ class Int8Test {
             Tensor weights = tensor(matrix, LibTorch.scalarType(dtype), outputs, inputs);
             // Kernels that multiply in bf16 round the rows; these are in bf16 already.
             float[] exactX = floats(tensor(x, LibTorch.scalarType(dtype), rows, inputs));
-            Tensor activations = kernels.asInputs(tensor(exactX, type, rows, inputs));
+            Matrix activations = kernels.asInputs(Matrix.of(tensor(exactX, type, rows, inputs)));
             float[] exactMatrix = floats(weights);
             Linear quantized = kernels.linear(copy -> copy.copy_(weights), outputs, inputs);
-            float[] product = floats(quantized.apply(activations));
+            float[] product = floats(quantized.apply(activations).tensor());
             Tensor sum = tensor(before, type, rows, outputs);
             float[] exactBefore = floats(sum);
-            quantized.addTo(sum, activations);
+            quantized.addTo(Matrix.of(sum), activations);
             float[] added = floats(sum);
             for (int row = 0; row < rows; row++) {
                 double largest = largest(exactX, row, inputs);

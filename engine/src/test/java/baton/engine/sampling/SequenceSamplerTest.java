@@ -7,6 +7,11 @@ import static org.assertj.core.api.Assertions.within;
 import baton.engine.SamplingParams;
 import baton.engine.TokenLogprobs;
 import baton.engine.TokenLogprobs.Candidate;
+import baton.engine.kernel.ParallelFor;
+import baton.engine.kernel.ThreadTeam;
+import baton.engine.model.Logits;
+import baton.engine.sampling.Sampler.Choice;
+import baton.engine.sampling.Sampler.Turn;
 import baton.kv.ConfigException;
 import java.util.Arrays;
 import java.util.List;
@@ -22,15 +27,30 @@ class SequenceSamplerTest {
 
     private final Randomness randomness = new Randomness();
 
+    /** A sequence with its sampler. */
+    private record Sequence(Sampler sampler, SequenceSampler sequence) {
+        static Sequence of(Sampler sampler, SamplingParams params, int[] prompt, long seed) {
+            return new Sequence(sampler, sampler.sequence(params, prompt, seed));
+        }
+
+        SequenceSampler.Sampled next(Logits logits, int row) {
+            List<Choice> choices = sampler.choose(logits, List.of(new Turn(sequence, row)), ParallelFor.alone());
+            return switch (choices.getFirst()) {
+                case Choice.Chosen(SequenceSampler.Sampled token) -> token;
+                case Choice.Impossible(RuntimeException cause) -> throw cause;
+            };
+        }
+    }
+
     private static SamplingParams.Builder params() {
         return SamplingParams.builder().unlimitedTokens();
     }
 
-    private static SequenceSampler sequence(SamplingParams params, int vocabularySize, long seed) {
-        return new Sampler(vocabularySize, Set.of()).sequence(params, NO_PROMPT, seed);
+    private static Sequence sequence(SamplingParams params, int vocabularySize, long seed) {
+        return Sequence.of(new Sampler(vocabularySize, Set.of()), params, NO_PROMPT, seed);
     }
 
-    private static int[] draw(SequenceSampler sequence, FakeLogits logits, int count) {
+    private static int[] draw(Sequence sequence, FakeLogits logits, int count) {
         return IntStream.range(0, count).map(i -> sequence.next(logits, 0).id()).toArray();
     }
 
@@ -118,7 +138,7 @@ class SequenceSamplerTest {
     }
 
     private static int first(Sampler sampler, FakeLogits logits, long seed) {
-        return sampler.sequence(params().build(), NO_PROMPT, seed)
+        return Sequence.of(sampler, params().build(), NO_PROMPT, seed)
                 .next(logits, 0)
                 .id();
     }
@@ -130,15 +150,15 @@ class SequenceSamplerTest {
         SamplingParams params = params().topP(0.95).logprobs(3).build();
         float[][] steps = new float[40][];
         Arrays.setAll(steps, i -> randomness.logits(size));
-        SequenceSampler alone = sequence(params, size, seed);
+        Sequence alone = sequence(params, size, seed);
         List<SequenceSampler.Sampled> expected = Arrays.stream(steps)
                 .map(step -> alone.next(FakeLogits.of(step), 0))
                 .toList();
 
         // The same sequence in a batch with other sequences, which are in other rows and come and go.
         Sampler sampler = new Sampler(size, Set.of(1, 2));
-        SequenceSampler sequence = sampler.sequence(params, NO_PROMPT, seed);
-        SequenceSampler other = sampler.sequence(params().temperature(2).build(), NO_PROMPT, seed + 1);
+        Sequence sequence = Sequence.of(sampler, params, NO_PROMPT, seed);
+        Sequence other = Sequence.of(sampler, params().temperature(2).build(), NO_PROMPT, seed + 1);
         for (int i = 0; i < steps.length; i++) {
             FakeLogits batch = new FakeLogits(new float[][] {randomness.logits(size), steps[i]});
             if (randomness.random.nextBoolean()) {
@@ -148,6 +168,44 @@ class SequenceSamplerTest {
                     .as("%s position=%d", randomness, i)
                     .isEqualTo(expected.get(i));
         }
+    }
+
+    /** A row of which no token can be chosen ends no other row's choice. */
+    @Test
+    void severalThreadsChooseWhatOneChooses() {
+        int size = 700;
+        int rows = 23;
+        int impossible = 11;
+        float[][] logits = new float[rows][];
+        Arrays.setAll(logits, i -> randomness.logits(size));
+        logits[impossible][3] = Float.NaN;
+        FakeLogits batch = new FakeLogits(logits);
+        Sampler sampler = new Sampler(size, Set.of());
+        List<Turn> turns = IntStream.range(0, rows)
+                .mapToObj(row -> new Turn(sampler.sequence(mixed(row), NO_PROMPT, row), row))
+                .toList();
+        try (ThreadTeam team = new ThreadTeam(3)) {
+            List<Choice> choices = sampler.choose(batch, turns, team);
+            for (int row = 0; row < rows; row++) {
+                if (row == impossible) {
+                    assertThat(choices.get(row)).isInstanceOf(Choice.Impossible.class);
+                } else {
+                    assertThat(choices.get(row))
+                            .as("%s row %d", randomness, row)
+                            .isEqualTo(new Choice.Chosen(
+                                    sequence(mixed(row), size, row).next(batch, row)));
+                }
+            }
+        }
+    }
+
+    private static SamplingParams mixed(int row) {
+        return switch (row % 4) {
+            case 0 -> SamplingParams.greedy(5);
+            case 1 -> params().build();
+            case 2 -> params().topP(0.8).logprobs(2).build();
+            default -> params().topK(20).temperature(2).build();
+        };
     }
 
     @Test
@@ -160,7 +218,7 @@ class SequenceSamplerTest {
     @Test
     void greedyTakesWhatTheBatchComputed() {
         FakeLogits logits = FakeLogits.of(0, 3, 1, 3);
-        SequenceSampler sequence = sequence(SamplingParams.greedy(5), 4, 0);
+        Sequence sequence = sequence(SamplingParams.greedy(5), 4, 0);
         assertThat(sequence.next(logits, 0)).isEqualTo(new SequenceSampler.Sampled(1, Optional.empty()));
     }
 
@@ -197,11 +255,11 @@ class SequenceSamplerTest {
                     .stopTokenIds(Set.of(2))
                     .ignoreEos(ignoreEos)
                     .build();
-            SequenceSampler sequence = new Sampler(4, Set.of(1)).sequence(params, NO_PROMPT, 0);
+            Sequence sequence = Sequence.of(new Sampler(4, Set.of(1)), params, NO_PROMPT, 0);
             assertThat(draw(sequence, logits, 4)).containsExactly(3, 3, 1, 1);
         }
         SamplingParams drawn = params().minTokens(500).stopTokenIds(Set.of(2)).build();
-        SequenceSampler sequence = new Sampler(4, Set.of(1, 99)).sequence(drawn, NO_PROMPT, 0);
+        Sequence sequence = Sequence.of(new Sampler(4, Set.of(1, 99)), drawn, NO_PROMPT, 0);
         assertThat(draw(sequence, logits, 500)).containsOnly(0, 3);
         assertThat(draw(sequence, logits, 500)).contains(1, 2);
     }
@@ -220,7 +278,7 @@ class SequenceSamplerTest {
         Sampler sampler = new Sampler(4, Set.of());
         int[] ids = IntStream.range(0, 50_000)
                 .map(seed -> {
-                    SequenceSampler sequence = sampler.sequence(params, new int[] {1, 2}, seed);
+                    Sequence sequence = Sequence.of(sampler, params, new int[] {1, 2}, seed);
                     sequence.next(FakeLogits.of(0, only, only, only), 0);
                     sequence.next(FakeLogits.of(0, only, only, only), 0);
                     sequence.next(FakeLogits.of(only, 0, only, only), 0);
@@ -243,16 +301,14 @@ class SequenceSamplerTest {
         assertThat(draw(sequence(params().temperature(0).presencePenalty(0.3).build(), 3, 0), logits, 4))
                 .containsExactly(0, 1, 0, 0);
         SamplingParams repetition = params().temperature(0).repetitionPenalty(3).build();
-        assertThat(new Sampler(3, Set.of())
-                        .sequence(repetition, new int[] {0, 1}, 0)
+        assertThat(Sequence.of(new Sampler(3, Set.of()), repetition, new int[] {0, 1}, 0)
                         .next(logits, 0)
                         .id())
                 .isEqualTo(2);
         // The prompt counts for repetition alone.
         SamplingParams others =
                 params().temperature(0).presencePenalty(2).frequencyPenalty(2).build();
-        assertThat(new Sampler(3, Set.of())
-                        .sequence(others, new int[] {0, 0}, 0)
+        assertThat(Sequence.of(new Sampler(3, Set.of()), others, new int[] {0, 0}, 0)
                         .next(logits, 0)
                         .id())
                 .isEqualTo(0);
@@ -261,7 +317,7 @@ class SequenceSamplerTest {
     @Test
     void penaltiesNeverMakeInfinity() {
         SamplingParams params = params().repetitionPenalty(1e-30).build();
-        SequenceSampler sequence = new Sampler(3, Set.of()).sequence(params, new int[] {0, 1}, 0);
+        Sequence sequence = Sequence.of(new Sampler(3, Set.of()), params, new int[] {0, 1}, 0);
         assertThat(draw(sequence, FakeLogits.of(1e30f, 1e20f, 5), 50)).containsOnly(0, 1);
     }
 
@@ -315,9 +371,9 @@ class SequenceSamplerTest {
         SamplingParams.Builder params =
                 params().allowedTokenIds(Set.of(3, 4)).badWords(List.of(List.of(4), List.of(3, 3)));
         Sampler sampler = new Sampler(8, Set.of(3));
-        assertThat(sampler.sequence(params.build(), NO_PROMPT, 0)).isNotNull();
+        assertThat(Sequence.of(sampler, params.build(), NO_PROMPT, 0)).isNotNull();
         // The end token is all that is left, and may not be chosen first.
-        assertThatThrownBy(() -> sampler.sequence(params.minTokens(1).build(), NO_PROMPT, 0))
+        assertThatThrownBy(() -> Sequence.of(sampler, params.minTokens(1).build(), NO_PROMPT, 0))
                 .isInstanceOf(ConfigException.class)
                 .hasMessage("allowed_token_ids: has no token that bad_words and min_tokens leave to choose");
     }
@@ -342,7 +398,7 @@ class SequenceSamplerTest {
         SamplingParams params = params().temperature(0)
                 .badWords(List.of(List.of(0, 1, 2), List.of(1, 1)))
                 .build();
-        SequenceSampler sequence = sequence(params, 4, 0);
+        Sequence sequence = sequence(params, 4, 0);
         assertThat(sequence.next(preferences, 0).id()).isEqualTo(0);
         assertThat(sequence.next(preferences, 1).id()).isEqualTo(1);
         // 0 1 2 is forbidden, and so is 1 1.
@@ -352,13 +408,13 @@ class SequenceSamplerTest {
         // Two tokens that are not the word's beginning.
         assertThat(sequence.next(preferences, 2).id()).isEqualTo(2);
         // A word of one token never comes, and the prompt does not count as its beginning.
-        SequenceSampler other = new Sampler(4, Set.of())
-                .sequence(
-                        params().temperature(0)
-                                .badWords(List.of(List.of(0), List.of(3, 1)))
-                                .build(),
-                        new int[] {3},
-                        0);
+        Sequence other = Sequence.of(
+                new Sampler(4, Set.of()),
+                params().temperature(0)
+                        .badWords(List.of(List.of(0), List.of(3, 1)))
+                        .build(),
+                new int[] {3},
+                0);
         assertThat(other.next(preferences, 0).id()).isEqualTo(1);
     }
 
@@ -383,8 +439,8 @@ class SequenceSamplerTest {
         for (SamplingParams params : all) {
             for (float bad : new float[] {Float.NaN, INFINITY}) {
                 FakeLogits logits = new FakeLogits(new float[][] {{0, 0, 0}, {0, bad, 0}, {1, 0, 0}});
-                SequenceSampler sequence = sequence(params, 3, 5);
-                SequenceSampler unharmed = sequence(params, 3, 5);
+                Sequence sequence = sequence(params, 3, 5);
+                Sequence unharmed = sequence(params, 3, 5);
                 assertThatThrownBy(() -> sequence.next(logits, 1))
                         .isInstanceOf(IllegalStateException.class)
                         .hasMessageContaining("row 1");
