@@ -15,7 +15,6 @@ import baton.memory.MappableMemory;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
@@ -24,7 +23,6 @@ import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.InferenceMode;
 import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.global.torch;
-import org.bytedeco.pytorch.global.torch.ScalarType;
 
 /*
  * Shapes. T rows (tokens) of a batch, H query heads, G key/value heads, R = H / G query heads that share one, D head dim.
@@ -53,7 +51,6 @@ final class DecoderRunner implements ModelRunner {
     private final KvCache cache;
     private final int maxPositions;
     private final DType activations;
-    private final ScalarType type;
 
     private final ModelKernels kernels;
     private final KernelChoice choice;
@@ -89,7 +86,6 @@ final class DecoderRunner implements ModelRunner {
         this.layout = cache.layout();
         this.maxPositions = maxPositions;
         this.activations = loaded.kernels.activations();
-        this.type = LibTorch.scalarType(activations);
         this.kernels = loaded.kernels;
         this.choice = choice;
         this.arena = loaded.arena;
@@ -241,10 +237,7 @@ final class DecoderRunner implements ModelRunner {
             Step step = new Step(batch, lastRows(batch, hooks), scratch);
             hooks.begin();
             Matrix rotation = rotation(batch, scratch);
-            Matrix x = shard.isFirstStage()
-                    ? Matrix.of(torch.embedding(weights.embedding, longs(scratch, batch.ids()))
-                            .to(type))
-                    : ranks.handedOn(activations, batch.rows());
+            Matrix x = shard.isFirstStage() ? embedded(batch, scratch) : ranks.handedOn(activations, batch.rows());
             for (int layer = 0; layer < config.layers(); layer++) {
                 hooks.beforeLayer(layer);
                 try (PointerScope _ = new PointerScope();
@@ -302,7 +295,29 @@ final class DecoderRunner implements ModelRunner {
         for (int row = 0; row < positions.length; row++) {
             positions[row] = batch.position(row);
         }
-        return Matrix.of(weights.rope.index_select(0, longs(scratch, positions)));
+        Matrix table = weights.rope;
+        return table.copyRows(positions, dense(positions.length, table.columns(), table.type(), scratch));
+    }
+
+    private Matrix embedded(Batch batch, Arena scratch) {
+        long[] ids = batch.ids();
+        Matrix x = kernels.rows(ids.length, config.hiddenSize());
+        Matrix table = weights.embedding;
+        if (table.type() == x.type()) {
+            return table.copyRows(ids, x);
+        }
+        x.tensor()
+                .copy_(table.copyRows(ids, dense(ids.length, table.columns(), table.type(), scratch))
+                        .tensor());
+        return x;
+    }
+
+    /** With any content. */
+    private static Matrix dense(long rows, long columns, DType type, Arena scratch) {
+        MemorySegment memory = scratch.allocate(rows * columns * type.bytes(), Long.BYTES);
+        // Open to all threads, valid as long as the arena.
+        return Matrix.dense(
+                MemorySegment.ofAddress(memory.address()).reinterpret(memory.byteSize()), rows, columns, type);
     }
 
     /** What all layers of one forward pass share. */
@@ -315,7 +330,7 @@ final class DecoderRunner implements ModelRunner {
         final Attention.Pass attention;
 
         /** The rows that the last layer computes, some repeated, if they are few; an empty tensor if none. */
-        final Optional<Tensor> tail;
+        final Optional<long[]> tail;
 
         /** @param lastRows the rows that are used after the last layer, in ascending order */
         Step(Batch batch, long[] lastRows, Arena scratch) {
@@ -328,7 +343,7 @@ final class DecoderRunner implements ModelRunner {
             tail = tailRows.map(rows -> {
                 long[] padded = Arrays.copyOf(rows, rows.length == 0 ? 0 : kernels.padded(rows.length));
                 Arrays.fill(padded, rows.length, padded.length, rows.length == 0 ? 0 : rows[0]);
-                return longs(scratch, padded);
+                return padded;
             });
         }
     }
@@ -344,12 +359,15 @@ final class DecoderRunner implements ModelRunner {
         });
         if (layer == config.layers() - 1 && step.tail.isPresent()) {
             step.attention.attendTail(layer);
-            Tensor rows = step.tail.get();
-            if (rows.numel() > 0) {
-                Matrix few = select(x, rows);
-                ranks.addTo(few, layerWeights.output(), select(step.attended, rows), kernels);
+            long[] rows = step.tail.get();
+            if (rows.length > 0) {
+                Matrix few = x.copyRows(rows, kernels.rows(rows.length, x.columns()));
+                Matrix attended = step.attended.copyRows(rows, kernels.inputs(rows.length, step.attended.columns()));
+                ranks.addTo(few, layerWeights.output(), attended, kernels);
                 feedForward(layerWeights, few);
-                x.tensor().index_copy_(0, rows, few.tensor());
+                for (int i = 0; i < rows.length; i++) {
+                    few.copyRow(i, x, rows[i]);
+                }
             }
             return;
         }
@@ -375,10 +393,6 @@ final class DecoderRunner implements ModelRunner {
     @FunctionalInterface
     private interface PieceWork {
         void accept(long first, Matrix piece);
-    }
-
-    private static Matrix select(Matrix x, Tensor rows) {
-        return Matrix.of(x.tensor().index_select(0, rows));
     }
 
     private void feedForward(LayerWeights layerWeights, Matrix x) {
@@ -440,18 +454,18 @@ final class DecoderRunner implements ModelRunner {
     /** The hidden states to compute logits of, padded with unused rows. */
     private Matrix wanted(Matrix x, Batch batch, Arena scratch) {
         int rows = batch.logitRows().length;
-        if (batch.given().isEmpty()) {
-            // Padded with the first row.
-            return select(x, longs(scratch, Arrays.copyOf(batch.logitRows(), kernels.padded(rows))));
-        }
-        Tensor wanted =
-                LibTorch.empty(type, kernels.padded(rows), config.hiddenSize()).zero_();
-        for (int i = 0; i < rows; i++) {
+        Matrix wanted = kernels.rows(kernels.padded(rows), config.hiddenSize());
+        for (int i = 0; i < wanted.rows(); i++) {
             HiddenState state = batch.given().get(i);
-            Tensor row = state == null ? x.part(batch.logitRows()[i], 1).tensor() : hidden(state, scratch);
-            wanted.narrow(0, i, 1).copy_(row);
+            if (state != null) {
+                wanted.part(i, 1).tensor().copy_(hidden(state, scratch));
+            } else if (i < rows && x.rows() > 0) {
+                x.copyRow(batch.logitRows()[i], wanted, i);
+            } else {
+                wanted.part(i, 1).memory().fill((byte) 0);
+            }
         }
-        return Matrix.of(wanted);
+        return wanted;
     }
 
     private Tensor hidden(HiddenState state, Arena scratch) {
@@ -475,10 +489,6 @@ final class DecoderRunner implements ModelRunner {
             logitsMemory = HugePages.allocate(logitsArena, bytes, "logits");
         }
         return logitsMemory.asSlice(0, bytes);
-    }
-
-    private static Tensor longs(Arena scratch, long[] values) {
-        return LibTorch.over(scratch.allocateFrom(ValueLayout.JAVA_LONG, values), ScalarType.Long, values.length);
     }
 
     private record TorchLogits(int rows, int vocabularySize, MemorySegment memory, long[] best) implements Logits {

@@ -58,6 +58,29 @@ record Matrix(MemorySegment memory, int rows, int columns, long stride, DType ty
                 type);
     }
 
+    /** @param to as wide, of the same type */
+    void copyRow(long row, Matrix to, long toRow) {
+        MemorySegment.copy(
+                memory,
+                row * stride * type.bytes(),
+                to.memory,
+                toRow * to.stride * type.bytes(),
+                (long) columns * type.bytes());
+    }
+
+    /**
+     * Copies these rows to the first ones of a matrix.
+     *
+     * @param to as wide, of the same type
+     * @return {@code to}
+     */
+    Matrix copyRows(long[] rows, Matrix to) {
+        for (int i = 0; i < rows.length; i++) {
+            copyRow(rows[i], to, i);
+        }
+        return to;
+    }
+
     /** Where the rows lie, in bytes. */
     Rows inBytes() {
         return new Rows(memory, stride * type.bytes(), type);

@@ -23,7 +23,7 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
 
 /** A model's weights as the forward pass uses them: in huge pages, in the type of computation, and fused where one input goes through several. */
 final class Weights {
-    final Tensor embedding;
+    final Matrix embedding;
     final List<LayerWeights> layers;
     final Norm finalNorm;
 
@@ -31,7 +31,7 @@ final class Weights {
     final Optional<Linear> head;
 
     /** By position: the cosines of a head's D/2 pairs, then their sines, [positions, D]. */
-    final Tensor rope;
+    final Matrix rope;
 
     private Weights(Loader loader, int maxPositions, Optional<Weights> shared) throws IOException {
         ModelConfig config = loader.config;
@@ -150,20 +150,21 @@ final class Weights {
             }
         }
 
-        Tensor embedding() throws IOException {
-            Tensor matrix = allocate(LibTorch.scalarType(dtype), config.vocabularySize(), config.hiddenSize());
+        Matrix embedding() throws IOException {
             try (PointerScope _ = new PointerScope()) {
+                Tensor matrix = allocate(LibTorch.scalarType(dtype), config.vocabularySize(), config.hiddenSize());
                 matrix.copy_(source("model.embed_tokens.weight"));
+                return Matrix.of(matrix);
             }
-            return matrix;
         }
 
-        Linear head(Tensor embedding) throws IOException {
+        Linear head(Matrix embedding) throws IOException {
             if (!config.tiedEmbeddings()) {
                 return linear("", HEAD);
             }
             Shard.Range tokens = shard.vocabulary();
-            Tensor matrix = owned.add(embedding.narrow(0, tokens.first(), tokens.count()));
+            Tensor matrix =
+                    owned.add(embedding.part(tokens.first(), tokens.count()).tensor());
             return timed(HEAD, matrix.numel(), () -> kernels.shared(matrix));
         }
 
@@ -228,7 +229,7 @@ final class Weights {
             return bias;
         }
 
-        Tensor rope(int positions) {
+        Matrix rope(int positions) {
             int head = config.headDim();
             int half = head / 2;
             double[] frequencies = Rope.frequencies(config);
@@ -245,11 +246,11 @@ final class Weights {
                                 ValueLayout.JAVA_FLOAT, row + half + i, (float) (amplitude * Math.sin(angle)));
                     }
                 }
-                Tensor table = allocate(LibTorch.scalarType(kernels.activations()), positions, head);
                 try (PointerScope _ = new PointerScope()) {
+                    Tensor table = allocate(LibTorch.scalarType(kernels.activations()), positions, head);
                     table.copy_(LibTorch.over(values, ScalarType.Float, positions, head));
+                    return Matrix.of(table);
                 }
-                return table;
             }
         }
 
