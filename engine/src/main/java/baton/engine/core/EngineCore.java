@@ -465,11 +465,8 @@ public final class EngineCore implements AutoCloseable {
                 samplingFailed(request, e);
             }
         }
-        if (turns.isEmpty()) {
-            return 0;
-        }
-        Logits logits = batch.logits().orElseThrow();
-        List<Choice> choices = workers.withThreads(threads -> sampler.choose(logits, turns, threads));
+        List<Choice> choices =
+                turns.isEmpty() ? List.of() : choose(batch.logits().orElseThrow(), turns);
         clock.enter(StepPhase.PUBLISH);
         int generated = 0;
         for (int i = 0; i < turns.size(); i++) {
@@ -487,6 +484,10 @@ public final class EngineCore implements AutoCloseable {
             }
         }
         return generated;
+    }
+
+    private List<Choice> choose(Logits logits, List<Turn> turns) {
+        return workers.withThreads(threads -> sampler.choose(logits, turns, threads));
     }
 
     private void samplingFailed(Request request, RuntimeException cause) {

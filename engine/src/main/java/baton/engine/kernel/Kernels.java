@@ -63,6 +63,7 @@ public final class Kernels {
             MethodHandle product,
             MethodHandle productAdded,
             MethodHandle few,
+            MethodHandle fewBeside,
             MethodHandle fewExpanding,
             List<MethodHandle> many,
             List<MethodHandle> manyAdded,
@@ -85,6 +86,8 @@ public final class Kernels {
                     function(TileCode.product(false, 0), 6),
                     function(TileCode.product(true, 0), 6),
                     function(TileCode.product(false, FETCHED_BY_FEW), 7),
+                    function(
+                            TileCode.productBeside(Math.toIntExact(PanelMatrix.Scratch.tileBytes(Width.ZMM, true))), 6),
                     function(TileCode.expandingProduct(), 7),
                     blockProducts(false),
                     blockProducts(true),
@@ -292,12 +295,19 @@ public final class Kernels {
 
     /** Panels that {@link #productBeside} takes with so many rows; 1 if that is for fewer rows. */
     int panelsBeside(WeightType type, int rows) {
+        if (type == WeightType.BF16_PAIRS && hasTiles()) {
+            return rows <= TileCode.ROWS ? TileCode.PANELS_BESIDE : 1;
+        }
         return rows <= get(productsBeside, type).size() ? ProductCode.panelsBeside(rows) : 1;
     }
 
     /** Of several panels that follow each other; their tiles are those of {@link PanelMatrix.Scratch}. */
     void productBeside(WeightType type, long a, long rowStride, long panels, long k, long tiles, int rows) {
         try {
+            if (type == WeightType.BF16_PAIRS && hasTiles()) {
+                tiles().fewBeside.invokeExact(a, rowStride, panels, k, tiles, (long) rows);
+                return;
+            }
             get(productsBeside, type).get(rows - 1).invokeExact(a, rowStride, panels, k, tiles);
         } catch (Throwable e) {
             throw failed(e);

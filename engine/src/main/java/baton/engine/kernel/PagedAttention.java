@@ -9,6 +9,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.Optional;
 
@@ -171,7 +172,6 @@ public final class PagedAttention {
                             case ROW_GROUPS -> RUN / TileCode.ROWS;
                             case POSITIONS -> RUN;
                             case STATE -> scratch.state.address();
-                            case LIMITS -> scratch.limits.address();
                             case SUMS -> scratch.sums.address();
                             case HEAD_DIM -> headDim;
                             case WEIGHTS -> weights.address();
@@ -274,9 +274,10 @@ public final class PagedAttention {
         }
         int units = kvHeads * parts;
         int tasks = few.size() * units;
-        // A sequence's heads lie side by side, and each fetches the next one.
-        int piece = Math.clamp(tasks / (2 * threads.members()), 1, units);
+        int piece = headsAtOnce(few, units, window);
         int pieces = threads.members() * piece;
+        // Batches have the longest contexts last. These are taken first, so that no thread is left with one at the end.
+        Collections.reverse(few);
         threads.parallelFor(tasks, piece, (member, first, end) -> {
             for (int task = first; task < end; task++) {
                 Panel panel = new Panel(call, few.get(task / units), task % units, scratches.get(member));
@@ -285,6 +286,21 @@ public final class PagedAttention {
                 panel.attendFew(few.get(fetched / units), fetched % units);
             }
         });
+    }
+
+    /**
+     * Heads of a sequence, which lie side by side and each of which fetches the next one, that a thread takes at once: all if each thread gets
+     * several sequences of the longest context.
+     */
+    private int headsAtOnce(List<Span> spans, int units, int window) {
+        long longest = 1;
+        long all = 0;
+        for (Span span : spans) {
+            long attended = Math.min(span.end(), window);
+            longest = Math.max(longest, attended);
+            all += attended;
+        }
+        return Math.clamp(units * all / (2 * longest * threads.members()), 1, units);
     }
 
     private void attendMany(Call call, Span span) {

@@ -285,7 +285,9 @@ public final class PanelMatrix {
 
     /** Weights are read once, as they are. */
     private void direct(Block block) {
-        if (!onMatrixUnit() && block.panels > 1 && block.panels == kernels.panelsBeside(type, block.rows)) {
+        if (!(onMatrixUnit() && type.hasScales())
+                && block.panels > 1
+                && block.panels == kernels.panelsBeside(type, block.rows)) {
             kernels.productBeside(
                     type,
                     block.from,

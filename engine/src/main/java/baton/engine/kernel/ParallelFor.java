@@ -28,8 +28,12 @@ public interface ParallelFor {
 
             @Override
             public void parallelFor(int count, int piece, Work work) {
-                for (int first = 0; first < count; first += piece) {
-                    work.accept(0, first, Math.min(count, first + piece));
+                try {
+                    for (int first = 0; first < count; first += piece) {
+                        work.accept(0, first, Math.min(count, first + piece));
+                    }
+                } catch (RuntimeException | Error e) {
+                    throw new IllegalStateException("a piece was not computed: " + e, e);
                 }
             }
         };

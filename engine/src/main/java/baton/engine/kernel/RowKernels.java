@@ -38,11 +38,6 @@ public final class RowKernels {
      * @param headStride bytes from a head to the next one
      */
     public record Heads(Rows rows, long start, int heads, long headStride) {
-        /** Whole rows, as one head each. */
-        static Heads of(Rows rows) {
-            return new Heads(rows, 0, 1, 0);
-        }
-
         long address(int row) {
             return rows.address(row) + start;
         }

@@ -63,8 +63,35 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
         return members.last();
     }
 
+    /**
+     * The same threads, for loops of which some pieces take much longer than others: waiting for the last ones does not tell that threads have no
+     * processor.
+     */
+    public ParallelFor forUnevenPieces() {
+        return new ParallelFor() {
+            @Override
+            public int size() {
+                return size;
+            }
+
+            @Override
+            public int members() {
+                return ThreadTeam.this.members();
+            }
+
+            @Override
+            public void parallelFor(int count, int piece, Work work) {
+                ThreadTeam.this.parallelFor(count, piece, work, false);
+            }
+        };
+    }
+
     @Override
     public void parallelFor(int count, int piece, Work work) {
+        parallelFor(count, piece, work, true);
+    }
+
+    private void parallelFor(int count, int piece, Work work, boolean even) {
         int taking = size > 1 && count > piece ? members.at(ticker.nanos()) : 1;
         Loop shared = new Loop(taking, count, piece, work);
         if (taking > 1) {
@@ -79,7 +106,9 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
             if (!shared.isDone()) {
                 long waits = ticker.nanos();
                 shared.await();
-                members.waited(ticker.nanos() - waits);
+                if (even) {
+                    members.waited(ticker.nanos() - waits);
+                }
             }
         } else {
             shared.take(0);

@@ -52,13 +52,12 @@ final class TileAttentionCode {
         ROW_GROUPS(6),
         POSITIONS(7),
         STATE(8),
-        LIMITS(9),
-        SUMS(10),
-        HEAD_DIM(11),
-        WEIGHTS(12),
-        WEIGHT_PAIRS(13),
+        SUMS(9),
+        HEAD_DIM(10),
+        WEIGHTS(11),
+        WEIGHT_PAIRS(12),
         /** Bytes of an element's values of a run. */
-        VALUE_STRIDE(14);
+        VALUE_STRIDE(13);
 
         private final int index;
 
@@ -102,16 +101,13 @@ final class TileAttentionCode {
                     RunArgument.SCORES,
                     RunArgument.ROW_GROUPS);
             code.load(RDI, argument(RunArgument.SCORES));
+            code.load(RSI, argument(RunArgument.POSITIONS));
+            code.load(RDX, argument(RunArgument.STATE));
+            code.load(R8, argument(RunArgument.SUMS));
+            code.load(R9, argument(RunArgument.HEAD_DIM));
             code.load(RAX, argument(RunArgument.WEIGHTS));
             code.push(RAX);
-            call(
-                    code,
-                    softmax,
-                    RunArgument.POSITIONS,
-                    RunArgument.STATE,
-                    RunArgument.LIMITS,
-                    RunArgument.SUMS,
-                    RunArgument.HEAD_DIM);
+            code.call(softmax);
             code.pop(RAX);
             code.move(RDI, run);
             call(

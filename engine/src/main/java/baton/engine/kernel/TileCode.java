@@ -49,6 +49,12 @@ final class TileCode {
     /** Distance in bytes at which weights that are used once are fetched. */
     static final long AHEAD_BYTES = 16384;
 
+    /** The same in each of several panels. */
+    private static final int AHEAD_BESIDE_BYTES = 4096;
+
+    /** Panels that up to {@link #ROWS} rows are multiplied with side by side: as many as there are tiles for their sums. */
+    static final int PANELS_BESIDE = 3;
+
     private static final int TILE_ROW = 64;
     private static final int CACHE_LINE = 64;
 
@@ -64,6 +70,10 @@ final class TileCode {
     // Tiles. The sums of row tile i and column tile j are tile 2 * i + j.
     private static final int ROW_TILES = 4;
     private static final int COLUMN_TILES = 6;
+
+    // Of products with panels side by side, whose sums are the tiles before.
+    private static final int ROWS_BESIDE = 6;
+    private static final int COLUMNS_BESIDE = 7;
 
     private static final Reg A = RDI;
     private static final Reg ROW_STRIDE = RSI;
@@ -133,6 +143,16 @@ final class TileCode {
     }
 
     /**
+     * {@code (a, row stride, first panel, count of pairs of k, first tile, rows)}: the products of up to {@link #ROWS} rows with {@link
+     * #PANELS_BESIDE} panels that follow each other. The processor fetches them side by side, and so more at once than of a single one.
+     *
+     * @param tileStride bytes from a panel's tile to the next panel's
+     */
+    static byte[] productBeside(int tileStride) {
+        return new TileCode(false, 0).beside(tileStride);
+    }
+
+    /**
      * {@code (table, row stride, panel, count of pairs of k, tile, row groups)}: the product of rows of which each 16 lie at an address of the
      * table. Row groups are of 16, an even number. Tiles are configured.
      */
@@ -176,6 +196,46 @@ final class TileCode {
         code.bind(single);
         rows(1);
         code.bind(end);
+        code.releaseTiles();
+        return end();
+    }
+
+    private byte[] beside(int tileStride) {
+        begin();
+        code.move(CONFIGURATION, ROWS_LEFT);
+        code.shiftLeft(CONFIGURATION, Integer.numberOfTrailingZeros(TileConfigurations.BYTES));
+        code.move(RAX, TileConfigurations.ofPanelsBeside(0));
+        code.configureTiles(at(RAX, CONFIGURATION, 1, 0));
+        List<Reg> panels = List.of(PANEL, R11, RBX);
+        code.move(SPARE, STEPS);
+        code.shiftLeft(SPARE, Integer.numberOfTrailingZeros(PAIRS * PANEL_ROW));
+        for (int i = 1; i < panels.size(); i++) {
+            code.address(panels.get(i), at(panels.get(i - 1), SPARE, 1, 0));
+        }
+        for (int sums = 0; sums < 2 * panels.size(); sums++) {
+            code.clearTile(sums);
+        }
+        Label loop = code.label();
+        code.bind(loop);
+        code.loadTile(ROWS_BESIDE, at(A, ROW_STRIDE, 1, 0));
+        for (int i = 0; i < panels.size(); i++) {
+            for (int line = 0; line < PAIRS * PANEL_ROW; line += CACHE_LINE) {
+                code.prefetch(at(panels.get(i), AHEAD_BESIDE_BYTES + line));
+            }
+            for (int half = 0; half < 2; half++) {
+                code.loadTile(COLUMNS_BESIDE, at(panels.get(i), PANEL_STRIDE, 1, half * TILE_ROW));
+                code.multiplyTiles(2 * i + half, ROWS_BESIDE, COLUMNS_BESIDE);
+            }
+            code.add(panels.get(i), PAIRS * PANEL_ROW);
+        }
+        code.add(A, TILE_ROW);
+        code.subtract(STEPS, 1);
+        code.jump(Condition.NOT_EQUAL, loop);
+        for (int i = 0; i < panels.size(); i++) {
+            for (int half = 0; half < 2; half++) {
+                code.storeTile(at(TILE, PANEL_STRIDE, 1, i * tileStride + half * TILE_ROW), 2 * i + half);
+            }
+        }
         code.releaseTiles();
         return end();
     }

@@ -20,6 +20,7 @@ final class TileConfigurations {
     private static final int ROWS_AT = 48;
 
     private static final MemorySegment PRODUCTS = make(TileCode.MOST_ROWS);
+    private static final MemorySegment BESIDE = make(TileCode.ROWS);
     private static final MemorySegment DECODE = make(TileCode.ROWS);
 
     static {
@@ -27,6 +28,9 @@ final class TileConfigurations {
             int first = Math.min(rows, TileCode.ROWS);
             int second = rows - first;
             set(PRODUCTS, rows, first, first, second, second, first, second, TileCode.ROWS, TileCode.ROWS);
+        }
+        for (int rows = 1; rows <= TileCode.ROWS; rows++) {
+            set(BESIDE, rows, rows, rows, rows, rows, rows, rows, rows, TileCode.ROWS);
         }
         for (int queries = 1; queries <= TileCode.ROWS; queries++) {
             set(DECODE, queries, TileDecodeCode.rows(queries));
@@ -38,6 +42,11 @@ final class TileConfigurations {
     /** @param rows from 1 to {@link TileCode#MOST_ROWS}, each {@link #BYTES} behind the one of a row less */
     static long address(int rows) {
         return PRODUCTS.address() + (long) rows * BYTES;
+    }
+
+    /** @param rows from 1 to {@link TileCode#ROWS}, each {@link #BYTES} behind the one of a row less; see {@link TileCode#productBeside} */
+    static long ofPanelsBeside(int rows) {
+        return BESIDE.address() + (long) rows * BYTES;
     }
 
     /** @param queries from 1 to {@link TileCode#ROWS} */

@@ -25,7 +25,7 @@ final class TileDecodeAttention implements DecodeAttention {
     private final long keyBytes;
     private final MemorySegment factor;
     /** Addresses of the queries, for 16. */
-    private final MemorySegment from;
+    private final MemorySegment queryAddresses;
 
     private final MemorySegment queryPairs;
     private final MemorySegment keys;
@@ -56,7 +56,7 @@ final class TileDecodeAttention implements DecodeAttention {
         for (int i = 0; i < kernels.width().lanes(); i++) {
             factor.setAtIndex(FLOAT, i, PagedAttention.scoreFactor(headDim));
         }
-        from = floats(arena, (long) TileCode.ROWS * Long.BYTES);
+        queryAddresses = floats(arena, (long) TileCode.ROWS * Long.BYTES);
         queryPairs = floats(arena, (long) headDim / TileCode.INPUTS * TileDecodeCode.TILE);
         keys = floats(arena, (long) TABLE * Long.BYTES);
         ahead = floats(arena, (long) TABLE * Long.BYTES);
@@ -107,10 +107,10 @@ final class TileDecodeAttention implements DecodeAttention {
     public void attend(int layer, Context context, Context next, long from, long to) {
         for (int query = 0; query < TileCode.ROWS; query++) {
             long row = query < queries ? query : 0;
-            this.from.setAtIndex(LONGS, query, from + row * headDim * Float.BYTES);
+            queryAddresses.setAtIndex(LONGS, query, from + row * headDim * Float.BYTES);
         }
         kernels.decodeQueryPairs(
-                this.from.address(), queryPairs.address(), headDim / TileCode.INPUTS, factor.address());
+                queryAddresses.address(), queryPairs.address(), headDim / TileCode.INPUTS, factor.address());
         for (int query = 0; query < queries; query++) {
             largest.set(FLOAT, (long) query * DecodeCode.STATE, PagedAttention.NO_SCORE);
             sums.set(FLOAT, (long) query * DecodeCode.STATE, 0);

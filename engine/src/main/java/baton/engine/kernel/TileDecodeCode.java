@@ -62,12 +62,12 @@ final class TileDecodeCode {
     private static final int PANEL_ROW = ProductCode.VECTORS * VECTOR;
     private static final int PART = 16;
 
-    // Tiles; that of CACHED, and the next one, are of keys or of values.
-    private static final int SCORES = 0;
-    private static final int RESULTS = 2;
-    private static final int CACHED = 4;
-    private static final int QUERIES = 6;
-    private static final int WEIGHTS = 7;
+    // Tiles. The next one of the first three is the other half's, that of CACHED_TILE of keys or of values.
+    private static final int SCORE_TILE = 0;
+    private static final int RESULT_TILE = 2;
+    private static final int CACHED_TILE = 4;
+    private static final int QUERY_TILE = 6;
+    private static final int WEIGHT_TILE = 7;
 
     private static final Reg ARGUMENTS = RBX;
     private static final List<Reg> SAVED = List.of(RBX, RBP, R12, R13, R14, R15);
@@ -86,7 +86,7 @@ final class TileDecodeCode {
         KEY_TILES(4),
         /** {@code [position][16 queries]}. */
         KEY_SCORES(5),
-        /** Positions, a multiple of {@link #POSITIONS}, in such. */
+        /** Number of steps, of {@link TileDecodeCode#POSITIONS} positions each. */
         STEPS(6),
         /** Positions at the run's begin that are not attended to. */
         HIDDEN(7),
@@ -100,17 +100,23 @@ final class TileDecodeCode {
         STEP_BYTES(11),
         /** Queries by fours, the last four perhaps fewer. */
         QUADS(12),
+        /** Number of queries. */
         QUERIES(13),
         /** In fp32, {@code [query][position]}. */
         WEIGHTS(14),
+        /** Bytes of a query's weights. */
         WEIGHT_STRIDE(15),
+        /** Each query's largest score, {@link DecodeCode#STATE} bytes apart. */
         LARGEST(16),
+        /** What each query's sums are multiplied by, {@link DecodeCode#STATE} bytes apart. */
         FACTORS(17),
         /** Positions that there are. */
         POSITIONS(18),
+        /** Each query's sum of weights, {@link DecodeCode#STATE} bytes apart. */
         SUMS(19),
         /** In bf16, {@code [query][position]}. */
         NARROWED(20),
+        /** Bytes of a query's weights in bf16. */
         NARROWED_STRIDE(21),
         /** Positions of all steps. */
         NARROWED_COUNT(22),
@@ -239,26 +245,26 @@ final class TileDecodeCode {
         loop(R9, () -> {
             for (int i = 0; i < keys.size(); i++) {
                 code.load(keys.get(i), at(RDI, i * Long.BYTES));
-                code.clearTile(SCORES + i);
+                code.clearTile(SCORE_TILE + i);
                 code.load(ahead.get(i), at(RBP, i * Long.BYTES));
             }
             code.move(queries, RDX);
             code.move(left, RCX);
             loop(left, () -> {
-                code.loadTile(QUERIES, at(queries, R10, 1, 0));
+                code.loadTile(QUERY_TILE, at(queries, R10, 1, 0));
                 for (int i = 0; i < keys.size(); i++) {
                     for (int line = 0; line < LINES_WITH_KEYS; line++) {
                         code.prefetch(at(ahead.get(i), line * LINE));
                     }
                     code.add(ahead.get(i), LINES_WITH_KEYS * LINE);
-                    code.loadTile(CACHED + i, at(keys.get(i), RSI, 1, 0));
-                    code.multiplyTiles(SCORES + i, CACHED + i, QUERIES);
+                    code.loadTile(CACHED_TILE + i, at(keys.get(i), RSI, 1, 0));
+                    code.multiplyTiles(SCORE_TILE + i, CACHED_TILE + i, QUERY_TILE);
                     code.add(keys.get(i), VECTOR);
                 }
                 code.add(queries, TILE);
             });
             for (int i = 0; i < keys.size(); i++) {
-                code.storeTile(at(R8, R10, 1, i * TILE), SCORES + i);
+                code.storeTile(at(R8, R10, 1, i * TILE), SCORE_TILE + i);
             }
             code.add(RDI, keys.size() * Long.BYTES);
             code.add(RBP, keys.size() * Long.BYTES);
@@ -385,22 +391,22 @@ final class TileDecodeCode {
         Reg left = R14;
         loop(RBP, () -> {
             for (int half = 0; half < 2; half++) {
-                code.loadTile(RESULTS + half, at(R8, R11, 1, half * VECTOR));
+                code.loadTile(RESULT_TILE + half, at(R8, R11, 1, half * VECTOR));
             }
             code.move(weights, RDI);
             code.move(values, RDX);
             code.load(left, argument(Argument.STEPS));
             loop(left, () -> {
-                code.loadTile(WEIGHTS, at(weights, RSI, 1, 0));
+                code.loadTile(WEIGHT_TILE, at(weights, RSI, 1, 0));
                 for (int half = 0; half < 2; half++) {
-                    code.loadTile(CACHED + half, at(values, R10, 1, half * TILE));
-                    code.multiplyTiles(RESULTS + half, WEIGHTS, CACHED + half);
+                    code.loadTile(CACHED_TILE + half, at(values, R10, 1, half * TILE));
+                    code.multiplyTiles(RESULT_TILE + half, WEIGHT_TILE, CACHED_TILE + half);
                 }
                 code.add(weights, VECTOR);
                 code.add(values, 2 * TILE);
             });
             for (int half = 0; half < 2; half++) {
-                code.storeTile(at(R8, R11, 1, half * VECTOR), RESULTS + half);
+                code.storeTile(at(R8, R11, 1, half * VECTOR), RESULT_TILE + half);
             }
             code.add(R8, R9);
             code.add(RDX, RCX);

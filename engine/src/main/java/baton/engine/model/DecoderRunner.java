@@ -329,7 +329,7 @@ final class DecoderRunner implements ModelRunner {
         final Matrix attended;
         final Attention.Pass attention;
 
-        /** The rows that the last layer computes, some repeated, if they are few; an empty tensor if none. */
+        /** The rows that the last layer computes, some repeated, if they are few; an empty array if none. */
         final Optional<long[]> tail;
 
         /** @param lastRows the rows that are used after the last layer, in ascending order */

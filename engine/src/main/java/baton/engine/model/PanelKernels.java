@@ -67,7 +67,7 @@ final class PanelKernels implements ModelKernels {
 
     @Override
     public ParallelFor threads() {
-        return team;
+        return team.forUnevenPieces();
     }
 
     /** LibTorch's operators have little to do, and their threads would spin beside those of the kernels. */

@@ -10,14 +10,16 @@ import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 
 /** Chooses tokens for all sequences of an engine. Holds the buffers that they share, so it is used by one thread at a time. */
 public final class Sampler {
     private final int vocabularySize;
     private final Set<Integer> eosIds;
-    /** One for each thread that has been needed, the first at least. */
-    private final List<Distribution> distributions = new ArrayList<>();
+    /** By the number of the thread that works with it. */
+    private final Map<Integer, Distribution> distributions = new ConcurrentHashMap<>();
 
     /**
      * A sequence that gets a token.
@@ -31,9 +33,10 @@ public final class Sampler {
         record Chosen(Sampled token) implements Choice {}
 
         /**
-         * The row has NaN or positive infinity, or no token is left to choose: the sequence cannot go on, others can.
+         * The row has NaN or positive infinity, no token is left to choose, or choosing failed otherwise: the sequence cannot go on, others
+         * can.
          *
-         * @param cause what says so
+         * @param cause what has been thrown
          */
         record Impossible(RuntimeException cause) implements Choice {}
     }
@@ -45,7 +48,10 @@ public final class Sampler {
     public Sampler(int vocabularySize, Set<Integer> eosIds) {
         this.vocabularySize = vocabularySize;
         this.eosIds = Set.copyOf(eosIds);
-        distributions.add(new Distribution(vocabularySize));
+    }
+
+    private Distribution distribution(int thread) {
+        return distributions.computeIfAbsent(thread, _ -> new Distribution(vocabularySize));
     }
 
     /**
@@ -71,13 +77,10 @@ public final class Sampler {
         boolean alone =
                 turns.stream().filter(turn -> !turn.sequence.isKnown()).limit(2).count() < 2;
         ParallelFor dividing = alone ? ParallelFor.alone() : threads;
-        while (distributions.size() < dividing.size()) {
-            distributions.add(new Distribution(vocabularySize));
-        }
         Choice[] choices = new Choice[turns.size()];
         dividing.parallelFor(turns.size(), 1, (member, first, end) -> {
             for (int i = first; i < end; i++) {
-                choices[i] = choose(logits, turns.get(i), distributions.get(member));
+                choices[i] = choose(logits, turns.get(i), distribution(member));
             }
         });
         return List.of(choices);
@@ -132,7 +135,7 @@ public final class Sampler {
      * @throws IllegalStateException if a row has NaN or positive infinity, or nothing but negative infinity
      */
     public List<TokenLogprobs> promptLogprobs(Logits logits, int firstRow, int[] nextTokens, int top) {
-        Distribution distribution = distributions.getFirst();
+        Distribution distribution = distribution(0);
         List<TokenLogprobs> result = new ArrayList<>(nextTokens.length);
         for (int i = 0; i < nextTokens.length; i++) {
             distribution.load(logits.row(firstRow + i));

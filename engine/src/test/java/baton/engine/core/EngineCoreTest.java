@@ -180,6 +180,26 @@ class EngineCoreTest {
         }
     }
 
+    @Test
+    void unusableLogitsEndTheirRequestAlone() {
+        try (CoreHarness harness = core(64, UnaryOperator.identity())) {
+            SamplingParams drawn = SamplingParams.builder().maxTokens(3).build();
+            Result good = harness.add("good", prompt(1, 10), 3);
+            Result bad = harness.add("bad", new int[] {1, 96}, 3);
+            Result badDraw = harness.add("bad draw", new int[] {2, 96}, drawn, 0);
+            Result other = harness.add("other", prompt(2, 7), 3);
+            harness.runner.unusableAfter = 96;
+            harness.run();
+            for (Result failed : List.of(bad, badDraw)) {
+                assertThat(failed.reason).contains(FinishReason.ERROR);
+                assertThat(failed.error.orElseThrow()).contains("Sampling failed: logits of row");
+                assertThat(failed.tokens).isEmpty();
+            }
+            assertThat(good.tokens).isEqualTo(expected(prompt(1, 10), 3));
+            assertThat(other.tokens).isEqualTo(expected(prompt(2, 7), 3));
+        }
+    }
+
     /** Random arrivals, aborts, block sizes, budgets and pools; a request that ends by itself has the oracle's output. */
     @Test
     void randomLoadsEndRightAndLeaveNoBlockInUse() {

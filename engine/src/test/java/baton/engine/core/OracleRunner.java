@@ -1,5 +1,6 @@
 package baton.engine.core;
 
+import baton.engine.kernel.ParallelFor;
 import baton.engine.model.Logits;
 import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelRunner;
@@ -13,8 +14,11 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 
 /**
  * A model whose next token depends on every token before it, and that knows those only from the cache: a token's key is its id, its
@@ -46,6 +50,11 @@ public final class OracleRunner implements ModelRunner {
     }
 
     private int poison = -1;
+    /** Logits after that token are no numbers. */
+    int unusableAfter = -1;
+    /** Threads that have asked for {@link #threads}, by name. */
+    final Set<String> loopingThreads = ConcurrentHashMap.newKeySet();
+
     /** What the last {@link #forward} took. */
     long forwardNanos;
 
@@ -101,6 +110,12 @@ public final class OracleRunner implements ModelRunner {
         }
     }
 
+    @Override
+    public ParallelFor threads() {
+        loopingThreads.add(Thread.currentThread().getName());
+        return ParallelFor.alone();
+    }
+
     private Logits compute(List<SequenceSlice> slices, LayerHooks hooks) {
         for (SequenceSlice slice : slices) {
             if (Arrays.stream(slice.tokens()).anyMatch(token -> token == poison)) {
@@ -122,6 +137,7 @@ public final class OracleRunner implements ModelRunner {
             hooks.hidden(index, hidden(predict(slice.blockTable(), slice.start() + slice.tokens().length - 1)));
         }
         List<Integer> rows = new ArrayList<>();
+        Set<Integer> unusable = new HashSet<>();
         for (SequenceSlice slice : slices) {
             if (slice.hidden().isPresent()) {
                 rows.add((int) slice.hidden().get().data().get(ValueLayout.JAVA_FLOAT_UNALIGNED, 0));
@@ -129,10 +145,13 @@ public final class OracleRunner implements ModelRunner {
             }
             int end = slice.start() + slice.tokens().length;
             for (int position = end - slice.logits(); position < end; position++) {
+                if (slice.tokens()[position - slice.start()] == unusableAfter) {
+                    unusable.add(rows.size());
+                }
                 rows.add(predict(slice.blockTable(), position));
             }
         }
-        return new OneHot(rows);
+        return new OneHot(rows, unusable);
     }
 
     /** The hidden state from which that token follows. */
@@ -178,11 +197,11 @@ public final class OracleRunner implements ModelRunner {
         private final MemorySegment values;
         private final List<Integer> best;
 
-        private OneHot(List<Integer> best) {
+        private OneHot(List<Integer> best, Set<Integer> unusable) {
             this.best = best;
             values = arena.allocate(ROW_BYTES * Math.max(1, best.size()));
             for (int row = 0; row < best.size(); row++) {
-                row(row).setAtIndex(ValueLayout.JAVA_FLOAT, best.get(row), 10f);
+                row(row).setAtIndex(ValueLayout.JAVA_FLOAT, best.get(row), unusable.contains(row) ? Float.NaN : 10f);
             }
         }
 

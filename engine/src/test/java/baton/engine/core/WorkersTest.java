@@ -110,6 +110,7 @@ class WorkersTest {
         run(core);
         assertThat(result.tokens).isEqualTo(expected(prompt(1, 21), 5));
         assertThat(first.computed).hasSameSizeAs(second.computed).hasSize(5);
+        assertThat(first.loopingThreads).containsExactly("rank-pp0-tp0");
         assertThat(connector.threads)
                 .containsEntry(new Rank(0, 0), Set.of("rank-pp0-tp0"))
                 .containsEntry(new Rank(0, 1), Set.of("rank-pp0-tp1"));

@@ -16,6 +16,7 @@ import baton.memory.Processor;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Random;
 import java.util.stream.IntStream;
@@ -109,6 +110,49 @@ class PagedAttentionTest {
                 }
             }
             attention.close();
+        }
+    }
+
+    /** Single rows fetch what comes next: of their own context or, if that is short, of the next head or the next row. */
+    @ParameterizedTest
+    @CsvSource({"ZMM, 100000", "AMX, 100000", "AMX, 300"})
+    void longAndShortContextsSideBySide(String kind, int window) {
+        Kernels kernels = TestKernels.named(kind, WeightType.FP32);
+        Random random = new Random(SEED);
+        KvLayout layout = new KvLayout(LAYERS, 2, 256, 16, DType.BF16);
+        int blocks = 100;
+        int heads = 6;
+        long stride = heads * 256L;
+        List<Integer> positions = List.of(3, 1500, 40, 1599, 1024, 0);
+        try (Arena arena = Arena.ofShared()) {
+            KvCache cache =
+                    new KvCache(arena.allocate(blocks * layout.blockBytes(), 64), layout, blocks, List.of("0", "1"));
+            fill(cache, random);
+            List<Span> spans = new ArrayList<>();
+            for (int position : positions) {
+                int[] table = IntStream.range(0, position / 16 + 1)
+                        .map(_ -> random.nextInt(blocks))
+                        .toArray();
+                spans.add(new Span(spans.size(), 1, position, table));
+            }
+            float[] queries = numbers(random, Math.toIntExact(spans.size() * stride));
+            boolean inBf16 = PagedAttention.suitsTiles(kernels, layout);
+            Rows attended = TestKernels.rows(floats(arena, new float[queries.length]), stride);
+            PagedAttention attention = new PagedAttention(kernels, TWO_THREADS, cache, heads, arena);
+            attention.attend(LAYER, spans, window, TestKernels.rows(floats(arena, queries), stride), attended);
+            attention.close();
+            for (Span span : spans) {
+                for (int head = 0; head < heads; head++) {
+                    int start = Math.toIntExact(span.row() * stride) + head * 256;
+                    double[] query = scaled(queries, start, 256, inBf16);
+                    double[] expected = attend(cache, span, span.position(), head / 3, query, window);
+                    for (int d = 0; d < 256; d++) {
+                        assertThat((double) TestKernels.element(attended, start + d))
+                                .as("%s head %d element %d", span, head, d)
+                                .isCloseTo(expected[d], within(inBf16 ? 2.0 / 512 + 2e-6 : 2e-6));
+                    }
+                }
+            }
         }
     }
 

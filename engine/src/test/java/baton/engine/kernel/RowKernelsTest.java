@@ -38,7 +38,10 @@ class RowKernelsTest {
             MemorySegment from = floats(arena, x);
             MemorySegment to = floats(arena, new float[x.length]);
             RowKernels.Norm norm = new RowKernels(kernels, TWO_THREADS, arena).norm(weights, 1e-5);
-            norm.apply(Heads.of(TestKernels.rows(from, count)), Heads.of(TestKernels.rows(to, count)), ROWS);
+            norm.apply(
+                    TestKernels.heads(TestKernels.rows(from, count)),
+                    TestKernels.heads(TestKernels.rows(to, count)),
+                    ROWS);
             for (int row = 0; row < ROWS; row++) {
                 double squares = 0;
                 for (int i = 0; i < count; i++) {
@@ -65,9 +68,9 @@ class RowKernelsTest {
             RowKernels.Norm norm = new RowKernels(kernels, TWO_THREADS, arena).norm(numbers(random, count), 1e-5);
             Rows from = TestKernels.rows(floats(arena, x), count);
             Rows expected = TestKernels.rows(floats(arena, new float[x.length]), count);
-            norm.apply(Heads.of(from), Heads.of(expected), ROWS);
+            norm.apply(TestKernels.heads(from), TestKernels.heads(expected), ROWS);
             Rows to = TestKernels.narrowRows(arena, before, count + gap);
-            norm.apply(Heads.of(from), Heads.of(to), ROWS);
+            norm.apply(TestKernels.heads(from), TestKernels.heads(to), ROWS);
             for (int row = 0; row < ROWS; row++) {
                 for (int i = 0; i < count + gap; i++) {
                     int at = row * (count + gap) + i;

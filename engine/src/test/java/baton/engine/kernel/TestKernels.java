@@ -119,4 +119,9 @@ final class TestKernels {
         int bits = Float.floatToRawIntBits(value);
         return (short) ((bits + 0x7fff + (bits >>> 16 & 1)) >>> 16);
     }
+
+    /** Whole rows, as one head each. */
+    static RowKernels.Heads heads(Rows rows) {
+        return new RowKernels.Heads(rows, 0, 1, 0);
+    }
 }

@@ -173,7 +173,7 @@ class SequenceSamplerTest {
     /** A row of which no token can be chosen ends no other row's choice. */
     @Test
     void severalThreadsChooseWhatOneChooses() {
-        int size = 700;
+        int size = 30_000;
         int rows = 23;
         int impossible = 11;
         float[][] logits = new float[rows][];
@@ -185,6 +185,8 @@ class SequenceSamplerTest {
                 .mapToObj(row -> new Turn(sampler.sequence(mixed(row), NO_PROMPT, row), row))
                 .toList();
         try (ThreadTeam team = new ThreadTeam(3)) {
+            // The threads have begun.
+            team.parallelFor(100, 1, (_, _, _) -> Thread.onSpinWait());
             List<Choice> choices = sampler.choose(batch, turns, team);
             for (int row = 0; row < rows; row++) {
                 if (row == impossible) {
