@@ -296,7 +296,7 @@ public final class Kernels {
     /** Panels that {@link #productBeside} takes with so many rows; 1 if that is for fewer rows. */
     int panelsBeside(WeightType type, int rows) {
         if (type == WeightType.BF16_PAIRS && hasTiles()) {
-            return rows <= TileCode.ROWS ? TileCode.PANELS_BESIDE : 1;
+            return rows <= TileCode.MOST_ROWS ? TileCode.PANELS_BESIDE : 1;
         }
         return rows <= get(productsBeside, type).size() ? ProductCode.panelsBeside(rows) : 1;
     }

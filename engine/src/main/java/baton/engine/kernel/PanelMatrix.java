@@ -288,14 +288,18 @@ public final class PanelMatrix {
         if (!(onMatrixUnit() && type.hasScales())
                 && block.panels > 1
                 && block.panels == kernels.panelsBeside(type, block.rows)) {
-            kernels.productBeside(
-                    type,
-                    block.from,
-                    block.rowStride,
-                    weights(block.firstPanel, 0),
-                    elements(inputs),
-                    sums(block, 0),
-                    block.rows);
+            // More rows than a tile has find the panels in the second cache.
+            int most = onMatrixUnit() ? TileCode.ROWS : block.rows;
+            for (int row = 0; row < block.rows; row += most) {
+                kernels.productBeside(
+                        type,
+                        block.from + row * block.rowStride,
+                        block.rowStride,
+                        weights(block.firstPanel, 0),
+                        elements(inputs),
+                        sums(block, 0) + (long) row * kernels.panelWidth() * Float.BYTES,
+                        Math.min(most, block.rows - row));
+            }
             return;
         }
         for (int i = 0; i < block.panels; i++) {
