@@ -301,7 +301,11 @@ public final class Kernels {
         return rows <= get(productsBeside, type).size() ? ProductCode.panelsBeside(rows) : 1;
     }
 
-    /** Of several panels that follow each other; their tiles are those of {@link PanelMatrix.Scratch}. */
+    /**
+     * Of several panels that follow each other; their tiles are those of {@link PanelMatrix.Scratch}.
+     *
+     * @param rows on the matrix unit at most {@link TileCode#ROWS}, else as many as {@link #panelsBeside} has been asked for
+     */
     void productBeside(WeightType type, long a, long rowStride, long panels, long k, long tiles, int rows) {
         try {
             if (type == WeightType.BF16_PAIRS && hasTiles()) {
