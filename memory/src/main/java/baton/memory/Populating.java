@@ -21,8 +21,11 @@ final class Populating {
     /** A thread that has slept begins so much late at least. */
     private static final long LATE_NANOS = 250_000;
 
-    /** Processors that the process leaves free while nothing of it waits for one, some of them for other processes. */
+    /** Processors that the process leaves free while nothing of it waits for one, a part of which other processes may take. */
     private static final double FREE = 1.25;
+
+    /** Of few processors, the share that it leaves free then. */
+    private static final double FREE_SHARE = 0.75;
 
     private final MemorySegment mapping;
     private final long bytes;
@@ -47,11 +50,10 @@ final class Populating {
 
     private void run() {
         // The engine's and the connector's threads come first: a missing page costs them little, populating
-        // gigabytes costs a core, and a loop of the engine waits for the thread whose core that is. Not by a low
-        // priority: the kernel
-        // locks the process's memory map for a piece, and a thread that is scheduled rarely, as other processes take
-        // all cores, would
-        // stop all threads that need the map. So its pauses are long while no processor is free.
+        // gigabytes costs a core, and a loop of the engine waits for the thread whose core that is. So pauses are
+        // long while no processor is free. Not by a low priority: the kernel locks the process's memory map for a
+        // piece, and a thread that is scheduled rarely, as other processes take all cores, would stop all threads
+        // that need the map.
         Times before = Times.now();
         long pause = 0;
         for (long done = 0; done < bytes && populate(done, Math.min(POPULATED_AT_ONCE, bytes - done)); ) {
@@ -80,7 +82,7 @@ final class Populating {
             long used = own - before.own;
             long usedByOthers = process - before.process - used;
             double free = processors - (double) usedByOthers / elapsed;
-            return elapsed - pause - used > LATE_NANOS || free < FREE;
+            return elapsed - pause - used > LATE_NANOS || free < Math.min(FREE, FREE_SHARE * processors);
         }
     }
 

@@ -18,7 +18,8 @@ class PopulatingTest {
 
     @Test
     void aProcessorIsFreeWhileTheProcessUsesFewOfThem() {
-        assertThat(isCrowded(2 * MILLI, 2 * MILLI, 1)).isTrue();
+        assertThat(isCrowded(2 * MILLI, 2 * MILLI, 1)).isFalse();
+        assertThat(isCrowded(2 * MILLI, 3 * MILLI, 1)).isTrue();
         assertThat(isCrowded(2 * MILLI, 2 * MILLI, 2)).isFalse();
         assertThat(isCrowded(2 * MILLI, 5 * MILLI, 2)).isTrue();
         assertThat(isCrowded(2 * MILLI, 5 * MILLI, 3)).isFalse();

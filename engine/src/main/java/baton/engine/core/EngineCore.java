@@ -39,6 +39,7 @@ import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.SchedulerConnector.Release;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -487,7 +488,11 @@ public final class EngineCore implements AutoCloseable {
     }
 
     private List<Choice> choose(Logits logits, List<Turn> turns) {
-        return workers.withThreads(threads -> sampler.choose(logits, turns, threads));
+        try {
+            return workers.withThreads(threads -> sampler.choose(logits, turns, threads));
+        } catch (RuntimeException e) {
+            return Collections.nCopies(turns.size(), new Choice.Impossible(e));
+        }
     }
 
     private void samplingFailed(Request request, RuntimeException cause) {
