@@ -52,4 +52,16 @@ public record KvCache(MemorySegment memory, KvLayout layout, int blocks, List<St
         Objects.checkIndex(layer, layout.layers());
         return block * layout.blockBytes() + layout.layerOffset(layer);
     }
+
+    /**
+     * Offset in {@link #memory} of a position's key of a head; its value follows the key.
+     *
+     * @param blockTable of the position's sequence
+     */
+    public long entryStart(int[] blockTable, int layer, int head, int position) {
+        int blockSize = layout.blockSize();
+        return layerStart(blockTable[position / blockSize], layer)
+                + head * layout.headBytes()
+                + position % blockSize * layout.entryBytes();
+    }
 }

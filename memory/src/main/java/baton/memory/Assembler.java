@@ -339,6 +339,15 @@ public final class Assembler {
         bytes(0xc3);
     }
 
+    /** Emits the body in a loop that runs so many times, at least once; {@code count} is 0 behind it. */
+    public void loop(Reg count, Runnable body) {
+        Label loop = label();
+        bind(loop);
+        body.run();
+        subtract(count, 1);
+        jump(Condition.NOT_EQUAL, loop);
+    }
+
     public void op(Binary binary, int to, int one, int other) {
         withRegister(width, binary.prefix, binary.map, binary.opcode, to, one, other);
     }

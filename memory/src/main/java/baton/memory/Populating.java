@@ -50,7 +50,7 @@ final class Populating {
 
     private void run() {
         // The engine's and the connector's threads come first: a missing page costs them little, populating
-        // gigabytes costs a core, and a loop of the engine waits for the thread whose core that is. So pauses are
+        // gigabytes costs a core, and a loop of the engine waits for its thread on that core. So pauses are
         // long while no processor is free. Not by a low priority: the kernel locks the process's memory map for a
         // piece, and a thread that is scheduled rarely, as other processes take all cores, would stop all threads
         // that need the map.

@@ -22,7 +22,7 @@ import baton.engine.model.ModelRunner;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.engine.sampling.Sampler;
 import baton.engine.sampling.Sampler.Choice;
-import baton.engine.sampling.Sampler.Turn;
+import baton.engine.sampling.Sampler.LogitRow;
 import baton.engine.sampling.SequenceSampler.Sampled;
 import baton.kv.BlockHash;
 import baton.kv.JsonFields;
@@ -441,7 +441,7 @@ public final class EngineCore implements AutoCloseable {
 
     private int sample(Step step, Outcome outcome, CloseableLogits batch) {
         List<Request> chosenFor = new ArrayList<>();
-        List<Turn> turns = new ArrayList<>();
+        List<LogitRow> wanted = new ArrayList<>();
         clock.enter(StepPhase.SAMPLING);
         int row = 0;
         for (Slice slice : step.slices()) {
@@ -460,17 +460,17 @@ public final class EngineCore implements AutoCloseable {
                 }
                 if (request.computedTokens == request.length()) {
                     chosenFor.add(request);
-                    turns.add(new Turn(request.sampler(), firstRow + rows - 1));
+                    wanted.add(new LogitRow(request.sampler(), firstRow + rows - 1));
                 }
             } catch (RuntimeException e) {
                 samplingFailed(request, e);
             }
         }
         List<Choice> choices =
-                turns.isEmpty() ? List.of() : choose(batch.logits().orElseThrow(), turns);
+                wanted.isEmpty() ? List.of() : choose(batch.logits().orElseThrow(), wanted);
         clock.enter(StepPhase.PUBLISH);
         int generated = 0;
-        for (int i = 0; i < turns.size(); i++) {
+        for (int i = 0; i < wanted.size(); i++) {
             Request request = chosenFor.get(i);
             try {
                 switch (choices.get(i)) {
@@ -478,7 +478,7 @@ public final class EngineCore implements AutoCloseable {
                         take(request, token);
                         generated++;
                     }
-                    case Choice.Impossible(RuntimeException cause) -> samplingFailed(request, cause);
+                    case Choice.Failed(RuntimeException cause) -> samplingFailed(request, cause);
                 }
             } catch (RuntimeException e) {
                 samplingFailed(request, e);
@@ -487,11 +487,11 @@ public final class EngineCore implements AutoCloseable {
         return generated;
     }
 
-    private List<Choice> choose(Logits logits, List<Turn> turns) {
+    private List<Choice> choose(Logits logits, List<LogitRow> wanted) {
         try {
-            return workers.withThreads(threads -> sampler.choose(logits, turns, threads));
+            return workers.withThreads(threads -> sampler.choose(logits, wanted, threads));
         } catch (RuntimeException e) {
-            return Collections.nCopies(turns.size(), new Choice.Impossible(e));
+            return Collections.nCopies(wanted.size(), new Choice.Failed(e));
         }
     }
 

@@ -41,7 +41,7 @@ sealed interface DecodeAttention permits VectorDecodeAttention, TileDecodeAttent
     record Context(int[] blockTable, int head, int first, int visible, int end) {}
 
     /**
-     * @param next what the thread will perhaps attend to next, whose keys and values may be fetched; {@code context} if there is none
+     * @param next what the thread will perhaps attend to next: its keys and values may be prefetched; {@code context} if there is none
      * @param from address of the first query in fp32, which the other queries follow
      * @param to address of what the first attends to, in fp32
      */

@@ -73,7 +73,6 @@ public final class Kernels {
             MethodHandle added,
             MethodHandle queries,
             MethodHandle results,
-            MethodHandle configureDecode,
             MethodHandle decodeQueries,
             MethodHandle decodeRun,
             MethodHandle decodeResults,
@@ -91,13 +90,12 @@ public final class Kernels {
                     function(TileCode.expandingProduct(), 7),
                     blockProducts(false),
                     blockProducts(true),
-                    function(TileCode.configure(), 0),
+                    function(TileCode.configure(), 1),
                     function(TileCode.release(), 0),
                     function(TileCode.gatheredProduct(), 6),
                     function(TileCode.addedProduct(), 6),
                     function(TileAttentionCode.queries(ProductCode.VECTORS), 4),
                     function(TileAttentionCode.results(), 4),
-                    function(TileDecodeCode.configure(), 1),
                     function(TileAttentionCode.queries(1), 4),
                     function(TileDecodeCode.run(), 1),
                     function(TileDecodeCode.results(), 5),
@@ -133,7 +131,9 @@ public final class Kernels {
                 continue;
             }
             products.put(type, product(width, type, Float.BYTES, false));
-            productsBeside.put(type, productsBeside(width, type, hasTiles));
+            if (!onTiles(type)) {
+                productsBeside.put(type, productsBeside(width, type, hasTiles));
+            }
             switch (type) {
                 case FP32, BF16_PAIRS -> productsAdded.put(type, product(width, type, Float.BYTES, true));
                 case BF16, INT8, INT8_PAIRS -> expansions.put(type, function(RowCode.expand(width, type), 3));
@@ -260,6 +260,11 @@ public final class Kernels {
         return tiles.isPresent();
     }
 
+    /** Whether the matrix unit multiplies rows with weights of a type. */
+    private boolean onTiles(WeightType type) {
+        return hasTiles() && type.inPairs();
+    }
+
     /** Columns of a panel and of a tile. */
     public int panelWidth() {
         return ProductCode.VECTORS * width.lanes();
@@ -295,8 +300,8 @@ public final class Kernels {
 
     /** Panels that {@link #productBeside} takes with so many rows; 1 if that is for fewer rows. */
     int panelsBeside(WeightType type, int rows) {
-        if (type == WeightType.BF16_PAIRS && hasTiles()) {
-            return rows <= TileCode.MOST_ROWS ? TileCode.PANELS_BESIDE : 1;
+        if (onTiles(type)) {
+            return type.hasScales() || rows > TileCode.MOST_ROWS ? 1 : TileCode.PANELS_BESIDE;
         }
         return rows <= get(productsBeside, type).size() ? ProductCode.panelsBeside(rows) : 1;
     }
@@ -308,7 +313,7 @@ public final class Kernels {
      */
     void productBeside(WeightType type, long a, long rowStride, long panels, long k, long tiles, int rows) {
         try {
-            if (type == WeightType.BF16_PAIRS && hasTiles()) {
+            if (onTiles(type)) {
                 tiles().fewBeside.invokeExact(a, rowStride, panels, k, tiles, (long) rows);
                 return;
             }
@@ -367,13 +372,15 @@ public final class Kernels {
     }
 
     /**
-     * Configures the calling thread's tiles for {@link #gatheredByTiles} and {@link #addByTiles}, which are called in {@code work} only: each time
-     * would take as long as a small product. The work calls no other product of pairs: these end with tiles that are not configured, and the next
-     * instruction that uses one ends the process.
+     * Configures the calling thread's tiles for {@link #gatheredByTiles} and {@link #addByTiles}, or for {@link #decodeRun}, which are called in
+     * {@code work} only: each time would take as long as a small product. The work calls no other product of pairs: these end with tiles that are
+     * not configured, and the next instruction that uses one ends the process.
+     *
+     * @param configuration address of one of {@link TileConfigurations}, for those functions
      */
-    void withTilesOfThread(Runnable work) {
+    void withTilesOfThread(long configuration, Runnable work) {
         try {
-            tiles().configure.invokeExact();
+            tiles().configure.invokeExact(configuration);
             try {
                 work.run();
             } finally {
@@ -444,22 +451,6 @@ public final class Kernels {
     void valueColumns(long from, long next, long stride, long to, long toStride, long groups) {
         try {
             tiles().valueColumns.invokeExact(from, next, stride, to, toStride, groups);
-        } catch (Throwable e) {
-            throw failed(e);
-        }
-    }
-
-    /**
-     * Configures the calling thread's tiles for {@link #decodeRun}, which is called in {@code work} only, as {@link #withTilesOfThread} does.
-     */
-    void withTilesOfDecode(int queries, Runnable work) {
-        try {
-            tiles().configureDecode.invokeExact(TileConfigurations.ofDecode(queries));
-            try {
-                work.run();
-            } finally {
-                tiles().release.invokeExact();
-            }
         } catch (Throwable e) {
             throw failed(e);
         }

@@ -281,15 +281,15 @@ public final class PagedAttention {
         threads.parallelFor(tasks, piece, (member, first, end) -> {
             for (int task = first; task < end; task++) {
                 Panel panel = new Panel(call, few.get(task / units), task % units, scratches.get(member));
-                int next = task + 1 < end ? task + 1 : first + pieces;
-                int fetched = next < tasks ? next : task;
-                panel.attendFew(few.get(fetched / units), fetched % units);
+                int following = task + 1 < end ? task + 1 : first + pieces;
+                int next = following < tasks ? following : task;
+                panel.attendFew(few.get(next / units), next % units);
             }
         });
     }
 
     /**
-     * Heads of a sequence, which lie side by side and each of which fetches the next one, that a thread takes at once: all if each thread gets
+     * Heads of a sequence that a thread takes at once; they lie side by side, and each prefetches the next one: all if each thread gets
      * several sequences of the longest context.
      */
     private int headsAtOnce(List<Span> spans, int units, int window) {
@@ -405,11 +405,7 @@ public final class PagedAttention {
 
     /** Address of a position's key, behind which is its value. */
     private long entry(Call call, Span span, int head, int position) {
-        int blockSize = layout.blockSize();
-        return cache.memory().address()
-                + cache.layerStart(span.blockTable[position / blockSize], call.layer)
-                + head * layout.headBytes()
-                + position % blockSize * layout.entryBytes();
+        return cache.memory().address() + cache.entryStart(span.blockTable, call.layer, head, position);
     }
 
     /** Where the first run begins for a row at this position. */
@@ -537,7 +533,7 @@ public final class PagedAttention {
         private void attendByTiles(TileMemory tiles, MemorySegment entries, int start, int first, int end) {
             kernels.queryPairs(
                     scratch.from.address(), tiles.queries.address(), headDim / TileCode.INPUTS, factor.address());
-            kernels.withTilesOfThread(() -> {
+            kernels.withTilesOfThread(TileConfigurations.ofProduct(TileCode.MOST_ROWS), () -> {
                 for (int at = first; at < end; ) {
                     int positions = Math.min(RUN, end - at);
                     long run = entries.address() + (at - start) / RUN * runBytes();

@@ -285,9 +285,7 @@ public final class PanelMatrix {
 
     /** Weights are read once, as they are. */
     private void direct(Block block) {
-        if (!(onMatrixUnit() && type.hasScales())
-                && block.panels > 1
-                && block.panels == kernels.panelsBeside(type, block.rows)) {
+        if (block.panels > 1 && block.panels == kernels.panelsBeside(type, block.rows)) {
             // More rows than a tile has find the panels in the second cache.
             int most = onMatrixUnit() ? TileCode.ROWS : block.rows;
             for (int row = 0; row < block.rows; row += most) {

@@ -14,11 +14,10 @@ import static baton.memory.Assembler.Reg.RDI;
 import static baton.memory.Assembler.Reg.RDX;
 import static baton.memory.Assembler.Reg.RSI;
 
+import baton.engine.kernel.MemoryArguments.Argument;
 import baton.memory.Assembler;
 import baton.memory.Assembler.Binary;
-import baton.memory.Assembler.Condition;
 import baton.memory.Assembler.Label;
-import baton.memory.Assembler.Mem;
 import baton.memory.Assembler.Reg;
 import baton.memory.Assembler.Unary;
 import baton.memory.Assembler.Width;
@@ -40,7 +39,7 @@ final class TileAttentionCode {
     private TileAttentionCode() {}
 
     /** What {@link #runs} needs of its panel's memory, as longs in this order. */
-    enum RunArgument {
+    enum RunArgument implements Argument {
         /** Bytes from one run to the next. */
         RUN_BYTES(0),
         /** From a run's beginning to the table of its keys' addresses. */
@@ -65,8 +64,9 @@ final class TileAttentionCode {
             this.index = index;
         }
 
-        long offset() {
-            return (long) index * Long.BYTES;
+        @Override
+        public int index() {
+            return index;
         }
     }
 
@@ -83,42 +83,41 @@ final class TileAttentionCode {
         List<Reg> saved = List.of(RBX, RBP, R12);
         saved.forEach(code::push);
         Reg arguments = RBX;
+        MemoryArguments memory = new MemoryArguments(code, arguments);
         Reg run = RBP;
         Reg left = R12;
         code.move(arguments, RDI);
         code.move(run, RSI);
         code.move(left, RDX);
-        loop(code, left, () -> {
+        code.loop(left, () -> {
             code.move(RDI, run);
-            code.load(RAX, argument(RunArgument.TABLE));
+            memory.load(RAX, RunArgument.TABLE);
             code.add(RDI, RAX);
-            call(
-                    code,
-                    gathered,
+            memory.loadBehindFirst(
                     RunArgument.ENTRY_BYTES,
                     RunArgument.QUERIES,
                     RunArgument.QUERY_PAIRS,
                     RunArgument.SCORES,
                     RunArgument.ROW_GROUPS);
-            code.load(RDI, argument(RunArgument.SCORES));
-            code.load(RSI, argument(RunArgument.POSITIONS));
-            code.load(RDX, argument(RunArgument.STATE));
-            code.load(R8, argument(RunArgument.SUMS));
-            code.load(R9, argument(RunArgument.HEAD_DIM));
-            code.load(RAX, argument(RunArgument.WEIGHTS));
+            code.call(gathered);
+            memory.load(RDI, RunArgument.SCORES);
+            memory.load(RSI, RunArgument.POSITIONS);
+            memory.load(RDX, RunArgument.STATE);
+            memory.load(R8, RunArgument.SUMS);
+            memory.load(R9, RunArgument.HEAD_DIM);
+            memory.load(RAX, RunArgument.WEIGHTS);
             code.push(RAX);
             code.call(softmax);
             code.pop(RAX);
             code.move(RDI, run);
-            call(
-                    code,
-                    added,
+            memory.loadBehindFirst(
                     RunArgument.VALUE_STRIDE,
                     RunArgument.WEIGHTS,
                     RunArgument.WEIGHT_PAIRS,
                     RunArgument.SUMS,
                     RunArgument.HEAD_DIM);
-            code.load(RAX, argument(RunArgument.RUN_BYTES));
+            code.call(added);
+            memory.load(RAX, RunArgument.RUN_BYTES);
             code.add(run, RAX);
         });
         saved.reversed().forEach(code::pop);
@@ -130,19 +129,6 @@ final class TileAttentionCode {
         code.bind(added);
         code.append(TileCode.addedProduct());
         return code.code();
-    }
-
-    /** Calls a function with these arguments behind the first one, which is in RDI. */
-    private static void call(Assembler code, Label function, RunArgument... arguments) {
-        List<Reg> registers = List.of(RSI, RDX, RCX, R8, R9);
-        for (int i = 0; i < arguments.length; i++) {
-            code.load(registers.get(i), argument(arguments[i]));
-        }
-        code.call(function);
-    }
-
-    private static Mem argument(RunArgument argument) {
-        return at(RBX, (int) argument.offset());
     }
 
     /**
@@ -164,7 +150,7 @@ final class TileAttentionCode {
             code.move(R11, RSI);
             code.move(RCX, RDX);
             int firstLane = half * LANES;
-            loop(code, RCX, () -> {
+            code.loop(RCX, () -> {
                 for (int lane = 0; lane < LANES; lane++) {
                     code.load(RAX, at(RDI, (firstLane + lane) * Long.BYTES));
                     code.op(Binary.MUL, lane, factor, at(RAX, R10, 1, VECTOR));
@@ -197,7 +183,7 @@ final class TileAttentionCode {
             code.move(R11, RDI);
             code.move(R8, RDX);
             int firstLane = half * LANES;
-            loop(code, R8, () -> {
+            code.loop(R8, () -> {
                 for (int element = 0; element < LANES; element++) {
                     code.op(Binary.MUL, element, factor, at(R11, element * PANEL_ROW + column));
                 }
@@ -220,7 +206,7 @@ final class TileAttentionCode {
     static byte[] valueColumns() {
         Assembler code = new Assembler(Width.ZMM);
         int half = LANES / 2;
-        loop(code, R9, () -> {
+        code.loop(R9, () -> {
             for (int i = 0; i < LANES; i++) {
                 if (i % half == 0) {
                     code.move(RAX, i == 0 ? RDI : RSI);
@@ -256,13 +242,5 @@ final class TileAttentionCode {
         code.op(Unary.SHORTS_TO_INTS, spare, at(row, stride, 1, offset));
         code.shiftLeft(spare, spare, BF16_BITS);
         code.op(Binary.ADD_INTS, to, to, spare);
-    }
-
-    private static void loop(Assembler code, Reg count, Runnable body) {
-        Label loop = code.label();
-        code.bind(loop);
-        body.run();
-        code.subtract(count, 1);
-        code.jump(Condition.NOT_EQUAL, loop);
     }
 }

@@ -71,7 +71,7 @@ final class TileCode {
     private static final int ROW_TILES = 4;
     private static final int COLUMN_TILES = 6;
 
-    // Of products with panels side by side, whose sums are the tiles before.
+    // Of products with panels side by side. The tiles before are their sums.
     private static final int ROWS_BESIDE = 6;
     private static final int COLUMNS_BESIDE = 7;
 
@@ -107,12 +107,12 @@ final class TileCode {
         this.expands = expands;
     }
 
-    /** {@code ()}: configures the thread's tiles for {@link #gatheredProduct} and {@link #addedProduct}. */
+    /** {@code (configuration)}: configures the thread's tiles by one of {@link TileConfigurations}. */
     static byte[] configure() {
-        TileCode tiles = new TileCode(false, 0);
-        tiles.configure(MOST_ROWS);
-        tiles.code.returnFromVectors();
-        return tiles.code.code();
+        Assembler code = new Assembler(Width.ZMM);
+        code.configureTiles(at(RDI, 0));
+        code.returnFromVectors();
+        return code.code();
     }
 
     /** {@code ()}: ends what {@link #configure} has begun. */
@@ -186,7 +186,7 @@ final class TileCode {
         code.jump(Condition.EQUAL, end);
         code.move(CONFIGURATION, ROWS_LEFT);
         code.shiftLeft(CONFIGURATION, Integer.numberOfTrailingZeros(TileConfigurations.BYTES));
-        code.move(RAX, TileConfigurations.address(0));
+        code.move(RAX, TileConfigurations.ofProduct(0));
         code.configureTiles(at(RAX, CONFIGURATION, 1, 0));
         pointers();
         code.compare(ROWS_LEFT, ROWS);
@@ -293,7 +293,7 @@ final class TileCode {
     }
 
     private void configure(int rows) {
-        code.move(RAX, TileConfigurations.address(rows));
+        code.move(RAX, TileConfigurations.ofProduct(rows));
         code.configureTiles(at(RAX, 0));
     }
 

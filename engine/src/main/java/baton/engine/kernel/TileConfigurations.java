@@ -40,7 +40,7 @@ final class TileConfigurations {
     private TileConfigurations() {}
 
     /** @param rows from 1 to {@link TileCode#MOST_ROWS}, each {@link #BYTES} behind the one of a row less */
-    static long address(int rows) {
+    static long ofProduct(int rows) {
         return PRODUCTS.address() + (long) rows * BYTES;
     }
 

@@ -1,6 +1,6 @@
 package baton.engine.kernel;
 
-import baton.engine.kernel.TileDecodeCode.Argument;
+import baton.engine.kernel.TileDecodeCode.RunArgument;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import java.lang.foreign.Arena;
@@ -10,12 +10,12 @@ import java.lang.foreign.ValueLayout;
 /** Attention of a single row on the matrix unit. */
 final class TileDecodeAttention implements DecodeAttention {
     private static final ValueLayout.OfFloat FLOAT = ValueLayout.JAVA_FLOAT;
-    private static final ValueLayout.OfLong LONGS = ValueLayout.JAVA_LONG;
+    private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG;
     private static final int STEPS = PagedAttention.RUN / TileDecodeCode.POSITIONS;
     private static final int TABLE = PagedAttention.RUN / TileCode.ROWS;
 
-    /** Positions of a head of which those of another one, fetched meanwhile, would be lost from the cache again. */
-    private static final int LONG = 1024;
+    /** Positions beyond which those of another head, prefetched meanwhile, would be lost from the second cache again. */
+    private static final int LONG_CONTEXT = 1024;
 
     private final Kernels kernels;
     private final KvCache cache;
@@ -30,7 +30,7 @@ final class TileDecodeAttention implements DecodeAttention {
     private final MemorySegment queryPairs;
     private final MemorySegment keys;
     private final MemorySegment values;
-    private final MemorySegment ahead;
+    private final MemorySegment prefetched;
     private final MemorySegment keyScores;
     private final MemorySegment attended;
     private final MemorySegment largest;
@@ -52,62 +52,64 @@ final class TileDecodeAttention implements DecodeAttention {
         int quads = Math.ceilDiv(queries, TileDecodeCode.QUAD);
         int padded = quads * TileDecodeCode.QUAD;
         long row = (long) PagedAttention.RUN * Float.BYTES;
-        factor = floats(arena, kernels.width().bytes());
+        factor = allocate(arena, kernels.width().bytes());
         for (int i = 0; i < kernels.width().lanes(); i++) {
             factor.setAtIndex(FLOAT, i, PagedAttention.scoreFactor(headDim));
         }
-        queryAddresses = floats(arena, (long) TileCode.ROWS * Long.BYTES);
-        queryPairs = floats(arena, (long) headDim / TileCode.INPUTS * TileDecodeCode.TILE);
-        keys = floats(arena, (long) TABLE * Long.BYTES);
-        ahead = floats(arena, (long) TABLE * Long.BYTES);
-        values = floats(arena, (long) TABLE * Long.BYTES);
-        keyScores = floats(arena, (long) TABLE * TileDecodeCode.TILE);
-        attended = floats(arena, (long) queries * headDim * Float.BYTES);
-        largest = floats(arena, (long) padded * DecodeCode.STATE);
-        sums = floats(arena, (long) padded * DecodeCode.STATE);
-        lastValues = floats(arena, TileCode.ROWS * layout.entryBytes());
-        zeros = floats(arena, TileCode.ROWS * layout.entryBytes());
-        arguments = floats(arena, (long) Argument.values().length * Long.BYTES);
+        queryAddresses = allocate(arena, (long) TileCode.ROWS * Long.BYTES);
+        queryPairs = allocate(arena, (long) headDim / TileCode.INPUTS * TileDecodeCode.TILE);
+        keys = allocate(arena, (long) TABLE * Long.BYTES);
+        prefetched = allocate(arena, (long) TABLE * Long.BYTES);
+        values = allocate(arena, (long) TABLE * Long.BYTES);
+        keyScores = allocate(arena, (long) TABLE * TileDecodeCode.TILE);
+        attended = allocate(arena, (long) queries * headDim * Float.BYTES);
+        largest = allocate(arena, (long) padded * DecodeCode.STATE);
+        sums = allocate(arena, (long) padded * DecodeCode.STATE);
+        lastValues = allocate(arena, TileCode.ROWS * layout.entryBytes());
+        zeros = allocate(arena, TileCode.ROWS * layout.entryBytes());
+        arguments = allocate(arena, (long) RunArgument.values().length * Long.BYTES);
         long stepBytes = (long) padded * TileDecodeCode.POSITIONS * Float.BYTES;
         long valueBytes = 2L * STEPS * TileDecodeCode.TILE;
         int groups = headDim / TileDecodeCode.ELEMENTS;
-        set(Argument.AHEAD, ahead.address());
-        set(Argument.KEYS, keys.address());
-        set(Argument.ENTRY_BYTES, layout.entryBytes());
-        set(Argument.QUERY_PAIRS, queryPairs.address());
-        set(Argument.KEY_TILES, headDim / TileCode.INPUTS);
-        set(Argument.KEY_SCORES, keyScores.address());
-        set(Argument.SCORES, floats(arena, STEPS * stepBytes).address());
-        set(Argument.STEP_BYTES, stepBytes);
-        set(Argument.QUADS, quads);
-        set(Argument.QUERIES, queries);
-        set(Argument.WEIGHTS, floats(arena, padded * row).address());
-        set(Argument.WEIGHT_STRIDE, row);
-        set(Argument.LARGEST, largest.address());
-        set(Argument.FACTORS, floats(arena, (long) padded * DecodeCode.STATE).address());
-        set(Argument.SUMS, sums.address());
-        set(Argument.NARROWED, floats(arena, queries * row / 2).address());
-        set(Argument.NARROWED_STRIDE, row / 2);
-        set(Argument.VALUES, values.address());
-        set(Argument.VALUE_PAIRS, floats(arena, groups * valueBytes).address());
-        set(Argument.VALUE_BYTES, valueBytes);
-        set(Argument.ELEMENT_GROUPS, groups);
-        set(Argument.ATTENDED, attended.address());
+        set(RunArgument.PREFETCHED, prefetched.address());
+        set(RunArgument.KEYS, keys.address());
+        set(RunArgument.ENTRY_BYTES, layout.entryBytes());
+        set(RunArgument.QUERY_PAIRS, queryPairs.address());
+        set(RunArgument.KEY_TILES, headDim / TileCode.INPUTS);
+        set(RunArgument.KEY_SCORES, keyScores.address());
+        set(RunArgument.SCORES, allocate(arena, STEPS * stepBytes).address());
+        set(RunArgument.STEP_BYTES, stepBytes);
+        set(RunArgument.QUADS, quads);
+        set(RunArgument.QUERIES, queries);
+        set(RunArgument.WEIGHTS, allocate(arena, padded * row).address());
+        set(RunArgument.WEIGHT_STRIDE, row);
+        set(RunArgument.LARGEST, largest.address());
+        set(
+                RunArgument.FACTORS,
+                allocate(arena, (long) padded * DecodeCode.STATE).address());
+        set(RunArgument.SUMS, sums.address());
+        set(RunArgument.NARROWED, allocate(arena, queries * row / 2).address());
+        set(RunArgument.NARROWED_STRIDE, row / 2);
+        set(RunArgument.VALUES, values.address());
+        set(RunArgument.VALUE_PAIRS, allocate(arena, groups * valueBytes).address());
+        set(RunArgument.VALUE_BYTES, valueBytes);
+        set(RunArgument.ELEMENT_GROUPS, groups);
+        set(RunArgument.ATTENDED, attended.address());
     }
 
-    private static MemorySegment floats(Arena arena, long bytes) {
+    private static MemorySegment allocate(Arena arena, long bytes) {
         return arena.allocate(bytes, 64);
     }
 
-    private void set(Argument argument, long value) {
-        arguments.set(LONGS, argument.offset(), value);
+    private void set(RunArgument argument, long value) {
+        arguments.set(LONG, argument.offset(), value);
     }
 
     @Override
     public void attend(int layer, Context context, Context next, long from, long to) {
         for (int query = 0; query < TileCode.ROWS; query++) {
             long row = query < queries ? query : 0;
-            queryAddresses.setAtIndex(LONGS, query, from + row * headDim * Float.BYTES);
+            queryAddresses.setAtIndex(LONG, query, from + row * headDim * Float.BYTES);
         }
         kernels.decodeQueryPairs(
                 queryAddresses.address(), queryPairs.address(), headDim / TileCode.INPUTS, factor.address());
@@ -117,15 +119,15 @@ final class TileDecodeAttention implements DecodeAttention {
         }
         attended.fill((byte) 0);
         int end = context.end();
-        boolean isLong = end - context.first() > LONG;
-        kernels.withTilesOfDecode(queries, () -> {
+        boolean isLong = end - context.first() > LONG_CONTEXT;
+        kernels.withTilesOfThread(TileConfigurations.ofDecode(queries), () -> {
             for (int at = context.first(); at < end; at += PagedAttention.RUN) {
                 int positions = Math.min(PagedAttention.RUN, end - at);
                 prepare(layer, context, at, positions);
                 if (isLong && at + PagedAttention.RUN < end) {
-                    fetch(layer, context, at + PagedAttention.RUN, positions);
+                    prefetch(layer, context, at + PagedAttention.RUN, positions);
                 } else {
-                    fetch(layer, next, isLong ? next.first() : next.first() + at - context.first(), positions);
+                    prefetch(layer, next, isLong ? next.first() : next.first() + at - context.first(), positions);
                 }
                 limits(positions, Math.max(0, context.visible() - at));
                 kernels.decodeRun(arguments.address());
@@ -139,46 +141,43 @@ final class TileDecodeAttention implements DecodeAttention {
         int groups = Math.ceilDiv(positions, TileCode.ROWS);
         for (int group = 0; group < groups; group++) {
             long entry = entry(layer, context, at + group * TileCode.ROWS);
-            keys.setAtIndex(LONGS, group, entry);
-            values.setAtIndex(LONGS, group, entry + keyBytes);
+            keys.setAtIndex(LONG, group, entry);
+            values.setAtIndex(LONG, group, entry + keyBytes);
         }
         int last = positions % TileCode.ROWS;
         if (last > 0) {
-            long entries = keys.getAtIndex(LONGS, groups - 1) - cache.memory().address();
+            long entries = keys.getAtIndex(LONG, groups - 1) - cache.memory().address();
             lastValues.fill((byte) 0);
             MemorySegment.copy(cache.memory(), entries, lastValues, 0, last * layout.entryBytes());
-            values.setAtIndex(LONGS, groups - 1, lastValues.address() + keyBytes);
+            values.setAtIndex(LONG, groups - 1, lastValues.address() + keyBytes);
         }
         if (groups % 2 != 0) {
-            keys.setAtIndex(LONGS, groups, zeros.address());
-            values.setAtIndex(LONGS, groups, zeros.address());
+            keys.setAtIndex(LONG, groups, zeros.address());
+            values.setAtIndex(LONG, groups, zeros.address());
         }
     }
 
-    /** Sets the addresses of what is fetched while a run of so many positions is computed: as many positions from {@code at} on. */
-    private void fetch(int layer, Context context, int at, int positions) {
+    /** Sets the addresses of what is prefetched while a run of so many positions is computed: as many positions from {@code at} on. */
+    private void prefetch(int layer, Context context, int at, int positions) {
         for (int done = 0; done < positions; done += TileCode.ROWS) {
             boolean exists = at + done < context.end();
-            ahead.setAtIndex(LONGS, done / TileCode.ROWS, exists ? entry(layer, context, at + done) : zeros.address());
+            prefetched.setAtIndex(
+                    LONG, done / TileCode.ROWS, exists ? entry(layer, context, at + done) : zeros.address());
         }
     }
 
     private long entry(int layer, Context context, int position) {
-        int blockSize = layout.blockSize();
-        return cache.memory().address()
-                + cache.layerStart(context.blockTable()[position / blockSize], layer)
-                + context.head() * layout.headBytes()
-                + position % blockSize * layout.entryBytes();
+        return cache.memory().address() + cache.entryStart(context.blockTable(), layer, context.head(), position);
     }
 
-    private void limits(int positions, int hidden) {
+    private void limits(int positions, int masked) {
         int steps = Math.ceilDiv(positions, TileDecodeCode.POSITIONS);
         int all = steps * TileDecodeCode.POSITIONS;
-        set(Argument.STEPS, steps);
-        set(Argument.HIDDEN, hidden);
-        set(Argument.TAIL_SCORES, keyScores.address() + positions * (long) TileDecodeCode.TILE / TileCode.ROWS);
-        set(Argument.TAIL, all - positions);
-        set(Argument.POSITIONS, positions);
-        set(Argument.NARROWED_COUNT, all);
+        set(RunArgument.STEPS, steps);
+        set(RunArgument.MASKED, masked);
+        set(RunArgument.TAIL_SCORES, keyScores.address() + positions * (long) TileDecodeCode.TILE / TileCode.ROWS);
+        set(RunArgument.TAIL, all - positions);
+        set(RunArgument.POSITIONS, positions);
+        set(RunArgument.NARROWED_COUNT, all);
     }
 }

@@ -17,21 +17,21 @@ import static baton.memory.Assembler.Reg.RDI;
 import static baton.memory.Assembler.Reg.RDX;
 import static baton.memory.Assembler.Reg.RSI;
 
+import baton.engine.kernel.MemoryArguments.Argument;
 import baton.memory.Assembler;
 import baton.memory.Assembler.Binary;
 import baton.memory.Assembler.Condition;
 import baton.memory.Assembler.Label;
-import baton.memory.Assembler.Mem;
 import baton.memory.Assembler.Reg;
 import baton.memory.Assembler.Unary;
 import baton.memory.Assembler.Width;
 import java.util.List;
 
 /*
- * Keys are the rows of a product with the queries' pairs, as they lie in the cache. Its scores, a row for each position, are turned, so that
- * a query's softmax has its positions side by side and its weights are a row of the product with the values. These become pairs of positions
- * by interleaving two rows, which puts their elements out of order: of 32 elements those whose third bit is clear come first, those
- * whose third bit is set follow. Results are put in order at the end.
+ * Keys are the rows of a product with the queries' pairs, as they lie in the cache. Its scores, a row for each position, are transposed, so
+ * that a query's softmax has its positions side by side and its weights are a row of the product with the values. These become pairs of
+ * positions by interleaving two rows, which puts their elements out of order: of 32 elements 0 to 3, 8 to 11 and so on come first, 4 to
+ * 7, 12 to 15 and so on follow. Results are put in order at the end.
  */
 
 /** The machine code of {@link TileDecodeAttention}. Strides are in bytes. */
@@ -42,20 +42,20 @@ final class TileDecodeCode {
     /** Elements of a value that are interleaved together: those of a vector. */
     static final int ELEMENTS = 32;
 
-    /** Bytes of a tile, which are also those of a position's scores for each of its rows. */
+    /** Bytes of a tile, and of the scores of 16 positions. */
     static final int TILE = TileCode.ROWS * 64;
 
     /**
-     * Lines that are fetched of 16 positions with each tile of their keys: the first ones, from which on the processor goes on fetching by itself.
+     * Lines that are prefetched of 16 positions with each tile of their keys: the first ones, from which on the processor goes on by itself.
      */
     private static final int LINES_WITH_KEYS = 4;
 
-    /** Lines that are fetched with each {@link #ELEMENTS} of values: all that are left of the keys and the values. */
+    /** Lines that are prefetched with each {@link #ELEMENTS} of values: all that are left of the keys and the values. */
     private static final int LINES_WITH_VALUES = 2 * TileCode.ROWS - LINES_WITH_KEYS;
 
     private static final int LINE = 64;
 
-    /** Scores that are turned together. */
+    /** Queries with scores that are transposed together. */
     static final int QUAD = 4;
 
     private static final int VECTOR = Width.ZMM.bytes();
@@ -73,11 +73,11 @@ final class TileDecodeCode {
     private static final List<Reg> SAVED = List.of(RBX, RBP, R12, R13, R14, R15);
 
     /** What {@link #run} is given in memory, as longs in this order. */
-    enum Argument {
+    enum RunArgument implements Argument {
         /** Table of the addresses of keys, of 16 positions each. */
         KEYS(0),
-        /** Table of the addresses of what is fetched, of 16 positions each. */
-        AHEAD(1),
+        /** Table of the addresses of what is prefetched, of 16 positions each. */
+        PREFETCHED(1),
         /** From a position's key or value to the next position's. */
         ENTRY_BYTES(2),
         /** As pairs, {@code [element / 2][16 queries]}. */
@@ -89,7 +89,7 @@ final class TileDecodeCode {
         /** Number of steps, of {@link TileDecodeCode#POSITIONS} positions each. */
         STEPS(6),
         /** Positions at the run's begin that are not attended to. */
-        HIDDEN(7),
+        MASKED(7),
         /** Address of the scores behind the last position. */
         TAIL_SCORES(8),
         /** Positions behind the last one. */
@@ -133,16 +133,18 @@ final class TileDecodeCode {
 
         private final int index;
 
-        Argument(int index) {
+        RunArgument(int index) {
             this.index = index;
         }
 
-        long offset() {
-            return (long) index * Long.BYTES;
+        @Override
+        public int index() {
+            return index;
         }
     }
 
     private final Assembler code = new Assembler(Width.ZMM);
+    private final MemoryArguments memory = new MemoryArguments(code, ARGUMENTS);
 
     private TileDecodeCode() {}
 
@@ -150,14 +152,6 @@ final class TileDecodeCode {
     static int[] rows(int queries) {
         int all = TileCode.ROWS;
         return new int[] {all, all, queries, queries, all, all, all, queries};
-    }
-
-    /** {@code (configuration)}: configures the thread's tiles for {@link #run}. */
-    static byte[] configure() {
-        Assembler code = new Assembler(Width.ZMM);
-        code.configureTiles(at(RDI, 0));
-        code.returnFromVectors();
-        return code.code();
     }
 
     /** {@code (arguments)}: attends to a run of positions. Tiles are configured. */
@@ -173,46 +167,46 @@ final class TileDecodeCode {
         SAVED.forEach(code::push);
         code.move(ARGUMENTS, RDI);
         multiplyKeys();
-        hide();
-        turnScores();
+        mask();
+        transposeScores();
 
-        code.load(RAX, argument(Argument.FACTORS));
+        memory.load(RAX, RunArgument.FACTORS);
         code.push(RAX);
-        code.load(RAX, argument(Argument.LARGEST));
+        memory.load(RAX, RunArgument.LARGEST);
         code.push(RAX);
-        call(
+        memory.call(
                 softmax,
-                Argument.SCORES,
-                Argument.STEP_BYTES,
-                Argument.STEPS,
-                Argument.WEIGHTS,
-                Argument.WEIGHT_STRIDE,
-                Argument.QUERIES);
+                RunArgument.SCORES,
+                RunArgument.STEP_BYTES,
+                RunArgument.STEPS,
+                RunArgument.WEIGHTS,
+                RunArgument.WEIGHT_STRIDE,
+                RunArgument.QUERIES);
         code.pop(RAX);
         code.pop(RAX);
-        call(
+        memory.call(
                 sums,
-                Argument.WEIGHTS,
-                Argument.WEIGHT_STRIDE,
-                Argument.POSITIONS,
-                Argument.SUMS,
-                Argument.FACTORS,
-                Argument.QUADS);
-        call(
+                RunArgument.WEIGHTS,
+                RunArgument.WEIGHT_STRIDE,
+                RunArgument.POSITIONS,
+                RunArgument.SUMS,
+                RunArgument.FACTORS,
+                RunArgument.QUADS);
+        memory.call(
                 narrow,
-                Argument.WEIGHTS,
-                Argument.WEIGHT_STRIDE,
-                Argument.NARROWED,
-                Argument.NARROWED_STRIDE,
-                Argument.QUERIES,
-                Argument.NARROWED_COUNT);
+                RunArgument.WEIGHTS,
+                RunArgument.WEIGHT_STRIDE,
+                RunArgument.NARROWED,
+                RunArgument.NARROWED_STRIDE,
+                RunArgument.QUERIES,
+                RunArgument.NARROWED_COUNT);
         pairValues();
-        code.load(R12, argument(Argument.ELEMENT_GROUPS));
-        code.load(RDI, argument(Argument.ATTENDED));
-        loop(R12, () -> {
+        memory.load(R12, RunArgument.ELEMENT_GROUPS);
+        memory.load(RDI, RunArgument.ATTENDED);
+        code.loop(R12, () -> {
             // Its first argument goes on to the next elements.
-            code.load(RSI, argument(Argument.FACTORS));
-            code.load(RDX, argument(Argument.QUERIES));
+            memory.load(RSI, RunArgument.FACTORS);
+            memory.load(RDX, RunArgument.QUERIES);
             code.call(scale);
         });
         addValues();
@@ -230,33 +224,34 @@ final class TileDecodeCode {
     }
 
     private void multiplyKeys() {
-        code.load(RDI, argument(Argument.KEYS));
-        code.load(RSI, argument(Argument.ENTRY_BYTES));
-        code.load(RDX, argument(Argument.QUERY_PAIRS));
-        code.load(RCX, argument(Argument.KEY_TILES));
-        code.load(R8, argument(Argument.KEY_SCORES));
-        code.load(R9, argument(Argument.STEPS));
+        memory.load(
+                RunArgument.KEYS,
+                RunArgument.ENTRY_BYTES,
+                RunArgument.QUERY_PAIRS,
+                RunArgument.KEY_TILES,
+                RunArgument.KEY_SCORES,
+                RunArgument.STEPS);
         code.move(R10, (long) VECTOR);
         List<Reg> keys = List.of(RAX, R11);
-        List<Reg> ahead = List.of(R14, R15);
-        code.load(RBP, argument(Argument.AHEAD));
+        List<Reg> prefetched = List.of(R14, R15);
+        memory.load(RBP, RunArgument.PREFETCHED);
         Reg queries = R12;
         Reg left = R13;
-        loop(R9, () -> {
+        code.loop(R9, () -> {
             for (int i = 0; i < keys.size(); i++) {
                 code.load(keys.get(i), at(RDI, i * Long.BYTES));
                 code.clearTile(SCORE_TILE + i);
-                code.load(ahead.get(i), at(RBP, i * Long.BYTES));
+                code.load(prefetched.get(i), at(RBP, i * Long.BYTES));
             }
             code.move(queries, RDX);
             code.move(left, RCX);
-            loop(left, () -> {
+            code.loop(left, () -> {
                 code.loadTile(QUERY_TILE, at(queries, R10, 1, 0));
                 for (int i = 0; i < keys.size(); i++) {
                     for (int line = 0; line < LINES_WITH_KEYS; line++) {
-                        code.prefetch(at(ahead.get(i), line * LINE));
+                        code.prefetch(at(prefetched.get(i), line * LINE));
                     }
-                    code.add(ahead.get(i), LINES_WITH_KEYS * LINE);
+                    code.add(prefetched.get(i), LINES_WITH_KEYS * LINE);
                     code.loadTile(CACHED_TILE + i, at(keys.get(i), RSI, 1, 0));
                     code.multiplyTiles(SCORE_TILE + i, CACHED_TILE + i, QUERY_TILE);
                     code.add(keys.get(i), VECTOR);
@@ -272,39 +267,36 @@ final class TileDecodeCode {
         });
     }
 
-    private void hide() {
+    private void mask() {
         code.move(RAX, Constants.address(Constants.NO_SCORE));
         code.load(0, at(RAX, 0));
-        hide(Argument.KEY_SCORES, Argument.HIDDEN);
-        hide(Argument.TAIL_SCORES, Argument.TAIL);
+        mask(RunArgument.KEY_SCORES, RunArgument.MASKED);
+        mask(RunArgument.TAIL_SCORES, RunArgument.TAIL);
     }
 
-    private void hide(Argument scores, Argument count) {
+    private void mask(RunArgument scores, RunArgument count) {
         Label none = code.label();
-        code.load(RDI, argument(scores));
-        code.load(RSI, argument(count));
+        memory.load(RDI, scores);
+        memory.load(RSI, count);
         code.compare(RSI, 0);
         code.jump(Condition.EQUAL, none);
-        loop(RSI, () -> {
+        code.loop(RSI, () -> {
             code.store(at(RDI, 0), 0);
             code.add(RDI, VECTOR);
         });
         code.bind(none);
     }
 
-    /** Turns a quad of queries' scores of 16 positions at a time. */
-    private void turnScores() {
-        code.load(RDI, argument(Argument.KEY_SCORES));
-        code.load(RSI, argument(Argument.SCORES));
-        code.load(RDX, argument(Argument.STEP_BYTES));
-        code.load(RCX, argument(Argument.QUADS));
-        loop(RCX, () -> {
+    /** Transposes a quad of queries' scores, of 16 positions at a time. */
+    private void transposeScores() {
+        memory.load(RunArgument.KEY_SCORES, RunArgument.SCORES, RunArgument.STEP_BYTES, RunArgument.QUADS);
+        code.loop(RCX, () -> {
             code.move(R10, RDI);
             code.move(R11, RSI);
-            code.load(R9, argument(Argument.STEPS));
-            loop(R9, () -> {
+            memory.load(R9, RunArgument.STEPS);
+            code.loop(R9, () -> {
                 for (int half = 0; half < 2; half++) {
-                    turnQuad(half * VECTOR);
+                    transposeQuad(half * VECTOR);
                     code.add(R10, TILE);
                 }
                 code.add(R11, RDX);
@@ -314,7 +306,7 @@ final class TileDecodeCode {
         });
     }
 
-    private void turnQuad(int column) {
+    private void transposeQuad(int column) {
         // Part p of register i is of position 4 * p + i.
         for (int i = 0; i < QUAD; i++) {
             code.op(Unary.BROADCAST_PART, i, at(R10, i * VECTOR));
@@ -331,24 +323,21 @@ final class TileDecodeCode {
     }
 
     private void pairValues() {
-        code.load(RDI, argument(Argument.VALUES));
-        code.load(RSI, argument(Argument.ENTRY_BYTES));
-        code.load(RDX, argument(Argument.VALUE_PAIRS));
-        code.load(RCX, argument(Argument.VALUE_BYTES));
-        code.load(R9, argument(Argument.STEPS));
-        code.load(RBP, argument(Argument.AHEAD));
-        code.load(R13, argument(Argument.KEY_TILES));
+        memory.load(RunArgument.VALUES, RunArgument.ENTRY_BYTES, RunArgument.VALUE_PAIRS, RunArgument.VALUE_BYTES);
+        memory.load(R9, RunArgument.STEPS);
+        memory.load(RBP, RunArgument.PREFETCHED);
+        memory.load(R13, RunArgument.KEY_TILES);
         code.shiftLeft(R13, Integer.numberOfTrailingZeros(LINES_WITH_KEYS * LINE));
-        loop(R9, () -> {
+        code.loop(R9, () -> {
             for (int half = 0; half < 2; half++) {
                 code.load(R12, at(RBP, half * Long.BYTES));
                 code.add(R12, R13);
                 code.load(R10, at(RDI, half * Long.BYTES));
                 code.move(R11, RDX);
-                code.load(R8, argument(Argument.ELEMENT_GROUPS));
+                memory.load(R8, RunArgument.ELEMENT_GROUPS);
                 int pairs = TileCode.ROWS / 2;
                 int firstPair = half * pairs;
-                loop(R8, () -> {
+                code.loop(R8, () -> {
                     code.move(RAX, R10);
                     for (int i = 0; i < pairs; i++) {
                         int register = i % 4 * 4;
@@ -376,27 +365,28 @@ final class TileDecodeCode {
     }
 
     private void addValues() {
-        code.load(RDI, argument(Argument.NARROWED));
-        code.load(RSI, argument(Argument.NARROWED_STRIDE));
-        code.load(RDX, argument(Argument.VALUE_PAIRS));
-        code.load(RCX, argument(Argument.VALUE_BYTES));
-        code.load(R8, argument(Argument.ATTENDED));
-        code.load(R9, argument(Argument.QUERIES));
-        code.load(RBP, argument(Argument.ELEMENT_GROUPS));
+        memory.load(
+                RunArgument.NARROWED,
+                RunArgument.NARROWED_STRIDE,
+                RunArgument.VALUE_PAIRS,
+                RunArgument.VALUE_BYTES,
+                RunArgument.ATTENDED,
+                RunArgument.QUERIES);
+        memory.load(RBP, RunArgument.ELEMENT_GROUPS);
         code.move(R10, (long) VECTOR);
         code.move(R11, (long) PANEL_ROW);
         code.shiftLeft(R9, Integer.numberOfTrailingZeros(PANEL_ROW));
         Reg weights = R12;
         Reg values = R13;
         Reg left = R14;
-        loop(RBP, () -> {
+        code.loop(RBP, () -> {
             for (int half = 0; half < 2; half++) {
                 code.loadTile(RESULT_TILE + half, at(R8, R11, 1, half * VECTOR));
             }
             code.move(weights, RDI);
             code.move(values, RDX);
-            code.load(left, argument(Argument.STEPS));
-            loop(left, () -> {
+            memory.load(left, RunArgument.STEPS);
+            code.loop(left, () -> {
                 code.loadTile(WEIGHT_TILE, at(weights, RSI, 1, 0));
                 for (int half = 0; half < 2; half++) {
                     code.loadTile(CACHED_TILE + half, at(values, R10, 1, half * TILE));
@@ -423,14 +413,14 @@ final class TileDecodeCode {
         int result = 1;
         code.move(R9, RCX);
         code.shiftLeft(R9, Integer.numberOfTrailingZeros(PANEL_ROW));
-        loop(code, RCX, () -> {
+        code.loop(RCX, () -> {
             code.move(RAX, Constants.address(Constants.ONE));
             code.load(factor, at(RAX, 0));
             code.op(Unary.BROADCAST, result, at(RDX, 0));
             code.op(Binary.DIV, factor, factor, result);
             code.move(R10, RDI);
             code.move(R11, R8);
-            loop(code, R11, () -> {
+            code.loop(R11, () -> {
                 for (int part = 0; part < VECTOR / PART; part++) {
                     for (int half = 0; half < 2; half++) {
                         code.op(Binary.MUL, result, factor, at(R10, half * VECTOR + part * PART));
@@ -445,29 +435,5 @@ final class TileDecodeCode {
         });
         code.returnFromVectors();
         return code.code();
-    }
-
-    private void call(Label function, Argument... arguments) {
-        List<Reg> registers = List.of(RDI, RSI, RDX, RCX, R8, R9);
-        for (int i = 0; i < arguments.length; i++) {
-            code.load(registers.get(i), argument(arguments[i]));
-        }
-        code.call(function);
-    }
-
-    private static Mem argument(Argument argument) {
-        return at(ARGUMENTS, (int) argument.offset());
-    }
-
-    private void loop(Reg count, Runnable body) {
-        loop(code, count, body);
-    }
-
-    private static void loop(Assembler code, Reg count, Runnable body) {
-        Label loop = code.label();
-        code.bind(loop);
-        body.run();
-        code.subtract(count, 1);
-        code.jump(Condition.NOT_EQUAL, loop);
     }
 }

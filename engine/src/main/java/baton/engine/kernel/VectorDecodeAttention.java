@@ -103,10 +103,8 @@ final class VectorDecodeAttention implements DecodeAttention {
         for (int done = 0; done < positions; ) {
             int slot = (at + done) % layout.blockSize();
             int some = Math.min(layout.blockSize() - slot, positions - done);
-            long from = cache.memory().address()
-                    + cache.layerStart(context.blockTable()[(at + done) / layout.blockSize()], layer)
-                    + context.head() * layout.headBytes()
-                    + slot * layout.entryBytes();
+            long from =
+                    cache.memory().address() + cache.entryStart(context.blockTable(), layer, context.head(), at + done);
             convert(from, done, some);
             done += some;
         }

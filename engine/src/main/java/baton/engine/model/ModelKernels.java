@@ -15,7 +15,7 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     /** Type of activations: of hidden states, queries and so on. */
     DType activations();
 
-    /** The threads that the kernels divide their work among, for other loops, whose pieces may differ much. */
+    /** The threads that the kernels divide their work among, for other loops too, with pieces that may differ much. */
     ParallelFor threads();
 
     /** Threads that LibTorch's operators take. */

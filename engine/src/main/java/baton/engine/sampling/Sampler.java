@@ -26,9 +26,9 @@ public final class Sampler {
      *
      * @param row of its logits
      */
-    public record Turn(SequenceSampler sequence, int row) {}
+    public record LogitRow(SequenceSampler sequence, int row) {}
 
-    /** What a turn has come to. */
+    /** What a row has come to. */
     public sealed interface Choice {
         record Chosen(Sampled token) implements Choice {}
 
@@ -38,7 +38,7 @@ public final class Sampler {
          *
          * @param cause what has been thrown
          */
-        record Impossible(RuntimeException cause) implements Choice {}
+        record Failed(RuntimeException cause) implements Choice {}
     }
 
     /**
@@ -70,27 +70,30 @@ public final class Sampler {
     /**
      * Chooses the next tokens of sequences by their rows of logits, which stay as they are.
      *
-     * @param threads that the turns are divided among, where more than one takes time
-     * @return what each turn has come to, in the same order
+     * @param threads that the rows are divided among, where more than one takes time
+     * @return what each row has come to, in the same order
      */
-    public List<Choice> choose(Logits logits, List<Turn> turns, ParallelFor threads) {
-        boolean alone =
-                turns.stream().filter(turn -> !turn.sequence.isKnown()).limit(2).count() < 2;
+    public List<Choice> choose(Logits logits, List<LogitRow> wanted, ParallelFor threads) {
+        boolean alone = wanted.stream()
+                        .filter(each -> !each.sequence.isKnown())
+                        .limit(2)
+                        .count()
+                < 2;
         ParallelFor dividing = alone ? ParallelFor.alone() : threads;
-        Choice[] choices = new Choice[turns.size()];
-        dividing.parallelFor(turns.size(), 1, (member, first, end) -> {
+        Choice[] choices = new Choice[wanted.size()];
+        dividing.parallelFor(wanted.size(), 1, (member, first, end) -> {
             for (int i = first; i < end; i++) {
-                choices[i] = choose(logits, turns.get(i), distribution(member));
+                choices[i] = choose(logits, wanted.get(i), distribution(member));
             }
         });
         return List.of(choices);
     }
 
-    private static Choice choose(Logits logits, Turn turn, Distribution distribution) {
+    private static Choice choose(Logits logits, LogitRow each, Distribution distribution) {
         try {
-            return new Choice.Chosen(turn.sequence.next(logits, turn.row, distribution));
+            return new Choice.Chosen(each.sequence.next(logits, each.row, distribution));
         } catch (RuntimeException e) {
-            return new Choice.Impossible(e);
+            return new Choice.Failed(e);
         }
     }
 

@@ -3,6 +3,7 @@ package baton.engine.kernel;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.kv.Ticker;
 import java.time.Duration;
 import java.util.Collections;
 import java.util.HashSet;
@@ -83,6 +84,43 @@ class ThreadTeamTest {
                 assertThat(team.members()).isEqualTo(2);
             }
         }
+    }
+
+    @Test
+    void waitingForALastPieceTellsOfALostProcessorWhereTheLoopsPiecesAreEven() {
+        AtomicLong clock = new AtomicLong();
+        AtomicLong asked = new AtomicLong();
+        Ticker ticker = () -> {
+            long now = clock.get();
+            asked.incrementAndGet();
+            return now;
+        };
+        try (ThreadTeam uneven = new ThreadTeam(2, new TeamSize(2, () -> 0), ticker);
+                ThreadTeam even = new ThreadTeam(2, new TeamSize(2, () -> 0), ticker)) {
+            waitForWorkers(uneven.forUnevenPieces(), clock, asked);
+            assertThat(uneven.members()).isEqualTo(2);
+            waitForWorkers(even, clock, asked);
+            assertThat(even.members()).isEqualTo(1);
+        }
+    }
+
+    /** Two windows in which the calling thread does nothing but wait for the other one, and a loop that begins behind them. */
+    private static void waitForWorkers(ParallelFor threads, AtomicLong clock, AtomicLong asked) {
+        for (int window = 0; window < 2; window++) {
+            long waits = asked.get() + 2;
+            CountDownLatch both = new CountDownLatch(2);
+            threads.parallelFor(2, 1, (member, _, _) -> {
+                both.countDown();
+                await(both);
+                if (member > 0) {
+                    while (asked.get() < waits) {
+                        Thread.onSpinWait();
+                    }
+                    clock.addAndGet(20_000_000);
+                }
+            });
+        }
+        threads.parallelFor(2, 1, (_, _, _) -> {});
     }
 
     /** Runs a loop of as many pieces as it has threads, which ends only if each computes one. */

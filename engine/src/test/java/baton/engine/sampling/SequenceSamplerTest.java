@@ -11,7 +11,7 @@ import baton.engine.kernel.ParallelFor;
 import baton.engine.kernel.ThreadTeam;
 import baton.engine.model.Logits;
 import baton.engine.sampling.Sampler.Choice;
-import baton.engine.sampling.Sampler.Turn;
+import baton.engine.sampling.Sampler.LogitRow;
 import baton.kv.ConfigException;
 import java.util.Arrays;
 import java.util.List;
@@ -34,10 +34,10 @@ class SequenceSamplerTest {
         }
 
         SequenceSampler.Sampled next(Logits logits, int row) {
-            List<Choice> choices = sampler.choose(logits, List.of(new Turn(sequence, row)), ParallelFor.alone());
+            List<Choice> choices = sampler.choose(logits, List.of(new LogitRow(sequence, row)), ParallelFor.alone());
             return switch (choices.getFirst()) {
                 case Choice.Chosen(SequenceSampler.Sampled token) -> token;
-                case Choice.Impossible(RuntimeException cause) -> throw cause;
+                case Choice.Failed(RuntimeException cause) -> throw cause;
             };
         }
     }
@@ -181,16 +181,16 @@ class SequenceSamplerTest {
         logits[impossible][3] = Float.NaN;
         FakeLogits batch = new FakeLogits(logits);
         Sampler sampler = new Sampler(size, Set.of());
-        List<Turn> turns = IntStream.range(0, rows)
-                .mapToObj(row -> new Turn(sampler.sequence(mixed(row), NO_PROMPT, row), row))
+        List<LogitRow> wanted = IntStream.range(0, rows)
+                .mapToObj(row -> new LogitRow(sampler.sequence(mixed(row), NO_PROMPT, row), row))
                 .toList();
         try (ThreadTeam team = new ThreadTeam(3)) {
             // The threads have begun.
             team.parallelFor(100, 1, (_, _, _) -> Thread.onSpinWait());
-            List<Choice> choices = sampler.choose(batch, turns, team);
+            List<Choice> choices = sampler.choose(batch, wanted, team);
             for (int row = 0; row < rows; row++) {
                 if (row == impossible) {
-                    assertThat(choices.get(row)).isInstanceOf(Choice.Impossible.class);
+                    assertThat(choices.get(row)).isInstanceOf(Choice.Failed.class);
                 } else {
                     assertThat(choices.get(row))
                             .as("%s row %d", randomness, row)
