@@ -292,11 +292,20 @@ public final class Assembler {
         number(number);
     }
 
-    /** Fetches the line into the caches. */
+    /** Fetches the line into all caches. */
     public void prefetch(Mem line) {
+        prefetch(1, line);
+    }
+
+    /** Fetches the line into the second cache, so that it takes no room in the first one. */
+    public void prefetchToSecondCache(Mem line) {
+        prefetch(2, line);
+    }
+
+    private void prefetch(int hint, Mem line) {
         int rex = 0x40 | indexBit(line) << 1 | line.base.number >> 3;
         bytes(rex, 0x0f, 0x18);
-        memory(1, line);
+        memory(hint, line);
     }
 
     public Label label() {

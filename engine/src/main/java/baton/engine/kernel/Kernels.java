@@ -60,8 +60,6 @@ public final class Kernels {
 
     /** Kernels for the matrix unit. */
     private record Tiles(
-            MethodHandle product,
-            MethodHandle productAdded,
             MethodHandle few,
             MethodHandle fewBeside,
             MethodHandle fewExpanding,
@@ -82,8 +80,6 @@ public final class Kernels {
             MethodHandle valueColumns) {
         static Tiles make() {
             return new Tiles(
-                    function(TileCode.product(false, 0), 6),
-                    function(TileCode.product(true, 0), 6),
                     function(TileCode.product(false, FETCHED_BY_FEW), 7),
                     function(
                             TileCode.productBeside(Math.toIntExact(PanelMatrix.Scratch.tileBytes(Width.ZMM, true))), 6),
@@ -228,12 +224,12 @@ public final class Kernels {
     }
 
     private static MethodHandle product(Width width, WeightType type, int kStride, boolean adds) {
-        return function(ProductCode.of(width, type, kStride, adds), 6);
+        return function(ProductCode.of(width, type, kStride, adds), 7);
     }
 
     private static List<MethodHandle> productsBeside(Width width, WeightType type, boolean hasTiles) {
         List<MethodHandle> functions = new ArrayList<>();
-        for (int rows = 1; ProductCode.panelsBeside(rows) > 1; rows++) {
+        for (int rows = 1; ProductCode.panelsBeside(width, rows) > 1; rows++) {
             int tileBytes = Math.toIntExact(PanelMatrix.Scratch.tileBytes(width, hasTiles));
             byte[] code = ProductCode.beside(width, type, rows, tileBytes);
             functions.add(function(code, 5));
@@ -288,11 +284,19 @@ public final class Kernels {
         return Objects.requireNonNull(functions.get(key));
     }
 
+    /** The product, of weights that are in the caches. */
     void product(WeightType type, long a, long rowStride, long panel, long k, long tile, long rows) {
+        product(type, a, rowStride, panel, k, tile, rows, panel);
+    }
+
+    /**
+     * The product without the matrix unit.
+     *
+     * @param ahead address of the weights to fetch
+     */
+    void product(WeightType type, long a, long rowStride, long panel, long k, long tile, long rows, long ahead) {
         try {
-            MethodHandle product =
-                    type == WeightType.BF16_PAIRS && tiles.isPresent() ? tiles.get().product : get(products, type);
-            product.invokeExact(a, rowStride, panel, k, tile, rows);
+            get(products, type).invokeExact(a, rowStride, panel, k, tile, rows, ahead);
         } catch (Throwable e) {
             throw failed(e);
         }
@@ -303,7 +307,7 @@ public final class Kernels {
         if (onTiles(type)) {
             return type.hasScales() || rows > TileCode.MOST_ROWS ? 1 : TileCode.PANELS_BESIDE;
         }
-        return rows <= get(productsBeside, type).size() ? ProductCode.panelsBeside(rows) : 1;
+        return rows <= get(productsBeside, type).size() ? ProductCode.panelsBeside(width, rows) : 1;
     }
 
     /**
@@ -323,16 +327,19 @@ public final class Kernels {
         }
     }
 
-    /** @param type with panels that are used as they are */
+    /** Adds the product, of weights that are in the caches. */
     void addProduct(WeightType type, long a, long rowStride, long panel, long k, long tile, long rows) {
-        try {
-            MethodHandle product = type == WeightType.BF16_PAIRS && tiles.isPresent()
-                    ? tiles.get().productAdded
-                    : get(productsAdded, type);
-            product.invokeExact(a, rowStride, panel, k, tile, rows);
-        } catch (Throwable e) {
-            throw failed(e);
-        }
+        addProduct(type, a, rowStride, panel, k, tile, rows, panel);
+    }
+
+    /**
+     * Adds the product without the matrix unit to the sums in the tile.
+     *
+     * @param type with panels that are used as they are
+     * @param ahead address of the weights to fetch
+     */
+    void addProduct(WeightType type, long a, long rowStride, long panel, long k, long tile, long rows, long ahead) {
+        addProduct(get(productsAdded, type), a, rowStride, panel, k, tile, rows, ahead);
     }
 
     /**
@@ -493,9 +500,10 @@ public final class Kernels {
     }
 
     /** Calls what {@link #addedProduct} has made. */
-    static void addProduct(MethodHandle function, long a, long rowStride, long panel, long k, long tile, long rows) {
+    static void addProduct(
+            MethodHandle function, long a, long rowStride, long panel, long k, long tile, long rows, long ahead) {
         try {
-            function.invokeExact(a, rowStride, panel, k, tile, rows);
+            function.invokeExact(a, rowStride, panel, k, tile, rows, ahead);
         } catch (Throwable e) {
             throw failed(e);
         }

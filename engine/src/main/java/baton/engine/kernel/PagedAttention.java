@@ -275,14 +275,12 @@ public final class PagedAttention {
         int units = kvHeads * parts;
         int tasks = few.size() * units;
         int piece = headsAtOnce(few, units, window);
-        int pieces = threads.members() * piece;
         // Batches have the longest contexts last. These are taken first, so that no thread is left with one at the end.
         Collections.reverse(few);
         threads.parallelFor(tasks, piece, (member, first, end) -> {
             for (int task = first; task < end; task++) {
                 Panel panel = new Panel(call, few.get(task / units), task % units, scratches.get(member));
-                int following = task + 1 < end ? task + 1 : first + pieces;
-                int next = following < tasks ? following : task;
+                int next = Math.min(task + 1, tasks - 1);
                 panel.attendFew(few.get(next / units), next % units);
             }
         });
@@ -626,7 +624,8 @@ public final class PagedAttention {
                     scores,
                     positions,
                     scratch.sums.address(),
-                    headDim);
+                    headDim,
+                    scores);
         }
 
         /** As {@link #take}, of a run that is prepared. */

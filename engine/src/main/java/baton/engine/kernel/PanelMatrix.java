@@ -205,13 +205,7 @@ public final class PanelMatrix {
         int columns = Math.ceilDiv(panelCount, together);
         int blockRows = blockRows(count);
         int blocks = Math.ceilDiv(count, blockRows);
-        int piece = 1;
-        if (direct) {
-            piece = Math.clamp(columns / (threads.size() * PIECES_PER_THREAD), 1, PIECES_PER_THREAD);
-        } else if (blocks % threads.members() == 0) {
-            // A thread's rows stay in its caches for all columns.
-            piece = columns;
-        }
+        int piece = direct ? Math.clamp(columns / (threads.size() * PIECES_PER_THREAD), 1, PIECES_PER_THREAD) : 1;
         threads.parallelFor(blocks * columns, piece, (member, first, end) -> {
             for (int task = first; task < end; task++) {
                 int row = task / columns * blockRows;
@@ -323,7 +317,14 @@ public final class PanelMatrix {
             int first = rows * call / calls;
             int some = rows * (call + 1) / calls - first;
             kernels.product(
-                    type, from + first * rowStride, rowStride, weights, elements(inputs), tile + first * tileRow, some);
+                    type,
+                    from + first * rowStride,
+                    rowStride,
+                    weights,
+                    elements(inputs),
+                    tile + first * tileRow,
+                    some,
+                    weights + ProductCode.AHEAD_BYTES);
         }
     }
 
@@ -348,9 +349,9 @@ public final class PanelMatrix {
                 if (onMatrixUnit()) {
                     kernels.manyByTiles(input > 0, from, stride, weights, some, sums, block.rows, ahead);
                 } else if (input == 0) {
-                    kernels.product(used, from, stride, weights, some, sums, block.rows);
+                    kernels.product(used, from, stride, weights, some, sums, block.rows, ahead);
                 } else {
-                    kernels.addProduct(used, from, stride, weights, some, sums, block.rows);
+                    kernels.addProduct(used, from, stride, weights, some, sums, block.rows, ahead);
                 }
             }
         }

@@ -5,6 +5,8 @@ import static baton.memory.Assembler.Reg.R10;
 import static baton.memory.Assembler.Reg.R11;
 import static baton.memory.Assembler.Reg.R12;
 import static baton.memory.Assembler.Reg.R13;
+import static baton.memory.Assembler.Reg.R14;
+import static baton.memory.Assembler.Reg.R15;
 import static baton.memory.Assembler.Reg.R8;
 import static baton.memory.Assembler.Reg.R9;
 import static baton.memory.Assembler.Reg.RAX;
@@ -14,6 +16,7 @@ import static baton.memory.Assembler.Reg.RCX;
 import static baton.memory.Assembler.Reg.RDI;
 import static baton.memory.Assembler.Reg.RDX;
 import static baton.memory.Assembler.Reg.RSI;
+import static baton.memory.Assembler.Reg.RSP;
 
 import baton.memory.Assembler;
 import baton.memory.Assembler.Binary;
@@ -31,11 +34,12 @@ import java.util.List;
  * loaded once for all of them and each element of the rows once for both vectors. The products of a sum are added in the order of k, one
  * after the other, also where k comes in parts whose sums are kept in the tile: so a row's result does not depend on the rows beside it.
  *
- * <p>Function: {@code (a, row stride, panel, k count, tile, rows)}, of elements of fp32. Strides are in bytes; that of k is part of the
+ * <p>Function: {@code (a, row stride, panel, k count, tile, rows, ahead)}, of elements of fp32. Strides are in bytes; that of k is part of the
  * code, where several k are taken in a row, so that few instructions are spent on addresses. For {@link WeightType#inPairs} an
- * element is two inputs in bf16, and so is a lane of the weights.
+ * element is two inputs in bf16, and so is a lane of the weights. Memory at {@code ahead} is fetched into the second cache: by few rows as many bytes
+ * as they read of the panel, by many a line at some of the k.
  *
- * <p>A sum takes one product in the time that an addition lasts, some cycles. Few rows have so few sums that the processor would wait for
+ * <p>A sum takes one product in the time that an addition lasts, some cycles. A few rows have so few sums that the processor would wait for
  * them, and not for the weights: they are multiplied with several panels side by side.
  */
 final class ProductCode {
@@ -55,21 +59,32 @@ final class ProductCode {
     private static final Reg TILE = R8;
     private static final Reg ROWS_LEFT = R9;
     private static final List<Reg> POINTERS = List.of(RAX, R10, R11, RBX, RBP);
-    /** Into panels that are multiplied side by side; all but the first are pointers of rows otherwise. */
-    private static final List<Reg> WEIGHTS = List.of(R12, R10, R11, RBX);
+    /** Into panels that are multiplied side by side. */
+    private static final List<Reg> WEIGHTS = List.of(R12, R14, R15, RBX);
 
     private static final Reg PANEL_BYTES = RBP;
     private static final Reg K_LEFT = R13;
-    private static final List<Reg> SAVED = List.of(RBX, RBP, R12, R13);
+    /** What is fetched for later, where there is one panel. */
+    private static final Reg AHEAD = R14;
+
+    private static final List<Reg> SAVED = List.of(RBX, RBP, R12, R13, R14, R15);
 
     /** Values of k that are taken in a row. */
     private static final int UNROLLED = 4;
 
     /** Prefetch distance of weights in bytes; the processor's own prefetching does not reach far enough. */
-    static final int AHEAD = 4096;
+    static final int AHEAD_BYTES = 4096;
 
-    /** Sums at least that the processor has to work at. */
-    private static final int SUMS = 8;
+    /** What is fetched into the caches beside the products of some k. */
+    private enum Fetch {
+        /** As many lines from {@link #AHEAD} on as the weights take. */
+        AS_READ,
+        /** One line of them, for {@link #UNROLLED} of k. */
+        LINE,
+        /** Lines of each panel that is multiplied. */
+        OF_PANELS,
+        NOTHING
+    }
 
     private final Assembler code;
     private final WeightType type;
@@ -107,22 +122,22 @@ final class ProductCode {
         return new ProductCode(width, type, kStride, adds, 1).function();
     }
 
-    /** Panels that so many rows are multiplied with side by side. */
-    static int panelsBeside(int rows) {
-        return Math.ceilDiv(SUMS, rows * VECTORS);
+    /** Panels that so many rows are multiplied with side by side: as many as there are registers for their sums, and pointers. */
+    static int panelsBeside(Width width, int rows) {
+        return Math.clamp(mostRows(width) / rows, 1, WEIGHTS.size());
     }
 
     /**
      * The product of exactly {@code rows} rows with {@link #panelsBeside} panels that follow each other: {@code (a, row stride, first panel,
-     * k count, first tile)}.
+     * k count, first tile)}. They have more sums to work at, and the processor fetches several panels side by side, more at once than of a single one.
      *
      * @param rows of which more than one panel is taken
      * @param tileStride bytes from a panel's tile to the next panel's
      */
     static byte[] beside(Width width, WeightType type, int rows, int tileStride) {
-        ProductCode product = new ProductCode(width, type, Float.BYTES, false, panelsBeside(rows));
+        ProductCode product = new ProductCode(width, type, Float.BYTES, false, panelsBeside(width, rows));
         product.begin();
-        product.rows(rows, tileStride);
+        product.rows(rows, tileStride, Fetch.OF_PANELS);
         return product.end();
     }
 
@@ -132,10 +147,11 @@ final class ProductCode {
         Label end = code.label();
         Label few = code.label();
         Label many = code.label();
+        code.load(AHEAD, at(RSP, (SAVED.size() + 1) * Long.BYTES));
         code.bind(many);
         code.compare(ROWS_LEFT, most);
-        code.jump(Condition.LESS, few);
-        rows(most, 0);
+        code.jump(Condition.NOT_GREATER, few);
+        rows(most, 0, Fetch.LINE);
         for (int i = 0; i < most; i++) {
             code.add(A, ROW_STRIDE);
         }
@@ -143,11 +159,11 @@ final class ProductCode {
         code.subtract(ROWS_LEFT, most);
         code.jump(many);
         code.bind(few);
-        for (int rows = most - 1; rows > 0; rows--) {
+        for (int rows = most; rows > 0; rows--) {
             Label other = code.label();
             code.compare(ROWS_LEFT, rows);
             code.jump(Condition.NOT_EQUAL, other);
-            rows(rows, 0);
+            rows(rows, 0, Fetch.AS_READ);
             code.jump(end);
             code.bind(other);
         }
@@ -169,7 +185,7 @@ final class ProductCode {
         return code.code();
     }
 
-    private void rows(int rows, int tileStride) {
+    private void rows(int rows, int tileStride, Fetch fetch) {
         int pointers = Math.ceilDiv(rows, ROWS_OF_POINTER);
         code.move(POINTERS.getFirst(), A);
         for (int i = 1; i < pointers; i++) {
@@ -198,7 +214,7 @@ final class ProductCode {
         code.bind(loop);
         code.subtract(K_LEFT, UNROLLED);
         code.jump(Condition.LESS, some);
-        steps(rows, pointers, UNROLLED);
+        steps(rows, pointers, UNROLLED, fetch);
         code.jump(loop);
         code.bind(some);
         code.add(K_LEFT, UNROLLED);
@@ -206,7 +222,7 @@ final class ProductCode {
         code.bind(single);
         code.subtract(K_LEFT, 1);
         code.jump(Condition.LESS, end);
-        steps(rows, pointers, 1);
+        steps(rows, pointers, 1, fetch == Fetch.LINE ? Fetch.NOTHING : fetch);
         code.jump(single);
         code.bind(end);
         for (int panel = 0; panel < panels; panel++) {
@@ -217,10 +233,11 @@ final class ProductCode {
     }
 
     /** Emits the products of that many k for all rows. */
-    private void steps(int rows, int pointers, int count) {
+    private void steps(int rows, int pointers, int count, Fetch fetch) {
         for (int k = 0; k < count; k++) {
             for (int panel = 0; panel < panels; panel++) {
                 step(k, panel, rows);
+                fetch(fetch, k, panel);
             }
         }
         for (int i = 0; i < pointers; i++) {
@@ -229,16 +246,39 @@ final class ProductCode {
         for (int i = 0; i < panels; i++) {
             code.add(WEIGHTS.get(i), count * kBytes());
         }
+        switch (fetch) {
+            case AS_READ -> code.add(AHEAD, count * kBytes());
+            case LINE -> code.add(AHEAD, CACHE_LINE);
+            case OF_PANELS, NOTHING -> {}
+        }
+    }
+
+    /** Fetches for one k. */
+    private void fetch(Fetch fetch, int k, int panel) {
+        int place = k * kBytes();
+        int first = Math.ceilDiv(place, CACHE_LINE) * CACHE_LINE;
+        switch (fetch) {
+            case AS_READ -> {
+                for (int line = first; line < place + kBytes(); line += CACHE_LINE) {
+                    code.prefetchToSecondCache(at(AHEAD, line));
+                }
+            }
+            case LINE -> {
+                if (k == 0) {
+                    code.prefetchToSecondCache(at(AHEAD, 0));
+                }
+            }
+            case OF_PANELS -> {
+                for (int line = first; line < place + kBytes(); line += CACHE_LINE) {
+                    code.prefetch(at(WEIGHTS.get(panel), line + AHEAD_BYTES / panels));
+                }
+            }
+            case NOTHING -> {}
+        }
     }
 
     private void step(int k, int panel, int rows) {
-        Reg from = WEIGHTS.get(panel);
-        int place = k * kBytes();
-        loadWeights(from, place);
-        int line = Math.ceilDiv(place, CACHE_LINE) * CACHE_LINE;
-        for (; line < place + kBytes(); line += CACHE_LINE) {
-            code.prefetch(at(from, line + AHEAD / panels));
-        }
+        loadWeights(WEIGHTS.get(panel), k * kBytes());
         for (int row = 0; row < rows; row++) {
             Reg pointer = POINTERS.get(row / ROWS_OF_POINTER);
             int index = row % ROWS_OF_POINTER;

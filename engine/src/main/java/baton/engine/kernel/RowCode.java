@@ -74,7 +74,7 @@ final class RowCode {
         }
         Label loop = code.label();
         code.bind(loop);
-        code.prefetch(at(RDI, ProductCode.AHEAD));
+        code.prefetch(at(RDI, ProductCode.AHEAD_BYTES));
         if (type == WeightType.BF16) {
             code.load(0, at(RDI, 0));
             code.op(Binary.AND_BITS, 1, 0, 2);

@@ -4,6 +4,7 @@ import baton.kv.Ticker;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.LockSupport;
 import org.jspecify.annotations.Nullable;
@@ -12,9 +13,11 @@ import org.jspecify.annotations.Nullable;
  * Why not OpenMP's threads. All of them have to come to the end of each loop, and they spin for milliseconds in between. Where another
  * process computes on the same cores, a loop of microseconds waits for a thread that has no processor, while threads that have one spin.
  *
- * Here a loop ends when its pieces are done. A worker that comes late finds none left and is not waited for. What waits, spins for as
- * long as the next loop usually takes to come, and then leaves the processor: a worker sleeps, the calling thread yields until the last piece
- * that a worker has begun is done. Where processors are too few for all threads, some take no part (TeamSize).
+ * Here each thread has a part of the loop, pieces that follow each other: it finds in its caches what they have in common, and the processor
+ * fetches ahead what the next one needs. Then it does pieces of the other threads' parts. A loop ends when its pieces are done. A worker that
+ * comes late finds none left and is not waited for. What waits, spins for as long as the next loop usually takes to come, and then leaves the
+ * processor: a worker sleeps, the calling thread yields until the last piece that a worker has begun is done. Where processors are too few for all
+ * threads, some take no part (TeamSize).
  */
 
 /**
@@ -30,6 +33,9 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
 
     /** Looks at the last pieces before the calling thread lets other threads have its processor. */
     private static final int LAST_LOOKS = 2_000;
+
+    /** Counters of a loop that lie so far apart are on cache lines that processors do not fetch together. */
+    private static final int APART = 128 / Integer.BYTES;
 
     private final int size;
     private final RunDelay runDelay = new RunDelay();
@@ -194,8 +200,11 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
         private final int members;
         private final int count;
         private final int piece;
+        private final int pieces;
         private final Work work;
-        private final AtomicInteger taken = new AtomicInteger();
+        /** The next piece of each member's part. */
+        private final AtomicIntegerArray next;
+
         private final AtomicInteger left;
         private final AtomicReference<@Nullable Throwable> failure = new AtomicReference<>();
 
@@ -203,19 +212,40 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
             this.members = members;
             this.count = count;
             this.piece = piece;
+            this.pieces = Math.ceilDiv(count, piece);
             this.work = work;
-            this.left = new AtomicInteger(Math.ceilDiv(count, piece));
+            this.next = new AtomicIntegerArray(members * APART);
+            for (int part = 0; part < members; part++) {
+                next.setPlain(part * APART, firstOf(part));
+            }
+            this.left = new AtomicInteger(pieces);
         }
 
+        /** First piece of a member's part. */
+        private int firstOf(int member) {
+            return (int) ((long) pieces * member / members);
+        }
+
+        /** Does the member's part, and then what is left of the other ones. */
         void take(int member) {
-            for (int first = taken.getAndAdd(piece); first < count; first = taken.getAndAdd(piece)) {
-                try {
-                    work.accept(member, first, Math.min(count, first + piece));
-                } catch (Throwable e) {
-                    failure.compareAndSet(null, e);
-                } finally {
-                    left.decrementAndGet();
+            for (int i = 0; i < members; i++) {
+                int part = (member + i) % members;
+                int end = firstOf(part + 1);
+                for (int taken = next.getAndIncrement(part * APART);
+                        taken < end;
+                        taken = next.getAndIncrement(part * APART)) {
+                    compute(member, taken * piece);
                 }
+            }
+        }
+
+        private void compute(int member, int first) {
+            try {
+                work.accept(member, first, Math.min(count, first + piece));
+            } catch (Throwable e) {
+                failure.compareAndSet(null, e);
+            } finally {
+                left.decrementAndGet();
             }
         }
 

@@ -5,8 +5,10 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.Ticker;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
@@ -50,6 +52,26 @@ class ThreadTeamTest {
         }
         assertThat(members).containsExactlyInAnyOrder(0, 1);
         assertThat(threads).hasSize(2).contains(Thread.currentThread());
+    }
+
+    @Test
+    void aThreadDoesPiecesThatFollowEachOtherAndThenWhatIsLeftOfTheOtherPart() {
+        List<String> done = Collections.synchronizedList(new ArrayList<>());
+        CountDownLatch both = new CountDownLatch(2);
+        CountDownLatch rest = new CountDownLatch(5);
+        try (ThreadTeam team = complete(2)) {
+            team.parallelFor(6, 1, (member, first, _) -> {
+                both.countDown();
+                await(both);
+                if (member == 1) {
+                    // The calling thread does all other pieces meanwhile.
+                    await(rest);
+                }
+                done.add("%d by %d".formatted(first, member));
+                rest.countDown();
+            });
+        }
+        assertThat(done).containsExactly("0 by 0", "1 by 0", "2 by 0", "4 by 0", "5 by 0", "3 by 1");
     }
 
     /** A worker that sleeps is woken: each loop ends only if both threads take part. */
