@@ -348,7 +348,12 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
                 int times = 0;
                 while (seconds < left || (times < AFFORDABLE_TIMES && budget.fits(MARGIN * seconds))) {
                     int before = baton.size();
-                    seconds = turn(Stream.generate(next).limit(requests).toList());
+                    try {
+                        seconds = turn(Stream.generate(next).limit(requests).toList());
+                    } catch (LateException e) {
+                        // The budget is spent: what has been measured counts.
+                        return;
+                    }
                     left -= seconds;
                     if (times++ == 0) {
                         baton.subList(0, before).clear();

@@ -18,6 +18,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -235,6 +236,36 @@ class AgainstBenchTest {
                 assertThat(report.cases()).extracting(AgainstReport.Case::what).containsOnly("prefill");
                 assertThat(report.leftOut())
                         .anyMatch(line -> line.contains("decode batch 1") && line.contains("has not answered within"));
+            } finally {
+                end.countDown();
+            }
+        }
+    }
+
+    @Test
+    void whatWasMeasuredBeforeAnAnswerIsLateIsReported() throws IOException {
+        CountDownLatch end = new CountDownLatch(1);
+        AtomicInteger decodes = new AtomicInteger();
+        Completions tokens = StubServer.tokens(Duration.ofMillis(1));
+        try (StubServer baton = new StubServer(tokens);
+                StubServer other = new StubServer((request, reply) -> {
+                    try {
+                        if (request.path("max_tokens").asInt() > 1 && decodes.incrementAndGet() > 1) {
+                            end.await();
+                        }
+                    } catch (InterruptedException e) {
+                        Thread.currentThread().interrupt();
+                    }
+                    tokens.answer(request, reply);
+                })) {
+            try {
+                AgainstReport report = run(baton.url(), other.url(), Duration.ofSeconds(6));
+                assertThat(report.cases())
+                        .extracting(AgainstReport.Case::what, AgainstReport.Case::count)
+                        .endsWith(tuple("decode", 1));
+                assertThat(report.cases().getLast().other().timing().repetitions())
+                        .isEqualTo(1);
+                assertThat(report.leftOut()).anyMatch(line -> line.contains("decode batch 8"));
             } finally {
                 end.countDown();
             }

@@ -43,7 +43,7 @@ public final class PanelMatrix {
     private static final int PAIRED_INPUTS = TileCode.INPUTS;
 
     /** Row groups up to which the weights are used as they are, without expansion. */
-    private static final int DIRECT_GROUPS = 2;
+    private static final int DIRECT_GROUPS = 10;
 
     /** Rows of a block on the matrix unit, whose sums have room in the second cache beside rows and weights. */
     private static final int TILE_BLOCK_ROWS = 512;
@@ -305,26 +305,18 @@ public final class PanelMatrix {
                 kernels.fewByTiles(
                         block.from, block.rowStride, weights, elements(inputs), sums(block, i), block.rows, ahead);
             } else {
-                direct(block.from, block.rowStride, block.rows, weights, sums(block, i));
+                // Rows in two parts find the weights in the second cache.
+                long ahead = weights + (block.rows > kernels.productRows() ? panelBytes : ProductCode.AHEAD_BYTES);
+                kernels.product(
+                        type,
+                        block.from,
+                        block.rowStride,
+                        weights,
+                        elements(inputs),
+                        sums(block, i),
+                        block.rows,
+                        ahead);
             }
-        }
-    }
-
-    private void direct(long from, long rowStride, int rows, long weights, long tile) {
-        int calls = Math.ceilDiv(rows, kernels.productRows());
-        long tileRow = kernels.panelWidth() * (long) Float.BYTES;
-        for (int call = 0; call < calls; call++) {
-            int first = rows * call / calls;
-            int some = rows * (call + 1) / calls - first;
-            kernels.product(
-                    type,
-                    from + first * rowStride,
-                    rowStride,
-                    weights,
-                    elements(inputs),
-                    tile + first * tileRow,
-                    some,
-                    weights + ProductCode.AHEAD_BYTES);
         }
     }
 

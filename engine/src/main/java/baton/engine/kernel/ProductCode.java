@@ -26,6 +26,7 @@ import baton.memory.Assembler.Reg;
 import baton.memory.Assembler.Unary;
 import baton.memory.Assembler.Width;
 import java.util.List;
+import java.util.stream.IntStream;
 
 /**
  * The product of rows with a panel of weights: {@code tile[r][n] = sum over k of a[r][k] * panel[k][n]}.
@@ -36,8 +37,10 @@ import java.util.List;
  *
  * <p>Function: {@code (a, row stride, panel, k count, tile, rows, ahead)}, of elements of fp32. Strides are in bytes; that of k is part of the
  * code, where several k are taken in a row, so that few instructions are spent on addresses. For {@link WeightType#inPairs} an
- * element is two inputs in bf16, and so is a lane of the weights. Memory at {@code ahead} is fetched into the second cache: by few rows as many bytes
- * as they read of the panel, by many a line at some of the k.
+ * element is two inputs in bf16, and so is a lane of the weights.
+ *
+ * <p>Memory at {@code ahead} is fetched into the second cache: as many bytes as the panel has by rows that are taken together or in two parts, and
+ * a line for some of the k by each group of more rows.
  *
  * <p>A sum takes one product in the time that an addition lasts, some cycles. A few rows have so few sums that the processor would wait for
  * them, and not for the weights: they are multiplied with several panels side by side.
@@ -64,6 +67,8 @@ final class ProductCode {
 
     private static final Reg PANEL_BYTES = RBP;
     private static final Reg K_LEFT = R13;
+    /** Rows that are taken next, before {@link #K_LEFT} is. */
+    private static final Reg PART = K_LEFT;
     /** What is fetched for later, where there is one panel. */
     private static final Reg AHEAD = R14;
 
@@ -79,11 +84,21 @@ final class ProductCode {
     private enum Fetch {
         /** As many lines from {@link #AHEAD} on as the weights take. */
         AS_READ,
+        /** Half of them. */
+        HALF,
         /** One line of them, for {@link #UNROLLED} of k. */
         LINE,
         /** Lines of each panel that is multiplied. */
         OF_PANELS,
-        NOTHING
+        NOTHING;
+
+        /** For a single k. */
+        Fetch ofSingle() {
+            return switch (this) {
+                case AS_READ, OF_PANELS -> this;
+                case HALF, LINE, NOTHING -> NOTHING;
+            };
+        }
     }
 
     private final Assembler code;
@@ -144,21 +159,22 @@ final class ProductCode {
     private byte[] function() {
         begin();
         int most = mostRows(code.width());
+        Label twoParts = code.label();
+        Label one = code.label();
         Label end = code.label();
-        Label few = code.label();
-        Label many = code.label();
         code.load(AHEAD, at(RSP, (SAVED.size() + 1) * Long.BYTES));
-        code.bind(many);
         code.compare(ROWS_LEFT, most);
-        code.jump(Condition.NOT_GREATER, few);
+        code.jump(Condition.NOT_GREATER, one);
+        Label many = code.label();
+        code.bind(many);
+        code.compare(ROWS_LEFT, 2 * most);
+        code.jump(Condition.NOT_GREATER, twoParts);
         rows(most, 0, Fetch.LINE);
-        for (int i = 0; i < most; i++) {
-            code.add(A, ROW_STRIDE);
-        }
-        code.add(TILE, most * VECTORS * code.width().bytes());
-        code.subtract(ROWS_LEFT, most);
+        nextRows(most);
         code.jump(many);
-        code.bind(few);
+        code.bind(twoParts);
+        twoParts(most, end);
+        code.bind(one);
         for (int rows = most; rows > 0; rows--) {
             Label other = code.label();
             code.compare(ROWS_LEFT, rows);
@@ -169,6 +185,34 @@ final class ProductCode {
         }
         code.bind(end);
         return end();
+    }
+
+    /** The last rows, more than {@code most}: both halves of them. */
+    private void twoParts(int most, Label end) {
+        Label part = code.label();
+        code.address(PART, at(ROWS_LEFT, 1));
+        code.shiftRight(PART, 1);
+        code.bind(part);
+        for (int rows = most; rows >= (most + 1) / 2; rows--) {
+            Label other = code.label();
+            code.compare(PART, rows);
+            code.jump(Condition.NOT_EQUAL, other);
+            rows(rows, 0, Fetch.HALF);
+            nextRows(rows);
+            code.move(PART, ROWS_LEFT);
+            code.compare(PART, 0);
+            code.jump(Condition.NOT_EQUAL, part);
+            code.jump(end);
+            code.bind(other);
+        }
+    }
+
+    private void nextRows(int rows) {
+        for (int i = 0; i < rows; i++) {
+            code.add(A, ROW_STRIDE);
+        }
+        code.add(TILE, rows * VECTORS * code.width().bytes());
+        code.subtract(ROWS_LEFT, rows);
     }
 
     private void begin() {
@@ -222,7 +266,7 @@ final class ProductCode {
         code.bind(single);
         code.subtract(K_LEFT, 1);
         code.jump(Condition.LESS, end);
-        steps(rows, pointers, 1, fetch == Fetch.LINE ? Fetch.NOTHING : fetch);
+        steps(rows, pointers, 1, fetch.ofSingle());
         code.jump(single);
         code.bind(end);
         for (int panel = 0; panel < panels; panel++) {
@@ -248,6 +292,7 @@ final class ProductCode {
         }
         switch (fetch) {
             case AS_READ -> code.add(AHEAD, count * kBytes());
+            case HALF -> code.add(AHEAD, count * kBytes() / 2);
             case LINE -> code.add(AHEAD, CACHE_LINE);
             case OF_PANELS, NOTHING -> {}
         }
@@ -255,12 +300,11 @@ final class ProductCode {
 
     /** Fetches for one k. */
     private void fetch(Fetch fetch, int k, int panel) {
-        int place = k * kBytes();
-        int first = Math.ceilDiv(place, CACHE_LINE) * CACHE_LINE;
         switch (fetch) {
-            case AS_READ -> {
-                for (int line = first; line < place + kBytes(); line += CACHE_LINE) {
-                    code.prefetchToSecondCache(at(AHEAD, line));
+            case AS_READ -> linesOf(k).forEach(line -> code.prefetchToSecondCache(at(AHEAD, line)));
+            case HALF -> {
+                if (k % 2 == 0) {
+                    linesOf(k / 2).forEach(line -> code.prefetchToSecondCache(at(AHEAD, line)));
                 }
             }
             case LINE -> {
@@ -269,12 +313,18 @@ final class ProductCode {
                 }
             }
             case OF_PANELS -> {
-                for (int line = first; line < place + kBytes(); line += CACHE_LINE) {
-                    code.prefetch(at(WEIGHTS.get(panel), line + AHEAD_BYTES / panels));
-                }
+                Reg weights = WEIGHTS.get(panel);
+                linesOf(k).forEach(line -> code.prefetch(at(weights, line + AHEAD_BYTES / panels)));
             }
             case NOTHING -> {}
         }
+    }
+
+    /** Offsets of the lines that begin in a panel's weights for one k, of those that are taken in a row. */
+    private IntStream linesOf(int k) {
+        return IntStream.iterate(0, line -> line + CACHE_LINE)
+                .dropWhile(line -> line < k * kBytes())
+                .takeWhile(line -> line < (k + 1) * kBytes());
     }
 
     private void step(int k, int panel, int rows) {

@@ -22,8 +22,10 @@ import org.junit.jupiter.params.provider.CsvSource;
 class PanelMatrixTest {
     private static final long SEED = Long.getLong("tests.seed", 7);
 
-    /** One row, numbers around those that registers hold, and some blocks. */
-    private static final int[] ROWS = {1, 2, 3, 4, 6, 7, 13, 14, 15, 16, 17, 28, 29, 32, 33, 130, 300, 600};
+    /** One row, numbers around those that registers hold, and that weights are used as they are for, and some blocks. */
+    private static final int[] ROWS = {
+        1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 14, 15, 16, 17, 28, 29, 32, 33, 42, 43, 60, 61, 130, 140, 141, 300, 600
+    };
 
     /** Of bytes behind the outputs and inputs of a row, which are not to be touched. */
     private static final int GAP = 3;
