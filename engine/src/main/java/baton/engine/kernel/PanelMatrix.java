@@ -50,6 +50,9 @@ public final class PanelMatrix {
 
     private static final int PIECES_PER_THREAD = 8;
 
+    /** Elements of rows that a product takes in one call, which the JVM waits for: a tenth of a millisecond. */
+    private static final int MOST_PRODUCTS = 300_000;
+
     private final Kernels kernels;
     private final ParallelFor threads;
     private final Scratch scratch;
@@ -305,18 +308,28 @@ public final class PanelMatrix {
                 kernels.fewByTiles(
                         block.from, block.rowStride, weights, elements(inputs), sums(block, i), block.rows, ahead);
             } else {
-                // Rows in two parts find the weights in the second cache.
-                long ahead = weights + (block.rows > kernels.productRows() ? panelBytes : ProductCode.AHEAD_BYTES);
-                kernels.product(
-                        type,
-                        block.from,
-                        block.rowStride,
-                        weights,
-                        elements(inputs),
-                        sums(block, i),
-                        block.rows,
-                        ahead);
+                direct(block, weights, sums(block, i));
             }
+        }
+    }
+
+    private void direct(Block block, long weights, long tile) {
+        // Rows in several parts find the weights in the second cache.
+        long ahead = weights + (block.rows > kernels.productRows() ? panelBytes : ProductCode.AHEAD_BYTES);
+        int most = Math.max(2 * kernels.productRows(), MOST_PRODUCTS / inputs);
+        int calls = Math.ceilDiv(block.rows, most);
+        for (int call = 0; call < calls; call++) {
+            int first = block.rows * call / calls;
+            int some = block.rows * (call + 1) / calls - first;
+            kernels.product(
+                    type,
+                    block.from + first * block.rowStride,
+                    block.rowStride,
+                    weights,
+                    elements(inputs),
+                    tile + (long) first * kernels.panelWidth() * Float.BYTES,
+                    some,
+                    ahead);
         }
     }
 

@@ -43,6 +43,7 @@ class PanelMatrixTest {
         "ZMM, INT8, 300, 301",
         "ZMM, BF16, 672, 7",
         "ZMM, INT8, 70, 5",
+        "ZMM, BF16, 40, 4001",
         "ZMM, BF16_PAIRS, 300, 320",
         "ZMM, BF16_PAIRS, 70, 256",
         "ZMM, BF16_PAIRS, 672, 32",
