@@ -331,7 +331,7 @@ final class TileCode {
         }
         Reg columns = expands ? EXPANDED : WEIGHTS;
         for (int i = 0; i < prefetched; i++) {
-            code.prefetch(at(AHEAD, i * CACHE_LINE));
+            code.prefetchToSecondCache(at(AHEAD, i * CACHE_LINE));
         }
         code.loadTile(COLUMN_TILES, at(columns, PANEL_STRIDE, 1, 0));
         code.loadTile(ROW_TILES, at(POINTERS.getFirst(), ROW_STRIDE, 1, 0));
@@ -368,7 +368,7 @@ final class TileCode {
     /** Weights of 8 bits for 16 pairs of k become bf16. */
     private void expand(Reg to) {
         for (int i = 0; i < PAIRS; i++) {
-            code.prefetch(at(WEIGHTS, (int) AHEAD_BYTES + i * PANEL_ROW_OF_BYTES));
+            code.prefetchToSecondCache(at(WEIGHTS, (int) AHEAD_BYTES + i * PANEL_ROW_OF_BYTES));
             for (int vector = 0; vector < ProductCode.VECTORS; vector++) {
                 int register = 4 * (i % 4) + 2 * vector;
                 int from = i * PANEL_ROW_OF_BYTES + vector * TILE_ROW / 2;
