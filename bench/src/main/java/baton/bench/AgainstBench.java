@@ -351,7 +351,8 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
                     try {
                         seconds = turn(Stream.generate(next).limit(requests).toList());
                     } catch (LateException e) {
-                        // The budget is spent: what has been measured counts.
+                        leftOut.add("against %s: %s; what was measured before counts"
+                                .formatted(Run.this.other.url(), e.getMessage()));
                         return;
                     }
                     left -= seconds;

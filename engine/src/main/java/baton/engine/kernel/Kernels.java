@@ -126,12 +126,16 @@ public final class Kernels {
             if (type.inPairs() && width != Width.ZMM) {
                 continue;
             }
-            products.put(type, product(width, type, Float.BYTES, false));
             if (!onTiles(type)) {
+                products.put(type, product(width, type, Float.BYTES, false));
                 productsBeside.put(type, productsBeside(width, type, hasTiles));
             }
             switch (type) {
-                case FP32, BF16_PAIRS -> productsAdded.put(type, product(width, type, Float.BYTES, true));
+                case FP32, BF16_PAIRS -> {
+                    if (!onTiles(type)) {
+                        productsAdded.put(type, product(width, type, Float.BYTES, true));
+                    }
+                }
                 case BF16, INT8, INT8_PAIRS -> expansions.put(type, function(RowCode.expand(width, type), 3));
             }
         }
@@ -238,7 +242,7 @@ public final class Kernels {
     }
 
     /**
-     * A function whose calls are not seen by the JVM: it returns within a few microseconds, for the largest matrices a hundred. Otherwise the
+     * A function whose calls are not seen by the JVM: it returns within a few microseconds, for the largest matrices some hundred. Otherwise the
      * processor would wait at the end of each call until all of its stores have reached the caches, a tenth of a prefill's time.
      */
     private static MethodHandle function(byte[] code, int arguments) {
@@ -302,7 +306,7 @@ public final class Kernels {
         }
     }
 
-    /** Panels that {@link #productBeside} takes with so many rows; 1 if that is for fewer rows. */
+    /** Panels that {@link #productBeside} takes with so many rows; 1 if that is for fewer rows, or for other types. */
     int panelsBeside(WeightType type, int rows) {
         if (onTiles(type)) {
             return type.hasScales() || rows > TileCode.MOST_ROWS ? 1 : TileCode.PANELS_BESIDE;

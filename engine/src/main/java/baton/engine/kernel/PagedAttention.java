@@ -275,7 +275,8 @@ public final class PagedAttention {
         int units = kvHeads * parts;
         int tasks = few.size() * units;
         int piece = headsAtOnce(few, units, window);
-        // Batches have the longest contexts last. These are taken first, so that no thread is left with one at the end.
+        // Batches have the longest contexts last. They come first, so that what is left at the end, and other threads
+        // help with, is short.
         Collections.reverse(few);
         threads.parallelFor(tasks, piece, (member, first, end) -> {
             for (int task = first; task < end; task++) {
@@ -317,8 +318,9 @@ public final class PagedAttention {
             } else {
                 convert(call, span, start, firstHead, heads, converted.address());
             }
-            // Head by head, whose keys and values stay in a cache. The last panels have the longest contexts: they come
-            // first, so that no thread is left with one at the end.
+            // Head by head: keys and values stay in the caches of the head's thread. The last panels have the longest
+            // contexts: they come
+            // first, so that what is left at the end is short.
             threads.parallelFor(heads * parts * panels, 1, (member, first, end) -> {
                 for (int task = first; task < end; task++) {
                     int row = (panels - 1 - task % panels) * panelRows;

@@ -15,8 +15,8 @@ import java.util.Optional;
  * weights, the lower of an output of the first vector and the upper of one of the second, so that one shift and one mask make fp32
  * of both. As pairs they are two inputs of one output, the lower 16 bits the first.
  *
- * Products. Few rows take the weights as they are: each is read once, at the memory's speed, and becomes fp32 in registers. Many rows
- * go block by block, and of the inputs some at a time: weights become fp32 once for a block and stay in the first cache, while the rows' elements,
+ * Products. Few rows take the weights as they are: each is read from memory once, at its speed, and becomes fp32 in registers; rows that are not
+ * multiplied together find it in the second cache. Many rows go block by block, and of the inputs some at a time: weights become fp32 once for a block and stay in the first cache, while the rows' elements,
  * which some panels use one after the other, stay in the second. See K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix
  * Multiplication", ACM TOMS 34(3), 2008. Pairs of bf16 are used as they are, and those of 8 bits become bf16. Sums are kept in tiles of
  * the thread's own until all inputs are taken. Few rows or many, a row's sums are the same bits.
@@ -45,12 +45,18 @@ public final class PanelMatrix {
     /** Row groups up to which the weights are used as they are, without expansion. */
     private static final int DIRECT_GROUPS = 10;
 
+    /** As many of panels that are too long to stay in the second cache for all groups. */
+    private static final int DIRECT_GROUPS_OF_LONG = 2;
+
+    /** Bytes of a panel and the next one that stay there. */
+    private static final long KEPT_BYTES = 1 << 20;
+
     /** Rows of a block on the matrix unit, whose sums have room in the second cache beside rows and weights. */
     private static final int TILE_BLOCK_ROWS = 512;
 
     private static final int PIECES_PER_THREAD = 8;
 
-    /** Elements of rows that a product takes in one call, which the JVM waits for: a tenth of a millisecond. */
+    /** Elements of rows that a product of more than two groups takes in one call, which the JVM waits for: a tenth of a millisecond. */
     private static final int MOST_PRODUCTS = 300_000;
 
     private final Kernels kernels;
@@ -262,7 +268,11 @@ public final class PanelMatrix {
 
     /** Rows up to which weights are used as they are. */
     private int directRows() {
-        return onMatrixUnit() ? TileCode.MOST_ROWS : DIRECT_GROUPS * kernels.productRows();
+        if (onMatrixUnit()) {
+            return TileCode.MOST_ROWS;
+        }
+        int groups = 2 * panelBytes <= KEPT_BYTES ? DIRECT_GROUPS : DIRECT_GROUPS_OF_LONG;
+        return groups * kernels.productRows();
     }
 
     private int blockRows(int count) {
@@ -280,7 +290,7 @@ public final class PanelMatrix {
         return scratch.tiles.get(block.member).address() + (block.firstTile + index) * Scratch.tileBytes(kernels);
     }
 
-    /** Weights are read once, as they are. */
+    /** Weights are read from memory once, as they are. */
     private void direct(Block block) {
         if (block.panels > 1 && block.panels == kernels.panelsBeside(type, block.rows)) {
             // More rows than a tile has find the panels in the second cache.

@@ -39,8 +39,9 @@ import java.util.stream.IntStream;
  * code, where several k are taken in a row, so that few instructions are spent on addresses. For {@link WeightType#inPairs} an
  * element is two inputs in bf16, and so is a lane of the weights.
  *
- * <p>Memory at {@code ahead} is fetched into the second cache: as many bytes as the panel has by rows that are taken together or in two parts, and
- * a line for some of the k by each group of more rows.
+ * <p>Memory at {@code ahead} is fetched into the second cache. A group of rows, or two, fetch as many bytes as the panel has. Each further group
+ * fetches a line for some of the k; groups of narrow vectors are so many that they fetch none. Rows whose products are added to sums
+ * have other groups before them.
  *
  * <p>A sum takes one product in the time that an addition lasts, some cycles. A few rows have so few sums that the processor would wait for
  * them, and not for the weights: they are multiplied with several panels side by side.
@@ -62,12 +63,12 @@ final class ProductCode {
     private static final Reg TILE = R8;
     private static final Reg ROWS_LEFT = R9;
     private static final List<Reg> POINTERS = List.of(RAX, R10, R11, RBX, RBP);
-    /** Into panels that are multiplied side by side. */
+    /** Into panels that are multiplied side by side, up to four with three rows, whose pointers are not RBX or RBP. */
     private static final List<Reg> WEIGHTS = List.of(R12, R14, R15, RBX);
 
     private static final Reg PANEL_BYTES = RBP;
     private static final Reg K_LEFT = R13;
-    /** Rows that are taken next, before {@link #K_LEFT} is. */
+    /** Rows that are taken next: the register is {@link #K_LEFT} as soon as that is known. */
     private static final Reg PART = K_LEFT;
     /** What is fetched for later, where there is one panel. */
     private static final Reg AHEAD = R14;
@@ -169,7 +170,7 @@ final class ProductCode {
         code.bind(many);
         code.compare(ROWS_LEFT, 2 * most);
         code.jump(Condition.NOT_GREATER, twoParts);
-        rows(most, 0, Fetch.LINE);
+        rows(most, 0, code.width() == Width.ZMM ? Fetch.LINE : Fetch.NOTHING);
         nextRows(most);
         code.jump(many);
         code.bind(twoParts);
@@ -179,7 +180,7 @@ final class ProductCode {
             Label other = code.label();
             code.compare(ROWS_LEFT, rows);
             code.jump(Condition.NOT_EQUAL, other);
-            rows(rows, 0, Fetch.AS_READ);
+            rows(rows, 0, adds ? Fetch.NOTHING : Fetch.AS_READ);
             code.jump(end);
             code.bind(other);
         }
@@ -197,7 +198,7 @@ final class ProductCode {
             Label other = code.label();
             code.compare(PART, rows);
             code.jump(Condition.NOT_EQUAL, other);
-            rows(rows, 0, Fetch.HALF);
+            rows(rows, 0, adds ? Fetch.NOTHING : Fetch.HALF);
             nextRows(rows);
             code.move(PART, ROWS_LEFT);
             code.compare(PART, 0);

@@ -214,9 +214,10 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
             this.piece = piece;
             this.pieces = Math.ceilDiv(count, piece);
             this.work = work;
-            this.next = new AtomicIntegerArray(members * APART);
+            // Not at the beginning, beside the array's length.
+            this.next = new AtomicIntegerArray((members + 1) * APART);
             for (int part = 0; part < members; part++) {
-                next.setPlain(part * APART, firstOf(part));
+                next.setPlain(place(part), firstOf(part));
             }
             this.left = new AtomicInteger(pieces);
         }
@@ -226,17 +227,25 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
             return (int) ((long) pieces * member / members);
         }
 
+        private static int place(int part) {
+            return (part + 1) * APART;
+        }
+
         /** Does the member's part, and then what is left of the other ones. */
         void take(int member) {
-            for (int i = 0; i < members; i++) {
+            for (int i = 0; i < members && !isDone(); i++) {
                 int part = (member + i) % members;
                 int end = firstOf(part + 1);
-                for (int taken = next.getAndIncrement(part * APART);
-                        taken < end;
-                        taken = next.getAndIncrement(part * APART)) {
+                for (int taken = take(part, end); taken < end; taken = take(part, end)) {
                     compute(member, taken * piece);
                 }
             }
+        }
+
+        /** The next piece of a part; its end or more if there is none. */
+        private int take(int part, int end) {
+            // Threads that find none do not take the cache line from each other.
+            return next.get(place(part)) < end ? next.getAndIncrement(place(part)) : end;
         }
 
         private void compute(int member, int first) {

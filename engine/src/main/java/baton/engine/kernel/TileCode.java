@@ -128,7 +128,7 @@ final class TileCode {
      * 16.
      *
      * @param adds whether sums go on from those in the tile
-     * @param prefetched lines that are fetched at each 16 pairs, from {@code ahead} on; if none, there is no such argument
+     * @param prefetched lines that are fetched at each 16 pairs, from {@code ahead} on; at least one
      */
     static byte[] product(boolean adds, int prefetched) {
         return new TileCode(adds, prefetched).product();

@@ -131,8 +131,8 @@ final class VectorDecodeAttention implements DecodeAttention {
                 some);
     }
 
-    /** Adds a run to the sums; {@code hidden} of its positions come before the first that is attended to. */
-    private void take(int positions, int hidden) {
+    /** Adds a run to the sums; {@code masked} of its positions come before the first that is attended to. */
+    private void take(int positions, int masked) {
         long runBytes = (long) PagedAttention.RUN * Float.BYTES;
         int tiles = Math.ceilDiv(positions, width);
         for (int tile = 0; tile < tiles; tile++) {
@@ -145,8 +145,8 @@ final class VectorDecodeAttention implements DecodeAttention {
                     scores.address() + tile * tileBytes,
                     queries);
         }
-        hide(0, hidden);
-        hide(positions, tiles * width);
+        mask(0, masked);
+        mask(positions, tiles * width);
         kernels.decodeSoftmax(
                 scores.address(),
                 tileBytes,
@@ -187,7 +187,7 @@ final class VectorDecodeAttention implements DecodeAttention {
         return false;
     }
 
-    private void hide(int from, int to) {
+    private void mask(int from, int to) {
         for (int position = from; position < to; position++) {
             for (int query = 0; query < queries; query++) {
                 long index = ((long) position / width * queries + query) * width + position % width;

@@ -22,9 +22,9 @@ public final class Sampler {
     private final Map<Integer, Distribution> distributions = new ConcurrentHashMap<>();
 
     /**
-     * A sequence that gets a token.
+     * The logits by which a sequence gets a token.
      *
-     * @param row of its logits
+     * @param row in the step's logits
      */
     public record LogitRow(SequenceSampler sequence, int row) {}
 

@@ -38,6 +38,7 @@ class PanelMatrixTest {
         "YMM, BF16, 16, 5",
         "YMM, INT8, 150, 301",
         "YMM, INT8, 672, 3",
+        "YMM, BF16, 20, 9001",
         "ZMM, FP32, 300, 301",
         "ZMM, BF16, 300, 301",
         "ZMM, INT8, 300, 301",
