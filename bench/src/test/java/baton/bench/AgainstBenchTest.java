@@ -19,6 +19,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Predicate;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -221,16 +222,8 @@ class AgainstBenchTest {
         CountDownLatch end = new CountDownLatch(1);
         Completions tokens = StubServer.tokens(Duration.ofMillis(1));
         try (StubServer baton = new StubServer(tokens);
-                StubServer other = new StubServer((request, reply) -> {
-                    try {
-                        if (request.path("max_tokens").asInt() > 1) {
-                            end.await();
-                        }
-                    } catch (InterruptedException e) {
-                        Thread.currentThread().interrupt();
-                    }
-                    tokens.answer(request, reply);
-                })) {
+                StubServer other = new StubServer(waiting(
+                        tokens, end, request -> request.path("max_tokens").asInt() > 1))) {
             try {
                 AgainstReport report = run(baton.url(), other.url(), Duration.ofSeconds(4));
                 assertThat(report.cases()).extracting(AgainstReport.Case::what).containsOnly("prefill");
@@ -242,22 +235,30 @@ class AgainstBenchTest {
         }
     }
 
+    /** Answers such requests when {@code end} has come, all other ones at once. */
+    private static Completions waiting(Completions answers, CountDownLatch end, Predicate<JsonNode> such) {
+        return (request, reply) -> {
+            try {
+                if (such.test(request)) {
+                    end.await();
+                }
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+            }
+            answers.answer(request, reply);
+        };
+    }
+
     @Test
     void whatWasMeasuredBeforeAnAnswerIsLateIsReported() throws IOException {
         CountDownLatch end = new CountDownLatch(1);
         AtomicInteger decodes = new AtomicInteger();
         Completions tokens = StubServer.tokens(Duration.ofMillis(1));
         try (StubServer baton = new StubServer(tokens);
-                StubServer other = new StubServer((request, reply) -> {
-                    try {
-                        if (request.path("max_tokens").asInt() > 1 && decodes.incrementAndGet() > 1) {
-                            end.await();
-                        }
-                    } catch (InterruptedException e) {
-                        Thread.currentThread().interrupt();
-                    }
-                    tokens.answer(request, reply);
-                })) {
+                StubServer other = new StubServer(waiting(
+                        tokens,
+                        end,
+                        request -> request.path("max_tokens").asInt() > 1 && decodes.incrementAndGet() > 1))) {
             try {
                 AgainstReport report = run(baton.url(), other.url(), Duration.ofSeconds(6));
                 assertThat(report.cases())

@@ -261,7 +261,7 @@ public final class Kernels {
     }
 
     /** Whether the matrix unit multiplies rows with weights of a type. */
-    private boolean onTiles(WeightType type) {
+    boolean onTiles(WeightType type) {
         return hasTiles() && type.inPairs();
     }
 

@@ -261,14 +261,9 @@ public final class PanelMatrix {
         }
     }
 
-    /** Whether the products are those of the matrix unit. */
-    private boolean onMatrixUnit() {
-        return kernels.hasTiles() && type.inPairs();
-    }
-
     /** Rows up to which weights are used as they are. */
     private int directRows() {
-        if (onMatrixUnit()) {
+        if (kernels.onTiles(type)) {
             return TileCode.MOST_ROWS;
         }
         int groups = 2 * panelBytes <= KEPT_BYTES ? DIRECT_GROUPS : DIRECT_GROUPS_OF_LONG;
@@ -276,7 +271,7 @@ public final class PanelMatrix {
     }
 
     private int blockRows(int count) {
-        int group = onMatrixUnit() ? TileCode.MOST_ROWS : kernels.productRows();
+        int group = kernels.onTiles(type) ? TileCode.MOST_ROWS : kernels.productRows();
         int blocks = Math.ceilDiv(count, Scratch.blockRows(kernels, type.inPairs()));
         return blocks == 1 ? count : Math.ceilDiv(Math.ceilDiv(count, blocks), group) * group;
     }
@@ -294,7 +289,7 @@ public final class PanelMatrix {
     private void direct(Block block) {
         if (block.panels > 1 && block.panels == kernels.panelsBeside(type, block.rows)) {
             // More rows than a tile has find the panels in the second cache.
-            int most = onMatrixUnit() ? TileCode.ROWS : block.rows;
+            int most = kernels.onTiles(type) ? TileCode.ROWS : block.rows;
             for (int row = 0; row < block.rows; row += most) {
                 kernels.productBeside(
                         type,
@@ -309,11 +304,11 @@ public final class PanelMatrix {
         }
         for (int i = 0; i < block.panels; i++) {
             long weights = weights(block.firstPanel + i, 0);
-            if (onMatrixUnit() && type.hasScales()) {
+            if (kernels.onTiles(type) && type.hasScales()) {
                 long expanded = scratch.expanded.get(block.member).address();
                 kernels.fewExpandingByTiles(
                         block.from, block.rowStride, weights, elements(inputs), sums(block, i), block.rows, expanded);
-            } else if (onMatrixUnit()) {
+            } else if (kernels.onTiles(type)) {
                 long ahead = weights + TileCode.AHEAD_BYTES;
                 kernels.fewByTiles(
                         block.from, block.rowStride, weights, elements(inputs), sums(block, i), block.rows, ahead);
@@ -361,7 +356,7 @@ public final class PanelMatrix {
                     weights = place;
                 }
                 long sums = sums(block, i);
-                if (onMatrixUnit()) {
+                if (kernels.onTiles(type)) {
                     kernels.manyByTiles(input > 0, from, stride, weights, some, sums, block.rows, ahead);
                 } else if (input == 0) {
                     kernels.product(used, from, stride, weights, some, sums, block.rows, ahead);
