@@ -6,6 +6,8 @@ import java.io.IOException;
 import java.io.PrintWriter;
 import java.net.URI;
 import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
 import java.util.concurrent.Callable;
@@ -46,22 +48,52 @@ final class BenchFirstTokenCommand implements Callable<Integer> {
     @Option(names = "--requests", defaultValue = "10", description = "How many (default: ${DEFAULT-VALUE}).")
     private int requests;
 
+    @Option(
+            names = "--rounds",
+            defaultValue = "1",
+            description = "How many clusters, one after the other (default: ${DEFAULT-VALUE}).")
+    private int rounds;
+
     @Override
     public Integer call() throws IOException, InterruptedException {
         if (requests < 1) {
             throw new ConfigException("requests", "is " + requests + ", must be at least 1");
         }
+        if (rounds < 1) {
+            throw new ConfigException("rounds", "is " + rounds + ", must be at least 1");
+        }
         PrintWriter out = spec.commandLine().getOut();
         if (url != null) {
-            new FirstTokens(url).run(requests, out);
+            if (rounds > 1) {
+                throw new ConfigException("rounds", "is " + rounds + ", must be 1 with --url: it is started once");
+            }
+            var _ = new FirstTokens(url).run(requests, out);
             return 0;
         }
+        List<Double> ratios = new ArrayList<>();
+        for (int round = 0; round < rounds; round++) {
+            ratios.add(ofNewCluster(out));
+        }
+        if (rounds > 1) {
+            List<Double> sorted = ratios.stream().sorted().toList();
+            out.printf(
+                    Locale.ROOT,
+                    "%s, first request to the last, median (range) of %d clusters: %.2f (%.2f to %.2f)%n",
+                    connector,
+                    rounds,
+                    (sorted.get((rounds - 1) / 2) + sorted.get(rounds / 2)) / 2,
+                    sorted.getFirst(),
+                    sorted.getLast());
+        }
+        return 0;
+    }
+
+    private double ofNewCluster(PrintWriter out) throws IOException, InterruptedException {
         long start = System.nanoTime();
         try (LocalCluster cluster = LocalCluster.start(
                 Baton.command(), Models.orEmbedded(Optional.ofNullable(model)), connector, 0, true)) {
             out.printf(Locale.ROOT, "%s, ready after %.1f s%n", connector, (System.nanoTime() - start) / 1e9);
-            new FirstTokens(cluster.router()).run(requests, out);
+            return new FirstTokens(cluster.router()).run(requests, out);
         }
-        return 0;
     }
 }

@@ -39,8 +39,12 @@ final class FirstTokens {
         this.facts = new ArrayList<>(DemoCommand.ledger().strip().lines().toList());
     }
 
-    /** Sends so many requests and prints the times of each. */
-    void run(int requests, PrintWriter out) throws IOException {
+    /**
+     * Sends so many requests and prints the times of each.
+     *
+     * @return how many times as long the first request's first token took as the last's
+     */
+    double run(int requests, PrintWriter out) throws IOException {
         // The client and the HTTP path are warmed up before anything is timed.
         List<byte[]> questions = new ArrayList<>();
         for (int i = 0; i < requests; i++) {
@@ -71,6 +75,7 @@ final class FirstTokens {
                     millis.getFirst() / later.get(later.size() / 2));
         }
         out.flush();
+        return millis.getFirst() / millis.getLast();
     }
 
     private byte[] question() {
