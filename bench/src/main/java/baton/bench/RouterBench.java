@@ -69,6 +69,12 @@ public record RouterBench(
     private static final long STREAM_MILLIS = 100;
     private static final long AT_ONCE = 0;
 
+    /** How long pauses of the processors are looked for before each round that measures latency. */
+    private static final Duration LOOK = Duration.ofMillis(300);
+
+    /** One direct request is sent between so many others. */
+    private static final int BESIDE = 4;
+
     /** @throws ConfigException if a number is not positive */
     public RouterBench {
         positive("requests", requests);
@@ -187,21 +193,29 @@ public record RouterBench(
                 }
             }
         }
-        double half = RouterReport.medianRate(closed.getOrDefault(ROUTER, List.of())) / 2;
         Map<String, List<Load>> open = new LinkedHashMap<>();
+        Map<String, List<Load>> beside = new LinkedHashMap<>();
+        Ask direct = targets.getFirst().ask();
+        ProcessorPauses pauses = ProcessorPauses.NONE;
         for (int round = -WARM_UPS; round < rounds; round++) {
             if (round == 0) {
                 warmedUp.run();
             }
             progress.accept(
                     round < 0
-                            ? "warm-up at %.0f requests/s".formatted(half)
-                            : "latency at %.0f requests/s, round %d of %d".formatted(half, round + 1, rounds));
+                            ? "warm-up at half of the rate"
+                            : "latency at half of the rate, round %d of %d".formatted(round + 1, rounds));
+            if (round >= 0) {
+                pauses = pauses.plus(ProcessorPauses.look(LOOK));
+            }
             for (Target each : targets) {
-                double own = RouterReport.medianRate(closed.getOrDefault(each.name(), List.of())) / 2;
-                Load load = open(vertx, each, Math.min(half, own));
+                double half = RouterReport.medianRate(closed.getOrDefault(each.name(), List.of())) / 2;
+                OpenLoads loads = open(vertx, each, direct, half);
                 if (round >= 0) {
-                    open.computeIfAbsent(each.name(), _ -> new ArrayList<>()).add(load);
+                    open.computeIfAbsent(each.name(), _ -> new ArrayList<>()).add(loads.own());
+                    loads.beside()
+                            .ifPresent(load -> beside.computeIfAbsent(each.name(), _ -> new ArrayList<>())
+                                    .add(load));
                 }
             }
         }
@@ -214,8 +228,9 @@ public record RouterBench(
             resident.add(ResidentMemory.bytes(routerPid));
         }
         List<Case> cases = new ArrayList<>();
-        closed.forEach((name, loads) -> cases.add(new Case(name, loads, open.getOrDefault(name, List.of()))));
-        return new RouterReport(Machine.here(), this.events, requests, half, cases, answered, resident);
+        closed.forEach((name, loads) -> cases.add(
+                new Case(name, loads, open.getOrDefault(name, List.of()), beside.getOrDefault(name, List.of()))));
+        return new RouterReport(Machine.here(), pauses, this.events, requests, cases, answered, resident);
     }
 
     /** Processor time in ns that a process has taken; empty for none. */
@@ -247,24 +262,36 @@ public record RouterBench(
                         : Future.failedFuture("the answer of request " + name + " is " + body));
     }
 
-    private static void await(CountDownLatch latch, AtomicInteger failed, Map<String, String> failures)
-            throws IOException, InterruptedException {
-        if (!latch.await(DEADLINE.toSeconds(), TimeUnit.SECONDS)) {
-            throw new IOException(latch.getCount() + " answers did not come within " + DEADLINE.toSeconds() + " s");
-        }
-        if (failed.get() > 0) {
-            throw new IOException(failed.get() + " requests failed, such as: " + failures.get("first"));
-        }
-    }
-
     /** As many requests at once as {@link #IN_FLIGHT}, each as soon as one has ended. */
     private Load closed(Vertx vertx, Target target) throws IOException, InterruptedException {
-        return new Round(target.requests()).closed(vertx, target.ask(), events);
+        Round round = new Round(target.requests());
+        for (int each = 0; each < IN_FLIGHT; each++) {
+            vertx.runOnContext(_ -> round.askAgain(target.ask(), events));
+        }
+        return round.await();
     }
 
-    /** Requests at their times, whether answers come or not; latency counts from the time at which a request was due. */
-    private Load open(Vertx vertx, Target target, double rate) throws IOException, InterruptedException {
-        return new Round(target.requests()).open(vertx, target.ask(), events, rate);
+    /** @param beside direct requests between those of a proxy */
+    private record OpenLoads(Load own, Optional<Load> beside) {}
+
+    /**
+     * Requests at their times, whether answers come or not; latency counts from the time at which a request was due. Those of a proxy have direct
+     * requests between them, which meet the same client, instances and machine.
+     */
+    private OpenLoads open(Vertx vertx, Target target, Ask direct, double rate)
+            throws IOException, InterruptedException {
+        Context context = vertx.getOrCreateContext();
+        Round own = new Round(target.requests());
+        boolean hasBeside = !target.name().equals(DIRECT);
+        Round beside = new Round(hasBeside ? (target.requests() + BESIDE - 1) / BESIDE : 0);
+        double interval = 1e9 / rate;
+        for (int index = 0; index < target.requests(); index++) {
+            own.askAt(Math.round(index * interval), context, target.ask(), events);
+            if (hasBeside && index % BESIDE == 0) {
+                beside.askAt(Math.round((index + 0.5) * interval), context, direct, events);
+            }
+        }
+        return new OpenLoads(own.await(), hasBeside ? Optional.of(beside.await()) : Optional.empty());
     }
 
     private Streams streams(Vertx vertx, Ask target) throws InterruptedException {
@@ -295,7 +322,11 @@ public record RouterBench(
 
     /** One round of one case. */
     private static final class Round {
+        private final long begun = System.nanoTime();
+
+        /** From when a request was due to its answer's end. */
         private final long[] nanos;
+
         private final CountDownLatch latch;
         private final AtomicInteger next = new AtomicInteger();
         private final AtomicInteger failed = new AtomicInteger();
@@ -307,34 +338,35 @@ public record RouterBench(
             latch = new CountDownLatch(requests);
         }
 
-        private Load closed(Vertx vertx, Ask target, int events) throws IOException, InterruptedException {
-            long begun = System.nanoTime();
-            for (int each = 0; each < IN_FLIGHT; each++) {
-                vertx.runOnContext(_ -> nextOf(target, events));
-            }
-            await(latch, failed, failures);
-            return new Load(nanos.length / ((last.get() - begun) * 1e-9), Optional.empty(), nanos);
-        }
-
-        private void nextOf(Ask target, int events) {
+        /** Sends requests one after the other until all have been sent. */
+        private void askAgain(Ask target, int events) {
             int index = next.getAndIncrement();
             if (index < nanos.length) {
-                ask(target, index, events, System.nanoTime(), () -> nextOf(target, events));
+                ask(target, index, events, System.nanoTime(), () -> askAgain(target, events));
             }
         }
 
-        private Load open(Vertx vertx, Ask target, int events, double rate) throws IOException, InterruptedException {
-            Context context = vertx.getOrCreateContext();
-            long begun = System.nanoTime();
-            for (int index = 0; index < nanos.length; index++) {
-                long due = begun + Math.round(index * 1e9 / rate);
-                for (long now = System.nanoTime(); now < due; now = System.nanoTime()) {
-                    LockSupport.parkNanos(due - now);
-                }
-                int at = index;
-                context.runOnContext(_ -> ask(target, at, events, due, () -> {}));
+        /**
+         * Waits until then and sends the next request.
+         *
+         * @param offset nanoseconds since the round began
+         */
+        private void askAt(long offset, Context context, Ask target, int events) {
+            long due = begun + offset;
+            for (long now = System.nanoTime(); now < due; now = System.nanoTime()) {
+                LockSupport.parkNanos(due - now);
             }
-            await(latch, failed, failures);
+            int index = next.getAndIncrement();
+            context.runOnContext(_ -> ask(target, index, events, due, () -> {}));
+        }
+
+        private Load await() throws IOException, InterruptedException {
+            if (!latch.await(DEADLINE.toSeconds(), TimeUnit.SECONDS)) {
+                throw new IOException(latch.getCount() + " answers did not come within " + DEADLINE.toSeconds() + " s");
+            }
+            if (failed.get() > 0) {
+                throw new IOException(failed.get() + " requests failed, such as: " + failures.get("first"));
+            }
             return new Load(nanos.length / ((last.get() - begun) * 1e-9), Optional.empty(), nanos);
         }
 

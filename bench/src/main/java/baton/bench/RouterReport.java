@@ -14,17 +14,17 @@ import tools.jackson.databind.node.ObjectNode;
 /**
  * Results of {@link RouterBench}.
  *
+ * @param pauses of the machine's processors, between rounds that measure latency
  * @param events of each answer
  * @param requests of each round
- * @param openRate requests a second at which latency was measured: half of the router's rate
  * @param streams many answers at once
  * @param resident bytes of the router's process in memory, after each round of requests of the last part
  */
 public record RouterReport(
         Machine machine,
+        ProcessorPauses pauses,
         int events,
         int requests,
-        double openRate,
         List<Case> cases,
         Streams streams,
         List<Long> resident) {
@@ -53,8 +53,9 @@ public record RouterReport(
      *
      * @param closed rounds with a fixed number of requests in flight
      * @param open rounds with requests at fixed times
+     * @param beside direct requests that were sent between those of {@code open}; empty for direct ones
      */
-    public record Case(String name, List<Load> closed, List<Load> open) {
+    public record Case(String name, List<Load> closed, List<Load> open, List<Load> beside) {
         public double rate() {
             return medianRate(closed);
         }
@@ -69,6 +70,13 @@ public record RouterReport(
         public double latencyMillis(double fraction) {
             return median(open, each -> each.percentileMillis(fraction));
         }
+
+        /** Of direct requests at the same time; empty for direct ones. */
+        public OptionalDouble besideMillis(double fraction) {
+            return beside.isEmpty()
+                    ? OptionalDouble.empty()
+                    : OptionalDouble.of(median(beside, each -> each.percentileMillis(fraction)));
+        }
     }
 
     /** @param right answers that came complete, in order and unmixed; each was compared byte by byte */
@@ -82,8 +90,17 @@ public record RouterReport(
         return Timing.median(loads.stream().map(of::applyAsDouble).toList());
     }
 
-    /** The router's latency above that of asking the instances directly, in ms. */
+    /**
+     * The router's latency above that of asking the instances directly at the same time, in ms: both meet a client, instances and a machine
+     * that are equally busy.
+     */
     public double addedMillis(double fraction) {
+        Case router = find(RouterBench.ROUTER);
+        return router.latencyMillis(fraction) - router.besideMillis(fraction).orElseThrow();
+    }
+
+    /** The router's latency above that of asking the instances directly at half of the rate that is then possible, in ms. */
+    public double addedAtHalfMillis(double fraction) {
         return find(RouterBench.ROUTER).latencyMillis(fraction)
                 - find(RouterBench.DIRECT).latencyMillis(fraction);
     }
@@ -101,21 +118,21 @@ public record RouterReport(
         out.printf(
                 Locale.ROOT,
                 "%n%d requests a round, answers of %d events; client, instances and proxies share the processors%n"
-                        + "latency at %.0f requests/s, or half of its own rate where that is less, from the time a request was due%s%n%n"
-                        + "  %-12s %12s %18s %10s %10s%n",
+                        + "latency at half of each one's own rate, from the time a request was due%s%n%n"
+                        + "  %-12s %12s %18s %10s %10s %26s%n",
                 requests,
                 events,
-                openRate,
                 named(RouterBench.NGINX).isPresent() ? String.format(";%nnginx has one leg, the others two") : "",
                 "",
                 "requests/s",
                 "CPU ms a request",
                 "p50 ms",
-                "p99 ms");
+                "p99 ms",
+                "direct beside it, p50, p99");
         for (Case each : cases) {
             out.printf(
                     Locale.ROOT,
-                    "  %-12s %12.0f %18s %10.2f %10.2f%n",
+                    "  %-12s %12.0f %18s %10.2f %10.2f %20s%n",
                     each.name(),
                     each.rate(),
                     each.cpuMillis().isPresent()
@@ -123,16 +140,32 @@ public record RouterReport(
                                     Locale.ROOT, "%.3f", each.cpuMillis().getAsDouble())
                             : "",
                     each.latencyMillis(0.5),
-                    each.latencyMillis(0.99));
+                    each.latencyMillis(0.99),
+                    each.beside().isEmpty()
+                            ? ""
+                            : String.format(
+                                    Locale.ROOT,
+                                    "%.2f %5.2f",
+                                    each.besideMillis(0.5).orElseThrow(),
+                                    each.besideMillis(0.99).orElseThrow()));
         }
         out.printf(
                 Locale.ROOT,
-                "%n  added by the router: p50 %.2f ms, p99 %.2f ms%n  %d of %d streams at once right, each byte compared%s%n",
+                "%n  added by the router to direct requests at the same time: p50 %.2f ms, p99 %.2f ms%n"
+                        + "  added to direct requests at half of their own rate: p50 %.2f ms, p99 %.2f ms%n"
+                        + "  %d of %d streams at once right, each byte compared%s%n",
                 addedMillis(0.5),
                 addedMillis(0.99),
+                addedAtHalfMillis(0.5),
+                addedAtHalfMillis(0.99),
                 streams.right(),
                 streams.asked(),
                 streams.failure().map(each -> "; first failure: " + each).orElse(""));
+        out.printf(
+                Locale.ROOT,
+                "  between the rounds this machine paused each processor %.1f times a second for more than a millisecond, %.1f %% of the time%n",
+                pauses.perSecond(),
+                100 * pauses.share());
         if (!resident.isEmpty()) {
             out.printf(
                     Locale.ROOT,
@@ -148,7 +181,7 @@ public record RouterReport(
 
     public ObjectNode toJson() {
         ObjectNode root = JsonMapper.builder().build().createObjectNode();
-        root.put("events", events).put("requests", requests).put("open_rate", openRate);
+        root.put("events", events).put("requests", requests);
         ArrayNode rows = root.putArray("cases");
         for (Case each : cases) {
             ObjectNode row = rows.addObject()
@@ -157,8 +190,14 @@ public record RouterReport(
                     .put("p50_ms", each.latencyMillis(0.5))
                     .put("p99_ms", each.latencyMillis(0.99));
             each.cpuMillis().ifPresent(millis -> row.put("cpu_ms", millis));
+            each.besideMillis(0.5).ifPresent(millis -> row.put("direct_beside_p50_ms", millis));
+            each.besideMillis(0.99).ifPresent(millis -> row.put("direct_beside_p99_ms", millis));
         }
-        root.put("added_p50_ms", addedMillis(0.5)).put("added_p99_ms", addedMillis(0.99));
+        root.put("added_p50_ms", addedMillis(0.5))
+                .put("added_p99_ms", addedMillis(0.99))
+                .put("added_at_half_p50_ms", addedAtHalfMillis(0.5))
+                .put("added_at_half_p99_ms", addedAtHalfMillis(0.99));
+        root.put("pauses_per_second", pauses.perSecond()).put("pauses_share", pauses.share());
         root.put("streams", streams.asked()).put("streams_right", streams.right());
         ArrayNode memory = root.putArray("resident_bytes");
         resident.forEach(memory::add);

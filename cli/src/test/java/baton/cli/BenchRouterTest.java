@@ -6,6 +6,7 @@ import baton.cli.Program.Ended;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.stream.StreamSupport;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -36,7 +37,15 @@ class BenchRouterTest {
         JsonNode figures = JsonMapper.builder().build().readTree(Files.readString(json));
         assertThat(figures.path("streams").asInt()).isEqualTo(2000);
         assertThat(figures.path("streams_right").asInt()).isEqualTo(2000);
-        assertThat(result.out()).contains("direct", "router", "added by the router");
+        assertThat(result.out()).contains("direct", "router", "added by the router", "paused each processor");
+        JsonNode router = StreamSupport.stream(figures.path("cases").spliterator(), false)
+                .filter(each -> each.path("name").asString().equals("router"))
+                .findFirst()
+                .orElseThrow();
+        // A request through the router asks both instances, as a direct one does, and has the router to pass too.
+        assertThat(router.path("p50_ms").asDouble())
+                .isGreaterThan(router.path("direct_beside_p50_ms").asDouble());
+        assertThat(router.path("direct_beside_p50_ms").asDouble()).isPositive();
     }
 
     @Test
