@@ -15,7 +15,8 @@ import java.util.List;
  * exactly 1. A filter sets weights to 0; the sum of what is left normalises. Sums are kept by block of {@value #BLOCK}, so a draw
  * looks into one block only.
  *
- * <p><b>Selection without sorting.</b> Top-k and top-p need the vocabulary ordered only around one place. Tokens are counted into
+ * <p><b>Selection without sorting.</b> Top-k and top-p need the vocabulary ordered only around one place. Blocks whose greatest logit, or
+ * whose sum, is too small to have a token that is kept are left out as a whole, and so are tokens of the others. The rest is counted into
  * buckets by {@code max - logit}; the buckets are as wide as 1/128 of that distance, so they are fine where the probabilities are
  * whatever the scale of the logits, and a walk over the buckets finds the one in which the k-th token or the p-th part of the mass
  * lies. Only its members are sorted. Equal logits share a bucket. The order is by logit, greatest first, then by id.
@@ -29,6 +30,15 @@ final class Distribution {
     private static final int FIRST_BUCKET = (127 - 8) << 7;
     private static final int BUCKETS = 20 << 7;
 
+    /**
+     * Top-p looks among tokens that weigh such a part of all that it may leave out: first among few, then among more. What they leave out
+     * is compared with what may be left out.
+     */
+    private static final double[] LEFT_OUT_PARTS = {1 << 10, 1 << 14};
+
+    /** More than sums of weights in another order differ, relatively to their total. */
+    private static final double ROUNDING = 1e-9;
+
     /** {@link #exponential} computes exp(x) as exp(x / 2^11) squared 11 times. */
     private static final double ARGUMENT_SCALE = 1.0 / 2048;
 
@@ -36,6 +46,14 @@ final class Distribution {
     private final float[] logits;
     private final float[] weights;
     private final double[] blockSums;
+    /** Greatest logits. */
+    private final float[] blockMaxima;
+
+    private final boolean[] blockHasCandidates;
+    /** In order; not written if all are. */
+    private final int[] candidates;
+
+    private int candidateCount;
     private final int[] bucketCounts = new int[BUCKETS];
     private final double[] bucketMasses = new double[BUCKETS];
     private long[] members = new long[1024];
@@ -47,7 +65,11 @@ final class Distribution {
         size = vocabularySize;
         logits = new float[vocabularySize];
         weights = new float[vocabularySize];
-        blockSums = new double[(vocabularySize + BLOCK - 1) / BLOCK];
+        int blocks = (vocabularySize + BLOCK - 1) / BLOCK;
+        blockSums = new double[blocks];
+        blockMaxima = new float[blocks];
+        blockHasCandidates = new boolean[blocks];
+        candidates = new int[vocabularySize];
     }
 
     /** Takes {@code vocabularySize} floats from the segment. */
@@ -118,6 +140,12 @@ final class Distribution {
         if (!byCount && topP >= 1) {
             return;
         }
+        if (byCount) {
+            findBlockMaxima();
+            findCandidates(leastOfTop(topK));
+        } else {
+            findCandidatesOfTop(topP);
+        }
         fillBuckets();
         int lastBucket = BUCKETS - 1;
         float cut = Float.NEGATIVE_INFINITY;
@@ -161,13 +189,103 @@ final class Distribution {
             lastId = id(members[i]);
             cut = logits[lastId];
         }
-        for (int i = 0; i < size; i++) {
-            float logit = logits[i];
-            if (!(logit > cut || (logit == cut && i <= lastId))) {
-                weights[i] = 0;
+        drop(cut, lastId);
+    }
+
+    private void findBlockMaxima() {
+        for (int block = 0; block < blockMaxima.length; block++) {
+            int end = endOf(block);
+            float greatest = Float.NEGATIVE_INFINITY;
+            for (int i = block * BLOCK; i < end; i++) {
+                greatest = Math.max(greatest, logits[i]);
+            }
+            blockMaxima[block] = greatest;
+        }
+    }
+
+    /** At least so many tokens have this logit or a greater one: each of as many blocks has one. */
+    private float leastOfTop(int topK) {
+        if (topK > blockMaxima.length) {
+            return Float.NEGATIVE_INFINITY;
+        }
+        float[] sorted = blockMaxima.clone();
+        Arrays.sort(sorted);
+        return sorted[sorted.length - topK];
+    }
+
+    /** Lists the tokens with this logit or a greater one. */
+    private void findCandidates(float leastLogit) {
+        candidateCount = 0;
+        for (int block = 0; block < blockMaxima.length; block++) {
+            blockHasCandidates[block] = blockMaxima[block] >= leastLogit;
+            if (blockHasCandidates[block]) {
+                int end = endOf(block);
+                for (int i = block * BLOCK; i < end; i++) {
+                    candidates[candidateCount] = i;
+                    candidateCount += logits[i] >= leastLogit ? 1 : 0;
+                }
             }
         }
-        sum();
+    }
+
+    /** Lists tokens with a part of the mass of {@code topP} or more, none of which is less probable than one that is left out. */
+    private void findCandidatesOfTop(double topP) {
+        double leftOut = (1 - topP) * total;
+        for (double parts : LEFT_OUT_PARTS) {
+            if (areCandidates(leftOut / parts, leftOut - ROUNDING * total)) {
+                return;
+            }
+        }
+        Arrays.fill(blockHasCandidates, true);
+        candidateCount = size;
+    }
+
+    /** Lists the tokens with this weight or a greater one; false if they are many, or the others together weigh more than {@code most}. */
+    private boolean areCandidates(double leastWeight, double most) {
+        candidateCount = 0;
+        double others = 0;
+        for (int block = 0; block < blockSums.length && others <= most && candidateCount <= size / 4; block++) {
+            blockHasCandidates[block] = blockSums[block] >= leastWeight;
+            others += blockSums[block];
+            if (blockHasCandidates[block]) {
+                int first = candidateCount;
+                int end = endOf(block);
+                for (int i = block * BLOCK; i < end; i++) {
+                    candidates[candidateCount] = i;
+                    candidateCount += weights[i] >= leastWeight ? 1 : 0;
+                }
+                for (int each = first; each < candidateCount; each++) {
+                    others -= weights[candidates[each]];
+                }
+            }
+        }
+        return others <= most && candidateCount <= size / 4;
+    }
+
+    /** Drops all tokens that come after one of the candidates. */
+    private void drop(float cut, int lastId) {
+        total = 0;
+        for (int block = 0; block < blockSums.length; block++) {
+            int start = block * BLOCK;
+            int end = endOf(block);
+            if (blockHasCandidates[block]) {
+                for (int i = start; i < end; i++) {
+                    float logit = logits[i];
+                    if (!(logit > cut || (logit == cut && i <= lastId))) {
+                        weights[i] = 0;
+                    }
+                }
+                blockSums[block] = sum(weights, start, end);
+                total += blockSums[block];
+            } else {
+                Arrays.fill(weights, start, end, 0);
+                blockSums[block] = 0;
+            }
+        }
+    }
+
+    private int endOf(int block) {
+        return Math.min(size, (block + 1) * BLOCK);
     }
 
     /** The token at a place of the cumulative distribution, in order of ids. {@code uniform} is in [0, 1). */
@@ -182,7 +300,7 @@ final class Distribution {
             rest -= blockSums[block++];
         }
         int chosen = -1;
-        int end = Math.min(size, (block + 1) * BLOCK);
+        int end = endOf(block);
         for (int i = block * BLOCK; i < end; i++) {
             if (weights[i] > 0) {
                 chosen = i;
@@ -234,13 +352,16 @@ final class Distribution {
         return (float) ((double) logit - max - logOfSum);
     }
 
+    /** Counts the candidates. */
     private void fillBuckets() {
         Arrays.fill(bucketCounts, 0);
         Arrays.fill(bucketMasses, 0);
-        for (int i = 0; i < size; i++) {
-            int bucket = bucket(max - logits[i]);
+        boolean all = candidateCount == size;
+        for (int each = 0; each < candidateCount; each++) {
+            int id = all ? each : candidates[each];
+            int bucket = bucket(max - logits[id]);
             bucketCounts[bucket]++;
-            bucketMasses[bucket] += weights[i];
+            bucketMasses[bucket] += weights[id];
         }
     }
 
@@ -249,15 +370,17 @@ final class Distribution {
         return Math.clamp(bucket, 0, BUCKETS - 1);
     }
 
-    /** Puts the tokens of a bucket in order into {@link #members}. */
+    /** Puts the candidates of a bucket in order into {@link #members}. */
     private void sortMembers(int bucket) {
         if (members.length < bucketCounts[bucket]) {
             members = new long[Math.max(bucketCounts[bucket], 2 * members.length)];
         }
         memberCount = 0;
-        for (int i = 0; i < size; i++) {
-            if (bucket(max - logits[i]) == bucket) {
-                members[memberCount++] = orderedKey(logits[i], i);
+        boolean all = candidateCount == size;
+        for (int each = 0; each < candidateCount; each++) {
+            int id = all ? each : candidates[each];
+            if (bucket(max - logits[id]) == bucket) {
+                members[memberCount++] = orderedKey(logits[id], id);
             }
         }
         Arrays.sort(members, 0, memberCount);
@@ -279,8 +402,7 @@ final class Distribution {
     private void sum() {
         total = 0;
         for (int block = 0; block < blockSums.length; block++) {
-            int end = Math.min(size, (block + 1) * BLOCK);
-            double sum = sum(weights, block * BLOCK, end);
+            double sum = sum(weights, block * BLOCK, endOf(block));
             blockSums[block] = sum;
             total += sum;
         }

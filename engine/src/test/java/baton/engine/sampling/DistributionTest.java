@@ -129,6 +129,53 @@ class DistributionTest {
         }
     }
 
+    /** As of a trained model: most of the mass in few tokens, here in a few blocks, and a long tail. */
+    private float[] peakedLogits(int size) {
+        float[] logits = new float[size];
+        for (int i = 0; i < size; i++) {
+            logits[i] = (float) (2 * randomness.random.nextGaussian());
+        }
+        int peaks = 1 + randomness.below(200);
+        int blocks = 1 + randomness.below(4);
+        for (int i = 0; i < peaks; i++) {
+            logits[(randomness.below(size / 1000) * 1000 + i / blocks) % size] =
+                    10 + (float) (3 * randomness.random.nextGaussian());
+        }
+        return logits;
+    }
+
+    @Test
+    void tokensThatAreLeftOutAtOnceAreNoneOfThoseThatAreKept() {
+        for (int round = 0; round < 60; round++) {
+            int size = 10_000 + randomness.below(20_000);
+            float[] logits = randomness.below(4) == 0 ? randomness.logits(size) : peakedLogits(size);
+            // There are 20 to 59 blocks.
+            int topK = randomness.below(2) * randomness.below(80);
+            double topP;
+            Reference reference;
+            do {
+                topP = topK > 0 && randomness.below(2) == 0
+                        ? 1
+                        : 1 - Math.pow(10, -0.01 - 5 * randomness.random.nextDouble());
+                reference = new Reference(logits, 0.8, 0, topK, topP);
+            } while (reference.borderline);
+
+            Distribution distribution = distribution(logits);
+            distribution.soften(0.8);
+            distribution.keepTop(topK, topP);
+
+            for (int id = 0; id < size; id++) {
+                double expected = reference.probability(id);
+                double actual = distribution.probability(id);
+                if (Math.abs(actual - expected) > 1e-6 * expected + 1e-30) {
+                    assertThat(actual)
+                            .as("%s round=%d topK=%d topP=%s id=%d", randomness, round, topK, topP, id)
+                            .isEqualTo(expected);
+                }
+            }
+        }
+    }
+
     @Test
     void keepsTokensThatMeetTheThresholdExactly() {
         Distribution half = distribution(1, 1, 1, 1);
