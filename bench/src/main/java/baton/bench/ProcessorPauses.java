@@ -1,39 +1,58 @@
 package baton.bench;
 
+import java.io.IOException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.FutureTask;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.function.LongSupplier;
 
 /**
- * Times at which a thread that only looks at the clock did not run, because the host of a virtual machine or a program of the system had its
- * processor. A request that meets one takes longer, whatever it does: no percentile is below their share of the time.
+ * Times at which a thread that only looks at the clock did not run: the host of a virtual machine, another program, or a compiler had its
+ * processor. Requests that are under way meanwhile take longer, whatever they do, so high percentiles of latency measure such pauses.
  *
- * @param seconds looked at, of all processors together
+ * @param seconds looked at, of all threads together
  * @param pauses of more than {@link #LONG}
  * @param lost seconds in these
  */
-record ProcessorPauses(double seconds, int pauses, double lost) {
+public record ProcessorPauses(double seconds, int pauses, double lost) {
     static final ProcessorPauses NONE = new ProcessorPauses(0, 0, 0);
 
-    static final Duration LONG = Duration.ofMillis(1);
+    private static final Duration LONG = Duration.ofMillis(1);
 
-    /** Looks for pauses of all processors that this process may use, which should have nothing else to do. */
-    static ProcessorPauses look(Duration time) throws InterruptedException {
+    /** What ran before, such as compilers, ends meanwhile. */
+    private static final Duration REST = Duration.ofMillis(100);
+
+    /** In which the loop that looks is compiled; does not count. */
+    private static final Duration WARM_UP = Duration.ofMillis(20);
+
+    private static final Duration DEADLINE = Duration.ofSeconds(10);
+
+    /**
+     * Looks with as many threads as there are processors, which should have nothing else to do.
+     *
+     * @throws IOException if a thread has not ended 10 seconds after that time
+     */
+    static ProcessorPauses look(Duration time) throws IOException, InterruptedException {
+        TimeUnit.NANOSECONDS.sleep(REST.toNanos());
         List<FutureTask<ProcessorPauses>> looks = new ArrayList<>();
         for (int each = 0; each < Runtime.getRuntime().availableProcessors(); each++) {
-            FutureTask<ProcessorPauses> look = new FutureTask<>(() -> onThisThread(time, System::nanoTime));
+            FutureTask<ProcessorPauses> look = new FutureTask<>(() -> {
+                var _ = onThisThread(WARM_UP, System::nanoTime);
+                return onThisThread(time, System::nanoTime);
+            });
             looks.add(look);
             Thread.ofPlatform().daemon().name("processor-pauses").start(look);
         }
         ProcessorPauses all = NONE;
         for (FutureTask<ProcessorPauses> look : looks) {
             try {
-                all = all.plus(look.get());
-            } catch (ExecutionException e) {
-                throw new IllegalStateException(e);
+                all = all.plus(look.get(time.plus(DEADLINE).toNanos(), TimeUnit.NANOSECONDS));
+            } catch (ExecutionException | TimeoutException e) {
+                throw new IOException("looking for pauses of the processors: " + e, e);
             }
         }
         return all;
@@ -60,7 +79,7 @@ record ProcessorPauses(double seconds, int pauses, double lost) {
         return new ProcessorPauses(seconds + more.seconds, pauses + more.pauses, lost + more.lost);
     }
 
-    /** Of one processor. */
+    /** Of one thread. */
     double perSecond() {
         return seconds == 0 ? 0 : pauses / seconds;
     }

@@ -72,8 +72,8 @@ public record RouterBench(
     /** How long pauses of the processors are looked for before each round that measures latency. */
     private static final Duration LOOK = Duration.ofMillis(300);
 
-    /** One direct request is sent between so many others. */
-    private static final int BESIDE = 4;
+    /** One direct request is sent for so many of a proxy. */
+    private static final int REQUESTS_PER_DIRECT = 4;
 
     /** @throws ConfigException if a number is not positive */
     public RouterBench {
@@ -99,10 +99,11 @@ public record RouterBench(
     /**
      * One way to the instances.
      *
+     * @param meanwhile asks the same instances directly while latency is measured; empty for {@link #DIRECT}
      * @param pid of the proxy's process; empty for none
      * @param requests of each round
      */
-    private record Target(String name, Ask ask, OptionalLong pid, int requests) {}
+    private record Target(String name, Ask ask, Optional<Ask> meanwhile, OptionalLong pid, int requests) {}
 
     /**
      * @param baton runs Baton, for the router's process
@@ -132,22 +133,33 @@ public record RouterBench(
             List<Target> targets = new ArrayList<>();
             Ask direct = (name, count, millis) -> post(client, instances.prefillPort(), name, 1, 0)
                     .compose(_ -> answer(client, instances.decodePort(), name, count, millis));
-            targets.add(new Target(DIRECT, direct, OptionalLong.empty(), requests));
+            targets.add(new Target(DIRECT, direct, Optional.empty(), OptionalLong.empty(), requests));
             Target routed = through(
-                    client, ROUTER, port, OptionalLong.of(router.process().pid()), requests);
+                    client,
+                    ROUTER,
+                    port,
+                    direct,
+                    OptionalLong.of(router.process().pid()),
+                    requests);
             targets.add(routed);
             Optional<Path> nginx = ProxyProcess.findNginx(System.getenv().getOrDefault("PATH", ""));
             if (nginx.isPresent()) {
                 ProxyProcess proxy = ProxyProcess.nginx(nginx.get(), instances.decodePort(), DEADLINE);
                 proxies.add(proxy);
-                targets.add(through(client, NGINX, proxy.port(), OptionalLong.of(proxy.pid()), requests));
+                targets.add(through(
+                        client,
+                        NGINX,
+                        proxy.port(),
+                        (name, count, millis) -> answer(client, instances.decodePort(), name, count, millis),
+                        OptionalLong.of(proxy.pid()),
+                        requests));
             }
             for (ProxyCommand each : beside) {
                 progress.accept("starting " + each.name());
                 ProxyProcess proxy = ProxyProcess.of(each, instances.prefillPort(), instances.decodePort(), DEADLINE);
                 proxies.add(proxy);
                 OptionalLong pid = OptionalLong.of(proxy.pid());
-                targets.add(through(client, each.name(), proxy.port(), pid, Math.max(1, requests / 10)));
+                targets.add(through(client, each.name(), proxy.port(), direct, pid, Math.max(1, requests / 10)));
             }
             HttpClient wide = client(vertx, streams);
             Ask streamed = (request, count, millis) -> answer(wide, port, request, count, millis);
@@ -171,9 +183,14 @@ public record RouterBench(
                 new PoolOptions().setHttp1MaxSize(connections).setMaxWaitQueueSize(-1));
     }
 
-    private static Target through(HttpClient client, String name, int port, OptionalLong pid, int requests) {
+    private static Target through(
+            HttpClient client, String name, int port, Ask meanwhile, OptionalLong pid, int requests) {
         return new Target(
-                name, (request, count, millis) -> answer(client, port, request, count, millis), pid, requests);
+                name,
+                (request, count, millis) -> answer(client, port, request, count, millis),
+                Optional.of(meanwhile),
+                pid,
+                requests);
     }
 
     private RouterReport measure(Vertx vertx, List<Target> targets, Target router, Ask streamed, long routerPid)
@@ -194,8 +211,7 @@ public record RouterBench(
             }
         }
         Map<String, List<Load>> open = new LinkedHashMap<>();
-        Map<String, List<Load>> beside = new LinkedHashMap<>();
-        Ask direct = targets.getFirst().ask();
+        Map<String, List<Load>> meanwhile = new LinkedHashMap<>();
         ProcessorPauses pauses = ProcessorPauses.NONE;
         for (int round = -WARM_UPS; round < rounds; round++) {
             if (round == 0) {
@@ -210,11 +226,12 @@ public record RouterBench(
             }
             for (Target each : targets) {
                 double half = RouterReport.medianRate(closed.getOrDefault(each.name(), List.of())) / 2;
-                OpenLoads loads = open(vertx, each, direct, half);
+                OpenLoads loads = open(vertx, each, half);
                 if (round >= 0) {
                     open.computeIfAbsent(each.name(), _ -> new ArrayList<>()).add(loads.own());
-                    loads.beside()
-                            .ifPresent(load -> beside.computeIfAbsent(each.name(), _ -> new ArrayList<>())
+                    loads.meanwhile()
+                            .ifPresent(load -> meanwhile
+                                    .computeIfAbsent(each.name(), _ -> new ArrayList<>())
                                     .add(load));
                 }
             }
@@ -229,7 +246,7 @@ public record RouterBench(
         }
         List<Case> cases = new ArrayList<>();
         closed.forEach((name, loads) -> cases.add(
-                new Case(name, loads, open.getOrDefault(name, List.of()), beside.getOrDefault(name, List.of()))));
+                new Case(name, loads, open.getOrDefault(name, List.of()), meanwhile.getOrDefault(name, List.of()))));
         return new RouterReport(Machine.here(), pauses, this.events, requests, cases, answered, resident);
     }
 
@@ -264,34 +281,41 @@ public record RouterBench(
 
     /** As many requests at once as {@link #IN_FLIGHT}, each as soon as one has ended. */
     private Load closed(Vertx vertx, Target target) throws IOException, InterruptedException {
-        Round round = new Round(target.requests());
+        Round round = new Round(target.requests(), System.nanoTime());
         for (int each = 0; each < IN_FLIGHT; each++) {
             vertx.runOnContext(_ -> round.askAgain(target.ask(), events));
         }
         return round.await();
     }
 
-    /** @param beside direct requests between those of a proxy */
-    private record OpenLoads(Load own, Optional<Load> beside) {}
+    /** @param meanwhile direct requests between those of a proxy */
+    private record OpenLoads(Load own, Optional<Load> meanwhile) {}
 
     /**
      * Requests at their times, whether answers come or not; latency counts from the time at which a request was due. Those of a proxy have direct
-     * requests between them, which meet the same client, instances and machine.
+     * requests between them, at the same distance, which meet a client, instances and a machine that are as busy.
      */
-    private OpenLoads open(Vertx vertx, Target target, Ask direct, double rate)
-            throws IOException, InterruptedException {
+    private OpenLoads open(Vertx vertx, Target target, double rate) throws IOException, InterruptedException {
         Context context = vertx.getOrCreateContext();
-        Round own = new Round(target.requests());
-        boolean hasBeside = !target.name().equals(DIRECT);
-        Round beside = new Round(hasBeside ? (target.requests() + BESIDE - 1) / BESIDE : 0);
-        double interval = 1e9 / rate;
-        for (int index = 0; index < target.requests(); index++) {
-            own.askAt(Math.round(index * interval), context, target.ask(), events);
-            if (hasBeside && index % BESIDE == 0) {
-                beside.askAt(Math.round((index + 0.5) * interval), context, direct, events);
+        int direct = target.meanwhile().isPresent()
+                ? (target.requests() + REQUESTS_PER_DIRECT - 1) / REQUESTS_PER_DIRECT
+                : 0;
+        int all = target.requests() + direct;
+        double interval = 1e9 / rate * target.requests() / all;
+        long begun = System.nanoTime();
+        Round own = new Round(target.requests(), begun);
+        Optional<Round> meanwhile = target.meanwhile().map(_ -> new Round(direct, begun));
+        for (int index = 0; index < all; index++) {
+            long offset = Math.round(index * interval);
+            if (meanwhile.isPresent() && index % (REQUESTS_PER_DIRECT + 1) == 0) {
+                meanwhile.get().askAt(offset, context, target.meanwhile().orElseThrow(), events);
+            } else {
+                own.askAt(offset, context, target.ask(), events);
             }
         }
-        return new OpenLoads(own.await(), hasBeside ? Optional.of(beside.await()) : Optional.empty());
+        Load load = own.await();
+        return new OpenLoads(
+                load, meanwhile.isPresent() ? Optional.of(meanwhile.get().await()) : Optional.empty());
     }
 
     private Streams streams(Vertx vertx, Ask target) throws InterruptedException {
@@ -322,7 +346,7 @@ public record RouterBench(
 
     /** One round of one case. */
     private static final class Round {
-        private final long begun = System.nanoTime();
+        private final long begun;
 
         /** From when a request was due to its answer's end. */
         private final long[] nanos;
@@ -333,7 +357,8 @@ public record RouterBench(
         private final AtomicLong last = new AtomicLong();
         private final Map<String, String> failures = new java.util.concurrent.ConcurrentHashMap<>();
 
-        private Round(int requests) {
+        private Round(int requests, long begun) {
+            this.begun = begun;
             nanos = new long[requests];
             latch = new CountDownLatch(requests);
         }

@@ -44,7 +44,7 @@ public record RouterReport(
         double percentileMillis(double fraction) {
             long[] sorted = nanos.clone();
             Arrays.sort(sorted);
-            return sorted[(int) Math.min(sorted.length - 1L, Math.round(fraction * sorted.length))] * 1e-6;
+            return sorted[(int) Math.ceil(fraction * sorted.length) - 1] * 1e-6;
         }
     }
 
@@ -53,9 +53,9 @@ public record RouterReport(
      *
      * @param closed rounds with a fixed number of requests in flight
      * @param open rounds with requests at fixed times
-     * @param beside direct requests that were sent between those of {@code open}; empty for direct ones
+     * @param meanwhile direct requests to the same instances that were sent between those of {@code open}; empty for direct ones
      */
-    public record Case(String name, List<Load> closed, List<Load> open, List<Load> beside) {
+    public record Case(String name, List<Load> closed, List<Load> open, List<Load> meanwhile) {
         public double rate() {
             return medianRate(closed);
         }
@@ -72,10 +72,10 @@ public record RouterReport(
         }
 
         /** Of direct requests at the same time; empty for direct ones. */
-        public OptionalDouble besideMillis(double fraction) {
-            return beside.isEmpty()
+        public OptionalDouble meanwhileMillis(double fraction) {
+            return meanwhile.isEmpty()
                     ? OptionalDouble.empty()
-                    : OptionalDouble.of(median(beside, each -> each.percentileMillis(fraction)));
+                    : OptionalDouble.of(median(meanwhile, each -> each.percentileMillis(fraction)));
         }
     }
 
@@ -90,17 +90,14 @@ public record RouterReport(
         return Timing.median(loads.stream().map(of::applyAsDouble).toList());
     }
 
-    /**
-     * The router's latency above that of asking the instances directly at the same time, in ms: both meet a client, instances and a machine
-     * that are equally busy.
-     */
+    /** The router's latency minus that of direct requests at the same time, in ms. */
     public double addedMillis(double fraction) {
         Case router = find(RouterBench.ROUTER);
-        return router.latencyMillis(fraction) - router.besideMillis(fraction).orElseThrow();
+        return router.latencyMillis(fraction) - router.meanwhileMillis(fraction).orElseThrow();
     }
 
-    /** The router's latency above that of asking the instances directly at half of the rate that is then possible, in ms. */
-    public double addedAtHalfMillis(double fraction) {
+    /** The router's latency at half of its rate minus that of direct requests at half of theirs, in ms; may be negative. */
+    public double aboveDirectMillis(double fraction) {
         return find(RouterBench.ROUTER).latencyMillis(fraction)
                 - find(RouterBench.DIRECT).latencyMillis(fraction);
     }
@@ -128,11 +125,11 @@ public record RouterReport(
                 "CPU ms a request",
                 "p50 ms",
                 "p99 ms",
-                "direct beside it, p50, p99");
+                "direct meanwhile, p50, p99");
         for (Case each : cases) {
             out.printf(
                     Locale.ROOT,
-                    "  %-12s %12.0f %18s %10.2f %10.2f %20s%n",
+                    "  %-12s %12.0f %18s %10.2f %10.2f %26s%n",
                     each.name(),
                     each.rate(),
                     each.cpuMillis().isPresent()
@@ -141,29 +138,29 @@ public record RouterReport(
                             : "",
                     each.latencyMillis(0.5),
                     each.latencyMillis(0.99),
-                    each.beside().isEmpty()
+                    each.meanwhile().isEmpty()
                             ? ""
                             : String.format(
                                     Locale.ROOT,
                                     "%.2f %5.2f",
-                                    each.besideMillis(0.5).orElseThrow(),
-                                    each.besideMillis(0.99).orElseThrow()));
+                                    each.meanwhileMillis(0.5).orElseThrow(),
+                                    each.meanwhileMillis(0.99).orElseThrow()));
         }
         out.printf(
                 Locale.ROOT,
                 "%n  added by the router to direct requests at the same time: p50 %.2f ms, p99 %.2f ms%n"
-                        + "  added to direct requests at half of their own rate: p50 %.2f ms, p99 %.2f ms%n"
+                        + "  router at half of its rate minus direct at half of theirs: p50 %.2f ms, p99 %.2f ms%n"
                         + "  %d of %d streams at once right, each byte compared%s%n",
                 addedMillis(0.5),
                 addedMillis(0.99),
-                addedAtHalfMillis(0.5),
-                addedAtHalfMillis(0.99),
+                aboveDirectMillis(0.5),
+                aboveDirectMillis(0.99),
                 streams.right(),
                 streams.asked(),
                 streams.failure().map(each -> "; first failure: " + each).orElse(""));
         out.printf(
                 Locale.ROOT,
-                "  between the rounds this machine paused each processor %.1f times a second for more than a millisecond, %.1f %% of the time%n",
+                "  between the rounds threads that only look at the clock did not run for more than a millisecond %.1f times a second, %.1f %% of the time%n",
                 pauses.perSecond(),
                 100 * pauses.share());
         if (!resident.isEmpty()) {
@@ -187,16 +184,17 @@ public record RouterReport(
             ObjectNode row = rows.addObject()
                     .put("name", each.name())
                     .put("rate", each.rate())
+                    .put("latency_rate", each.rate() / 2)
                     .put("p50_ms", each.latencyMillis(0.5))
                     .put("p99_ms", each.latencyMillis(0.99));
             each.cpuMillis().ifPresent(millis -> row.put("cpu_ms", millis));
-            each.besideMillis(0.5).ifPresent(millis -> row.put("direct_beside_p50_ms", millis));
-            each.besideMillis(0.99).ifPresent(millis -> row.put("direct_beside_p99_ms", millis));
+            each.meanwhileMillis(0.5).ifPresent(millis -> row.put("direct_meanwhile_p50_ms", millis));
+            each.meanwhileMillis(0.99).ifPresent(millis -> row.put("direct_meanwhile_p99_ms", millis));
         }
-        root.put("added_p50_ms", addedMillis(0.5))
-                .put("added_p99_ms", addedMillis(0.99))
-                .put("added_at_half_p50_ms", addedAtHalfMillis(0.5))
-                .put("added_at_half_p99_ms", addedAtHalfMillis(0.99));
+        root.put("added_to_direct_meanwhile_p50_ms", addedMillis(0.5))
+                .put("added_to_direct_meanwhile_p99_ms", addedMillis(0.99))
+                .put("above_direct_at_half_p50_ms", aboveDirectMillis(0.5))
+                .put("above_direct_at_half_p99_ms", aboveDirectMillis(0.99));
         root.put("pauses_per_second", pauses.perSecond()).put("pauses_share", pauses.share());
         root.put("streams", streams.asked()).put("streams_right", streams.right());
         ArrayNode memory = root.putArray("resident_bytes");

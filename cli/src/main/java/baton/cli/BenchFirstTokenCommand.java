@@ -51,7 +51,7 @@ final class BenchFirstTokenCommand implements Callable<Integer> {
     @Option(
             names = "--rounds",
             defaultValue = "1",
-            description = "How many clusters, one after the other (default: ${DEFAULT-VALUE}).")
+            description = "How many clusters, one after the other; not with --url (default: ${DEFAULT-VALUE}).")
     private int rounds;
 
     @Override
@@ -62,10 +62,14 @@ final class BenchFirstTokenCommand implements Callable<Integer> {
         if (rounds < 1) {
             throw new ConfigException("rounds", "is " + rounds + ", must be at least 1");
         }
+        if (rounds > 1 && requests < 2) {
+            throw new ConfigException("requests", "is 1, must be at least 2 with --rounds");
+        }
         PrintWriter out = spec.commandLine().getOut();
         if (url != null) {
             if (rounds > 1) {
-                throw new ConfigException("rounds", "is " + rounds + ", must be 1 with --url: it is started once");
+                throw new ConfigException(
+                        "rounds", "is " + rounds + ", must be 1 with --url, whose server this command does not start");
             }
             var _ = new FirstTokens(url).run(requests, out);
             return 0;
@@ -78,7 +82,7 @@ final class BenchFirstTokenCommand implements Callable<Integer> {
             List<Double> sorted = ratios.stream().sorted().toList();
             out.printf(
                     Locale.ROOT,
-                    "%s, first request to the last, median (range) of %d clusters: %.2f (%.2f to %.2f)%n",
+                    "%s, first token of the first request to that of the last, median (range) of %d clusters: %.2f (%.2f to %.2f) times%n",
                     connector,
                     rounds,
                     (sorted.get((rounds - 1) / 2) + sorted.get(rounds / 2)) / 2,

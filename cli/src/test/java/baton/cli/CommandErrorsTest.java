@@ -109,6 +109,19 @@ class CommandErrorsTest {
         assertRefused(ended, ended.status() == 1 ? 1 : 2, List.of("tokenizer.json"));
     }
 
+    @Test
+    void roundsOfFirstRequestsThatCannotBeMade() throws Exception {
+        assertRefused(run("bench", "first-token", "--rounds", "0"), 2, List.of("rounds", "is 0", "at least 1"));
+        assertRefused(
+                run("bench", "first-token", "--rounds", "2", "--requests", "1"),
+                2,
+                List.of("requests", "is 1", "at least 2"));
+        assertRefused(
+                run("bench", "first-token", "--rounds", "2", "--url", "http://127.0.0.1:1"),
+                2,
+                List.of("rounds", "is 2", "must be 1 with --url"));
+    }
+
     /** Told before the model is looked at, which may take minutes: here there is none. */
     @Test
     void occupiedPort() throws Exception {

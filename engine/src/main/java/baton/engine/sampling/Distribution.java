@@ -31,8 +31,8 @@ final class Distribution {
     private static final int BUCKETS = 20 << 7;
 
     /**
-     * Top-p looks among tokens that weigh such a part of all that it may leave out: first among few, then among more. What they leave out
-     * is compared with what may be left out.
+     * Top-p first looks only at tokens that weigh a 1,024th or more of the mass that it may leave out, then a 16,384th; if the others weigh more
+     * than that mass, at all.
      */
     private static final double[] LEFT_OUT_PARTS = {1 << 10, 1 << 14};
 
@@ -50,7 +50,7 @@ final class Distribution {
     private final float[] blockMaxima;
 
     private final boolean[] blockHasCandidates;
-    /** In order; not written if all are. */
+    /** In order of ids; not read if there are {@code size}. */
     private final int[] candidates;
 
     private int candidateCount;
@@ -203,7 +203,7 @@ final class Distribution {
         }
     }
 
-    /** At least so many tokens have this logit or a greater one: each of as many blocks has one. */
+    /** The {@code topK}-th greatest of the blocks' maxima: as many blocks have such a token each, so the {@code topK}-th greatest logit is not less. */
     private float leastOfTop(int topK) {
         if (topK > blockMaxima.length) {
             return Float.NEGATIVE_INFINITY;
@@ -262,7 +262,7 @@ final class Distribution {
         return others <= most && candidateCount <= size / 4;
     }
 
-    /** Drops all tokens that come after one of the candidates. */
+    /** Drops all tokens that come after the one with this logit and id. */
     private void drop(float cut, int lastId) {
         total = 0;
         for (int block = 0; block < blockSums.length; block++) {
@@ -341,11 +341,11 @@ final class Distribution {
                 best[place] = i;
             }
         }
-        List<Candidate> candidates = new ArrayList<>(count);
+        List<Candidate> listed = new ArrayList<>(count);
         for (int candidate : best) {
-            candidates.add(new Candidate(candidate, logprob(logits[candidate], logOfSum)));
+            listed.add(new Candidate(candidate, logprob(logits[candidate], logOfSum)));
         }
-        return new TokenLogprobs(id, logprob(logit, logOfSum), rank, List.copyOf(candidates));
+        return new TokenLogprobs(id, logprob(logit, logOfSum), rank, List.copyOf(listed));
     }
 
     private float logprob(float logit, double logOfSum) {

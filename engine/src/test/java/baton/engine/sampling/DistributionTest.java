@@ -136,32 +136,41 @@ class DistributionTest {
             logits[i] = (float) (2 * randomness.random.nextGaussian());
         }
         int peaks = 1 + randomness.below(200);
-        int blocks = 1 + randomness.below(4);
+        int[] places = new int[1 + randomness.below(4)];
+        Arrays.setAll(places, _ -> randomness.below(size - peaks));
         for (int i = 0; i < peaks; i++) {
-            logits[(randomness.below(size / 1000) * 1000 + i / blocks) % size] =
-                    10 + (float) (3 * randomness.random.nextGaussian());
+            logits[places[i % places.length] + i] = 10 + (float) (3 * randomness.random.nextGaussian());
         }
         return logits;
     }
 
     @Test
     void tokensThatAreLeftOutAtOnceAreNoneOfThoseThatAreKept() {
-        for (int round = 0; round < 60; round++) {
-            int size = 10_000 + randomness.below(20_000);
+        // One for all rows, as a sampler has it; 49 blocks.
+        int size = 25_000;
+        Distribution distribution = new Distribution(size);
+        for (int round = 0; round < 80; round++) {
             float[] logits = randomness.below(4) == 0 ? randomness.logits(size) : peakedLogits(size);
-            // There are 20 to 59 blocks.
             int topK = randomness.below(2) * randomness.below(80);
+            double minP;
             double topP;
             Reference reference;
             do {
-                topP = topK > 0 && randomness.below(2) == 0
-                        ? 1
-                        : 1 - Math.pow(10, -0.01 - 5 * randomness.random.nextDouble());
-                reference = new Reference(logits, 0.8, 0, topK, topP);
+                minP = randomness.below(2) * (float) Math.pow(10, -6 * randomness.random.nextDouble());
+                topP = switch (randomness.below(6)) {
+                    case 0 -> Double.MIN_VALUE;
+                    case 1 -> 1;
+                    default -> 1 - Math.pow(10, -0.01 - 5 * randomness.random.nextDouble());
+                };
+                reference = new Reference(logits, 0.8, minP, topK, topP);
             } while (reference.borderline);
 
-            Distribution distribution = distribution(logits);
+            distribution.load(MemorySegment.ofArray(logits));
+            assertThat(distribution.findMax()).isTrue();
             distribution.soften(0.8);
+            if (minP > 0) {
+                distribution.keepMinP((float) minP);
+            }
             distribution.keepTop(topK, topP);
 
             for (int id = 0; id < size; id++) {
@@ -169,7 +178,7 @@ class DistributionTest {
                 double actual = distribution.probability(id);
                 if (Math.abs(actual - expected) > 1e-6 * expected + 1e-30) {
                     assertThat(actual)
-                            .as("%s round=%d topK=%d topP=%s id=%d", randomness, round, topK, topP, id)
+                            .as("%s round=%d minP=%s topK=%d topP=%s id=%d", randomness, round, minP, topK, topP, id)
                             .isEqualTo(expected);
                 }
             }
