@@ -19,6 +19,9 @@ final class ProxyProcess implements AutoCloseable {
     private final ChildProcess process;
     private final int port;
 
+    /** A proxy does not notice that this process has ended. */
+    private final Thread onSignal = Thread.ofPlatform().unstarted(this::end);
+
     private ProxyProcess(ScratchDirectory directory, ChildProcess process, int port) {
         this.directory = directory;
         this.process = process;
@@ -96,6 +99,7 @@ final class ProxyProcess implements AutoCloseable {
         }
         ProxyProcess proxy = new ProxyProcess(directory, process, port);
         try {
+            Runtime.getRuntime().addShutdownHook(proxy.onSignal);
             proxy.awaitListening(deadline);
         } catch (IOException | InterruptedException e) {
             proxy.close();
@@ -128,6 +132,15 @@ final class ProxyProcess implements AutoCloseable {
 
     @Override
     public void close() {
+        try {
+            Runtime.getRuntime().removeShutdownHook(onSignal);
+        } catch (IllegalStateException e) {
+            // This process is ending: the hook runs too.
+        }
+        end();
+    }
+
+    private void end() {
         process.kill();
         process.awaitEnd(Duration.ofSeconds(5));
         directory.close();
