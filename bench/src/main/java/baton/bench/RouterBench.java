@@ -4,6 +4,7 @@ import baton.bench.RouterReport.Case;
 import baton.bench.RouterReport.Load;
 import baton.bench.RouterReport.Streams;
 import baton.cluster.JavaCommand;
+import baton.cluster.ProcessGroup;
 import baton.cluster.ServerProcess;
 import baton.kv.ConfigException;
 import io.vertx.core.Context;
@@ -15,7 +16,6 @@ import io.vertx.core.http.HttpClientOptions;
 import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.PoolOptions;
 import java.io.IOException;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -111,11 +111,10 @@ public record RouterBench(
      */
     public RouterReport run(JavaCommand baton) throws IOException {
         Vertx vertx = Vertx.vertx();
-        Path log = Files.createTempFile("baton-route", ".log");
-        Optional<ServerProcess> started = Optional.empty();
         List<ProxyProcess> proxies = new ArrayList<>();
-        try (StubInstances instances = StubInstances.start(vertx)) {
-            ServerProcess router = ServerProcess.start(
+        try (ProcessGroup processes = ProcessGroup.create();
+                StubInstances instances = StubInstances.start(vertx)) {
+            ServerProcess router = processes.serve(
                     "route",
                     baton.forRouter(),
                     List.of(
@@ -125,9 +124,7 @@ public record RouterBench(
                             "--prefill",
                             instances.prefillUrl(),
                             "--decode",
-                            instances.decodeUrl()),
-                    log);
-            started = Optional.of(router);
+                            instances.decodeUrl()));
             int port = router.awaitReady(DEADLINE).getPort();
             HttpClient client = client(vertx, CONNECTIONS);
             List<Target> targets = new ArrayList<>();
@@ -168,12 +165,7 @@ public record RouterBench(
             Thread.currentThread().interrupt();
             throw new IOException("interrupted", e);
         } finally {
-            started.ifPresent(each -> {
-                each.process().askToStop();
-                each.process().awaitEnd(Duration.ofSeconds(10));
-            });
             proxies.forEach(ProxyProcess::close);
-            Files.deleteIfExists(log);
         }
     }
 
@@ -210,6 +202,7 @@ public record RouterBench(
                 }
             }
         }
+        double half = RouterReport.medianRate(closed.getOrDefault(ROUTER, List.of())) / 2;
         Map<String, List<Load>> open = new LinkedHashMap<>();
         Map<String, List<Load>> meanwhile = new LinkedHashMap<>();
         ProcessorPauses pauses = ProcessorPauses.NONE;
@@ -219,14 +212,14 @@ public record RouterBench(
             }
             progress.accept(
                     round < 0
-                            ? "warm-up at half of the rate"
-                            : "latency at half of the rate, round %d of %d".formatted(round + 1, rounds));
+                            ? "warm-up at %.0f requests/s".formatted(half)
+                            : "latency at %.0f requests/s, round %d of %d".formatted(half, round + 1, rounds));
             if (round >= 0) {
                 pauses = pauses.plus(ProcessorPauses.look(LOOK));
             }
             for (Target each : targets) {
-                double half = RouterReport.medianRate(closed.getOrDefault(each.name(), List.of())) / 2;
-                OpenLoads loads = open(vertx, each, half);
+                double own = RouterReport.medianRate(closed.getOrDefault(each.name(), List.of())) / 2;
+                OpenLoads loads = open(vertx, each, Math.min(half, own));
                 if (round >= 0) {
                     open.computeIfAbsent(each.name(), _ -> new ArrayList<>()).add(loads.own());
                     loads.meanwhile()
@@ -247,7 +240,7 @@ public record RouterBench(
         List<Case> cases = new ArrayList<>();
         closed.forEach((name, loads) -> cases.add(
                 new Case(name, loads, open.getOrDefault(name, List.of()), meanwhile.getOrDefault(name, List.of()))));
-        return new RouterReport(Machine.here(), pauses, this.events, requests, cases, answered, resident);
+        return new RouterReport(Machine.here(), pauses, this.events, requests, half, cases, answered, resident);
     }
 
     /** Processor time in ns that a process has taken; empty for none. */

@@ -12,7 +12,8 @@ public record Timing(double median, double best, int repetitions) {
         return new Timing(median(seconds), seconds.stream().min(Double::compare).orElseThrow(), seconds.size());
     }
 
-    static double median(List<Double> values) {
+    /** @throws IndexOutOfBoundsException if there are no values */
+    public static double median(List<Double> values) {
         List<Double> sorted = values.stream().sorted().toList();
         int middle = sorted.size() / 2;
         return sorted.size() % 2 == 1 ? sorted.get(middle) : (sorted.get(middle - 1) + sorted.get(middle)) / 2;

@@ -1,5 +1,6 @@
 package baton.cli;
 
+import baton.bench.Timing;
 import baton.cluster.LocalCluster;
 import baton.kv.ConfigException;
 import java.io.IOException;
@@ -7,6 +8,7 @@ import java.io.PrintWriter;
 import java.net.URI;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
@@ -79,15 +81,14 @@ final class BenchFirstTokenCommand implements Callable<Integer> {
             ratios.add(ofNewCluster(out));
         }
         if (rounds > 1) {
-            List<Double> sorted = ratios.stream().sorted().toList();
             out.printf(
                     Locale.ROOT,
                     "%s, first token of the first request to that of the last, median (range) of %d clusters: %.2f (%.2f to %.2f) times%n",
                     connector,
                     rounds,
-                    (sorted.get((rounds - 1) / 2) + sorted.get(rounds / 2)) / 2,
-                    sorted.getFirst(),
-                    sorted.getLast());
+                    Timing.median(ratios),
+                    Collections.min(ratios),
+                    Collections.max(ratios));
         }
         return 0;
     }

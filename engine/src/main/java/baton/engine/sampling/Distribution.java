@@ -140,11 +140,13 @@ final class Distribution {
         if (!byCount && topP >= 1) {
             return;
         }
-        if (byCount) {
+        if (!byCount) {
+            findCandidatesOfTop(topP);
+        } else if (topK <= blockMaxima.length) {
             findBlockMaxima();
             findCandidates(leastOfTop(topK));
         } else {
-            findCandidatesOfTop(topP);
+            allAreCandidates();
         }
         fillBuckets();
         int lastBucket = BUCKETS - 1;
@@ -205,9 +207,6 @@ final class Distribution {
 
     /** The {@code topK}-th greatest of the blocks' maxima: as many blocks have such a token each, so the {@code topK}-th greatest logit is not less. */
     private float leastOfTop(int topK) {
-        if (topK > blockMaxima.length) {
-            return Float.NEGATIVE_INFINITY;
-        }
         float[] sorted = blockMaxima.clone();
         Arrays.sort(sorted);
         return sorted[sorted.length - topK];
@@ -236,6 +235,10 @@ final class Distribution {
                 return;
             }
         }
+        allAreCandidates();
+    }
+
+    private void allAreCandidates() {
         Arrays.fill(blockHasCandidates, true);
         candidateCount = size;
     }
