@@ -41,8 +41,8 @@ import org.slf4j.LoggerFactory;
  * that has heard nothing knows when its blocks are its own again. One that asks for that sooner names its attempt: no write of the attempt
  * begins after the answer, and none is under way.
  *
- * A prompt is kept until each decode rank that pairs with this rank has had its answer, good or bad, or has said that it needs none, or the
- * time is up.
+ * A prompt is kept until each decode rank that pairs with this rank has had its answer, good or bad, has said that it needs none, or has ended
+ * its connection, or the time is up.
  */
 
 /** The prefill side of one rank: writes prompts where decode ranks want them. The rank's thread owns it, but for {@link #arrived}. */
@@ -485,12 +485,10 @@ final class PromptSender {
         for (Question stop : write.stops) {
             answerStop(stop, message.attempt().orElse(""));
         }
-        boolean willSpeakAgain = message.question.isOver() && write.stops.isEmpty();
-        if (willSpeakAgain) {
-            message.attempt().ifPresent(endedAttempts::remove);
-        } else {
-            served(write.prompt, now);
-        }
+        // The connection need not be asked: a decode rank ends it when it has its answer, and one that ended it before
+        // cannot ask again, as
+        // its attempt is over.
+        served(write.prompt, now);
         return true;
     }
 

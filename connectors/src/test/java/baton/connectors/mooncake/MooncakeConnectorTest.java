@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.connectors.DelegatingRuntime;
 import baton.connectors.mooncake.XferReply.Written;
 import baton.kv.DType;
+import baton.kv.Deadline;
 import baton.kv.JsonFields;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
@@ -22,6 +23,7 @@ import baton.messages.PeerChannel;
 import baton.messages.SideChannel;
 import baton.messages.mooncake.EngineTable;
 import baton.messages.mooncake.MooncakeExchange;
+import baton.messages.mooncake.MooncakeExchange.Question;
 import baton.messages.mooncake.Registration;
 import baton.messages.mooncake.SystemExchange;
 import baton.messages.zeromq.ZeroMqPeerChannel;
@@ -36,6 +38,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.BooleanSupplier;
@@ -50,9 +53,19 @@ import org.junit.jupiter.api.Timeout;
 class MooncakeConnectorTest {
     private static final String HOST = "127.0.0.1";
     private static final int BLOCK = 4;
+    private static final MooncakeExchange.Asker NOBODY = new MooncakeExchange.Asker() {
+        @Override
+        public void answered(byte[] reply) {}
+
+        @Override
+        public void ended(MooncakeExchange.Ending how, String why) {}
+    };
 
     private final List<AutoCloseable> opened = new ArrayList<>();
     private final List<WorkerReport> reports = new ArrayList<>();
+    /** To all engines. */
+    private final List<Question> questions = new CopyOnWriteArrayList<>();
+
     private int requests;
 
     @AfterEach
@@ -64,6 +77,12 @@ class MooncakeConnectorTest {
 
     /** @param abort seconds of {@code abort_request_timeout} */
     private FakeEngine engine(KvRole role, String model, double abort, UnaryOperator<byte[]> answers) {
+        return engine(role, model, abort, answers, _ -> {});
+    }
+
+    /** @param afterAnswer called when a question to this side has been answered, before this side goes on */
+    private FakeEngine engine(
+            KvRole role, String model, double abort, UnaryOperator<byte[]> answers, Consumer<Question> afterAnswer) {
         DelegatingRuntime runtime = new DelegatingRuntime();
         KvTransferConfig config = KvTransferConfig.builder("MooncakeConnector", role)
                 .engineId(role.configName())
@@ -80,7 +99,8 @@ class MooncakeConnectorTest {
                         return MooncakeAgents.open(config, MooncakeSettings.of(config, Map.of()));
                     }
                 },
-                access -> new Altered(new SystemExchange(access, runtime.background()), answers));
+                access -> new Altered(
+                        new SystemExchange(access, runtime.background()), answers, questions::add, afterAnswer));
         FakeEngine engine = new FakeEngine(
                 connector,
                 new ConnectorContext(
@@ -93,11 +113,35 @@ class MooncakeConnectorTest {
         return engine;
     }
 
-    /** Answers to this side's questions are changed on the way. */
-    private record Altered(MooncakeExchange exchange, UnaryOperator<byte[]> answers) implements MooncakeExchange {
+    /** Answers to this side's questions are changed on the way, and questions to this side are seen. */
+    private record Altered(
+            MooncakeExchange exchange,
+            UnaryOperator<byte[]> answers,
+            Consumer<Question> beforeArrival,
+            Consumer<Question> afterAnswer)
+            implements MooncakeExchange {
         @Override
         public PeerAddress listen(String host, Consumer<Question> arrived) throws MessageException {
-            return exchange.listen(host, arrived);
+            return exchange.listen(host, question -> {
+                beforeArrival.accept(question);
+                arrived.accept(new Question() {
+                    @Override
+                    public byte[] message() {
+                        return question.message();
+                    }
+
+                    @Override
+                    public void answer(byte[] reply) {
+                        question.answer(reply);
+                        afterAnswer.accept(question);
+                    }
+
+                    @Override
+                    public boolean isOver() {
+                        return question.isOver();
+                    }
+                });
+            });
         }
 
         @Override
@@ -148,7 +192,9 @@ class MooncakeConnectorTest {
     }
 
     private void until(List<FakeEngine> engines, BooleanSupplier condition) {
+        Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(30));
         while (!condition.getAsBoolean()) {
+            assertThat(deadline.isOver()).isFalse();
             engines.forEach(engine -> reports.add(engine.idleStep()));
             LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(1));
         }
@@ -181,6 +227,54 @@ class MooncakeConnectorTest {
         until(List.of(prefill, decode), () -> prefill.usedBlocks() == 0);
         assertThat(sum("vllm:mooncake_bytes_transferred")).isPositive();
         decode.end(running, RequestEnd.LENGTH);
+    }
+
+    /** The decode rank ends its connection as soon as it has the answer, which may be at once. */
+    @Test
+    void blocksOfAPromptComeBackHoweverSoonItsReaderEndsTheConnection() {
+        List<FakeEngine> decode = new ArrayList<>();
+        FakeEngine prefill =
+                engine(KvRole.PRODUCER, "m", 600, reply -> reply, question -> until(decode, question::isOver));
+        decode.add(engine(KvRole.CONSUMER, "m", 600, reply -> reply));
+        JsonFields params = prefilled(prefill, 10);
+        Running running = decode.getFirst().admit(request(params.toJson().toString(), 10), 0);
+        until(List.of(prefill, decode.getFirst()), () -> !running.isLoading() && prefill.usedBlocks() == 0);
+        assertThat(invalid()).isZero();
+        decode.getFirst().end(running, RequestEnd.LENGTH);
+    }
+
+    /** By {@code abort_request_timeout} it would take ten minutes. A vLLM rank does not say that it has stopped to wait. */
+    @Test
+    void blocksComeBackWhenTheOneThatAskedForThemIsGone() throws Exception {
+        FakeEngine prefill = engine(KvRole.PRODUCER, "m", 600, reply -> reply);
+        JsonFields params = prefill.scheduler().advertisedKvTransferParams().orElseThrow();
+        Running running = prefill.admit(request("{\"do_remote_decode\": true, \"transfer_id\": \"t\"}", 10), 0);
+        try (MooncakeExchange vllm = new SystemExchange(PeerAccess.everyone(), new DelegatingRuntime().background())) {
+            PeerAddress rank = vllm.query(params.string("remote_bootstrap_addr").orElseThrow(), Duration.ofSeconds(10))
+                    .get(10, TimeUnit.SECONDS)
+                    .engines()
+                    .get(0)
+                    .workers()
+                    .get(0)
+                    .get(0);
+            byte[] question = new XferRequest(
+                            HOST,
+                            1,
+                            1,
+                            0,
+                            1,
+                            Map.of("r", new XferRequest.Wanted("t", List.of(new int[] {0, 1, 2}))),
+                            Region.of(prefill.cache()),
+                            Optional.empty())
+                    .encode();
+            try (MooncakeExchange.Asking _ = vllm.ask(rank, question, Duration.ofSeconds(10), NOBODY)) {
+                until(List.of(prefill), () -> !questions.isEmpty());
+            }
+        }
+        until(List.of(), () -> questions.getFirst().isOver());
+        reports.add(prefill.step(new Share(running, 10)));
+        assertThat(prefill.end(running, RequestEnd.LENGTH)).isPresent();
+        until(List.of(prefill), () -> prefill.usedBlocks() == 0);
     }
 
     @Test
