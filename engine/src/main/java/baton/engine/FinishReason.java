@@ -2,7 +2,7 @@ package baton.engine;
 
 /** Why a sequence ended. */
 public enum FinishReason {
-    /** A stop token, a stop string or the model's end of text. */
+    /** A stop token, a stop string, the model's end of text, or no token that the request allows next. */
     STOP("stop"),
     /** {@code max_tokens} or the model's length. */
     LENGTH("length"),

@@ -92,6 +92,67 @@ class RealEngineTest {
         }
     }
 
+    /** Also where the text is held back for a stop string, and a character has several tokens. */
+    @Test
+    void logprobsOfAStreamAddUpToThoseOfTheWholeAnswer() throws Exception {
+        List<ObjectNode> bodies = List.of(
+                greedy(12),
+                greedy(12).put("stop", "Harrow, but not here"),
+                greedy(12).put("echo", true),
+                greedy(6).put("temperature", 2).put("seed", 3).put("n", 2).put("ignore_eos", true),
+                greedy(6).put("return_tokens_as_token_ids", true));
+        for (ObjectNode body : bodies) {
+            body.put("logprobs", 1);
+            JsonNode whole = post(body).get("choices");
+            String events = CLIENT.send(
+                            request(body.deepCopy().put("stream", true)), HttpResponse.BodyHandlers.ofString())
+                    .body();
+            for (int index = 0; index < whole.size(); index++) {
+                for (String name : List.of("text_offset", "tokens", "token_logprobs", "top_logprobs")) {
+                    ArrayNode streamed = ServerFixture.MAPPER.createArrayNode();
+                    for (String line : events.lines().toList()) {
+                        JsonNode choice = line.startsWith("data: {")
+                                ? ServerFixture.MAPPER
+                                        .readTree(line.substring(6))
+                                        .at("/choices/0")
+                                : ServerFixture.MAPPER.createObjectNode();
+                        if (choice.path("index").asInt(-1) == index) {
+                            choice.path("logprobs").path(name).forEach(streamed::add);
+                        }
+                    }
+                    assertThat(streamed)
+                            .as("%s of %s", name, body)
+                            .isEqualTo(whole.get(index).path("logprobs").path(name));
+                }
+            }
+        }
+    }
+
+    @Test
+    void aContradictionOfParametersAtALaterTokenEndsTheAnswer() throws Exception {
+        int id = IntStream.range(300, engine.model().vocabularySize())
+                .filter(each -> List.of(each, each)
+                        .equals(IntStream.of(engine.tokenizer()
+                                        .encode(engine.tokenizer().token(each).repeat(2), false))
+                                .boxed()
+                                .toList()))
+                .findFirst()
+                .orElseThrow();
+        ObjectNode body = greedy(6).put("return_token_ids", true);
+        body.putArray("allowed_token_ids").add(id);
+        body.putArray("bad_words").add(engine.tokenizer().token(id).repeat(2));
+        for (double temperature : new double[] {0, 1}) {
+            JsonNode choice = post(body.put("temperature", temperature)).at("/choices/0");
+            assertThat(choice.get("token_ids").toString()).isEqualTo("[" + id + "]");
+            assertThat(choice.get("finish_reason").asString()).isEqualTo("stop");
+            assertThat(choice.get("stop_reason").isNull()).isTrue();
+        }
+        assertThat(CLIENT.send(request(body.put("stream", true)), HttpResponse.BodyHandlers.ofString())
+                        .body())
+                .contains("\"finish_reason\":\"stop\"")
+                .endsWith("data: [DONE]\n\n");
+    }
+
     @Test
     void promptsOfThirtyMegabytesDoNotDelayOtherRequests() throws Exception {
         byte[] large =

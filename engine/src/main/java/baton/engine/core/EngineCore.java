@@ -478,6 +478,7 @@ public final class EngineCore implements AutoCloseable {
                         take(request, token);
                         generated++;
                     }
+                    case Choice.NoneLeft() -> finish(request, FinishReason.STOP, Optional.empty(), Optional.empty());
                     case Choice.Failed(RuntimeException cause) -> samplingFailed(request, cause);
                 }
             } catch (RuntimeException e) {

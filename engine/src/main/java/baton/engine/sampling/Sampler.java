@@ -32,9 +32,12 @@ public final class Sampler {
     public sealed interface Choice {
         record Chosen(Sampled token) implements Choice {}
 
+        /** The request's parameters leave no token to choose: the sequence ends here. */
+        record NoneLeft() implements Choice {}
+
         /**
-         * The row has NaN or positive infinity, no token is left to choose, or choosing failed otherwise: the sequence cannot go on, others
-         * can.
+         * The row has NaN or positive infinity or nothing but negative infinity, or choosing failed otherwise: the sequence cannot go on,
+         * others can.
          *
          * @param cause what has been thrown
          */
@@ -91,35 +94,42 @@ public final class Sampler {
 
     private static Choice choose(Logits logits, LogitRow each, Distribution distribution) {
         try {
-            return new Choice.Chosen(each.sequence.next(logits, each.row, distribution));
+            return each.sequence
+                    .next(logits, each.row, distribution)
+                    .<Choice>map(Choice.Chosen::new)
+                    .orElseGet(Choice.NoneLeft::new);
         } catch (RuntimeException e) {
             return new Choice.Failed(e);
         }
     }
 
     /**
-     * Checks what {@link SamplingParams} cannot know: that its tokens exist, and that of the allowed ones any is left to begin
+     * Checks what {@link SamplingParams} cannot know: that its tokens exist, and that any is left to begin
      * with. May be called by any thread.
      *
-     * @throws ConfigException if a parameter has a token outside the vocabulary, or all that is allowed is forbidden otherwise
+     * @throws ConfigException if a parameter has a token outside the vocabulary, or none may be the first
      */
     public static void check(SamplingParams params, int vocabularySize, Set<Integer> eosIds) {
         check("logit_bias", params.logitBias().keySet(), vocabularySize);
         check("stop_token_ids", params.stopTokenIds(), vocabularySize);
         check("allowed_token_ids", params.allowedTokenIds().orElse(Set.of()), vocabularySize);
         params.badWords().forEach(word -> check("bad_words", word, vocabularySize));
-        params.allowedTokenIds().ifPresent(allowed -> {
-            Set<Integer> left = new HashSet<>(allowed);
-            params.badWords().stream().filter(word -> word.size() == 1).forEach(word -> left.remove(word.getFirst()));
-            if (params.minTokens() > 0) {
-                left.removeAll(eosIds);
-                left.removeAll(params.stopTokenIds());
-            }
-            if (left.isEmpty()) {
-                throw new ConfigException(
-                        "allowed_token_ids", "has no token that bad_words and min_tokens leave to choose");
-            }
-        });
+        Set<Integer> forbidden = new HashSet<>();
+        params.badWords().stream().filter(word -> word.size() == 1).forEach(word -> forbidden.add(word.getFirst()));
+        if (params.minTokens() > 0) {
+            forbidden.addAll(eosIds);
+            forbidden.addAll(params.stopTokenIds());
+        }
+        if (params.allowedTokenIds().filter(forbidden::containsAll).isPresent()) {
+            throw new ConfigException(
+                    "allowed_token_ids", "has no token that bad_words and min_tokens leave to choose");
+        }
+        forbidden.removeIf(id -> id >= vocabularySize);
+        if (forbidden.size() == vocabularySize) {
+            throw new ConfigException(
+                    params.minTokens() > 0 ? "min_tokens" : "bad_words",
+                    "leaves no token of the vocabulary to choose, with bad_words and stop_token_ids");
+        }
     }
 
     private static void check(String field, Collection<Integer> ids, int vocabularySize) {

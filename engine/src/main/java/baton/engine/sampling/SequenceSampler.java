@@ -89,10 +89,11 @@ public final class SequenceSampler {
      * Chooses the next token by a row of logits, which stays as it is.
      *
      * @param distribution to work with
-     * @throws IllegalStateException if the row has NaN or positive infinity, or no token is left to choose; the sequence cannot go
+     * @return empty if the request's parameters leave no token to choose here
+     * @throws IllegalStateException if the row has NaN or positive infinity, or nothing but negative infinity; the sequence cannot go
      *     on, others can
      */
-    Sampled next(Logits logits, int row, Distribution distribution) {
+    Optional<Sampled> next(Logits logits, int row, Distribution distribution) {
         if (logits.vocabularySize() != vocabularySize) {
             throw new IllegalArgumentException(
                     "logits: vocabularySize=" + logits.vocabularySize() + ", expected " + vocabularySize);
@@ -110,7 +111,7 @@ public final class SequenceSampler {
             if (changed) {
                 changeLogits(distribution);
                 if (!distribution.findMax()) {
-                    throw unusable(row);
+                    return Optional.empty();
                 }
             }
             id = params.greedy() ? distribution.argmax() : draw(distribution);
@@ -133,7 +134,7 @@ public final class SequenceSampler {
             tail = next;
         }
         position++;
-        return new Sampled(id, logprobs);
+        return Optional.of(new Sampled(id, logprobs));
     }
 
     static IllegalStateException unusable(int row) {
@@ -187,16 +188,23 @@ public final class SequenceSampler {
                 }
             }
         }
-        params.logitBias().forEach((id, bias) -> distribution.set(id, distribution.logit(id) + bias.floatValue()));
-        float factor = (float) params.repetitionPenalty();
+        params.logitBias().forEach((id, bias) -> change(distribution, id, distribution.logit(id) + bias.floatValue()));
+        float factor = Math.clamp((float) params.repetitionPenalty(), Float.MIN_VALUE, Float.MAX_VALUE);
         for (int id = seen.nextSetBit(0); id >= 0; id = seen.nextSetBit(id + 1)) {
             float logit = distribution.logit(id);
-            distribution.set(id, logit > 0 ? logit / factor : logit * factor);
+            change(distribution, id, logit > 0 ? logit / factor : logit * factor);
         }
         float frequency = (float) params.frequencyPenalty();
         float presence = (float) params.presencePenalty();
         outputCounts.forEach(
-                (id, count) -> distribution.set(id, distribution.logit(id) - frequency * count - presence));
+                (id, count) -> change(distribution, id, distribution.logit(id) - frequency * count - presence));
+    }
+
+    /** A token that may be chosen can be chosen after it, however great the change. */
+    private static void change(Distribution distribution, int id, float logit) {
+        if (distribution.logit(id) != Float.NEGATIVE_INFINITY) {
+            distribution.set(id, Math.clamp(logit, -Float.MAX_VALUE, Float.MAX_VALUE));
+        }
     }
 
     private int draw(Distribution distribution) {

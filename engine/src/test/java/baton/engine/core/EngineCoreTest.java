@@ -200,6 +200,28 @@ class EngineCoreTest {
         }
     }
 
+    @Test
+    void aSequenceEndsWhereItsParametersAllowNoToken() {
+        try (CoreHarness harness = core(64, UnaryOperator.identity())) {
+            SamplingParams.Builder contradiction = SamplingParams.builder()
+                    .maxTokens(5)
+                    .allowedTokenIds(Set.of(7))
+                    .badWords(List.of(List.of(7, 7, 7)));
+            Result drawn = harness.add("drawn", prompt(1, 10), contradiction.build(), 0);
+            Result greedy = harness.add(
+                    "greedy", prompt(2, 7), contradiction.temperature(0).build(), 0);
+            Result other = harness.add("other", prompt(2, 7), 3);
+            harness.run();
+            for (Result ended : List.of(drawn, greedy)) {
+                assertThat(ended.reason).contains(FinishReason.STOP);
+                assertThat(ended.stopReason).isEmpty();
+                assertThat(ended.error).isEmpty();
+                assertThat(ended.tokens).containsExactly(7, 7);
+            }
+            assertThat(other.tokens).isEqualTo(expected(prompt(2, 7), 3));
+        }
+    }
+
     /** Random arrivals, aborts, block sizes, budgets and pools; a request that ends by itself has the oracle's output. */
     @Test
     void randomLoadsEndRightAndLeaveNoBlockInUse() {

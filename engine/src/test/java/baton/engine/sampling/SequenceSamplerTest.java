@@ -37,6 +37,7 @@ class SequenceSamplerTest {
             List<Choice> choices = sampler.choose(logits, List.of(new LogitRow(sequence, row)), ParallelFor.alone());
             return switch (choices.getFirst()) {
                 case Choice.Chosen(SequenceSampler.Sampled token) -> token;
+                case Choice.NoneLeft() -> throw new AssertionError("no token is left");
                 case Choice.Failed(RuntimeException cause) -> throw cause;
             };
         }
@@ -458,11 +459,51 @@ class SequenceSamplerTest {
     }
 
     @Test
-    void failsWhenMinTokensLeavesNothing() {
-        SamplingParams params = params().minTokens(1).stopTokenIds(Set.of(0, 1)).build();
-        assertThatThrownBy(() -> sequence(params, 2, 0).next(FakeLogits.of(0, 0), 0))
-                .isInstanceOf(IllegalStateException.class)
-                .hasMessageContaining("row 0");
+    void parametersThatLeaveNoFirstTokenAreRefused() {
+        SamplingParams ends = params().minTokens(1).stopTokenIds(Set.of(0, 1)).build();
+        assertThatThrownBy(() -> sequence(ends, 2, 0))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageStartingWith("min_tokens: leaves no token of the vocabulary to choose");
+        SamplingParams words =
+                params().badWords(List.of(List.of(0), List.of(1))).build();
+        assertThatThrownBy(() -> sequence(words, 2, 0))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageStartingWith("bad_words: ");
+    }
+
+    @Test
+    void noTokenIsLeftWhereParametersContradictEachOtherLater() {
+        for (double temperature : new double[] {0, 1}) {
+            SamplingParams params = params().temperature(temperature)
+                    .allowedTokenIds(Set.of(1))
+                    .badWords(List.of(List.of(1, 1)))
+                    .repetitionPenalty(2)
+                    .build();
+            Sequence sequence = sequence(params, 3, 0);
+            FakeLogits logits = FakeLogits.of(3, 2, 1);
+            assertThat(sequence.next(logits, 0).id()).isEqualTo(1);
+            assertThat(sequence.sampler.choose(
+                            logits, List.of(new LogitRow(sequence.sequence, 0)), ParallelFor.alone()))
+                    .containsExactly(new Choice.NoneLeft());
+        }
+    }
+
+    @Test
+    void penaltiesBeyondTheRangeOfLogitsLeaveAChoice() {
+        FakeLogits logits = FakeLogits.of(1, 0, -1);
+        for (double penalty : new double[] {Double.MIN_VALUE, Double.MAX_VALUE}) {
+            for (double temperature : new double[] {0, 1}) {
+                SamplingParams params = params().temperature(temperature)
+                        .repetitionPenalty(penalty)
+                        .topP(0.5)
+                        .minP(0.1)
+                        .topK(2)
+                        .build();
+                Sequence sequence = Sequence.of(new Sampler(3, Set.of()), params, new int[] {0, 1, 2}, 5);
+                assertThat(IntStream.of(draw(sequence, logits, 20)).boxed().toList())
+                        .isSubsetOf(penalty < 1 ? Set.of(0) : Set.of(0, 1));
+            }
+        }
     }
 
     @Test
