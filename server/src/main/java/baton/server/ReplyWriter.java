@@ -39,7 +39,7 @@ final class ReplyWriter {
      *
      * @param index the choice
      * @param firstInStream whether nothing of this choice was sent before
-     * @param textOffset where {@code text} begins in the choice's whole text, in characters
+     * @param textOffset characters of the tokens with log probabilities that were sent before
      * @param promptLogprobs of the choice's prompt; empty unless they are part of this output
      * @param finished the end, if reached
      */
@@ -251,6 +251,23 @@ final class ReplyWriter {
         return offset;
     }
 
+    /** Characters of the tokens for which {@link #completionLogprobs} writes an offset, which may be other than those of the text. */
+    int characters(ApiRequest request, Output output) {
+        if (request.logprobs().isEmpty()) {
+            return 0;
+        }
+        int length = 0;
+        if (request.echo() && output.firstInStream()) {
+            for (int id : request.prompts().get(output.index() / request.n()).ids()) {
+                length += characters(token(request, id));
+            }
+        }
+        for (TokenLogprobs token : output.logprobs()) {
+            length += characters(token(request, token.id()));
+        }
+        return length;
+    }
+
     /** A token as log probabilities show it. */
     private String token(ApiRequest request, int id) {
         return request.tokensAsIds() ? "token_id:" + id : tokenizer.token(id);
@@ -357,7 +374,7 @@ final class ReplyWriter {
     }
 
     /** Code points, as Python counts characters. */
-    static int characters(String text) {
+    private static int characters(String text) {
         return text.codePointCount(0, text.length());
     }
 

@@ -412,23 +412,18 @@ final class ResponseStream {
             ApiRequest request = head.request();
             int prompt = index / request.sampling().n();
             boolean first = !taken;
-            String newText = text.toString();
             ReplyWriter.Output output = new ReplyWriter.Output(
                     shownIndex,
                     first,
                     textOffset,
-                    newText,
+                    text.toString(),
                     ids.stream().flatMapToInt(Arrays::stream).toArray(),
                     List.copyOf(logprobs),
                     first && (request.echo() || request.showPromptLogprobs())
                             ? promptLogprobs.get(prompt)
                             : Optional.empty(),
                     finished);
-            textOffset += ReplyWriter.characters(newText)
-                    + (first && request.echo()
-                            ? ReplyWriter.characters(
-                                    request.prompts().get(prompt).text())
-                            : 0);
+            textOffset += writer.characters(request, output);
             text.setLength(0);
             ids.clear();
             logprobs.clear();
