@@ -22,6 +22,9 @@ public final class MapStore implements BlockStore {
 
     public final Deque<Runnable> held = new ArrayDeque<>();
     public boolean holds;
+    /** Writes are held, other operations are not. */
+    public boolean holdsWrites;
+
     public boolean rejects;
     public int lookups;
     private final StoreFormat format;
@@ -54,6 +57,10 @@ public final class MapStore implements BlockStore {
     }
 
     private StoreTask start(int keys, Deadline deadline, Consumer<StoreTask> action) {
+        return start(keys, deadline, holds, action);
+    }
+
+    private StoreTask start(int keys, Deadline deadline, boolean isHeld, Consumer<StoreTask> action) {
         if (rejects) {
             return StoreTask.rejected(keys, deadline);
         }
@@ -64,7 +71,7 @@ public final class MapStore implements BlockStore {
             }
             task.end();
         };
-        if (holds) {
+        if (isHeld) {
             held.add(work);
         } else {
             work.run();
@@ -106,7 +113,7 @@ public final class MapStore implements BlockStore {
 
     @Override
     public StoreTask put(List<BlockHash> keys, List<ValueRanges> from, Deadline deadline) {
-        return start(keys.size(), deadline, task -> {
+        return start(keys.size(), deadline, holds || holdsWrites, task -> {
             for (BlockHash key : keys) {
                 values.put(key, new byte[(int) format.valueBytes()]);
             }

@@ -23,15 +23,20 @@ import baton.store.memory.ReuseFilter;
 import baton.store.tiered.Acquired;
 import baton.store.tiered.Tier;
 import baton.store.tiered.TieredStore;
+import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Deque;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.function.BooleanSupplier;
 import org.jspecify.annotations.Nullable;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * The scheduler side of a connector over a store of chunks: which are loaded, and which are stored.
@@ -42,11 +47,16 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>A chunk is stored when the step that computed the last of its tokens is over. A request that ends while chunks of it are being copied
  * into memory keeps its blocks until then.
+ *
+ * <p>Where other instances look for chunks, the answer to a request waits until its prompt's are in all stores: an instance that is asked
+ * next finds them. It waits up to {@link StorePolicy#acquire}; after that answers wait for no store until one has taken something.
  */
 public final class StoreScheduler implements SchedulerConnector {
     private static final String MAX_OFFLOAD_TOKENS = "max_offload_tokens";
     private static final String MAX_LOAD_TOKENS = "max_load_tokens";
     private static final String LOAD_TIERS = "kv_load_tiers";
+
+    private static final Logger log = LoggerFactory.getLogger(StoreScheduler.class);
 
     private static final String LOOKUP_DELAY = "vllm:kv_offload_lookup_async_delay_seconds";
 
@@ -71,6 +81,10 @@ public final class StoreScheduler implements SchedulerConnector {
     private final Map<String, Integer> savesOf = new HashMap<>();
 
     private final Set<String> awaitingSaves = new HashSet<>();
+    /** What other tiers had taken when an answer had waited in vain; -1 before that. */
+    private long writtenWhenLate = -1;
+
+    private int lateWrites;
     private final Set<String> released = new HashSet<>();
     private final List<Load> plannedLoads = new ArrayList<>();
     private final List<Measurement> measurements = new ArrayList<>();
@@ -95,6 +109,42 @@ public final class StoreScheduler implements SchedulerConnector {
             this.maxLoad = maxLoad;
             this.fromMemory = fromMemory;
             this.fromOthers = fromOthers;
+        }
+    }
+
+    /** Whether chunks of a request that has ended are on their way to stores, and its answer waits for them. */
+    private final class AwaitedWrites implements BooleanSupplier {
+        private final String requestId;
+        /** Of chunks that may be under way; those that are not are removed from the front. */
+        private final Deque<BlockHash> left;
+
+        private final Deadline deadline = Deadline.after(context.ticker(), policy.acquire());
+
+        private AwaitedWrites(String requestId, List<BlockHash> keys) {
+            this.requestId = requestId;
+            this.left = new ArrayDeque<>(keys);
+        }
+
+        @Override
+        public boolean getAsBoolean() {
+            owner.check();
+            while (!left.isEmpty() && !saving.contains(left.getFirst()) && !store.isWriting(left.getFirst())) {
+                left.removeFirst();
+            }
+            long written = store.written();
+            if (left.isEmpty() || written == writtenWhenLate) {
+                return false;
+            }
+            if (deadline.isOver()) {
+                writtenWhenLate = written;
+                lateWrites++;
+                log.warn(
+                        "request {}: {} of its chunks are not stored after {} ms; its answer does not wait for them",
+                        requestId,
+                        left.size(),
+                        policy.acquire().toMillis());
+            }
+            return !deadline.isOver();
         }
     }
 
@@ -343,8 +393,13 @@ public final class StoreScheduler implements SchedulerConnector {
     public Release onFinished(KvRequest request, RequestEnd end, int[] blockTable) {
         owner.check();
         State state = requests.remove(request.id());
+        BooleanSupplier answerIsHeld = Release.ANSWER_AT_ONCE;
         if (state != null) {
             giveBack(state);
+            int chunks = Math.min(state.savedChunks, request.promptLength() / blockSize / blocksPerChunk);
+            if (policy.answersWait() && chunks > 0 && (end == RequestEnd.STOPPED || end == RequestEnd.LENGTH)) {
+                answerIsHeld = new AwaitedWrites(request.id(), keys.keys(request, 0, chunks));
+            }
         }
         Optional<JsonFields> params = keys.forget(request, end);
         boolean isSaving = savesOf.containsKey(request.id());
@@ -353,7 +408,7 @@ public final class StoreScheduler implements SchedulerConnector {
         } else {
             keys.saved(request.id());
         }
-        return new Release(isSaving, params);
+        return new Release(isSaving, params, Optional.empty(), answerIsHeld);
     }
 
     @Override
@@ -379,6 +434,10 @@ public final class StoreScheduler implements SchedulerConnector {
         long skipped = filter.takeSkipped();
         if (skipped > 0) {
             all.add(Measurement.count("vllm:kv_offload_stores_skipped", skipped));
+        }
+        if (lateWrites > 0) {
+            all.add(Measurement.count("baton:kv_write_timeouts", lateWrites));
+            lateWrites = 0;
         }
         all.addAll(session.takeMeasurements());
         return all;

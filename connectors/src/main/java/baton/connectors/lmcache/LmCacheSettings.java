@@ -31,7 +31,7 @@ import java.util.OptionalLong;
  * @param disk {@code local_disk}
  * @param remote {@code remote_url}
  * @param use of the stores, by {@code kv_role}, {@code min_retrieve_tokens} and {@code LMCACHE_FORCE_SKIP_SAVE}
- * @param policy {@code save_decode_cache}, {@code blocking_timeout_secs}
+ * @param policy {@code save_decode_cache}, {@code blocking_timeout_secs}; with {@code enable_pd} the decode instance waits, not the answer
  * @param lookupTimeout {@code lookup_timeout_ms}
  * @param model {@code baton_model_name}: the model in keys; without it, the model's own name
  * @param pd {@code enable_pd} and what belongs to it: then there are no chunks, and no store but the buffer
@@ -87,7 +87,7 @@ record LmCacheSettings(
                     Setting.of(
                             BLOCKING,
                             10,
-                            "Seconds, the longest that a request waits for chunks that are not in memory."),
+                            "Seconds, the longest that a request waits for chunks that are not in memory, and its answer for those of its prompt that are being stored."),
                     Setting.of(LOOKUP, 3000, "Milliseconds, the longest look-up at disk and remote store."),
                     Setting.of(MIN_RETRIEVE, 0, "Shorter hits are computed."),
                     Setting.of(POLICY, "LRU", "No other."),
@@ -160,7 +160,7 @@ record LmCacheSettings(
                 remote(config),
                 hashes,
                 new TokenChunkKeys.Use(transfer.isConsumer(), transfer.isProducer() && !skipSave, leastLoad),
-                new StorePolicy(!config.bool(SAVE_DECODE).orElseThrow(), 0, 1, blocking, COPY_TIMEOUT),
+                new StorePolicy(!config.bool(SAVE_DECODE).orElseThrow(), 0, 1, blocking, pd.isEmpty(), COPY_TIMEOUT),
                 Duration.ofNanos((long) (config.number(LOOKUP, 1, 3_600_000) * 1e6)),
                 config.string(MODEL).map(name -> model(config.field(MODEL), name)),
                 pd);

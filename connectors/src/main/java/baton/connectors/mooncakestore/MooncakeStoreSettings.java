@@ -75,7 +75,10 @@ record MooncakeStoreSettings(
                     MooncakeConfig.BUFFER,
                     "that of `mooncake.json`, else 4 GiB",
                     "Memory for values in front of the store, of all ranks together."),
-            Setting.of(LOAD_TIMEOUT, 2, "The longest that a request waits for the store."),
+            Setting.of(
+                    LOAD_TIMEOUT,
+                    2,
+                    "The longest that a request waits for the store, and its answer until its prompt is stored."),
             Setting.of(ENABLE_LOOKUP, true, "`false`: the store is never asked, the instance only writes."),
             Setting.of(SAVE_DECODE, false, "`true`: outputs are stored too, and a `kv_consumer` stores."),
             Setting.of(CACHE_PREFIX, "", "Before all keys, for several deployments at one master."),
@@ -138,7 +141,8 @@ record MooncakeStoreSettings(
                 memory,
                 loads,
                 stores,
-                new StorePolicy(!saveDecode, 0, TRACKED_KEYS, Duration.ofNanos((long) (seconds * 1e9)), COPY_TIMEOUT),
+                new StorePolicy(
+                        !saveDecode, 0, TRACKED_KEYS, Duration.ofNanos((long) (seconds * 1e9)), true, COPY_TIMEOUT),
                 extra.string(CACHE_PREFIX).orElseThrow(),
                 storeTensorShares(extra));
     }

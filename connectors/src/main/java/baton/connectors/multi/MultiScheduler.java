@@ -408,6 +408,7 @@ final class MultiScheduler implements SchedulerConnector {
         due.remove(request.id());
         MergedParams merged = new MergedParams();
         BitSet keepers = new BitSet();
+        List<BooleanSupplier> holders = new ArrayList<>();
         for (int i = 0; i < sides.size(); i++) {
             Side side = sides.get(i);
             Release own =
@@ -417,12 +418,22 @@ final class MultiScheduler implements SchedulerConnector {
             }
             own.kvTransferParams().ifPresent(params -> merged.add(side.label, params));
             own.error().ifPresent(merged::fail);
+            if (own.answerIsHeld() != Release.ANSWER_AT_ONCE) {
+                holders.add(() -> side.call("answerIsHeld", false, own.answerIsHeld()::getAsBoolean));
+            }
         }
         if (!keepers.isEmpty()) {
             kept.put(request.id(), keepers);
         }
         Optional<String> error = merged.clash();
-        return new Release(!keepers.isEmpty(), error.isEmpty() ? merged.params() : Optional.empty(), error);
+        Optional<JsonFields> params = error.isEmpty() ? merged.params() : Optional.empty();
+        // Whoever takes over by parameters needs no store.
+        boolean held = !holders.isEmpty() && params.isEmpty();
+        return new Release(
+                !keepers.isEmpty(),
+                params,
+                error,
+                held ? () -> holders.stream().anyMatch(BooleanSupplier::getAsBoolean) : Release.ANSWER_AT_ONCE);
     }
 
     /** The {@code kv_transfer_params} of several children, as one object. */

@@ -74,7 +74,7 @@ record OffloadingSettings(
                     Setting.of(
                             LOAD_TIMEOUT,
                             2,
-                            "Seconds, the longest that a request waits for values that are not in memory."),
+                            "Seconds, the longest that a request waits for values that are not in memory, and its answer for those of its prompt that are being stored."),
                     Setting.absent(
                             SPEC, "none", "vLLM's: `CPUOffloadingSpec` or `TieringOffloadingSpec`; has no effect."),
                     Setting.of(SELF_DESCRIBING, false, "No other."),
@@ -123,6 +123,7 @@ record OffloadingSettings(
         for (JsonFields tier : extra.objects(TIERS).orElse(List.of())) {
             tiers.add(TierSettings.of(tier, backpressure));
         }
+        Optional<SharedMemory> shared = extra.string(SHARED_NAME).map(name -> shared(extra, name));
         return new OffloadingSettings(
                 (long) bytes,
                 optional(extra, BLOCK_SIZE),
@@ -133,9 +134,10 @@ record OffloadingSettings(
                         extra.integerAtLeast(THRESHOLD, 0).orElseThrow(),
                         extra.integerAtLeast(TRACKED, 1).orElseThrow(),
                         Duration.ofNanos((long) (seconds * 1e9)),
+                        !tiers.isEmpty() || shared.isPresent(),
                         COPY_TIMEOUT),
                 extra.bool(CANONICAL).orElseThrow(),
-                extra.string(SHARED_NAME).map(name -> shared(extra, name)),
+                shared,
                 List.copyOf(tiers));
     }
 

@@ -39,6 +39,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
@@ -315,11 +316,27 @@ class MultiConnectorTest {
                         true,
                         Optional.empty(),
                         Optional.of("kv_transfer_params: First and Second both set 'remote_host', to different values:"
-                                + " \"a\" and \"b\"")));
+                                + " \"a\" and \"b\""),
+                        Release.ANSWER_AT_ONCE));
         first.reports(sent("r"));
         engine.step();
         engine.step();
         assertThat(engine.merged.sent()).containsExactly("r");
+    }
+
+    @Test
+    void anAnswerIsHeldWhileAChildHoldsItUnlessItHasParameters() {
+        Engine engine = new Engine(1);
+        AtomicBoolean held = new AtomicBoolean(true);
+        second.release = new Release(false, Optional.empty(), Optional.empty(), held::get);
+        Release release = engine.finish();
+        assertThat(release.answerIsHeld().getAsBoolean()).isTrue();
+        held.set(false);
+        assertThat(release.answerIsHeld().getAsBoolean()).isFalse();
+
+        held.set(true);
+        first.release = answer(false, "{\"remote_host\": \"a\"}");
+        assertThat(engine.finish().answerIsHeld()).isEqualTo(Release.ANSWER_AT_ONCE);
     }
 
     @Test

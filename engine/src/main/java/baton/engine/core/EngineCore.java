@@ -79,6 +79,7 @@ public final class EngineCore implements AutoCloseable {
 
     private volatile Optional<JsonFields> advertisedKvTransferParams;
     private long listenerFailures;
+    private final HeldAnswers held = new HeldAnswers();
     /** The step before left work that can be computed at once. */
     private boolean busy;
 
@@ -183,7 +184,7 @@ public final class EngineCore implements AutoCloseable {
 
     /** True while a request of that id runs, or has ended and a transfer still uses its blocks. */
     public boolean knows(String id) {
-        return scheduler.knows(id);
+        return scheduler.knows(id) || held.isHeld(id);
     }
 
     /** Ids that end a text. */
@@ -194,6 +195,7 @@ public final class EngineCore implements AutoCloseable {
     /** Ends a request, if it is there. */
     public void abort(String id) {
         owner.check();
+        held.release(id);
         scheduler
                 .find(id)
                 .ifPresent(request -> finish(request, FinishReason.ABORT, Optional.empty(), Optional.empty()));
@@ -202,6 +204,7 @@ public final class EngineCore implements AutoCloseable {
     /** Ends all requests. */
     public void endAll(FinishReason reason, String why) {
         owner.check();
+        held.releaseAll();
         for (Request request : scheduler.requests()) {
             try {
                 finish(
@@ -222,7 +225,7 @@ public final class EngineCore implements AutoCloseable {
 
     /** True while {@link #step} has something to do, if only to ask the connector. */
     public boolean hasWork() {
-        return scheduler.hasWork();
+        return scheduler.hasWork() || !held.isEmpty();
     }
 
     /** Whether values that were computed are on their way to a store. */
@@ -309,6 +312,7 @@ public final class EngineCore implements AutoCloseable {
                 generated = sample(step, outcome, logits);
             }
         }
+        held.releaseReady();
         boolean computed = !step.slices().isEmpty();
         Scheduler.Counters after = scheduler.counters();
         StepStats stats = new StepStats(
@@ -570,15 +574,22 @@ public final class EngineCore implements AutoCloseable {
             LOG.error("Failing {}: {}", request, release.error().get());
         }
         FinishReason told = unanswerable ? FinishReason.ERROR : reason;
-        RequestStats stats = stats(request, told);
-        tell(() -> listener.onFinished(stats));
-        tell(() -> request.listener()
-                .onFinished(
-                        told,
-                        unanswerable ? Optional.empty() : stopReason,
-                        stats,
-                        release.kvTransferParams(),
-                        unanswerable ? release.error() : error));
+        Runnable answer = () -> {
+            RequestStats stats = stats(request, told);
+            tell(() -> listener.onFinished(stats));
+            tell(() -> request.listener()
+                    .onFinished(
+                            told,
+                            unanswerable ? Optional.empty() : stopReason,
+                            stats,
+                            release.kvTransferParams(),
+                            unanswerable ? release.error() : error));
+        };
+        if (told == FinishReason.ABORT || told == FinishReason.ERROR) {
+            answer.run();
+        } else {
+            held.giveWhenReady(request.id(), release.answerIsHeld(), answer);
+        }
     }
 
     /** Calls the listener; an exception of it is logged and counted and does not end the engine. */

@@ -108,7 +108,14 @@ final class GuardedScheduler implements SchedulerConnector {
     @Override
     public Release onFinished(KvRequest request, RequestEnd end, int[] blockTable) {
         Release kept = new Release(!closed, Optional.empty());
-        return call("onFinished", kept, () -> connector.onFinished(request, end, blockTable));
+        Release release = call("onFinished", kept, () -> connector.onFinished(request, end, blockTable));
+        return release.answerIsHeld() == Release.ANSWER_AT_ONCE
+                ? release
+                : new Release(
+                        release.delayed(),
+                        release.kvTransferParams(),
+                        release.error(),
+                        () -> call("answerIsHeld", false, release.answerIsHeld()::getAsBoolean));
     }
 
     /** One that has failed needs a step in which it is closed. */

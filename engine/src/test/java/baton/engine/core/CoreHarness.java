@@ -14,6 +14,7 @@ import baton.kv.KvEvent;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Measurement;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -167,6 +168,11 @@ final class CoreHarness implements AutoCloseable {
             step();
             assertThat(i).as("steps").isLessThan(100_000);
         }
+    }
+
+    /** Lets time pass. */
+    void pass(Duration time) {
+        now += time.toNanos();
     }
 
     int used() {

@@ -47,6 +47,8 @@ final class ScriptedConnector implements KvConnector {
     BiFunction<Load, Integer, Boolean> fails = (load, index) -> false;
     /** Requests whose blocks are to be kept after their end. */
     Set<String> delayed = new HashSet<>();
+    /** Requests whose answers are held. */
+    Set<String> held = new HashSet<>();
     /** Why there is no response for a request. */
     final Map<String, String> answerErrors = new HashMap<>();
     /** What the next report says. */
@@ -177,7 +179,11 @@ final class ScriptedConnector implements KvConnector {
                 return new Release(
                         delayed.contains(request.id()),
                         Optional.of(JsonFields.parse("", "{\"from\":\"" + request.id() + "\"}")),
-                        Optional.ofNullable(answerErrors.get(request.id())));
+                        Optional.ofNullable(answerErrors.get(request.id())),
+                        () -> {
+                            calls.accept("answerIsHeld");
+                            return held.contains(request.id());
+                        });
             }
 
             @Override

@@ -6,6 +6,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.function.BooleanSupplier;
 
 /**
  * The deciding side of a connector. All calls come from the scheduler's one thread, none may block on anything remote.
@@ -138,14 +139,24 @@ public interface SchedulerConnector extends AutoCloseable {
      * @param delayed true: the connector still needs them, until a worker reports the request as sent
      * @param kvTransferParams goes into the response, for the instance that takes over
      * @param error why there can be no such response: the request ends with this error instead
+     * @param answerIsHeld whether the response must wait, because KV of the prompt is on its way to a store in which the instance that
+     *     takes over looks for it. Asked after each step until it is false; a connector has a deadline for it. Not asked about a
+     *     request that was aborted or failed
      */
-    record Release(boolean delayed, Optional<JsonFields> kvTransferParams, Optional<String> error) {
+    record Release(
+            boolean delayed,
+            Optional<JsonFields> kvTransferParams,
+            Optional<String> error,
+            BooleanSupplier answerIsHeld) {
+        /** The response need not wait. */
+        public static final BooleanSupplier ANSWER_AT_ONCE = () -> false;
+
         /** Blocks are free at once, nothing goes into the response. */
         public static final Release NOW = new Release(false, Optional.empty());
 
         /** The release of a request that ends as it would without a connector. */
         public Release(boolean delayed, Optional<JsonFields> kvTransferParams) {
-            this(delayed, kvTransferParams, Optional.empty());
+            this(delayed, kvTransferParams, Optional.empty(), ANSWER_AT_ONCE);
         }
     }
 

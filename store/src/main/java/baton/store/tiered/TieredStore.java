@@ -20,7 +20,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.atomic.AtomicInteger;
 
 /*
  * All reads and writes of a caller's memory go through the memory tier: other tiers read into its slots and write from them. So a file system
@@ -62,8 +61,13 @@ public final class TieredStore implements BlockStore {
     @GuardedBy("this")
     private int cascadeSlots;
 
-    /** Writes to other tiers under way. */
-    private final AtomicInteger cascades = new AtomicInteger();
+    /** Values that are being written to other tiers, and to how many. */
+    @GuardedBy("this")
+    private final Map<BlockHash, Integer> writing = new HashMap<>();
+
+    /** Values that other tiers have taken. */
+    @GuardedBy("this")
+    private long written;
 
     @GuardedBy("this")
     private boolean closed;
@@ -226,6 +230,7 @@ public final class TieredStore implements BlockStore {
                 if (slot != ValueCache.NONE) {
                     slots[pinned.size()] = slot;
                     pinned.add(key);
+                    writing.merge(key, 1, Integer::sum);
                 }
             }
             cascadeSlots += pinned.size();
@@ -241,15 +246,17 @@ public final class TieredStore implements BlockStore {
         stats.cascading(index, 1);
         StoreTask task = tier.store()
                 .put(pinned, List.of(inMemory(slots, pinned.size())), Deadline.after(ticker, timeouts.cascade));
-        cascades.incrementAndGet();
         watch(task);
         task.onDone(() -> {
-            cascades.decrementAndGet();
             double seconds = (ticker.nanos() - start) / 1e9;
-            int written = task.succeededCount();
-            stats.written(index, written * format().valueBytes(), seconds, written == pinned.size());
+            int taken = task.succeededCount();
+            synchronized (this) {
+                pinned.forEach(key -> writing.computeIfPresent(key, (_, count) -> count == 1 ? null : count - 1));
+                written += taken;
+            }
+            stats.written(index, taken * format().valueBytes(), seconds, taken == pinned.size());
             // One that was rejected says nothing of the tier's speed.
-            if (written > 0 || task.deadline().isOver()) {
+            if (taken > 0 || task.deadline().isOver()) {
                 tier.backpressure().ifPresent(pressure -> {
                     pressure.written(seconds, bytes);
                     stats.latency(index, pressure.average());
@@ -279,7 +286,19 @@ public final class TieredStore implements BlockStore {
     /** Whether values in memory are being written to another tier. */
     public boolean isWriting() {
         noticeDeadlines();
-        return cascades.get() > 0;
+        synchronized (this) {
+            return !writing.isEmpty();
+        }
+    }
+
+    /** Whether the value is in memory and being written to another tier. */
+    public synchronized boolean isWriting(BlockHash key) {
+        return writing.containsKey(key);
+    }
+
+    /** How many values other tiers have taken since the start. */
+    public synchronized long written() {
+        return written;
     }
 
     /** Events of the memory tier; those of the others are taken from them. */
