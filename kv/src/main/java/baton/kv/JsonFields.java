@@ -6,6 +6,8 @@ import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 import tools.jackson.core.JacksonException;
+import tools.jackson.core.StreamReadFeature;
+import tools.jackson.core.json.JsonFactory;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.JsonNodeFactory;
@@ -19,7 +21,10 @@ import tools.jackson.databind.node.ObjectNode;
  * <p>The object is copied at construction; instances never change.
  */
 public final class JsonFields {
-    private static final JsonMapper MAPPER = JsonMapper.builder().build();
+    private static final JsonMapper MAPPER = JsonMapper.builder(JsonFactory.builder()
+                    .enable(StreamReadFeature.STRICT_DUPLICATE_DETECTION)
+                    .build())
+            .build();
 
     private final String path;
     private final ObjectNode node;
@@ -39,7 +44,7 @@ public final class JsonFields {
         return new JsonFields(path, node.deepCopy());
     }
 
-    /** @throws ConfigException if {@code json} is not a JSON object */
+    /** @throws ConfigException if {@code json} is not a JSON object, or has a field twice */
     public static JsonFields parse(String path, String json) {
         JsonNode parsed;
         try {

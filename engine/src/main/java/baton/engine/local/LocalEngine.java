@@ -122,6 +122,7 @@ public final class LocalEngine implements Engine {
         try {
             Tokenizer tokenizer = Tokenizer.load(config.model());
             made.add(tokenizer);
+            checkVocabulary(tokenizer, model);
             Optional<ChatTemplate> chatTemplate =
                     Optional.of(ChatTemplate.load(config.model())).filter(ChatTemplate::isPresent);
             ModelRanks ranks = TorchModels.load(
@@ -173,6 +174,25 @@ public final class LocalEngine implements Engine {
                 closeAfter(e, each);
             }
             throw e;
+        }
+    }
+
+    /**
+     * A tokenizer whose vocabulary is larger than the embedding is another model's. Tokens that were added to it later may lie beyond:
+     * the checks of prompts refuse these.
+     */
+    private static void checkVocabulary(Tokenizer tokenizer, ModelConfig model) {
+        if (tokenizer.ownVocabularySize() > model.vocabularySize()) {
+            throw new ConfigException(
+                    "tokenizer.json.model.vocab",
+                    "has token ids up to %d, must have them below config.json.vocab_size, which is %d"
+                            .formatted(tokenizer.ownVocabularySize() - 1, model.vocabularySize()));
+        }
+        if (tokenizer.vocabularySize() > model.vocabularySize()) {
+            LOG.warn(
+                    "tokenizer.json has added tokens with ids up to {}, beyond config.json.vocab_size, which is {}: prompts that have them are refused",
+                    tokenizer.vocabularySize() - 1,
+                    model.vocabularySize());
         }
     }
 

@@ -10,6 +10,8 @@ import baton.kv.safetensors.SafetensorsFile;
 import baton.kv.safetensors.TensorInfo;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
+import java.math.BigInteger;
+import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -22,15 +24,33 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.SequencedMap;
+import java.util.Set;
 import java.util.TreeMap;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * A Hugging Face checkpoint directory of a dense decoder: config.json, the weights in model.safetensors or in the shards of
  * model.safetensors.index.json, mapped into memory, and generation_config.json if there is one. Opening checks that every tensor
- * of the model is there in the right shape.
+ * of the model is there in the right shape, and that the files have no tensor by which the model would compute something else.
  */
 public final class Checkpoint implements AutoCloseable {
     private static final int FINGERPRINT_SAMPLE_BYTES = 4096;
+
+    private static final Logger LOG = LoggerFactory.getLogger(Checkpoint.class);
+
+    private static final String SINGLE = "model.safetensors";
+    private static final String INDEX = "model.safetensors.index.json";
+    private static final String EMBEDDING = "model.embed_tokens.weight";
+    private static final String OUTPUT = "lm_head.weight";
+
+    private static final Pattern LAYER = Pattern.compile("^model\\.layers\\.(\\d+)\\.");
+
+    /** Buffers that transformers 4 saved and that follow from config.json. */
+    private static final Pattern ROTARY_BUFFER =
+            Pattern.compile("^model\\.(layers\\.\\d+\\.self_attn\\.)?rotary_emb\\.(inv_freq|cos_cached|sin_cached)$");
 
     private final ModelConfig config;
     private final List<Integer> eosTokenIds;
@@ -52,13 +72,22 @@ public final class Checkpoint implements AutoCloseable {
         Path generationFile = directory.resolve("generation_config.json");
         JsonFields generation =
                 Files.exists(generationFile) ? readJson(generationFile) : JsonFields.empty("generation_config.json");
-        eosTokenIds = CheckpointConfig.eosTokenIds(generation)
-                .or(() -> CheckpointConfig.eosTokenIds(json))
+        eosTokenIds = CheckpointConfig.eosTokenIds(generation, config.vocabularySize())
+                .or(() -> CheckpointConfig.eosTokenIds(json, config.vocabularySize()))
                 .orElse(List.of());
         generationDefaults = CheckpointConfig.generationDefaults(generation);
         try {
             openWeights(directory);
             checkTensors(directory);
+            CheckpointConfig.requireRotation(json, config);
+            Set<String> unknown = ConfigFields.unknown(json);
+            if (!unknown.isEmpty()) {
+                LOG.warn(
+                        "{}: fields {} mean nothing to {} and are not used",
+                        configFile,
+                        unknown,
+                        config.variant().architecture());
+            }
         } catch (IOException | RuntimeException e) {
             close();
             throw e;
@@ -158,7 +187,7 @@ public final class Checkpoint implements AutoCloseable {
         long intermediate = config.intermediateSize();
         Variant variant = config.variant();
         SequencedMap<String, List<Long>> shapes = new TreeMap<>();
-        shapes.put("model.embed_tokens.weight", List.of((long) config.vocabularySize(), hidden));
+        shapes.put(EMBEDDING, List.of((long) config.vocabularySize(), hidden));
         for (int layer = 0; layer < config.layers(); layer++) {
             String prefix = "model.layers." + layer + ".";
             shapes.put(prefix + "input_layernorm.weight", List.of(hidden));
@@ -190,32 +219,50 @@ public final class Checkpoint implements AutoCloseable {
         }
         shapes.put("model.norm.weight", List.of(hidden));
         if (!config.tiedEmbeddings()) {
-            shapes.put("lm_head.weight", List.of((long) config.vocabularySize(), hidden));
+            shapes.put(OUTPUT, List.of((long) config.vocabularySize(), hidden));
         }
         return shapes;
     }
 
     private void openWeights(Path directory) throws IOException {
-        Path index = directory.resolve("model.safetensors.index.json");
-        Path single = directory.resolve("model.safetensors");
-        if (Files.exists(single)) {
+        Path index = directory.resolve(INDEX);
+        Path single = directory.resolve(SINGLE);
+        boolean isSingle = Files.exists(single);
+        if (Files.exists(index)) {
+            openIndexed(directory, readJson(index), isSingle);
+        } else if (isSingle) {
             SafetensorsFile file = openFile(single);
             file.names().forEach(name -> fileOfTensor.put(name, file));
-        } else if (Files.exists(index)) {
-            JsonFields json = readJson(index);
-            JsonFields weights = json.object("weight_map")
-                    .orElseThrow(() -> new ConfigException(json.field("weight_map"), "is missing"));
-            for (String tensor : weights.names()) {
-                String shard = weights.string(tensor).orElse("");
-                if (shard.isEmpty() || shard.contains("/")) {
-                    throw new ConfigException(
-                            weights.field(tensor), "is '" + shard + "', must be a file beside the index");
-                }
-                fileOfTensor.put(tensor, openFile(directory.resolve(shard)));
-            }
         } else {
-            throw new ConfigException(
-                    "model", "'" + directory + "' has neither model.safetensors nor model.safetensors.index.json");
+            throw new ConfigException("model", "'" + directory + "' has neither " + SINGLE + " nor " + INDEX);
+        }
+    }
+
+    private void openIndexed(Path directory, JsonFields json, boolean hasSingle) throws IOException {
+        JsonFields weights = json.object("weight_map")
+                .orElseThrow(() -> new ConfigException(json.field("weight_map"), "is missing"));
+        for (String tensor : weights.names()) {
+            String shard = weights.string(tensor).orElse("");
+            if (shard.isEmpty() || shard.contains("/")) {
+                throw new ConfigException(weights.field(tensor), "is '" + shard + "', must be a file beside the index");
+            }
+            if (hasSingle && !shard.equals(SINGLE)) {
+                throw new ConfigException(
+                        weights.field(tensor),
+                        "is '%s', but there is a %s too; '%s' must have one of the two"
+                                .formatted(shard, SINGLE, directory));
+            }
+            SafetensorsFile file = openFile(directory.resolve(shard));
+            file.info(tensor);
+            fileOfTensor.put(tensor, file);
+        }
+        for (SafetensorsFile file : files.values()) {
+            for (String name : file.names()) {
+                if (fileOfTensor.get(name) != file) {
+                    throw new SafetensorsException("%s: weight '%s' is not in the weight_map of %s as this file's"
+                            .formatted(file.path(), name, INDEX));
+                }
+            }
         }
     }
 
@@ -232,7 +279,13 @@ public final class Checkpoint implements AutoCloseable {
     }
 
     private void checkTensors(Path directory) throws IOException {
-        for (Map.Entry<String, List<Long>> wanted : tensorShapes(config).entrySet()) {
+        // Before a list of the tensors of any number of layers is made.
+        if (config.layers() > fileOfTensor.size()) {
+            throw new SafetensorsException("%s: config.json.num_hidden_layers is %d, but the files have only %d weights"
+                    .formatted(directory, config.layers(), fileOfTensor.size()));
+        }
+        SequencedMap<String, List<Long>> shapes = tensorShapes(config);
+        for (Map.Entry<String, List<Long>> wanted : shapes.entrySet()) {
             String name = wanted.getKey();
             if (!fileOfTensor.containsKey(name)) {
                 throw new SafetensorsException("%s: weight '%s' is missing".formatted(directory, name));
@@ -246,6 +299,34 @@ public final class Checkpoint implements AutoCloseable {
                 throw new SafetensorsException("%s: weight '%s' has dtype %s, supported: BF16, F16, F32"
                         .formatted(file(name).path(), name, info.dtype()));
             }
+        }
+        for (String name : fileOfTensor.keySet()) {
+            if (!shapes.containsKey(name)) {
+                refuseUnlessHarmless(name);
+            }
+        }
+    }
+
+    /** A weight that the model of config.json has not is part of a model that computes something else. */
+    private void refuseUnlessHarmless(String name) throws SafetensorsException {
+        Matcher layer = LAYER.matcher(name);
+        if (layer.find() && new BigInteger(layer.group(1)).compareTo(BigInteger.valueOf(config.layers())) >= 0) {
+            throw new SafetensorsException(
+                    "%s: weight '%s' is of a layer beyond config.json.num_hidden_layers, which is %d"
+                            .formatted(file(name).path(), name, config.layers()));
+        }
+        if (ROTARY_BUFFER.matcher(name).find()) {
+            return;
+        }
+        if (!name.equals(OUTPUT)) {
+            throw new SafetensorsException("%s: weight '%s' is of no part of the %s that config.json describes"
+                    .formatted(file(name).path(), name, config.variant().architecture()));
+        }
+        if (!info(OUTPUT).dtype().equals(info(EMBEDDING).dtype())
+                || data(OUTPUT).mismatch(data(EMBEDDING)) >= 0) {
+            throw new SafetensorsException(
+                    "%s: weight '%s' differs from '%s', but config.json.tie_word_embeddings is true; it must be false"
+                            .formatted(file(name).path(), OUTPUT, EMBEDDING));
         }
     }
 
@@ -263,6 +344,11 @@ public final class Checkpoint implements AutoCloseable {
     }
 
     private static JsonFields readJson(Path file) throws IOException {
-        return JsonFields.parse(Objects.requireNonNull(file.getFileName()).toString(), Files.readString(file));
+        String name = Objects.requireNonNull(file.getFileName()).toString();
+        try {
+            return JsonFields.parse(name, Files.readString(file));
+        } catch (CharacterCodingException e) {
+            throw new ConfigException(name, "is not UTF-8 text", e);
+        }
     }
 }

@@ -25,37 +25,35 @@ final class CheckpointConfig {
     /** @throws ConfigException naming the field that is missing, malformed or asks for something unsupported */
     static ModelConfig parse(String name, JsonFields json) {
         DecoderFamily family = DecoderFamily.of(json);
-        refuseUnsupported(json);
+        ConfigFields.refuseUnsupported(json, family);
         int layers = positive(json, "num_hidden_layers");
         int hidden = positive(json, "hidden_size");
         int heads = positive(json, "num_attention_heads");
-        int kvHeads = json.integerAtLeast("num_key_value_heads", 1).orElse(heads);
+        int kvHeads = json.integerAtLeast("num_key_value_heads", 1)
+                .orElse(json.names().contains("num_key_value_heads") ? heads : family.defaultKvHeads(heads));
         if (heads % kvHeads != 0) {
             throw new ConfigException(
                     json.field("num_key_value_heads"),
                     "is %d, must divide num_attention_heads %d".formatted(kvHeads, heads));
         }
-        int headDim = json.integerAtLeast("head_dim", 2).orElseGet(() -> {
-            if (hidden % heads != 0) {
-                throw new ConfigException(
-                        json.field("head_dim"),
-                        "is missing, and hidden_size %d is no multiple of num_attention_heads %d"
-                                .formatted(hidden, heads));
-            }
-            return hidden / heads;
-        });
+        int headDim = json.integerAtLeast("head_dim", 2)
+                .or(family::defaultHeadDim)
+                .orElseGet(() -> {
+                    if (hidden % heads != 0) {
+                        throw new ConfigException(
+                                json.field("head_dim"),
+                                "is missing, and hidden_size %d is no multiple of num_attention_heads %d"
+                                        .formatted(hidden, heads));
+                    }
+                    return hidden / heads;
+                });
         if (headDim % 2 != 0) {
             throw new ConfigException(json.field("head_dim"), "is " + headDim + ", must be even");
         }
-        // Transformers 5 moved rope_theta into the object that was called rope_scaling before.
-        Optional<JsonFields> rope = json.object("rope_parameters").or(() -> json.object("rope_scaling"));
         int configured = positive(json, "max_position_embeddings");
-        Optional<RopeScaling> scaling = rope.flatMap(fields -> ropeScaling(json, fields, configured));
+        RopeConfig rope = RopeConfig.parse(json, configured);
         int maxPositions =
-                scaling.map(scaled -> maxPositions(scaled, configured)).orElse(configured);
-        double theta = rope.flatMap(fields -> fields.number("rope_theta"))
-                .or(() -> json.number("rope_theta"))
-                .orElse(10000.0);
+                rope.scaling().map(scaled -> maxPositions(scaled, configured)).orElse(configured);
         return new ModelConfig(
                 name,
                 positive(json, "vocab_size"),
@@ -66,9 +64,9 @@ final class CheckpointConfig {
                 kvHeads,
                 headDim,
                 maxPositions,
-                json.number("rms_norm_eps").orElse(1e-6),
-                theta,
-                scaling,
+                positiveNumber(json, "rms_norm_eps").orElse(1e-6),
+                rope.theta(),
+                rope.scaling(),
                 json.bool("tie_word_embeddings").orElse(false),
                 json.string("dtype")
                         .map(type -> DType.parse(json.field("dtype"), type))
@@ -113,8 +111,8 @@ final class CheckpointConfig {
         return json;
     }
 
-    /** {@code eos_token_id}, one or several. */
-    static Optional<List<Integer>> eosTokenIds(JsonFields json) {
+    /** {@code eos_token_id}, one or several. A model could never choose an id beyond its vocabulary, and so never end. */
+    static Optional<List<Integer>> eosTokenIds(JsonFields json, int vocabularySize) {
         return json.value("eos_token_id").map(value -> {
             List<Integer> ids = new ArrayList<>();
             for (JsonNode id : value.isArray()
@@ -123,6 +121,12 @@ final class CheckpointConfig {
                 if (!id.isIntegralNumber() || !id.canConvertToInt() || id.asInt() < 0) {
                     throw new ConfigException(
                             json.field("eos_token_id"), "must be a token id or a list of them, is " + value);
+                }
+                if (id.asInt() >= vocabularySize) {
+                    throw new ConfigException(
+                            json.field("eos_token_id"),
+                            "is %s, must be below config.json.vocab_size, which is %d"
+                                    .formatted(value, vocabularySize));
                 }
                 ids.add(id.asInt());
             }
@@ -140,78 +144,35 @@ final class CheckpointConfig {
                 json.integerAtLeast("top_k", -1).map(OptionalInt::of).orElseGet(OptionalInt::empty));
     }
 
-    private static void refuseUnsupported(JsonFields json) {
-        json.string("hidden_act")
-                .filter(activation -> !activation.equals("silu"))
-                .ifPresent(activation -> {
-                    throw ConfigException.unsupported(json.field("hidden_act"), activation, "silu");
-                });
-        json.number("partial_rotary_factor").filter(share -> share != 1).ifPresent(share -> {
-            throw ConfigException.unsupported(json.field("partial_rotary_factor"), share, "1");
-        });
-        json.object("quantization_config").ifPresent(quantization -> {
-            throw new ConfigException(
-                    json.field("quantization_config"),
-                    "quantized checkpoints are not supported; use the bf16 original");
+    /** A number greater than 0, if it is there. */
+    static Optional<Double> positiveNumber(JsonFields json, String name) {
+        return json.number(name).map(value -> {
+            if (!(value > 0)) {
+                throw new ConfigException(json.field(name), "is " + value + ", must be positive");
+            }
+            return value;
         });
     }
 
-    private static Optional<RopeScaling> ropeScaling(JsonFields json, JsonFields rope, int maxPositions) {
-        for (String kind : List.of("full_attention", "sliding_attention")) {
-            if (rope.value(kind).isPresent()) {
-                throw new ConfigException(rope.field(kind), "rotations that differ by layer are not supported");
+    /**
+     * A rotation by frequencies that are no numbers makes every logit NaN.
+     *
+     * @throws ConfigException if the model's are not
+     */
+    static void requireRotation(JsonFields json, ModelConfig config) {
+        for (double frequency : Rope.frequencies(config)) {
+            if (!(frequency > 0) || frequency == Double.POSITIVE_INFINITY) {
+                throw new ConfigException(
+                        json.field("rope_theta"),
+                        "is %s, which with %s makes a frequency of %s; it must be positive and finite"
+                                .formatted(
+                                        config.ropeTheta(),
+                                        config.ropeScaling()
+                                                .map(Object::toString)
+                                                .orElse("no scaling"),
+                                        frequency));
             }
         }
-        String typeField = rope.value("rope_type").isPresent() ? "rope_type" : "type";
-        int original = json.integerAtLeast("original_max_position_embeddings", 1)
-                .or(() -> rope.integerAtLeast("original_max_position_embeddings", 1))
-                .orElse(maxPositions);
-        return switch (rope.string(typeField).orElse("default")) {
-            case "default" -> Optional.empty();
-            case "linear" -> Optional.of(new LinearRopeScaling(factor(rope)));
-            case "llama3" -> {
-                double low = required(rope, "low_freq_factor", rope.number("low_freq_factor"));
-                double high = required(rope, "high_freq_factor", rope.number("high_freq_factor"));
-                if (high <= low) {
-                    throw new ConfigException(
-                            rope.field("high_freq_factor"), "is " + high + ", must exceed low_freq_factor " + low);
-                }
-                yield Optional.of(new Llama3RopeScaling(factor(rope), low, high, original));
-            }
-            case "yarn" -> Optional.of(yarn(rope, maxPositions, original));
-            default ->
-                throw ConfigException.unsupported(
-                        rope.field(typeField), rope.string(typeField).orElse(""), "default, linear, llama3, yarn");
-        };
-    }
-
-    private static YarnRopeScaling yarn(JsonFields rope, int maxPositions, int original) {
-        double factor = rope.value("factor").isPresent() ? factor(rope) : (double) maxPositions / original;
-        Optional<Double> scale = rope.number("mscale").filter(value -> value != 0);
-        Optional<Double> scaleAll = rope.number("mscale_all_dim").filter(value -> value != 0);
-        double attention = rope.number("attention_factor")
-                .or(() -> scale.flatMap(
-                        one -> scaleAll.map(all -> yarnAmplitude(factor, one) / yarnAmplitude(factor, all))))
-                .orElseGet(() -> yarnAmplitude(factor, 1));
-        return new YarnRopeScaling(
-                factor,
-                original,
-                attention,
-                rope.number("beta_fast").filter(beta -> beta != 0).orElse(32.0),
-                rope.number("beta_slow").filter(beta -> beta != 0).orElse(1.0),
-                rope.bool("truncate").orElse(true));
-    }
-
-    private static double yarnAmplitude(double factor, double scale) {
-        return factor <= 1 ? 1 : 0.1 * scale * Math.log(factor) + 1;
-    }
-
-    private static double factor(JsonFields rope) {
-        double factor = required(rope, "factor", rope.number("factor"));
-        if (!(factor > 0)) {
-            throw new ConfigException(rope.field("factor"), "is " + factor + ", must be positive");
-        }
-        return factor;
     }
 
     /** YaRN's users leave {@code max_position_embeddings} as it was before scaling, so vLLM takes the scaled one. */

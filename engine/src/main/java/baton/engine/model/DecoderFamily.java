@@ -5,6 +5,7 @@ import baton.engine.model.ModelConfig.Variant;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.function.IntPredicate;
 import java.util.stream.IntStream;
@@ -19,11 +20,25 @@ sealed interface DecoderFamily {
     /** The supported families. */
     List<DecoderFamily> ALL = List.of(new Llama(), new Mistral(), new Qwen2(), new Qwen3());
 
+    /** {@code num_key_value_heads} of a Qwen's config.json without that field. */
+    int QWEN_KV_HEADS = 32;
+
     /** The name in {@code architectures}. */
     String architecture();
 
     /** The name in {@code model_type}. */
     String modelType();
+
+    /** {@code num_key_value_heads} of a config.json without that field. */
+    int defaultKvHeads(int heads);
+
+    /** {@code head_dim} of a config.json without that field; empty: that part of {@code hidden_size} that falls to a head. */
+    default Optional<Integer> defaultHeadDim() {
+        return Optional.empty();
+    }
+
+    /** Fields for biases that are not the family's to choose, and the value that they have in effect. */
+    Map<String, Boolean> fixedBiases();
 
     /** @throws ConfigException naming the field that is malformed or asks for something unsupported */
     Variant variant(JsonFields json, int layers);
@@ -57,9 +72,27 @@ sealed interface DecoderFamily {
         }
 
         @Override
+        public int defaultKvHeads(int heads) {
+            return heads;
+        }
+
+        @Override
+        public Map<String, Boolean> fixedBiases() {
+            return Map.of("qkv_bias", false);
+        }
+
+        @Override
         public Variant variant(JsonFields json, int layers) {
             boolean attention = json.bool("attention_bias").orElse(false);
             boolean feedForward = json.bool("mlp_bias").orElse(false);
+            if (json.bool("use_sliding_window").orElse(true)) {
+                json.value("sliding_window").ifPresent(positions -> {
+                    throw new ConfigException(
+                            json.field("sliding_window"),
+                            "is " + positions + ", must be null: every layer of a Llama attends to all positions");
+                });
+            }
+            json.value("layer_types").ifPresent(types -> checkLayerTypes(json, types, layers, false));
             return new Variant(architecture(), attention, attention, feedForward, false, Optional.empty());
         }
     }
@@ -77,8 +110,24 @@ sealed interface DecoderFamily {
         }
 
         @Override
+        public int defaultKvHeads(int heads) {
+            return 8;
+        }
+
+        @Override
+        public Map<String, Boolean> fixedBiases() {
+            return Map.of("attention_bias", false, "mlp_bias", false, "qkv_bias", false);
+        }
+
+        @Override
         public Variant variant(JsonFields json, int layers) {
             Optional<Integer> positions = windowPositions(json);
+            if (positions.isPresent() && !json.bool("use_sliding_window").orElse(true)) {
+                throw new ConfigException(
+                        json.field("use_sliding_window"),
+                        "is false, but a Mistral's layers have the window that sliding_window gives, which is "
+                                + positions.get() + "; make that null");
+            }
             Optional<SlidingWindow> window = slidingWindow(json, layers, positions, _ -> true);
             if (window.isPresent() != positions.isPresent()
                     || window.stream().anyMatch(sliding -> sliding.layers().size() < layers)) {
@@ -102,6 +151,16 @@ sealed interface DecoderFamily {
         }
 
         @Override
+        public int defaultKvHeads(int heads) {
+            return QWEN_KV_HEADS;
+        }
+
+        @Override
+        public Map<String, Boolean> fixedBiases() {
+            return Map.of("mlp_bias", false, "qkv_bias", true);
+        }
+
+        @Override
         public Variant variant(JsonFields json, int layers) {
             return new Variant(architecture(), true, false, false, false, qwenWindow(json, layers));
         }
@@ -117,6 +176,21 @@ sealed interface DecoderFamily {
         @Override
         public String modelType() {
             return "qwen3";
+        }
+
+        @Override
+        public int defaultKvHeads(int heads) {
+            return QWEN_KV_HEADS;
+        }
+
+        @Override
+        public Optional<Integer> defaultHeadDim() {
+            return Optional.of(128);
+        }
+
+        @Override
+        public Map<String, Boolean> fixedBiases() {
+            return Map.of("mlp_bias", false, "qkv_bias", false);
         }
 
         @Override

@@ -181,6 +181,11 @@ public final class Tokenizer implements AutoCloseable {
         return vocabulary.size();
     }
 
+    /** One more than the highest id of a token that was not added later. */
+    public int ownVocabularySize() {
+        return vocabulary.ownSize();
+    }
+
     /** The id of a token as {@code tokenizer.json} spells it ({@code "<|end|>"}, {@code "Ġthe"}). */
     public Optional<Integer> id(String token) {
         return vocabulary.id(token);

@@ -40,14 +40,21 @@ final class Vocabulary {
     private final boolean stripsLeadingSpace;
     private final Map<String, Integer> ids;
     private final byte[][] bytes;
+    private final int ownSize;
     private final BitSet special;
 
     private Vocabulary(
-            Form form, boolean stripsLeadingSpace, Map<String, Integer> ids, byte[][] bytes, BitSet special) {
+            Form form,
+            boolean stripsLeadingSpace,
+            Map<String, Integer> ids,
+            byte[][] bytes,
+            int ownSize,
+            BitSet special) {
         this.form = form;
         this.stripsLeadingSpace = stripsLeadingSpace;
         this.ids = ids;
         this.bytes = bytes;
+        this.ownSize = ownSize;
         this.special = special;
     }
 
@@ -56,7 +63,16 @@ final class Vocabulary {
         Map<String, Integer> ids = new HashMap<>();
         JsonNode tokens = root.path("model").path("vocab");
         if (tokens.isObject()) {
-            tokens.properties().forEach(entry -> ids.put(entry.getKey(), id(file, entry.getValue())));
+            Map<Integer, String> texts = new HashMap<>();
+            tokens.properties().forEach(entry -> {
+                int id = id(file, entry.getValue());
+                ids.put(entry.getKey(), id);
+                String other = texts.put(id, entry.getKey());
+                if (other != null) {
+                    throw new ConfigException(
+                            file, "model.vocab has id %d for '%s' and for '%s'".formatted(id, other, entry.getKey()));
+                }
+            });
         } else if (tokens.isArray()) {
             // Unigram: an array of [token, score], the place being the id.
             int place = 0;
@@ -66,6 +82,7 @@ final class Vocabulary {
         } else {
             throw new ConfigException(file, "model.vocab must be an object or an array, is " + tokens.getNodeType());
         }
+        int ownSize = size(ids);
         BitSet special = new BitSet();
         for (JsonNode token : root.path("added_tokens")) {
             int id = id(file, token.path("id"));
@@ -87,8 +104,7 @@ final class Vocabulary {
             spelling = Spelling.SENTENCE_PIECE;
         }
 
-        int size = ids.values().stream().mapToInt(id -> id + 1).max().orElse(0);
-        byte[][] bytes = new byte[size][];
+        byte[][] bytes = new byte[size(ids)][];
         Map<Integer, Byte> alphabet = byteLevelAlphabet();
         for (Map.Entry<String, Integer> entry : ids.entrySet()) {
             bytes[entry.getValue()] = bytes(entry.getKey(), spelling, alphabet);
@@ -98,7 +114,12 @@ final class Vocabulary {
             bytes[token.path("id").asInt()] = bytes(token.path("content").asString(""), spelling, alphabet);
         }
         Form form = spelling == Spelling.PLAIN ? Form.OPAQUE : Form.BYTES;
-        return new Vocabulary(form, spelling == Spelling.SENTENCE_PIECE && strips, Map.copyOf(ids), bytes, special);
+        return new Vocabulary(
+                form, spelling == Spelling.SENTENCE_PIECE && strips, Map.copyOf(ids), bytes, ownSize, special);
+    }
+
+    private static int size(Map<String, Integer> ids) {
+        return ids.values().stream().mapToInt(id -> id + 1).max().orElse(0);
     }
 
     Form form() {
@@ -112,6 +133,11 @@ final class Vocabulary {
 
     int size() {
         return bytes.length;
+    }
+
+    /** The same without added tokens. */
+    int ownSize() {
+        return ownSize;
     }
 
     /** Most bytes of a token. */

@@ -16,14 +16,19 @@ import baton.engine.GenerationRequest;
 import baton.engine.RequestOutput;
 import baton.engine.SamplingParams;
 import baton.engine.TokenLogprobs;
+import baton.engine.model.ModelConfig;
+import baton.engine.model.RandomCheckpoint;
 import baton.engine.model.ResidentMemory;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.memory.Processor;
+import java.io.IOException;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Optional;
 import java.util.Random;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
@@ -33,6 +38,7 @@ import java.util.function.BooleanSupplier;
 import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.api.parallel.Isolated;
 
 /** The offline API and the engine in this process, with the real tiny model in fp32. */
@@ -88,6 +94,20 @@ class LLMTest {
                             .text())
                     .contains("there lived a");
         }
+    }
+
+    /** The tokenizer is another model's; nothing else shows that its ids mean something else. */
+    @Test
+    void aVocabularyLargerThanTheEmbeddingIsRefused(@TempDir Path directory) throws IOException {
+        RandomCheckpoint.write(
+                directory,
+                new ModelConfig("small", 1999, 16, 24, 2, 4, 2, 4, 128, 1e-5, 10000, Optional.empty(), true, DType.F32),
+                1);
+        Files.copy(MODEL.resolve("tokenizer.json"), directory.resolve("tokenizer.json"));
+        assertThatThrownBy(() -> LLM.load(directory))
+                .isInstanceOf(ConfigException.class)
+                .hasMessage("tokenizer.json.model.vocab: has token ids up to 2047,"
+                        + " must have them below config.json.vocab_size, which is 1999");
     }
 
     @Test

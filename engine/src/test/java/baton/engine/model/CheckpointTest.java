@@ -88,7 +88,9 @@ class CheckpointTest {
         assertThat(digest(directory)).isNotEqualTo(digest);
         editConfig("\"rope_theta\" : 20000.0", "\"rope_theta\" : 10000.0");
         editConfig("LlamaForCausalLM", "MistralForCausalLM");
+        editConfig("\"llama\"", "\"mistral\"");
         assertThat(digest(directory)).as("computes the same").isEqualTo(digest);
+        editConfig("\"use_sliding_window\" : false,", "");
         editConfig("\"sliding_window\" : null", "\"sliding_window\" : 64");
         assertThat(digest(directory)).isNotEqualTo(digest);
     }
@@ -182,7 +184,7 @@ class CheckpointTest {
     private static JsonFields json(String architecture, String fields) {
         return JsonFields.parse("config.json", """
                 {"architectures": ["%s"], "vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3,
-                "num_attention_heads": 4, "max_position_embeddings": 128, %s}""".formatted(architecture, fields));
+                "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 128, %s}""".formatted(architecture, fields));
     }
 
     @Test
@@ -241,13 +243,25 @@ class CheckpointTest {
     void missingShardAndMissingTensorAreNamed() throws IOException {
         Path sharded = root.resolve("sharded");
         shard(directory, sharded);
-        Files.writeString(
-                sharded.resolve("model.safetensors.index.json"),
-                Files.readString(sharded.resolve("model.safetensors.index.json"))
-                        .replace("\"lm_head.weight\"", "\"lm_tail.weight\""));
+        Path index = sharded.resolve("model.safetensors.index.json");
+        String map = Files.readString(index);
+        Files.writeString(index, map.replace("\"lm_head.weight\": \"a.safetensors\", ", ""));
         assertThatThrownBy(() -> Checkpoint.open(sharded))
                 .isInstanceOf(SafetensorsException.class)
-                .hasMessageContaining("weight 'lm_head.weight' is missing");
+                .hasMessage(
+                        sharded.resolve("a.safetensors")
+                                + ": weight 'lm_head.weight' is not in the weight_map of model.safetensors.index.json as this file's");
+        Files.writeString(
+                index, map.replace("\"lm_head.weight\": \"a.safetensors\"", "\"lm_head.weight\": \"b.safetensors\""));
+        assertThatThrownBy(() -> Checkpoint.open(sharded))
+                .isInstanceOf(SafetensorsException.class)
+                .hasMessage(sharded.resolve("b.safetensors") + ": has no tensor 'lm_head.weight'");
+        Files.writeString(index, map);
+        Path single = Files.copy(directory.resolve("model.safetensors"), sharded.resolve("model.safetensors"));
+        assertThatThrownBy(() -> Checkpoint.open(sharded))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining("but there is a model.safetensors too");
+        Files.delete(single);
         Files.delete(sharded.resolve("b.safetensors"));
         assertThatThrownBy(() -> Checkpoint.open(sharded))
                 .isInstanceOf(ConfigException.class)

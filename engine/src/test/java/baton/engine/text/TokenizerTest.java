@@ -502,6 +502,10 @@ class TokenizerTest {
                     .isInstanceOf(ConfigException.class)
                     .hasMessageStartingWith(file + ": ");
         }
+        write(dir, "{\"model\":{\"vocab\":{\"a\":0,\"b\":1,\"c\":0}}}");
+        assertThatThrownBy(() -> Tokenizer.load(dir))
+                .isInstanceOf(ConfigException.class)
+                .hasMessage(file + ": model.vocab has id 0 for 'a' and for 'c'");
         write(dir, "{\"model\":{\"type\":\"Strange\",\"vocab\":{\"a\":0}}}");
         assertThatThrownBy(() -> Tokenizer.load(dir))
                 .isInstanceOf(ConfigException.class)

@@ -5,11 +5,13 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.channels.FileChannel;
 import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import tools.jackson.core.JacksonException;
 import tools.jackson.core.StreamReadConstraints;
+import tools.jackson.core.StreamReadFeature;
 import tools.jackson.core.json.JsonFactory;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
@@ -21,7 +23,7 @@ import tools.jackson.databind.node.ObjectNode;
  * The header of a safetensors file: eight bytes of little-endian length, that many bytes of JSON, then the tensors' bytes.
  * The JSON maps each name to {@code {"dtype", "shape", "data_offsets": [begin, end]}} and {@code __metadata__} to a map of
  * strings (https://huggingface.co/docs/safetensors, "Format"). Parsing is bounded and checks every size against the others
- * and against the file.
+ * and against the file: each byte of the data belongs to one tensor.
  *
  * @param metadata the file's {@code __metadata__}
  * @param tensors the file's tensors by name, in the header's order
@@ -30,6 +32,7 @@ import tools.jackson.databind.node.ObjectNode;
 public record SafetensorsHeader(Map<String, String> metadata, Map<String, TensorInfo> tensors, long dataStart) {
     private static final int MAX_HEADER_BYTES = 100_000_000;
     private static final JsonMapper MAPPER = JsonMapper.builder(JsonFactory.builder()
+                    .enable(StreamReadFeature.STRICT_DUPLICATE_DETECTION)
                     .streamReadConstraints(StreamReadConstraints.builder()
                             .maxDocumentLength(MAX_HEADER_BYTES)
                             .maxNestingDepth(4)
@@ -96,17 +99,50 @@ public record SafetensorsHeader(Map<String, String> metadata, Map<String, Tensor
         }
         Map<String, String> metadata = new LinkedHashMap<>();
         Map<String, TensorInfo> tensors = new LinkedHashMap<>();
+        JsonNode described = object.path("__metadata__");
+        if (!described.isObject() && !described.isMissingNode() && !described.isNull()) {
+            throw new SafetensorsException(
+                    file + ": __metadata__ must be a map of strings, is " + described.getNodeType());
+        }
         for (Map.Entry<String, JsonNode> entry : object.properties()) {
             if (entry.getKey().equals("__metadata__")) {
                 for (Map.Entry<String, JsonNode> item : entry.getValue().properties()) {
-                    metadata.put(item.getKey(), item.getValue().asString(""));
+                    if (!item.getValue().isString()) {
+                        throw new SafetensorsException(
+                                file + ": __metadata__." + item.getKey() + ": must be a string, is " + item.getValue());
+                    }
+                    metadata.put(item.getKey(), item.getValue().asString());
                 }
             } else {
                 tensors.put(entry.getKey(), tensor(entry.getValue(), dataBytes, file + ": " + entry.getKey()));
             }
         }
+        checkGapless(tensors, dataBytes, file);
         return new SafetensorsHeader(
                 Map.copyOf(metadata), java.util.Collections.unmodifiableMap(tensors), Long.BYTES + (long) json.length);
+    }
+
+    /** Bytes of two tensors, or of none, are a mistake or a deception, and the reference implementation refuses them too. */
+    private static void checkGapless(Map<String, TensorInfo> tensors, long dataBytes, String file)
+            throws SafetensorsException {
+        List<Map.Entry<String, TensorInfo>> inOrder = new ArrayList<>(tensors.entrySet());
+        inOrder.sort(Comparator.comparingLong((Map.Entry<String, TensorInfo> entry) ->
+                        entry.getValue().begin())
+                .thenComparingLong(entry -> entry.getValue().end()));
+        long at = 0;
+        for (Map.Entry<String, TensorInfo> entry : inOrder) {
+            TensorInfo info = entry.getValue();
+            if (info.begin() != at) {
+                throw new SafetensorsException(
+                        "%s: %s.data_offsets [%d, %d] must begin where the tensor before ends, at %d"
+                                .formatted(file, entry.getKey(), info.begin(), info.end(), at));
+            }
+            at = info.end();
+        }
+        if (at != dataBytes) {
+            throw new SafetensorsException(
+                    "%s: has %d bytes of data, of which the tensors are only %d".formatted(file, dataBytes, at));
+        }
     }
 
     private static TensorInfo tensor(JsonNode node, long dataBytes, String where) throws SafetensorsException {

@@ -1,0 +1,272 @@
+package baton.engine.model;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.kv.ConfigException;
+import baton.kv.DType;
+import baton.kv.JsonFields;
+import baton.kv.safetensors.SafetensorsException;
+import baton.kv.safetensors.SafetensorsFile;
+import baton.kv.safetensors.SafetensorsWriter;
+import java.io.IOException;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ObjectNode;
+import tools.jackson.databind.util.RawValue;
+
+/** Checkpoints whose files say one thing and hold another, or ask for a computation that is not made: each is refused by name. */
+class CheckpointLiesTest {
+    private static final ModelConfig CONFIG =
+            new ModelConfig("small", 50, 16, 24, 2, 4, 2, 4, 128, 1e-5, 10000, Optional.empty(), true, DType.BF16);
+
+    private static final JsonMapper MAPPER = JsonMapper.builder().build();
+
+    @TempDir
+    Path directory;
+
+    @BeforeEach
+    void write() throws IOException {
+        RandomCheckpoint.write(directory, CONFIG, 1);
+        set("config.json", "use_sliding_window", "null");
+    }
+
+    @ParameterizedTest
+    @CsvSource(
+            delimiter = '|',
+            quoteCharacter = '\'',
+            value = {
+                "rope_theta | 0 | config.json.rope_theta: is 0.0, must be positive",
+                "rope_theta | -1 | config.json.rope_theta: is -1.0, must be positive",
+                "rope_theta | 1e400 | config.json.rope_theta: must be a number, is",
+                "rope_scaling | {`type`: `linear`, `factor`: 5e-324} | config.json.rope_theta: is 10000.0, which with LinearRopeScaling[factor=4.9E-324] makes a frequency of Infinity",
+                "rms_norm_eps | 0 | config.json.rms_norm_eps: is 0.0, must be positive",
+                "rms_norm_eps | -1e-5 | config.json.rms_norm_eps: is -1.0E-5, must be positive",
+                "rope_parameters | {`rope_theta`: 2e4} | config.json.rope_parameters.rope_theta: is 20000.0, but config.json.rope_theta is 10000.0; both must be the same",
+                "rope_scaling | {`type`: `linear`, `rope_type`: `yarn`, `factor`: 2} | config.json.rope_scaling.type: is 'linear', but rope_type is 'yarn'; leave type out",
+                "rope_scaling | {`type`: `linear`, `factor`: 2, `alpha`: 3} | config.json.rope_scaling.alpha: is 3, but rope_type 'linear' has no such field; it has factor, finetuned",
+                "rope_scaling | {`factor`: 2} | config.json.rope_scaling.factor: is 2, but rope_type 'default' has no such field",
+                "rope_scaling | {`type`: `linear`, `factor`: -2} | config.json.rope_scaling.factor: is -2.0, must be positive",
+                "rope_scaling | {`type`: `linear`, `factor`: 2, `partial_rotary_factor`: 0.5} | config.json.rope_scaling.partial_rotary_factor: unsupported value '0.5'; allowed: 1",
+                "rope_scaling | {`type`: `dynamic`, `factor`: 2} | config.json.rope_scaling.type: unsupported value 'dynamic'; allowed: default, linear, llama3, yarn",
+                "rope_scaling | {`type`: `yarn`, `factor`: 2, `attention_factor`: 0} | config.json.rope_scaling.attention_factor: is 0.0, must be positive",
+                "rope_scaling | {`type`: `yarn`, `factor`: 9, `mscale`: -9, `mscale_all_dim`: 1} | config.json.rope_scaling.mscale: makes an attention_factor of -",
+                "rope_scaling | {`type`: `yarn`, `factor`: 2, `beta_fast`: 1} | config.json.rope_scaling.beta_fast: is 1.0, must exceed beta_slow 1.0",
+                "rope_scaling | {`type`: `llama3`, `factor`: 2, `low_freq_factor`: 0, `high_freq_factor`: 4} | config.json.rope_scaling.low_freq_factor: is 0.0, must be positive",
+                "rope_scaling | {`type`: `yarn`, `factor`: 2, `original_max_position_embeddings`: 0} | config.json.rope_scaling.original_max_position_embeddings: is 0, must be at least 1",
+                "model_type | `mistral` | config.json.model_type: is 'mistral', must be 'llama' where architectures is LlamaForCausalLM",
+                "hidden_act | `gelu` | config.json.hidden_act: unsupported value 'gelu'; allowed: silu",
+                "sliding_window | 64 | config.json.sliding_window: is 64, must be null",
+                "layer_types | [`sliding_attention`, `full_attention`] | config.json.layer_types[0]: is sliding_attention, but no sliding window is set",
+                "logit_scale | 0.5 | config.json.logit_scale: unsupported value '0.5'; allowed: 1",
+                "logits_scaling | 8 | config.json.logits_scaling: unsupported value '8'; allowed: 1",
+                "embedding_multiplier | 12 | config.json.embedding_multiplier: unsupported value '12'; allowed: 1",
+                "residual_multiplier | 0.2 | config.json.residual_multiplier: unsupported value '0.2'; allowed: 1",
+                "attention_multiplier | 0.1 | config.json.attention_multiplier: is 0.1, but LlamaForCausalLM has no such part; it must be left out",
+                "final_logit_softcapping | 30 | config.json.final_logit_softcapping: is 30, but LlamaForCausalLM has no such part",
+                "num_local_experts | 8 | config.json.num_local_experts: is 8, but LlamaForCausalLM has no such part",
+                "rope_interleaved | true | config.json.rope_interleaved: is true, but LlamaForCausalLM has no such part",
+                "per_layer_config | {`0`: {`head_dim`: 8}} | config.json.per_layer_config: is {\"0\":{\"head_dim\":8}}, but LlamaForCausalLM has no such part",
+                "qkv_bias | true | config.json.qkv_bias: is true, must be false: so LlamaForCausalLM is defined",
+                "is_causal | false | config.json.is_causal: unsupported value 'false'; allowed: true",
+                "quantization_config | {`quant_method`: `gptq`} | config.json.quantization_config: quantized checkpoints are not supported",
+                "compression_config | {`bits`: 4} | config.json.compression_config: is {\"bits\":4}, but LlamaForCausalLM has no such part",
+                "eos_token_id | 50 | config.json.eos_token_id: is 50, must be below config.json.vocab_size, which is 50",
+                "eos_token_id | [1, 99] | config.json.eos_token_id: is [1,99], must be below config.json.vocab_size, which is 50",
+                "eos_token_id | -1 | config.json.eos_token_id: must be a token id or a list of them, is -1",
+                "head_dim | 2147483646 | weight 'model.layers.0.self_attn.k_proj.weight' has shape [8, 16], config.json wants [4294967292, 16]",
+                "num_hidden_layers | 1 | weight 'model.layers.1.input_layernorm.weight' is of a layer beyond config.json.num_hidden_layers, which is 1",
+                "num_hidden_layers | 3 | weight 'model.layers.2.input_layernorm.weight' is missing",
+                "num_hidden_layers | 2147483647 | config.json.num_hidden_layers is 2147483647, but the files have only 20 weights",
+                "num_hidden_layers | 0 | config.json.num_hidden_layers: is 0, must be at least 1",
+                "vocab_size | 49 | weight 'model.embed_tokens.weight' has shape [50, 16], config.json wants [49, 16]",
+                "tie_word_embeddings | false | weight 'lm_head.weight' is missing",
+                "attention_bias | true | weight 'model.layers.0.self_attn.k_proj.bias' is missing",
+            })
+    void config(String field, String value, String message) throws IOException {
+        set("config.json", field, value.replace('`', '"'));
+        assertRefused(message);
+    }
+
+    @ParameterizedTest
+    @CsvSource(
+            delimiter = '|',
+            quoteCharacter = '\'',
+            value = {
+                "{`type`: `linear`, `factor`: 2} | {`rope_type`: `linear`, `factor`: 4} | config.json.rope_scaling: is {\"type\":\"linear\",\"factor\":2}, but rope_parameters is {\"rope_type\":\"linear\",\"factor\":4}; both must say the same",
+                "{`type`: `linear`, `factor`: 2} | {`rope_theta`: 10000} | config.json.rope_scaling: is",
+            })
+    void rotationsThatContradict(String scaling, String parameters, String message) throws IOException {
+        set("config.json", "rope_scaling", scaling.replace('`', '"'));
+        set("config.json", "rope_parameters", parameters.replace('`', '"'));
+        assertRefused(message);
+    }
+
+    @Test
+    void rotationsThatSayTheSame() throws IOException {
+        set("config.json", "rope_scaling", "{\"type\": \"linear\", \"factor\": 2}");
+        set("config.json", "rope_parameters", "{\"rope_type\": \"linear\", \"factor\": 2, \"rope_theta\": 10000.0}");
+        try (Checkpoint checkpoint = Checkpoint.open(directory)) {
+            assertThat(checkpoint.config().ropeScaling()).contains(new ModelConfig.LinearRopeScaling(2));
+        }
+    }
+
+    /** Written by trainers and converters into configurations that compute the same as without. */
+    @Test
+    void fieldsThatChangeNothing() throws IOException {
+        set("config.json", "attention_dropout", "0.1");
+        set("config.json", "pretraining_tp", "2");
+        set("config.json", "rope_interleaved", "false");
+        set("config.json", "is_llama_config", "true");
+        set("config.json", "quantization_config", "null");
+        set("config.json", "logit_scale", "1.0");
+        set("config.json", "num_experts", "0");
+        set("config.json", "_name_or_path", "\"here\"");
+        set("config.json", "some_tool", "{\"seed\": 3}");
+        Checkpoint.open(directory).close();
+        assertThat(ConfigFields.unknown(
+                        JsonFields.parse("config.json", Files.readString(directory.resolve("config.json")))))
+                .containsExactly("some_tool");
+    }
+
+    @Test
+    void aFieldThatIsThereTwice() throws IOException {
+        Path config = directory.resolve("config.json");
+        Files.writeString(config, Files.readString(config).replaceFirst("\\{", "{\"rope_theta\": 5e5,"));
+        assertRefused("config.json: not valid JSON: Duplicate Object property \"rope_theta\"");
+        Files.write(config, "{\"a\": \"\u00e4\"}".getBytes(StandardCharsets.ISO_8859_1));
+        assertRefused("config.json: is not UTF-8 text");
+    }
+
+    @ParameterizedTest
+    @ValueSource(
+            strings = {
+                "model.layers.0.self_attn.q_proj.bias",
+                "model.layers.0.self_attn.q_norm.weight",
+                "model.layers.0.mlp.experts.0.gate_proj.weight",
+                "model.layers.0.self_attn.k_scale",
+                "model.embed_tokens.weight_packed",
+                "score.weight",
+                "__metadata",
+            })
+    void weightsOfNoPart(String name) throws IOException {
+        write(tensor(name, "BF16", List.of(2L), new byte[4]));
+        assertRefused("weight '" + name + "' is of no part of the LlamaForCausalLM that config.json describes");
+    }
+
+    @Test
+    void weightsThatChangeNothing() throws IOException {
+        byte[] embedding;
+        try (SafetensorsFile file = SafetensorsFile.open(directory.resolve("model.safetensors"))) {
+            embedding = file.data("model.embed_tokens.weight").toArray(ValueLayout.JAVA_BYTE);
+        }
+        SafetensorsWriter.Tensor buffer =
+                tensor("model.layers.1.self_attn.rotary_emb.inv_freq", "F32", List.of(2L), new byte[8]);
+        write(buffer, tensor("lm_head.weight", "BF16", List.of(50L, 16L), embedding));
+        Checkpoint.open(directory).close();
+        embedding[99] ^= 1;
+        RandomCheckpoint.write(directory, CONFIG, 1);
+        write(buffer, tensor("lm_head.weight", "BF16", List.of(50L, 16L), embedding));
+        assertRefused("weight 'lm_head.weight' differs from 'model.embed_tokens.weight',"
+                + " but config.json.tie_word_embeddings is true; it must be false");
+    }
+
+    @Test
+    void aBufferOfALayerThatIsNotThere() throws IOException {
+        write(tensor("model.layers.9.self_attn.rotary_emb.inv_freq", "F32", List.of(2L), new byte[8]));
+        assertRefused("weight 'model.layers.9.self_attn.rotary_emb.inv_freq' is of a layer beyond"
+                + " config.json.num_hidden_layers, which is 2");
+    }
+
+    @Test
+    void weightsOfAnotherType() throws IOException {
+        JsonNode header = header();
+        ObjectNode weight = (ObjectNode) header.get("model.norm.weight");
+        weight.put("dtype", "I16");
+        writeHeader(header);
+        assertRefused("weight 'model.norm.weight' has dtype I16, supported: BF16, F16, F32");
+    }
+
+    @Test
+    void weightsOfTheSameBytes() throws IOException {
+        JsonNode header = header();
+        JsonNode first = header.get("model.layers.0.mlp.gate_proj.weight").get("data_offsets");
+        ((ObjectNode) header.get("model.layers.0.mlp.up_proj.weight")).set("data_offsets", first);
+        writeHeader(header);
+        assertRefused("data_offsets", "must begin where the tensor before ends");
+    }
+
+    private static SafetensorsWriter.Tensor tensor(String name, String dtype, List<Long> shape, byte[] bytes) {
+        return new SafetensorsWriter.Tensor(name, dtype, shape, () -> MemorySegment.ofArray(bytes));
+    }
+
+    /** Adds tensors to the file. */
+    private void write(SafetensorsWriter.Tensor... more) throws IOException {
+        Path path = directory.resolve("model.safetensors");
+        Path next = directory.resolve("next");
+        try (SafetensorsFile file = SafetensorsFile.open(path)) {
+            List<SafetensorsWriter.Tensor> all = new ArrayList<>();
+            for (String name : file.names()) {
+                all.add(new SafetensorsWriter.Tensor(
+                        name, file.info(name).dtype(), file.info(name).shape(), () -> file.data(name)));
+            }
+            all.addAll(List.of(more));
+            SafetensorsWriter.write(next, Map.of(), all);
+        }
+        Files.move(next, path, StandardCopyOption.REPLACE_EXISTING);
+    }
+
+    private ObjectNode header() throws IOException {
+        byte[] bytes = Files.readAllBytes(directory.resolve("model.safetensors"));
+        return (ObjectNode) MAPPER.readTree(bytes, 8, headerBytes(bytes));
+    }
+
+    /** Replaces the header and leaves the data. */
+    private void writeHeader(JsonNode header) throws IOException {
+        Path path = directory.resolve("model.safetensors");
+        byte[] bytes = Files.readAllBytes(path);
+        byte[] json = MAPPER.writeValueAsBytes(header);
+        int old = headerBytes(bytes);
+        assertThat(json.length).isLessThanOrEqualTo(old);
+        Arrays.fill(bytes, 8, 8 + old, (byte) ' ');
+        System.arraycopy(json, 0, bytes, 8, json.length);
+        Files.write(path, bytes);
+    }
+
+    private static int headerBytes(byte[] file) {
+        return (int) ByteBuffer.wrap(file).order(ByteOrder.LITTLE_ENDIAN).getLong(0);
+    }
+
+    private void set(String file, String field, String value) throws IOException {
+        Path path = directory.resolve(file);
+        ObjectNode json = (ObjectNode) MAPPER.readTree(Files.readString(path));
+        json.putRawValue(field, new RawValue(value));
+        Files.writeString(path, MAPPER.writeValueAsString(json));
+    }
+
+    private void assertRefused(String... parts) {
+        assertThatThrownBy(() -> Checkpoint.open(directory).close())
+                .isInstanceOfAny(ConfigException.class, SafetensorsException.class)
+                .hasMessageContainingAll(parts)
+                .hasMessageNotContaining("\n");
+    }
+}
