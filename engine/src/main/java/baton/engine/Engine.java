@@ -50,6 +50,14 @@ public interface Engine extends AutoCloseable {
     /** Ends a request, if it is still there, with {@link FinishReason#ABORT}. */
     void abort(String id);
 
+    /**
+     * As {@link #abort}, of a request whose answer does not reach its client. If it has ended, its blocks are kept for nobody who would
+     * learn of them from the answer.
+     */
+    default void abandon(String id) {
+        abort(id);
+    }
+
     /** Empties the prefix cache. False, and nothing is done, while requests run. */
     boolean resetPrefixCache();
 

@@ -427,20 +427,31 @@ public final class ApiServer implements AutoCloseable {
                                     // Another instance may still be tried.
                                     throw e;
                                 }
-                                fields.value("kv_transfer_params")
-                                        .filter(ObjectNode.class::isInstance)
-                                        .map(ObjectNode.class::cast)
-                                        .ifPresent(params -> engine.refused(
-                                                ResponseStream.engineId(api, api.idPrefix() + id, 0, randomSuffix()),
-                                                JsonFields.of("kv_transfer_params", params)));
+                                refused(
+                                        api,
+                                        id,
+                                        fields.value("kv_transfer_params")
+                                                .filter(ObjectNode.class::isInstance)
+                                                .map(ObjectNode.class::cast)
+                                                .map(params -> JsonFields.of("kv_transfer_params", params)));
                                 throw e;
                             }
                         },
                         identified -> start(exchange, identified.getKey(), identified.getValue())));
     }
 
+    /** A peer need not keep blocks for a request that is not submitted. */
+    private void refused(ApiRequest.Api api, String requestId, Optional<JsonFields> kvTransferParams) {
+        kvTransferParams.ifPresent(params ->
+                engine.refused(ResponseStream.engineId(api, api.idPrefix() + requestId, 0, randomSuffix()), params));
+    }
+
     private void start(HttpExchange exchange, String requestId, ApiRequest request) {
         refuseUnlessReady(exchange);
+        if (exchange.clientLeft()) {
+            refused(request.api(), requestId, request.kvTransferParams());
+            return;
+        }
         exchange.identify(requestId);
         ResponseStream stream = new ResponseStream(
                 new ReplyWriter.Head(request, request.api().idPrefix() + requestId, System.currentTimeMillis() / 1000),
@@ -569,6 +580,7 @@ public final class ApiServer implements AutoCloseable {
                         exchange,
                         preparation,
                         () -> {
+                            preparation.check();
                             JsonFields fields = reader.parse(body.getBytes(), preparation);
                             int[] ids = reader.tokenize(fields, preparation);
                             boolean strings = fields.bool("return_token_strs").orElse(false);
@@ -607,6 +619,7 @@ public final class ApiServer implements AutoCloseable {
                         exchange,
                         preparation,
                         () -> {
+                            preparation.check();
                             String text = reader.detokenize(reader.parse(body.getBytes(), preparation), preparation);
                             return preparation.keep(new Json().document(out -> {
                                 out.writeStartObject();
@@ -627,7 +640,12 @@ public final class ApiServer implements AutoCloseable {
     }
 
     private void resetPrefixCache(HttpExchange exchange) {
-        prepare(exchange, preparation(exchange), engine::resetPrefixCache, done -> {
+        Preparation preparation = preparation(exchange);
+        Callable<Boolean> reset = () -> {
+            preparation.check();
+            return engine.resetPrefixCache();
+        };
+        prepare(exchange, preparation, reset, done -> {
             if (!done) {
                 throw ApiException.conflict("the prefix cache cannot be reset while requests run; try again later");
             }
@@ -649,7 +667,10 @@ public final class ApiServer implements AutoCloseable {
         return preparingMemory.used();
     }
 
-    /** Runs {@code task} beside the event loop, within the prepare timeout, then {@code next} on the event loop. */
+    /**
+     * Runs {@code task} beside the event loop, within the prepare timeout, then {@code next} on the event loop, although the client may have
+     * left.
+     */
     private <T> void prepare(HttpExchange exchange, Preparation preparation, Callable<T> task, Consumer<T> next) {
         long timer = vertx.setTimer(config.prepareTimeout().toMillis(), _ -> {
             preparation.abandon();
@@ -659,7 +680,6 @@ public final class ApiServer implements AutoCloseable {
             preparers.execute(() -> {
                 Runnable continuation;
                 try {
-                    preparation.check();
                     T result = task.call();
                     continuation = () -> next.accept(result);
                 } catch (Throwable e) {
@@ -679,7 +699,7 @@ public final class ApiServer implements AutoCloseable {
         try {
             context.runOnContext(_ -> {
                 vertx.cancelTimer(timer);
-                if (preparation.abandoned()) {
+                if (preparation.isLate()) {
                     preparation.release();
                     return;
                 }

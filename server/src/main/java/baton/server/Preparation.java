@@ -65,8 +65,9 @@ final class Preparation {
         abandoned = true;
     }
 
-    boolean abandoned() {
-        return abandoned || exchange.clientLeft();
+    /** Whether it was abandoned because the deadline is over. */
+    boolean isLate() {
+        return abandoned;
     }
 
     /** The error of a request that misses the deadline. */
@@ -77,7 +78,7 @@ final class Preparation {
 
     /** @throws ApiException if the result is not needed any more */
     void check() {
-        if (abandoned()) {
+        if (abandoned || exchange.clientLeft()) {
             throw late();
         }
     }

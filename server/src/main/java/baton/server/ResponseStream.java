@@ -29,7 +29,7 @@ import org.slf4j.LoggerFactory;
  * <p>Confined to the exchange's event loop. The engine calls its sinks on a thread of its own; each event is handed to the
  * event loop and the engine's thread continues. A request becomes one engine request for each prompt. It ends in one of four ways: all
  * sequences finished; one sequence failed, which ends all; the client disconnected; or the client reads so slowly that too much
- * output is pending. The last three abort the rest in the engine at once.
+ * output is pending. The last three abort the rest in the engine at once, and tell it that the answer reaches nobody.
  *
  * <p>A stream's status line is sent with its first event, so that a request that fails before that gets an error status.
  */
@@ -215,7 +215,7 @@ final class ResponseStream {
                 List<ReplyWriter.Output> outputs = shown();
                 Buffer reply = writer.reply(head, outputs, usage(), kvTransferParams());
                 end(200);
-                exchange.json(200, reply);
+                exchange.json(200, reply).onFailure(_ -> abandon(engineIds));
             }
             return;
         }
@@ -308,28 +308,37 @@ final class ResponseStream {
         }
         int length = event.length();
         pendingBytes += length;
-        response.write(event).onComplete(_ -> pendingBytes -= length);
+        response.write(event).onComplete(written -> {
+            pendingBytes -= length;
+            if (written.failed()) {
+                abandon(engineIds);
+            }
+        });
         if (pendingBytes > maxPendingBytes) {
             LOG.warn(
                     "{}: aborted, its client does not read: pending_bytes={} max_pending_bytes={}",
                     head.id(),
                     pendingBytes,
                     maxPendingBytes);
-            engineIds.forEach(engine::abort);
+            abandon(engineIds);
             end("client_too_slow", 200, Optional.empty());
             exchange.reset();
         }
     }
 
+    private void abandon(List<String> submitted) {
+        submitted.forEach(engine::abandon);
+    }
+
     private void clientLeft() {
         if (!ended) {
-            engineIds.forEach(engine::abort);
+            abandon(engineIds);
             end("client_left", HttpExchange.CLIENT_LEFT, Optional.empty());
         }
     }
 
     private void fail(Throwable failure, List<String> submitted) {
-        submitted.forEach(engine::abort);
+        abandon(submitted);
         HttpServerResponse response = exchange.response();
         ApiException error = ApiException.of(failure);
         if (response.headWritten()) {

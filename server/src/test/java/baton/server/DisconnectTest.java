@@ -10,11 +10,16 @@ import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.time.Duration;
 import java.util.List;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** Clients that disconnect or do not read, and a server that drains and closes. */
 class DisconnectTest {
@@ -32,7 +37,7 @@ class DisconnectTest {
                 client.post("/v1/completions", "{\"prompt\":\"a\",\"stream\":" + stream + "}");
                 Session session = fixture.engine.nextSubmitted();
                 client.leave();
-                assertThat(fixture.engine.nextAborted()).isEqualTo(session.request.id());
+                assertThat(fixture.engine.nextAbandoned()).isEqualTo(session.request.id());
             }
         }
     }
@@ -46,7 +51,7 @@ class DisconnectTest {
             client.head();
             assertThat(client.chunk()).contains("\"text\":\"x\"");
             client.leave();
-            assertThat(fixture.engine.nextAborted()).isEqualTo(session.request.id());
+            assertThat(fixture.engine.nextAbandoned()).isEqualTo(session.request.id());
         }
     }
 
@@ -57,7 +62,7 @@ class DisconnectTest {
             Session session = fixture.engine.nextSubmitted();
             client.socket().setSoLinger(true, 0);
             client.leave();
-            assertThat(fixture.engine.nextAborted()).isEqualTo(session.request.id());
+            assertThat(fixture.engine.nextAbandoned()).isEqualTo(session.request.id());
         }
     }
 
@@ -69,7 +74,7 @@ class DisconnectTest {
                     fixture.engine.nextSubmitted().request.id(),
                     fixture.engine.nextSubmitted().request.id());
             client.leave();
-            assertThat(List.of(fixture.engine.nextAborted(), fixture.engine.nextAborted()))
+            assertThat(List.of(fixture.engine.nextAbandoned(), fixture.engine.nextAbandoned()))
                     .hasSameElementsAs(submitted)
                     .doesNotHaveDuplicates();
         }
@@ -83,7 +88,7 @@ class DisconnectTest {
             String text = "x".repeat(50_000);
             CompletableFuture<String> aborted = CompletableFuture.supplyAsync(() -> {
                 try {
-                    return fixture.engine.nextAborted();
+                    return fixture.engine.nextAbandoned();
                 } catch (InterruptedException e) {
                     throw new IllegalStateException(e);
                 }
@@ -106,6 +111,37 @@ class DisconnectTest {
                     open = false;
                 }
             }
+        }
+    }
+
+    /** The peer that keeps the prompt's blocks learns that nobody will take them. */
+    @ParameterizedTest
+    @ValueSource(strings = {"\"prompt\":\"a\"", "\"prompt\":[5],\"echo\":true"})
+    void aRequestWhoseClientLeavesBeforeItIsSubmittedIsRefused(String prompt) throws Exception {
+        BlockingQueue<String> lines = new LinkedBlockingQueue<>();
+        try (ServerFixture logging = new ServerFixture(config -> config.accessLog(lines::add))) {
+            CountDownLatch preparing = new CountDownLatch(1);
+            logging.engine.whenTokenizerIsTaken(() -> {
+                preparing.countDown();
+                // Goes on when the server knows that the client has left.
+                assertThat(poll(lines)).contains(" 499 ");
+                logging.engine.whenTokenizerIsTaken(() -> {});
+            });
+            try (RawClient client = logging.raw()) {
+                client.post("/v1/completions", "{" + prompt + ",\"kv_transfer_params\":{\"k\":1}}");
+                assertThat(preparing.await(5, TimeUnit.SECONDS)).isTrue();
+                client.leave();
+            }
+            assertThat(logging.engine.nextRefused().toJson().toString()).isEqualTo("{\"k\":1}");
+            assertThat(logging.engine.submittedCount()).isZero();
+        }
+    }
+
+    private static String poll(BlockingQueue<String> lines) {
+        try {
+            return String.valueOf(lines.poll(5, TimeUnit.SECONDS));
+        } catch (InterruptedException e) {
+            throw new IllegalStateException(e);
         }
     }
 
@@ -165,6 +201,8 @@ class DisconnectTest {
         session.output(0, "so far");
         fixture.server.close(Duration.ofMillis(50));
         assertThat(fixture.engine.nextAborted()).isEqualTo(session.request.id());
+        // Its answer reaches its client.
+        assertThat(fixture.engine.abandonedCount()).isZero();
         assertThat(answer.get(5, TimeUnit.SECONDS).body())
                 .contains("so far", "\"finish_reason\":\"abort\"")
                 .endsWith("data: [DONE]\n\n");

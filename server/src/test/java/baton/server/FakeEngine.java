@@ -49,6 +49,8 @@ final class FakeEngine implements Engine {
     private final Map<String, Session> live = new ConcurrentHashMap<>();
     private final BlockingQueue<Session> submitted = new LinkedBlockingQueue<>();
     private final BlockingQueue<String> aborted = new LinkedBlockingQueue<>();
+    private final BlockingQueue<String> abandoned = new LinkedBlockingQueue<>();
+    private final BlockingQueue<JsonFields> refused = new LinkedBlockingQueue<>();
     private volatile Consumer<Session> script = session -> {};
     private volatile Optional<String> failure = Optional.empty();
     private volatile Optional<ConnectorCall> blocking = Optional.empty();
@@ -123,6 +125,27 @@ final class FakeEngine implements Engine {
         return id;
     }
 
+    String nextAbandoned() throws InterruptedException {
+        String id = abandoned.poll(5, TimeUnit.SECONDS);
+        if (id == null) {
+            throw new AssertionError("no request was abandoned within 5 s");
+        }
+        return id;
+    }
+
+    /** {@code kv_transfer_params} of a request that is not submitted. */
+    JsonFields nextRefused() throws InterruptedException {
+        JsonFields params = refused.poll(5, TimeUnit.SECONDS);
+        if (params == null) {
+            throw new AssertionError("no request was refused within 5 s");
+        }
+        return params;
+    }
+
+    int abandonedCount() {
+        return abandoned.size();
+    }
+
     int submittedCount() {
         return submitted.size();
     }
@@ -174,6 +197,17 @@ final class FakeEngine implements Engine {
         }
         submitted.add(session);
         thread.execute(() -> script.accept(session));
+    }
+
+    @Override
+    public void refused(String id, JsonFields kvTransferParams) {
+        refused.add(kvTransferParams);
+    }
+
+    @Override
+    public void abandon(String id) {
+        abandoned.add(id);
+        abort(id);
     }
 
     @Override

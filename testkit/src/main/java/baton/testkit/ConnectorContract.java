@@ -68,6 +68,11 @@ public abstract class ConnectorContract {
             LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(1));
         }
 
+        /** Pauses within which the blocks of a prompt are back that nobody can ask for; fewer than any lease lasts. */
+        default int roundsWithoutReader() {
+            return MOST_ROUNDS;
+        }
+
         /** Closes what the engines leave. */
         @Override
         default void close() throws Exception {}
@@ -324,6 +329,28 @@ public abstract class ConnectorContract {
     @Test
     void aPromptThatNobodyTakesGivesItsBlocksBackOnce() {
         assertThat(prefilled(prompt(2 * blockSize + 1))).isNotNull();
+        allBlocksAreBack();
+    }
+
+    /** Its client had left: nobody can know where the blocks are, so they are not kept until a deadline. */
+    @Test
+    void aPromptWhoseAnswerReachesNobodyGivesItsBlocksBackAtOnce() {
+        List<Running> ended = new ArrayList<>();
+        for (int i = 0; i < 3; i++) {
+            Running running = prefill.admit(prefillLeg(prompt(2 * blockSize + 1)), 0);
+            computes(prefill, running, running.remainingTokens());
+            Optional<JsonFields> _ = prefill.end(running, RequestEnd.LENGTH);
+            ended.add(running);
+            if (i == 1) {
+                round();
+            }
+            prefill.loseAnswer(running);
+        }
+        for (int i = 0; prefill.usedBlocks() > 0; i++) {
+            assertThat(i).as("steps until the blocks are free").isLessThan(instances.roundsWithoutReader());
+            round();
+        }
+        assertThat(ended).allMatch(Running::isFreed);
         allBlocksAreBack();
     }
 

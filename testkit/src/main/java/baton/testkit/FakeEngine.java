@@ -409,6 +409,13 @@ public final class FakeEngine implements AutoCloseable {
         return release.kvTransferParams();
     }
 
+    /** The answer to a request that has ended reached nobody. */
+    public void loseAnswer(Running running) {
+        if (running.awaitsSent) {
+            scheduler.onAnswerLost(running.request.id());
+        }
+    }
+
     /** Blocks that requests have. */
     public int usedBlocks() {
         return cache().blocks() - freeBlocks.size();

@@ -10,14 +10,17 @@ import java.util.Set;
  * @param cancelled requests of which the loads are not wanted any more
  * @param ready finished prompts
  * @param abandoned transfers of prefill requests that ended without their blocks
+ * @param unknown prefill requests whose answer reached nobody
  */
-record MooncakeConnectorMetadata(List<Load> loads, Set<String> cancelled, List<Ready> ready, Set<String> abandoned)
+record MooncakeConnectorMetadata(
+        List<Load> loads, Set<String> cancelled, List<Ready> ready, Set<String> abandoned, Set<String> unknown)
         implements ConnectorMetadata {
     MooncakeConnectorMetadata {
         loads = List.copyOf(loads);
         cancelled = Set.copyOf(cancelled);
         ready = List.copyOf(ready);
         abandoned = Set.copyOf(abandoned);
+        unknown = Set.copyOf(unknown);
     }
 
     /**

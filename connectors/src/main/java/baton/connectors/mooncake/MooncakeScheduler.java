@@ -57,6 +57,7 @@ final class MooncakeScheduler implements SchedulerConnector {
     private final Set<String> cancelled = new LinkedHashSet<>();
     private final List<Ready> ready = new ArrayList<>();
     private final Set<String> abandoned = new LinkedHashSet<>();
+    private final Set<String> unknown = new LinkedHashSet<>();
     private boolean workersBusy = true;
 
     MooncakeScheduler(ConnectorContext context, MooncakeSettings settings, MooncakeExchange exchange) {
@@ -262,11 +263,12 @@ final class MooncakeScheduler implements SchedulerConnector {
 
     @Override
     public ConnectorMetadata buildMetadata(ScheduledStep step) {
-        MooncakeConnectorMetadata plan = new MooncakeConnectorMetadata(loads, cancelled, ready, abandoned);
+        MooncakeConnectorMetadata plan = new MooncakeConnectorMetadata(loads, cancelled, ready, abandoned, unknown);
         loads.clear();
         cancelled.clear();
         ready.clear();
         abandoned.clear();
+        unknown.clear();
         return plan;
     }
 
@@ -306,6 +308,11 @@ final class MooncakeScheduler implements SchedulerConnector {
                 true,
                 bootstrap.map(address ->
                         JsonFields.of("kv_transfer_params", params(address).put(TRANSFER_ID, transferId))));
+    }
+
+    @Override
+    public void onAnswerLost(String requestId) {
+        unknown.add(requestId);
     }
 
     @Override

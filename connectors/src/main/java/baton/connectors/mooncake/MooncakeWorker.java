@@ -114,6 +114,7 @@ final class MooncakeWorker implements WorkerConnector {
                 sender.ready(ready, now);
             }
             step.abandoned().forEach(id -> sender.abandon(id, now));
+            step.unknown().forEach(id -> sender.answerLost(id, now));
         });
         work();
     }

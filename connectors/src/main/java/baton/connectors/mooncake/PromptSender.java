@@ -185,6 +185,17 @@ final class PromptSender {
         }
     }
 
+    /** The answer to a prefill request reached nobody: its prompt is kept for a decode rank that has asked for it, and for no other. */
+    void answerLost(String requestId, long now) {
+        prompts.values().stream()
+                .filter(prompt -> prompt.ready
+                        .filter(ready -> ready.requestId().equals(requestId))
+                        .isPresent())
+                .filter(prompt -> prompt.served == 0 && writes.stream().noneMatch(write -> write.prompt == prompt))
+                .findFirst()
+                .ifPresent(prompt -> release(prompt, prompt.ready.orElseThrow(), now));
+    }
+
     private Prompt prompt(String transferId, long now) {
         return prompts.computeIfAbsent(
                 transferId,

@@ -56,6 +56,11 @@ final class RoleScheduler implements SchedulerConnector {
     }
 
     @Override
+    public void onAnswerLost(String requestId) {
+        scheduler.onAnswerLost(requestId);
+    }
+
+    @Override
     public boolean hasPendingWork() {
         return scheduler.hasPendingWork();
     }

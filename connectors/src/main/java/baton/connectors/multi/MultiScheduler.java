@@ -436,6 +436,15 @@ final class MultiScheduler implements SchedulerConnector {
                 held ? () -> holders.stream().anyMatch(BooleanSupplier::getAsBoolean) : Release.ANSWER_AT_ONCE);
     }
 
+    @Override
+    public void onAnswerLost(String requestId) {
+        BitSet keepers = kept.getOrDefault(requestId, new BitSet());
+        for (int i = keepers.nextSetBit(0); i >= 0; i = keepers.nextSetBit(i + 1)) {
+            Side side = sides.get(i);
+            side.call("onAnswerLost", () -> side.connector.onAnswerLost(requestId));
+        }
+    }
+
     /** The {@code kv_transfer_params} of several children, as one object. */
     private static final class MergedParams {
         private final ObjectNode all = JsonNodeFactory.instance.objectNode();

@@ -519,6 +519,11 @@ final class NixlScheduler implements SchedulerConnector {
                 : Release.NOW;
     }
 
+    @Override
+    public void onAnswerLost(String requestId) {
+        abandoned.add(requestId);
+    }
+
     /** @param prompt digest of the tokens */
     private Release lease(
             KvRequest request, int[] blockTable, int tokens, String prompt, TransferMode taken, long nanos) {

@@ -202,7 +202,7 @@ final class NixlWorker implements WorkerConnector {
             own.leases().open(lease.requestId(), now + lease.nanos());
         }
         own.loads().sideChannelPort(step.port());
-        step.abandoned().forEach(id -> own.pushes().giveUp(id, now));
+        step.abandoned().forEach(id -> own.leases().abandon(id, now));
         own.pushes().begin(step.progress(), step.preempted());
         for (LoadRequest load : step.loads()) {
             own.loads().start(load, now);

@@ -15,8 +15,8 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Leases of finished requests' blocks. Blocks are kept until all ranks that read them have completed, until the lease expires, or until
- * the connections of all readers that sent a heartbeat have ended: a reader whose connection has ended can no longer read. The rank's
- * thread owns it.
+ * the connections of all readers that sent a heartbeat, or have them pushed, have ended: a reader whose connection has ended can no longer
+ * read. They are kept for nobody if the answer that names them reached nobody and no such reader is known. The rank's thread owns it.
  */
 public final class LeaseTable {
     private static final Logger log = LoggerFactory.getLogger(LeaseTable.class);
@@ -40,8 +40,10 @@ public final class LeaseTable {
         private final Set<String> completed = new HashSet<>();
 
         private int readers = Integer.MAX_VALUE;
-        /** Agents that have sent a heartbeat. */
+        /** Agents that have sent a heartbeat, or had registered a push when the request ended. */
         private final Set<String> wantedBy = new HashSet<>();
+        /** The answer that names the blocks reached nobody, and nobody wants them. */
+        private boolean unknown;
 
         private Lease(String requestId, long expires) {
             this.requestId = requestId;
@@ -62,11 +64,23 @@ public final class LeaseTable {
     /** Keeps a finished request's blocks until then, unless a heartbeat extends the lease. */
     public void open(String requestId, long expires) {
         Lease lease = new Lease(requestId, expires);
+        lease.wantedBy.addAll(pushes.readers(requestId));
         takeEarlyCompletions(requestId).ifPresent(early -> {
             lease.completed.addAll(early.completed);
             lease.readers = early.readers;
         });
         leases.put(requestId, lease);
+    }
+
+    /** The request ended without blocks, or its answer reached nobody. A push of them fails, unless it has begun and its reader will complete. */
+    public void abandon(String requestId, long now) {
+        Lease lease = leases.get(requestId);
+        if (lease == null) {
+            pushes.giveUp(requestId, now);
+        } else {
+            lease.unknown =
+                    lease.wantedBy.isEmpty() && pushes.readers(requestId).isEmpty();
+        }
     }
 
     /** A heartbeat: extends leases, never shortens them. */
@@ -165,6 +179,8 @@ public final class LeaseTable {
                         lease.requestId,
                         String.join(", ", lease.wantedBy));
                 context.stats().count("baton:kv_orphaned_leases");
+            } else if (lease.unknown) {
+                log.debug("request {}: its answer reached nobody", lease.requestId);
             } else if (now - lease.expires >= 0) {
                 log.warn(
                         "Releasing expired KV blocks for request {} which were retrieved by {} remote worker(s) before lease expired.",

@@ -26,6 +26,7 @@ import java.util.Objects;
 import java.util.Optional;
 import java.util.OptionalLong;
 import java.util.Set;
+import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -330,6 +331,14 @@ public final class PushSender {
                         requestId,
                         answered,
                         now + settings.pushRegistrationTimeout().toNanos()));
+    }
+
+    /** The agents to which the blocks of a request that has ended are being pushed, or will be when they are connected. */
+    Set<String> readers(String requestId) {
+        return targets.stream()
+                .filter(target -> target.failure.isEmpty() && target.isOf(requestId))
+                .map(target -> target.agentName)
+                .collect(Collectors.toSet());
     }
 
     /** @param id of a request, or what its two legs' ids have in common */

@@ -25,6 +25,11 @@ class MooncakeContractTest extends ConnectorContract {
                 return engine(KvRole.CONSUMER);
             }
 
+            @Override
+            public int roundsWithoutReader() {
+                return 100;
+            }
+
             private FakeEngine engine(KvRole role) {
                 return new FakeEngine(
                         new MooncakeConnector(),

@@ -129,6 +129,11 @@ final class Fake implements KvConnector {
             }
 
             @Override
+            public void onAnswerLost(String requestId) {
+                call("onAnswerLost", requestId);
+            }
+
+            @Override
             public KvMatch match(KvRequest request, int computedTokens) {
                 call("match", request.id(), computedTokens);
                 return match;

@@ -440,6 +440,20 @@ class MultiConnectorTest {
         assertThat(engine.scheduler.hasPendingWork()).isFalse();
     }
 
+    @Test
+    void childrenThatKeepBlocksLearnThatTheAnswerIsLost() {
+        Engine engine = new Engine(1);
+        first.release = answer(true, "{}");
+        assertThat(engine.scheduler.onFinished(R, RequestEnd.LENGTH, TABLE).delayed())
+                .isTrue();
+        first.takeCalls();
+        second.takeCalls();
+        engine.scheduler.onAnswerLost("r");
+        engine.scheduler.onAnswerLost("unknown");
+        assertThat(first.takeCalls()).containsExactly("onAnswerLost r");
+        assertThat(second.takeCalls()).isEmpty();
+    }
+
     /** In whatever call it throws, it is closed on all ranks at the latest in the next step, and what it held is released after that. */
     @ParameterizedTest
     @ValueSource(

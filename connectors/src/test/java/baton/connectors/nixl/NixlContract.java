@@ -56,6 +56,11 @@ abstract class NixlContract extends ConnectorContract {
             }
 
             @Override
+            public int roundsWithoutReader() {
+                return 10;
+            }
+
+            @Override
             public void pause() {
                 ticker.advance(Duration.ofMillis(100));
             }

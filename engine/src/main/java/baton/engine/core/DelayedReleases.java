@@ -1,5 +1,6 @@
 package baton.engine.core;
 
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -21,6 +22,7 @@ final class DelayedReleases {
         private final Request request;
         private boolean awaitsReceived;
         private boolean awaitsSent;
+        private boolean answerLost;
 
         private Held(Request request, boolean awaitsReceived, boolean awaitsSent) {
             this.request = request;
@@ -70,6 +72,22 @@ final class DelayedReleases {
             byId.remove(held.request.id());
             blocks.free(held.request);
         }
+    }
+
+    /**
+     * The answer to a request reached nobody.
+     *
+     * @return its sequences whose blocks are being sent, or kept to be sent; each of them once
+     */
+    List<String> answerLost(String requestId) {
+        List<String> ids = new ArrayList<>();
+        for (Held held : byId.values()) {
+            if (held.awaitsSent && !held.answerLost && held.request.isOf(requestId)) {
+                held.answerLost = true;
+                ids.add(held.request.id());
+            }
+        }
+        return ids;
     }
 
     /** Frees all: nothing more will be reported. */

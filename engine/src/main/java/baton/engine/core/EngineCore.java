@@ -201,6 +201,12 @@ public final class EngineCore implements AutoCloseable {
                 .ifPresent(request -> finish(request, FinishReason.ABORT, Optional.empty(), Optional.empty()));
     }
 
+    /** The answer to a request, which may have several samples, reached nobody: blocks are kept for no one who would learn of them from it. */
+    public void answerLost(String requestId) {
+        owner.check();
+        scheduler.answerLost(requestId);
+    }
+
     /** Ends all requests. */
     public void endAll(FinishReason reason, String why) {
         owner.check();

@@ -118,6 +118,11 @@ final class GuardedScheduler implements SchedulerConnector {
                         () -> call("answerIsHeld", false, release.answerIsHeld()::getAsBoolean));
     }
 
+    @Override
+    public void onAnswerLost(String requestId) {
+        call("onAnswerLost", () -> connector.onAnswerLost(requestId));
+    }
+
     /** One that has failed needs a step in which it is closed. */
     @Override
     public boolean hasPendingWork() {

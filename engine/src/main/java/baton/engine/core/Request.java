@@ -262,6 +262,12 @@ public final class Request implements KvRequest {
         return Optional.of(id.substring(0, id.lastIndexOf('-') + 1) + 0).filter(first -> !first.equals(id));
     }
 
+    /** Whether it is the engine's request of that id, or one of its samples. */
+    boolean isOf(String requestId) {
+        return id.equals(requestId)
+                || (sampling.n() > 1 && id.lastIndexOf('-') == requestId.length() && id.startsWith(requestId));
+    }
+
     SamplingParams sampling() {
         return sampling;
     }

@@ -415,6 +415,12 @@ final class Scheduler {
                 .orElse(Release.NOW);
     }
 
+    /** The answer to a request reached nobody; see {@link SchedulerConnector#onAnswerLost}. */
+    void answerLost(String requestId) {
+        owner.check();
+        connector.ifPresent(c -> releases.answerLost(requestId).forEach(c::onAnswerLost));
+    }
+
     /** The connector has failed and will be closed: hidden states that it gave are copied, as their memory may be its own. */
     void copyHiddenStates() {
         for (Request request : live.all()) {

@@ -52,7 +52,8 @@ final class EngineThread {
     private sealed interface Command {
         record Submit(LiveRequest request, List<Request> sequences) implements Command {}
 
-        record Abort(String id) implements Command {}
+        /** @param answerLost whether the answer reaches nobody */
+        record Abort(String id, boolean answerLost) implements Command {}
 
         record Refused(String id, JsonFields kvTransferParams) implements Command {}
 
@@ -207,8 +208,9 @@ final class EngineThread {
         }
     }
 
-    void abort(String id) {
-        commands.add(new Command.Abort(id));
+    /** @param answerLost whether the answer reaches nobody */
+    void abort(String id, boolean answerLost) {
+        commands.add(new Command.Abort(id, answerLost));
     }
 
     boolean resetPrefixCache() {
@@ -333,10 +335,13 @@ final class EngineThread {
         }
         switch (command) {
             case Command.Submit(LiveRequest request, List<Request> sequences) -> submitToCore(request, sequences);
-            case Command.Abort(String id) -> {
+            case Command.Abort(String id, boolean answerLost) -> {
                 LiveRequest request = liveById.get(id);
                 if (request != null) {
                     abort(request);
+                }
+                if (answerLost) {
+                    core.answerLost(id);
                 }
             }
             case Command.Refused(String id, JsonFields kvTransferParams) -> {

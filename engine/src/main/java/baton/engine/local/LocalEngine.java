@@ -369,7 +369,12 @@ public final class LocalEngine implements Engine {
 
     @Override
     public void abort(String id) {
-        thread.abort(id);
+        thread.abort(id, false);
+    }
+
+    @Override
+    public void abandon(String id) {
+        thread.abort(id, true);
     }
 
     @Override

@@ -6,6 +6,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.engine.EngineConfig;
 import baton.engine.FinishReason;
+import baton.engine.SamplingParams;
 import baton.engine.core.CoreHarness.Result;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
@@ -13,6 +14,7 @@ import baton.kv.LoadFailurePolicy;
 import baton.kv.connector.KvMatch;
 import java.util.List;
 import java.util.Optional;
+import java.util.Set;
 import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -256,6 +258,33 @@ class RemoteLifecycleTest {
             connector.nextSent.add("a");
             harness.run();
             assertThat(harness.used()).isZero();
+        }
+    }
+
+    @Test
+    void theConnectorLearnsOnceThatAnAnswerIsLostAndOnlyWhileBlocksAreKept() {
+        connector.delayed.addAll(Set.of("a", "s-0", "s-1", "other"));
+        try (CoreHarness harness = core(64)) {
+            harness.add("a", prompt(1, 19), 1);
+            harness.add("free", prompt(2, 19), 1);
+            harness.add("other", prompt(3, 9), 1);
+            SamplingParams two = SamplingParams.builder().n(2).maxTokens(1).build();
+            harness.add("s-0", prompt(4, 9), two, 0);
+            harness.add("s-1", prompt(4, 9), two, 0);
+            harness.core.answerLost("a");
+            for (int i = 0; i < 4; i++) {
+                harness.step();
+            }
+            for (String id : List.of("a", "a", "free", "unknown", "s", "s-0")) {
+                harness.core.answerLost(id);
+            }
+            assertThat(connector.events.stream().filter(event -> event.startsWith("answer lost")))
+                    .containsExactlyInAnyOrder("answer lost a", "answer lost s-0", "answer lost s-1");
+            connector.nextSent.addAll(connector.delayed);
+            harness.run();
+            assertThat(harness.used()).isZero();
+            harness.core.answerLost("other");
+            assertThat(connector.events).doesNotContain("answer lost other");
         }
     }
 

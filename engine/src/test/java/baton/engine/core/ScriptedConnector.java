@@ -210,6 +210,12 @@ final class ScriptedConnector implements KvConnector {
             }
 
             @Override
+            public void onAnswerLost(String requestId) {
+                calls.accept("onAnswerLost");
+                events.add("answer lost " + requestId);
+            }
+
+            @Override
             public void close() {
                 events.add("scheduler closed");
                 calls.accept("scheduler close");

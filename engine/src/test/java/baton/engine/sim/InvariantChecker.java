@@ -49,6 +49,8 @@ final class InvariantChecker {
     private final Map<String, Long> loading = new HashMap<>();
 
     private final Map<String, Long> lent = new HashMap<>();
+    /** Until when blocks must be back that nobody can ask for. */
+    private final Map<String, Long> withoutReader = new HashMap<>();
     /** The connector has thrown, as it was meant to, and will be closed. */
     private boolean thrown;
     /** The first thing that was wrong. Thrown later too, as an engine survives what a connector throws. */
@@ -102,6 +104,14 @@ final class InvariantChecker {
         known.clear();
         loading.clear();
         lent.clear();
+        withoutReader.clear();
+    }
+
+    /** The answer of a request that has ended reaches nobody, and no reader knows of its blocks in another way. */
+    void hasNoReader(String request, long longestNanos) {
+        if (lent.containsKey(request)) {
+            withoutReader.put(request, node.ticker().nanos() + longestNanos);
+        }
     }
 
     private long bytes() {
@@ -129,6 +139,11 @@ final class InvariantChecker {
         lent.forEach((request, since) -> {
             if (now - since > longestTransfer) {
                 throw broken("request " + request + " lends its blocks since " + (now - since) + " ns");
+            }
+        });
+        withoutReader.forEach((request, until) -> {
+            if (now > until) {
+                throw broken("request " + request + " lends its blocks to nobody since " + (now - until) + " ns");
             }
         });
     }
@@ -332,6 +347,15 @@ final class InvariantChecker {
         }
 
         @Override
+        public void onAnswerLost(String requestId) {
+            mayFail();
+            if (!lent.containsKey(requestId)) {
+                throw broken("request " + requestId + " lends no blocks when its answer is lost");
+            }
+            inner.onAnswerLost(requestId);
+        }
+
+        @Override
         public boolean hasPendingWork() {
             return inner.hasPendingWork();
         }
@@ -410,6 +434,7 @@ final class InvariantChecker {
             WorkerReport report = inner.report(finished);
             report.received().forEach(loading::remove);
             report.sent().forEach(lent::remove);
+            report.sent().forEach(withoutReader::remove);
             mayFail();
             return report;
         }

@@ -94,6 +94,12 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
         return Duration.ofSeconds(20);
     }
 
+    /** Less than a lease: a few steps. */
+    @Override
+    public Optional<Duration> longestWithoutReader() {
+        return Optional.of(Duration.ofMillis(50));
+    }
+
     @Override
     public Optional<JsonFields> passOn(Optional<JsonFields> params) {
         params.ifPresent(seen::add);

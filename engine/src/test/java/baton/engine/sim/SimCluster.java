@@ -367,10 +367,17 @@ final class SimCluster implements AutoCloseable {
             goOn();
         }
 
-        private void abort(Leg leg) {
+        private void abandon(Leg leg) {
             Incarnation now = life;
             if (now != null) {
+                count(FAULT + "answer lost", leg.over ? 1 : 0);
                 now.core().abort(leg.id);
+                // The other leg of two that are asked at once knows of the blocks.
+                connectors
+                        .longestWithoutReader()
+                        .filter(_ -> leg.awaited)
+                        .ifPresent(longest -> now.checker().hasNoReader(leg.id, longest.toNanos()));
+                now.core().answerLost(leg.id);
                 goOn();
             }
         }
@@ -441,6 +448,8 @@ final class SimCluster implements AutoCloseable {
 
         private final List<Integer> output = new ArrayList<>();
         private boolean over;
+        /** The client has the answer. */
+        private boolean delivered;
 
         private Leg(Client client, Instance instance, int maxTokens, Optional<JsonFields> params) {
             this(client.pair.orElse("r" + legs++), client, instance, maxTokens, params, true);
@@ -490,6 +499,9 @@ final class SimCluster implements AutoCloseable {
             over = true;
             instance.current().legs().remove(id);
             trace(reason.name().hashCode() + output.size() * 31L);
+            if (!calm && random.nextInt(32) == 0) {
+                at(50_000, client::leave);
+            }
             at(100_000, () -> client.ended(this, reason, kvTransferParams, error));
         }
     }
@@ -610,21 +622,25 @@ final class SimCluster implements AutoCloseable {
         }
 
         private void leave() {
+            if (left) {
+                return;
+            }
             left = true;
             count(FAULT + "client leaves", 1);
             Leg current = leg;
-            if (current != null && !current.over) {
-                current.instance.abort(current);
+            if (current != null && !current.delivered) {
+                current.instance.abandon(current);
             }
             Leg other = companion;
-            if (other != null && !other.over) {
-                other.instance.abort(other);
+            if (other != null && !other.delivered) {
+                other.instance.abandon(other);
             }
         }
 
         /** The leg's instance has died. */
         private void lost(Leg lost) {
             lost.over = true;
+            lost.delivered = true;
             if (!lost.awaited) {
                 return;
             }
@@ -639,6 +655,7 @@ final class SimCluster implements AutoCloseable {
         }
 
         void ended(Leg ended, FinishReason reason, Optional<JsonFields> params, Optional<String> error) {
+            ended.delivered = true;
             if (!ended.awaited) {
                 return;
             }

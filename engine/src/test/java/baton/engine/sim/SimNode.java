@@ -78,6 +78,11 @@ record SimNode(Endpoint endpoint, Ticker ticker) {
         /** Once it has begun, no transfer holds blocks for longer than this. */
         Duration longestTransfer();
 
+        /** Within this time the blocks of a finished prompt are back if no decode request can ever name them; empty if that is not told. */
+        default Optional<Duration> longestWithoutReader() {
+            return Optional.empty();
+        }
+
         /** After the world's end. */
         default void close() {}
     }

@@ -65,6 +65,7 @@ class SimulationTest {
                             "left",
                             "preemptions",
                             "prefix cache hits",
+                            "fault: answer lost",
                             "fault: buffer full",
                             "fault: client leaves",
                             "fault: connection breaks",

@@ -90,6 +90,12 @@ public interface SchedulerConnector extends AutoCloseable {
         return Release.NOW;
     }
 
+    /**
+     * The answer with the {@code kv_transfer_params} of a request that has ended reached nobody, as its client had left. Called at most
+     * once, and only while the request's blocks are kept. They need to be kept for nobody who would learn of them from the answer.
+     */
+    default void onAnswerLost(String requestId) {}
+
     /** True while steps must go on although no request is running, e.g. because transfers are to be started. */
     default boolean hasPendingWork() {
         return false;
