@@ -44,18 +44,22 @@ public final class JsonFields {
         return new JsonFields(path, node.deepCopy());
     }
 
-    /** @throws ConfigException if {@code json} is not a JSON object, or has a field twice */
+    /** @throws ConfigException if {@code json} is not a JSON object, or has an object with a key twice */
     public static JsonFields parse(String path, String json) {
-        JsonNode parsed;
-        try {
-            parsed = MAPPER.readTree(json);
-        } catch (JacksonException e) {
-            throw new ConfigException(path, "not valid JSON: " + problem(e), e);
-        }
+        JsonNode parsed = tree(path, json);
         if (parsed instanceof ObjectNode object) {
             return new JsonFields(path, object);
         }
         throw new ConfigException(path, "must be a JSON object, is " + describe(parsed));
+    }
+
+    /** @throws ConfigException if {@code json} is not JSON, or has an object with a key twice */
+    static JsonNode tree(String path, String json) {
+        try {
+            return MAPPER.readTree(json);
+        } catch (JacksonException e) {
+            throw new ConfigException(path, "not valid JSON: " + problem(e), e);
+        }
     }
 
     /** Jackson's words without where an unfinished value began, which it does not know of strings. */

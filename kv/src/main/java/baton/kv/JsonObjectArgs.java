@@ -136,7 +136,7 @@ record JsonObjectArgs(Optional<ObjectNode> object, List<String> rest) {
             }
         }
 
-        private static JsonNode jsonOrText(String value) {
+        private JsonNode jsonOrText(String value) {
             JsonNode parsed = json(value);
             return parsed == null ? text(value) : parsed;
         }
@@ -145,10 +145,11 @@ record JsonObjectArgs(Optional<ObjectNode> object, List<String> rest) {
             return JsonNodeFactory.instance.stringNode(value);
         }
 
-        private static @Nullable JsonNode json(String value) {
+        /** Null if the value is not JSON. */
+        private @Nullable JsonNode json(String value) {
             try {
                 JsonNode parsed = MAPPER.readTree(value);
-                return parsed.isMissingNode() ? null : parsed;
+                return parsed.isMissingNode() ? null : parsed.isContainer() ? JsonFields.tree(option, value) : parsed;
             } catch (JacksonException e) {
                 return null;
             }

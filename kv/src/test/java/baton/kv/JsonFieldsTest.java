@@ -37,6 +37,16 @@ class JsonFieldsTest {
     }
 
     @Test
+    void aKeyThatAnObjectHasTwiceIsNamed() {
+        for (String json :
+                List.of("{\"a\": 1, \"a\": 1}", "{\"b\": [{\"a\": 1, \"c\": 2, \"d\": 3, \"\\u0061\": 4}]}")) {
+            assertThatThrownBy(() -> JsonFields.parse("p", json))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessage("p: not valid JSON: Duplicate Object property \"a\"");
+        }
+    }
+
+    @Test
     void errorsNameTheWholePath() {
         JsonFields fields =
                 JsonFields.parse("p", "{\"o\": {\"a\": {\"b\": \"x\"}}, \"l\": [1], \"big\": 1e300, \"nan\": \"NaN\"}");

@@ -24,6 +24,7 @@ import java.util.function.BiFunction;
 import java.util.stream.Collectors;
 import tools.jackson.core.JacksonException;
 import tools.jackson.core.StreamReadConstraints;
+import tools.jackson.core.StreamReadFeature;
 import tools.jackson.core.TokenStreamLocation;
 import tools.jackson.core.json.JsonFactory;
 import tools.jackson.databind.JsonNode;
@@ -79,6 +80,7 @@ final class RequestReader {
         this.engine = engine;
         prompts = new Prompts(engine);
         mapper = JsonMapper.builder(JsonFactory.builder()
+                        .enable(StreamReadFeature.STRICT_DUPLICATE_DETECTION)
                         .streamReadConstraints(StreamReadConstraints.builder()
                                 .maxNestingDepth(MAX_JSON_DEPTH)
                                 .maxStringLength(config.maxBodyBytes())

@@ -15,6 +15,7 @@ import tools.jackson.core.JacksonException;
 import tools.jackson.core.JsonParser;
 import tools.jackson.core.JsonToken;
 import tools.jackson.core.ObjectReadContext;
+import tools.jackson.core.StreamReadFeature;
 import tools.jackson.core.json.JsonFactory;
 
 /**
@@ -22,7 +23,9 @@ import tools.jackson.core.json.JsonFactory;
  * text, so that whatever is not edited stays byte for byte: long integers, floats, escapes and unknown fields.
  */
 public final class JsonObjectText {
-    private static final JsonFactory FACTORY = new JsonFactory();
+    private static final JsonFactory FACTORY = JsonFactory.builder()
+            .enable(StreamReadFeature.STRICT_DUPLICATE_DETECTION)
+            .build();
     private static final byte[] NULL = "null".getBytes(StandardCharsets.US_ASCII);
 
     /** Offsets into the text: of the name's opening quote, of the value, and behind the value. */
@@ -40,7 +43,7 @@ public final class JsonObjectText {
      * Checks the whole text, and keeps it without a copy.
      *
      * @param what the text's name in errors
-     * @throws ConfigException if it is not one JSON object in UTF-8
+     * @throws ConfigException if it is not one JSON object in UTF-8, or an object in it has a key twice
      */
     public static JsonObjectText parse(String what, byte[] text) {
         try (JsonParser parser = FACTORY.createParser(ObjectReadContext.empty(), text)) {
@@ -73,15 +76,9 @@ public final class JsonObjectText {
         return Buffer.buffer(text);
     }
 
-    /** The text of a field's value unless it is absent or null. The last one counts where a name occurs twice. */
+    /** The text of a field's value unless it is absent or null. */
     public Optional<byte[]> value(String name) {
-        byte[] value = null;
-        for (Field field : fields) {
-            if (field.name.equals(name)) {
-                value = Arrays.copyOfRange(text, field.valueStart, field.end);
-            }
-        }
-        return value == null || Arrays.equals(value, NULL) ? Optional.empty() : Optional.of(value);
+        return nonNull(name).map(field -> Arrays.copyOfRange(text, field.valueStart, field.end));
     }
 
     /** Bytes of the whole text. */
@@ -91,14 +88,9 @@ public final class JsonObjectText {
 
     /** Bytes of the text of a field's value; empty where {@link #value} is. */
     public OptionalInt valueBytes(String name) {
-        OptionalInt bytes = OptionalInt.empty();
-        for (Field field : fields) {
-            if (field.name.equals(name)) {
-                boolean isNull = Arrays.equals(text, field.valueStart, field.end, NULL, 0, NULL.length);
-                bytes = isNull ? OptionalInt.empty() : OptionalInt.of(field.end - field.valueStart);
-            }
-        }
-        return bytes;
+        return nonNull(name).stream()
+                .mapToInt(field -> field.end - field.valueStart)
+                .findFirst();
     }
 
     /** Whether there is a field of that name, null or not. */
@@ -106,11 +98,16 @@ public final class JsonObjectText {
         return fields.stream().anyMatch(field -> field.name.equals(name));
     }
 
-    /** Whether there is a field of that name, once or several times, of which one is not null. */
+    /** Whether there is a field of that name that is not null. */
     public boolean hasNonNull(String name) {
+        return nonNull(name).isPresent();
+    }
+
+    private Optional<Field> nonNull(String name) {
         return fields.stream()
-                .anyMatch(field -> field.name.equals(name)
-                        && !Arrays.equals(text, field.valueStart, field.end, NULL, 0, NULL.length));
+                .filter(field -> field.name.equals(name)
+                        && !Arrays.equals(text, field.valueStart, field.end, NULL, 0, NULL.length))
+                .findFirst();
     }
 
     /** Starts an edited copy. */
