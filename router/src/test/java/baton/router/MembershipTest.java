@@ -136,6 +136,8 @@ class MembershipTest {
                 "add    | prefill | http://h:1/x   | 400 | url:",
                 "drain  | prefill | http://h:1     | 400 | 'http://h:1' is no prefill instance",
                 "role   | prefill | http://h:1     | 400 | 'http://h:1' is no decode instance",
+                "add    | prefill | http://h:99999 | 400 | http://host:port",
+                "add    | prefill | http://h:65536 | 400 | http://host:port",
                 "cook   | prefill | http://h:1     | 404 | no such path",
             })
     void changesThatMakeNoSenseAreRefused(String action, String role, String url, int status, String message)

@@ -24,6 +24,7 @@ public final class InstanceAddress {
         if (!("http".equals(address.getScheme()) || "https".equals(address.getScheme()))
                 || address.getHost() == null
                 || address.getPort() == 0
+                || address.getPort() > 65535
                 || address.getUserInfo() != null
                 || !(path == null || path.isEmpty() || path.equals("/"))
                 || address.getFragment() != null) {

@@ -137,7 +137,8 @@ public record LmSettings(
                     field, "is '%s', which is not a URL: %s; must be lm://host:port".formatted(url, e.getReason()));
         }
         boolean known = "lm".equals(uri.getScheme()) || "lms".equals(uri.getScheme());
-        if (!known || uri.getHost() == null || uri.getPort() < 1 || uri.getUserInfo() != null) {
+        boolean isPort = uri.getPort() >= 1 && uri.getPort() <= 65535;
+        if (!known || uri.getHost() == null || !isPort || uri.getUserInfo() != null) {
             throw new ConfigException(field, "is '%s', must be lm://host:port or lms://host:port".formatted(url));
         }
         if (uri.getPath() != null && !uri.getPath().isEmpty() && !uri.getPath().equals("/")) {

@@ -159,6 +159,9 @@ public record RedisSettings(
         if (uri.getHost() == null || uri.getHost().isEmpty()) {
             throw new ConfigException(field, "names no host; must be redis://host:port or rediss://host:port");
         }
+        if (uri.getPort() == 0 || uri.getPort() > 65535) {
+            throw new ConfigException(field, "has the port %d, must be 1 to 65535".formatted(uri.getPort()));
+        }
         if (uri.getPath() != null && !uri.getPath().matches("/?|/[0-9]{1,5}")) {
             throw new ConfigException(
                     field, "has the path '%s', must be a database's number, as /0".formatted(uri.getPath()));
