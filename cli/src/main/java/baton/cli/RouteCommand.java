@@ -153,6 +153,9 @@ final class RouteCommand implements Callable<Integer> {
     @Mixin
     private final SslOptions ssl = new SslOptions();
 
+    @Mixin
+    private final OriginOptions origins = new OriginOptions();
+
     @Option(
             names = "--instance-ca",
             paramLabel = "FILE",
@@ -404,7 +407,8 @@ final class RouteCommand implements Callable<Integer> {
                         Optional.ofNullable(instanceCa),
                         Optional.ofNullable(instanceCert),
                         Optional.ofNullable(instanceKey)),
-                mediaUrls);
+                mediaUrls,
+                origins.allowed());
     }
 
     private static Optional<Duration> goal(@Nullable Double millis) {

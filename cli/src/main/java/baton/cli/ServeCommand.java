@@ -89,6 +89,9 @@ final class ServeCommand implements Callable<Integer> {
     @Mixin
     private final SslOptions ssl = new SslOptions();
 
+    @Mixin
+    private final OriginOptions origins = new OriginOptions();
+
     @Option(names = "--api-key", description = "Key that clients must present.")
     private @Nullable String apiKey;
 
@@ -438,6 +441,7 @@ final class ServeCommand implements Callable<Integer> {
                 .responseRole(responseRole)
                 .trustRequestChatTemplate(trustRequestChatTemplate)
                 .kvPromptTokenIds(kvPromptTokenIds);
+        server.allowedOrigins(origins.allowed());
         Optional.ofNullable(apiKey).ifPresent(server::apiKey);
         ssl.tls().ifPresent(server::tls);
         if (warmUp) {

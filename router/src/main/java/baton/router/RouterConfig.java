@@ -1,6 +1,7 @@
 package baton.router;
 
 import baton.kv.ConfigException;
+import baton.kv.WebGuard;
 import baton.router.flow.ContentKeyedFlow;
 import baton.router.flow.HandoffFlow;
 import baton.router.flow.P2pFlow;
@@ -281,6 +282,16 @@ public record RouterConfig(
                     "flow", "'" + flow + "' needs instances that register themselves, so it needs a register port");
         }
         apiKey.ifPresent(key -> requireKey("api key", key));
+        WebGuard _ = webGuard(host, security);
+    }
+
+    /** Which web pages may use the router. */
+    WebGuard webGuard() {
+        return webGuard(host, security);
+    }
+
+    private static WebGuard webGuard(String host, Security security) {
+        return WebGuard.of(host, security.tls().isPresent(), security.allowedOrigins());
     }
 
     private static void requireKey(String field, String key) {

@@ -1,6 +1,7 @@
 package baton.router;
 
 import baton.kv.ConfigException;
+import baton.kv.WebGuard;
 import baton.router.access.Admission;
 import baton.router.access.ClientGate;
 import baton.router.access.ClientPass;
@@ -11,6 +12,7 @@ import baton.router.metrics.RouterMetrics.Outcome;
 import baton.router.upstream.InstanceSet;
 import baton.router.upstream.UpstreamClient;
 import io.vertx.core.Future;
+import io.vertx.core.MultiMap;
 import io.vertx.core.VerticleBase;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpClientAgent;
@@ -20,6 +22,7 @@ import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.HttpServer;
 import io.vertx.core.http.HttpServerOptions;
 import io.vertx.core.http.HttpServerRequest;
+import io.vertx.core.http.HttpVersion;
 import io.vertx.core.http.PoolOptions;
 import io.vertx.core.net.ClientSSLOptions;
 import io.vertx.core.net.ServerSSLOptions;
@@ -57,6 +60,7 @@ final class RouterVerticle extends VerticleBase {
 
     private final RouterContext routerContext;
     private final RouterConfig config;
+    private final WebGuard webGuard;
 
     private final Map<String, Route> routes = Map.ofEntries(
             Map.entry("/v1/completions", new Route(HttpMethod.POST, false, this::handOff)),
@@ -91,6 +95,7 @@ final class RouterVerticle extends VerticleBase {
     RouterVerticle(RouterContext routerContext) {
         this.routerContext = routerContext;
         this.config = routerContext.config();
+        this.webGuard = config.webGuard();
         this.observation = new Observation(routerContext);
         this.admin = new Admin(routerContext);
     }
@@ -150,7 +155,7 @@ final class RouterVerticle extends VerticleBase {
                 .requestHandler(request -> {
                     watched.began(request.connection());
                     request.response().endHandler(_ -> ended(request));
-                    route(upstream, request);
+                    admit(upstream, request);
                 })
                 .listen(address);
     }
@@ -188,6 +193,33 @@ final class RouterVerticle extends VerticleBase {
         return started == null
                 ? Future.succeededFuture()
                 : started.shutdown(config.limits().drain());
+    }
+
+    /** Goes on with a request that is not of a web page that may not use the router. */
+    private void admit(UpstreamClient upstream, HttpServerRequest request) {
+        MultiMap headers = request.headers();
+        WebGuard.Verdict verdict = webGuard.judge(new WebGuard.Request(
+                request.method().name(),
+                request.version() == HttpVersion.HTTP_1_1,
+                headers.getAll(HttpHeaders.HOST),
+                headers.getAll(HttpHeaders.ORIGIN),
+                Optional.ofNullable(headers.get("Sec-Fetch-Site")),
+                Optional.ofNullable(headers.get(HttpHeaders.ACCESS_CONTROL_REQUEST_METHOD)),
+                Optional.ofNullable(headers.get(HttpHeaders.ACCESS_CONTROL_REQUEST_HEADERS))));
+        switch (verdict) {
+            case WebGuard.Verdict.Admitted(Map<String, String> added) -> {
+                added.forEach(request.response()::putHeader);
+                route(upstream, request);
+            }
+            case WebGuard.Verdict.Preflight(Map<String, String> added) -> {
+                added.forEach(request.response()::putHeader);
+                request.response().end();
+            }
+            case WebGuard.Verdict.Refused(int status, String message) ->
+                reject(
+                        request,
+                        ApiError.of(status, status == 403 ? "PermissionDeniedError" : "BadRequestError", message));
+        }
     }
 
     private void route(UpstreamClient upstream, HttpServerRequest request) {

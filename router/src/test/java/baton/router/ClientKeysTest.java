@@ -88,8 +88,8 @@ class ClientKeysTest {
                         PolicySettings.DEFAULT,
                         false,
                         new RouterConfig.Sources(Discovery.Settings.NONE, Optional.of(ADMIN)))
-                .withSecurity(
-                        new Security(Optional.of(file(entries)), Optional.empty(), Security.NO_INSTANCE_FILES, false)));
+                .withSecurity(new Security(
+                        Optional.of(file(entries)), Optional.empty(), Security.NO_INSTANCE_FILES, false, List.of())));
     }
 
     private HttpResponse<String> post(Router router, String key) throws Exception {
@@ -205,7 +205,7 @@ class ClientKeysTest {
         Router router = router(Optional.empty(), entry("a", ", \"max_requests_in_flight\": 1"));
         for (int i = 0; i < 3; i++) {
             try (RawClient client = new RawClient(router.port())) {
-                client.send("POST /v1/completions HTTP/1.1\r\nHost: router\r\nAuthorization: Bearer key-a\r\n"
+                client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer key-a\r\n"
                         + "Content-Type: application/json\r\nContent-Length: "
                         + (stage.equals("body") ? BODY.length() + 10 : BODY.length())
                         + "\r\n\r\n" + BODY);
@@ -284,7 +284,7 @@ class ClientKeysTest {
     void aConnectionWithHalfAHeadAfterARequestWithAKeyIsClosed() throws Exception {
         Router router = router(Optional.empty(), Duration.ofMillis(400), entry("a", ""));
         try (RawClient client = new RawClient(router.port())) {
-            client.send("POST /v1/completions HTTP/1.1\r\nHost: router\r\nAuthorization: Bearer key-a\r\n"
+            client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer key-a\r\n"
                     + "Content-Type: application/json\r\nContent-Length: " + BODY.length() + "\r\n\r\n" + BODY);
             assertThat(client.readUntil("an answer\"}]}")).contains("200 OK");
             client.send("POST /v1/comp");

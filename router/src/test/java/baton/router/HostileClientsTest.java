@@ -8,6 +8,7 @@ import java.net.SocketException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
 import java.util.Optional;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -21,9 +22,9 @@ import org.junit.jupiter.params.provider.ValueSource;
 class HostileClientsTest {
     private static final String BODY = "{\"prompt\":\"hello\"}";
     private static final String HEAD =
-            "POST /v1/completions HTTP/1.1\r\nHost: router\r\nContent-Type: application/json\r\n";
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
     /** Must not be taken for a request when it is in a body. */
-    private static final String SMUGGLED = "POST /v1/completions HTTP/1.1\r\nHost: router\r\nX-Smuggled: 1\r\n"
+    private static final String SMUGGLED = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Smuggled: 1\r\n"
             + "Content-Type: application/json\r\nContent-Length: " + BODY.length() + "\r\n\r\n" + BODY;
 
     private final RouterFixture fixture = new RouterFixture();
@@ -71,9 +72,9 @@ class HostileClientsTest {
         return List.of(
                 "\u0001\u0002 nonsense\r\n\r\n",
                 "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-                "GET /health HTTP/1.1\r\nHost: a\r\nX-Large: " + "x".repeat(100_000) + "\r\n\r\n",
-                "GET /health HTTP/1.1\r\nHost: a\r\n" + "X-Many: y\r\n".repeat(20_000) + "\r\n",
-                "GET /" + "x".repeat(100_000) + " HTTP/1.1\r\nHost: a\r\n\r\n",
+                "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Large: " + "x".repeat(100_000) + "\r\n\r\n",
+                "GET /health HTTP/1.1\r\nHost: localhost\r\n" + "X-Many: y\r\n".repeat(20_000) + "\r\n",
+                "GET /" + "x".repeat(100_000) + " HTTP/1.1\r\nHost: localhost\r\n\r\n",
                 HEAD + "Content-Length: 5\r\nContent-Length: 6\r\n\r\n" + SMUGGLED,
                 HEAD + "Content-Length: 5, 6\r\n\r\n" + SMUGGLED,
                 HEAD + "Content-Length: -1\r\n\r\n" + SMUGGLED,
@@ -91,7 +92,18 @@ class HostileClientsTest {
                 HEAD + chunked + "\r\n5;" + "x".repeat(200_000) + "\r\n" + SMUGGLED,
                 HEAD + "X-Bad\u0000: 1\r\nContent-Length: 0\r\n\r\n",
                 HEAD + " X-Folded: 1\r\nContent-Length: 0\r\n\r\n",
-                HEAD + "no colon\r\nContent-Length: 0\r\n\r\n");
+                HEAD + "no colon\r\nContent-Length: 0\r\n\r\n",
+                SMUGGLED.replace("Host: localhost\r\n", ""),
+                SMUGGLED.replace("Host: localhost\r\n", "Host: localhost\r\nHost: localhost\r\n"),
+                SMUGGLED.replace("Host: localhost\r\n", "Host: a b\r\n"),
+                SMUGGLED.replace("Host: localhost\r\n", "Host: evil.example\r\nOrigin: http://evil.example\r\n"),
+                SMUGGLED.replace("X-Smuggled: 1", "Origin: https://evil.example"),
+                SMUGGLED.replace("X-Smuggled: 1", "Origin: null"),
+                SMUGGLED.replace("X-Smuggled: 1", "Sec-Fetch-Site: cross-site"),
+                SMUGGLED.replace("Content-Type: application/json\r\n", ""),
+                SMUGGLED.replace("application/json", "text/plain"),
+                SMUGGLED.replace(BODY, "{\"n\":1,\"n\":1    }"),
+                "GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n");
     }
 
     /** Refused, and nothing that follows is a request. */
@@ -129,7 +141,7 @@ class HostileClientsTest {
     void pathsThatClimbAreNotFound(String path) throws Exception {
         Router router = router(RouterFixture.LIMITS.idle());
         try (RawClient client = new RawClient(router.port())) {
-            assertThat(client.send("GET " + path + " HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            assertThat(client.send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                             .readUntil("\r\n"))
                     .contains(" 40");
         }
@@ -141,11 +153,36 @@ class HostileClientsTest {
         Router router = router(RouterFixture.LIMITS.idle());
         try (RawClient client = new RawClient(router.port())) {
             client.send(
-                            "GET http://evil.example/v1/models?a=1 HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
+                            "GET http://evil.example/v1/models?a=1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                     .readUntil("nothing");
         }
         assertThat(decode.only().uri()).isEqualTo("/v1/models?a=1");
         assertThat(decode.only().headers().get("Host")).isEqualTo(decode.uri().getAuthority());
+    }
+
+    @Test
+    void pagesOfAllowedOriginsUseTheRouterByCors() throws Exception {
+        String origin = "https://ui.example";
+        Router router = fixture.start(new RouterConfig(
+                        "127.0.0.1",
+                        0,
+                        List.of(prefill.uri()),
+                        List.of(decode.uri()),
+                        ContentKeyedFlow.NAME,
+                        Optional.empty(),
+                        RouterFixture.LIMITS)
+                .withSecurity(new Security(
+                        Optional.empty(), Optional.empty(), Security.NO_INSTANCE_FILES, false, List.of(origin))));
+        try (RawClient client = new RawClient(router.port())) {
+            String answers = client.send("OPTIONS /v1/completions HTTP/1.1\r\nHost: ui.example\r\nOrigin: " + origin
+                            + "\r\nAccess-Control-Request-Method: POST\r\n\r\n" + HEAD + "Origin: " + origin
+                            + "\r\nConnection: close\r\nContent-Length: " + BODY.length() + "\r\n\r\n" + BODY)
+                    .readUntil("nothing has this");
+            assertThat(answers.split("HTTP/1.1 200 ", -1)).hasSize(3);
+            assertThat(answers.toLowerCase(Locale.ROOT).split("access-control-allow-origin: " + origin, -1))
+                    .hasSize(3);
+        }
+        assertThat(decode.received).hasSize(1);
     }
 
     /** What a header may not have is not sent on, and does not stop the request. */
@@ -168,7 +205,7 @@ class HostileClientsTest {
         int requests = 50;
         String one = HEAD + "X-Good: 1\r\nContent-Length: " + BODY.length() + "\r\n\r\n" + BODY;
         try (RawClient client = new RawClient(router.port())) {
-            client.send(one.repeat(requests) + "GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+            client.send(one.repeat(requests) + "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
             assertThat(client.readUntil("nothing").split("HTTP/1.1 200", -1)).hasSize(requests + 2);
         }
         assertThat(decode.received).hasSize(requests);
@@ -219,7 +256,7 @@ class HostileClientsTest {
     void aBodyThatIsNotReadIsNotTakenForever() throws Exception {
         Router router = router(RouterFixture.LIMITS.idle());
         try (RawClient client = new RawClient(router.port())) {
-            client.send("POST /no/such/path HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n");
+            client.send("POST /no/such/path HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n");
             assertThat(client.readUntil("\r\n")).contains(" 404 ");
             String piece = "x".repeat(1 << 16);
             int sent = 0;

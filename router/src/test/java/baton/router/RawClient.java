@@ -23,8 +23,9 @@ final class RawClient implements AutoCloseable {
 
     RawClient post(String path, String body) throws IOException {
         int length = body.getBytes(StandardCharsets.UTF_8).length;
-        return send("POST " + path + " HTTP/1.1\r\nHost: router\r\nContent-Type: application/json\r\nContent-Length: "
-                + length + "\r\n\r\n" + body);
+        return send(
+                "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+                        + length + "\r\n\r\n" + body);
     }
 
     RawClient send(String text) throws IOException {

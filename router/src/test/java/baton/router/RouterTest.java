@@ -550,7 +550,7 @@ class RouterTest {
     void aClientDisconnectInsideItsBodyReleasesTheRequest() throws Exception {
         Router router = router();
         try (RawClient client = new RawClient(router.port())) {
-            client.send("POST /v1/completions HTTP/1.1\r\nHost: r\r\nContent-Type: application/json\r\n"
+            client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                     + "Content-Length: 100\r\n\r\n{\"prompt\":");
             Await.until("the request counts", SOON, () -> running(router).equals("1.0"));
         }
@@ -918,8 +918,8 @@ class RouterTest {
     void anUnknownTransferEncodingIsRefusedAndTheConnectionCloses() throws Exception {
         Router router = router();
         String head = "POST " + COMPLETIONS
-                + " HTTP/1.1\r\nHost: router\r\nContent-Type: application/json\r\nTransfer-Encoding: ";
-        String next = "GET /health HTTP/1.1\r\nHost: router\r\n\r\n";
+                + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: ";
+        String next = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
         for (String broken : List.of("zz\r\n", "3\r\n{\"proOOPS\r\n", "9\r\n{\"prompt\"\r\n-1\r\n")) {
             try (RawClient client = new RawClient(router.port())) {
                 String answer =
@@ -941,7 +941,7 @@ class RouterTest {
     void memoryOfAllBodiesIsLimited() throws Exception {
         Router router = router();
         String head = "POST " + COMPLETIONS
-                + " HTTP/1.1\r\nHost: router\r\nContent-Type: application/json\r\nContent-Length: "
+                + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
                 + LIMITS.maxBodyBytes() + "\r\n\r\n";
         String part = head + "x".repeat(LIMITS.maxBodyBytes() - 1);
         List<RawClient> clients = new ArrayList<>();

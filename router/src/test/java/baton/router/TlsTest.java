@@ -45,8 +45,8 @@ import org.junit.jupiter.api.io.TempDir;
 @Timeout(60)
 class TlsTest {
     private static final String BODY = "{\"prompt\":\"hello\"}";
-    private static final String GET = "GET /health HTTP/1.1\r\nHost: router\r\nConnection: close\r\n\r\n";
-    private static final String POST = "POST /v1/completions HTTP/1.1\r\nHost: router\r\nConnection: close\r\n"
+    private static final String GET = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    private static final String POST = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
             + "Content-Type: application/json\r\nContent-Length: " + BODY.length() + "\r\n\r\n" + BODY;
 
     /** A certificate that is its own authority, and its key. */
@@ -141,7 +141,8 @@ class TlsTest {
                         Optional.empty(),
                         ServerTls.of(Optional.of(own.certificate), Optional.of(own.key), authorities, clients),
                         Security.NO_INSTANCE_FILES,
-                        false));
+                        false,
+                        List.of()));
     }
 
     /** Trusts a certificate; presents one if given. */
@@ -282,7 +283,8 @@ class TlsTest {
                 Optional.empty(),
                 Optional.empty(),
                 Security.instances(authorities, own.map(Identity::certificate), own.map(Identity::key)),
-                false);
+                false,
+                List.of());
     }
 
     @Test

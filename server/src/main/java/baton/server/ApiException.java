@@ -46,6 +46,10 @@ final class ApiException extends RuntimeException {
         return new ApiException(401, "AuthenticationError", message);
     }
 
+    static ApiException forbidden(String message) {
+        return new ApiException(403, "PermissionDeniedError", message);
+    }
+
     static ApiException notFound(String message, Optional<String> param) {
         return new ApiException(404, "NotFoundError", message, param, OptionalInt.empty());
     }

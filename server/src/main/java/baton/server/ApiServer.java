@@ -334,7 +334,7 @@ public final class ApiServer implements AutoCloseable {
         try {
             exchange.requireKnownEncoding();
             requestIdHeader(request).ifPresent(exchange::identify);
-            route(exchange);
+            exchange.admit(this::route);
         } catch (Exception | LinkageError e) {
             // The client gets an answer after any error.
             exchange.fail(e);
@@ -384,6 +384,7 @@ public final class ApiServer implements AutoCloseable {
             exchange.response().putHeader("Allow", allowed);
             throw ApiException.methodNotAllowed(path + " does not take " + request.method() + "; it takes " + allowed);
         }
+        exchange.requireJson();
         handler.accept(exchange);
     }
 

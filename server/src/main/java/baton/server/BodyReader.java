@@ -3,14 +3,10 @@ package baton.server;
 import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpServerRequest;
-import java.util.Locale;
 import java.util.function.Consumer;
-import java.util.regex.Pattern;
 
 /** Collects a request's body, within the limits of size, time and memory. Confined to the event loop. */
 final class BodyReader {
-    private static final Pattern JSON_TYPE = Pattern.compile("application/([a-z0-9.-]+\\+)?json *(;.*)?");
-
     /** A growing buffer has room for up to twice its content. */
     private static final int BYTES_PER_BYTE = 2;
 
@@ -27,17 +23,10 @@ final class BodyReader {
 
     /**
      * Calls {@code next} with the body when it is complete; the preparation then holds what the body takes. Answers with an error otherwise.
-     *
-     * @throws ApiException if the declared content type is not JSON
      */
     static void read(
             HttpExchange exchange, Preparation preparation, ServerConfig config, Vertx vertx, Consumer<Buffer> next) {
         HttpServerRequest request = exchange.request();
-        String type = request.getHeader("Content-Type");
-        if (type != null && !JSON_TYPE.matcher(type.toLowerCase(Locale.ROOT)).matches()) {
-            throw ApiException.unsupportedMediaType(
-                    "Content-Type is '" + Json.shortened(type) + "', must be application/json");
-        }
         BodyReader reader = new BodyReader(exchange, preparation, config.maxBodyBytes());
         String length = request.getHeader("Content-Length");
         if (length != null && isMoreThan(length, config.maxBodyBytes())) {

@@ -1,18 +1,26 @@
 package baton.server;
 
+import baton.kv.WebGuard;
 import baton.trace.OtlpExporter;
 import io.netty.handler.codec.DecoderException;
 import io.vertx.core.Context;
 import io.vertx.core.Future;
+import io.vertx.core.MultiMap;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpConnection;
+import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.HttpServerRequest;
 import io.vertx.core.http.HttpServerResponse;
+import io.vertx.core.http.HttpVersion;
 import io.vertx.core.http.impl.HttpServerConnection;
 import java.util.List;
+import java.util.Locale;
+import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalDouble;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
+import java.util.regex.Pattern;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -25,6 +33,8 @@ final class HttpExchange {
 
     /** The access log's status of a request whose client disconnected before its answer was complete; nginx's convention. */
     static final int CLIENT_LEFT = 499;
+
+    private static final Pattern JSON_TYPE = Pattern.compile("application/([a-z0-9.-]+\\+)?json *(;.*)?");
 
     private final HttpServerRequest request;
     private final HttpServerResponse response;
@@ -84,6 +94,62 @@ final class HttpExchange {
             Future<Void> _ = request.connection().shutdown(1, TimeUnit.SECONDS);
             throw ApiException.notImplemented("Transfer-Encoding is '" + Json.shortened(String.join(", ", encodings))
                     + "', must be chunked or absent");
+        }
+    }
+
+    /**
+     * Goes on with the request if it is to be served. A browser's question about one of another origin is answered.
+     *
+     * @throws ApiException if it is malformed, or of a web page that may not use the server
+     */
+    void admit(Consumer<HttpExchange> next) {
+        MultiMap headers = request.headers();
+        WebGuard.Verdict verdict = config.webGuard()
+                .judge(new WebGuard.Request(
+                        request.method().name(),
+                        request.version() == HttpVersion.HTTP_1_1,
+                        headers.getAll("Host"),
+                        headers.getAll("Origin"),
+                        Optional.ofNullable(headers.get("Sec-Fetch-Site")),
+                        Optional.ofNullable(headers.get("Access-Control-Request-Method")),
+                        Optional.ofNullable(headers.get("Access-Control-Request-Headers"))));
+        switch (verdict) {
+            case WebGuard.Verdict.Admitted(Map<String, String> added) -> {
+                added.forEach(response::putHeader);
+                if (request.path() == null || !request.path().startsWith("/")) {
+                    throw ApiException.badRequest("the request's target is '" + Json.shortened(request.uri())
+                            + "', must begin with / or be a whole URL");
+                }
+                next.accept(this);
+            }
+            case WebGuard.Verdict.Preflight(Map<String, String> added) -> {
+                added.forEach(response::putHeader);
+                reply(200, "text/plain", Buffer.buffer());
+            }
+            case WebGuard.Verdict.Refused(int status, String message) ->
+                throw status == 403 ? ApiException.forbidden(message) : ApiException.badRequest(message);
+        }
+    }
+
+    /**
+     * A web page may send other types to any server without asking it.
+     *
+     * @throws ApiException if the request is one of {@code POST} with another type, or with a body and none
+     */
+    void requireJson() {
+        if (!request.method().equals(HttpMethod.POST)) {
+            return;
+        }
+        String type = request.getHeader("Content-Type");
+        boolean hasBody = request.headers().contains("Transfer-Encoding")
+                || !Optional.ofNullable(request.getHeader("Content-Length"))
+                        .orElse("0")
+                        .equals("0");
+        if (type == null
+                ? hasBody
+                : !JSON_TYPE.matcher(type.toLowerCase(Locale.ROOT)).matches()) {
+            throw ApiException.unsupportedMediaType(
+                    "Content-Type is '" + (type == null ? "" : Json.shortened(type)) + "', must be application/json");
         }
     }
 

@@ -4,6 +4,7 @@ import baton.engine.SamplingParams;
 import baton.kv.ConfigException;
 import baton.kv.KvEventsConfig;
 import baton.kv.ServerTls;
+import baton.kv.WebGuard;
 import baton.trace.OtlpExporter;
 import java.time.Duration;
 import java.util.List;
@@ -41,6 +42,7 @@ import org.slf4j.LoggerFactory;
  *     warm-up
  * @param tls of the port; empty for plain HTTP
  * @param spans takes the spans of requests; not closed by the server
+ * @param webGuard which web pages may use the server
  */
 public record ServerConfig(
         String host,
@@ -63,7 +65,8 @@ public record ServerConfig(
         Map<Integer, KvEventsConfig> kvEventSources,
         Optional<Duration> warmUp,
         Optional<ServerTls> tls,
-        Optional<OtlpExporter> spans) {
+        Optional<OtlpExporter> spans,
+        WebGuard webGuard) {
 
     /** The default access log. */
     private static final Logger ACCESS_LOG = LoggerFactory.getLogger("access");
@@ -142,6 +145,7 @@ public record ServerConfig(
         private Optional<Duration> warmUp = Optional.empty();
         private Optional<ServerTls> tls = Optional.empty();
         private Optional<OtlpExporter> spans = Optional.empty();
+        private List<String> allowedOrigins = List.of();
 
         private Builder(List<String> servedModelNames) {
             this.servedModelNames = servedModelNames;
@@ -252,6 +256,12 @@ public record ServerConfig(
             return this;
         }
 
+        /** Origins whose web pages may use the server, besides its own: see {@link WebGuard#of}. */
+        public Builder allowedOrigins(List<String> value) {
+            allowedOrigins = value;
+            return this;
+        }
+
         /** @throws ConfigException if a value cannot be used */
         public ServerConfig build() {
             return new ServerConfig(
@@ -275,7 +285,8 @@ public record ServerConfig(
                     kvEventSources,
                     warmUp,
                     tls,
-                    spans);
+                    spans,
+                    WebGuard.of(host, tls.isPresent(), allowedOrigins));
         }
     }
 }

@@ -68,7 +68,8 @@ class AccessLogTest {
                 .contains(" 499 cmpl-r prompt=2 cached=0 transferred=0 output=1 ttft=")
                 .endsWith("finish=client_left");
         try (RawClient client = fixture.raw()) {
-            client.send("POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\n{");
+            client.send(
+                    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{");
             // The server has received the request once it has answered a later one.
             fixture.get("/v1/models");
             assertThat(line()).contains("/v1/models");

@@ -168,7 +168,8 @@ class DisconnectTest {
             client.send(String.join(
                     "\r\n",
                     "POST /v1/completions HTTP/1.1",
-                    "Host: test",
+                    "Host: localhost",
+                    "Content-Type: application/json",
                     "Content-Length: 14",
                     "Expect: 100-continue",
                     "",
@@ -219,7 +220,7 @@ class DisconnectTest {
 
     private boolean accepts() throws Exception {
         try (RawClient client = fixture.raw()) {
-            client.send("GET /health HTTP/1.1\r\nHost: test\r\n\r\n");
+            client.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
             return client.head().startsWith("HTTP/1.1 200");
         } catch (java.io.IOException _) {
             return false;

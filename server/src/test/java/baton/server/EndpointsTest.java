@@ -176,6 +176,7 @@ class EndpointsTest {
         assertThat(fixture.get("/load").body()).isEqualTo("{\"server_load\":0}");
         var answer = fixture.client.sendAsync(
                 HttpRequest.newBuilder(fixture.uri("/v1/completions"))
+                        .header("Content-Type", "application/json")
                         .POST(HttpRequest.BodyPublishers.ofString("{\"prompt\":\"a\"}"))
                         .build(),
                 HttpResponse.BodyHandlers.ofString());

@@ -105,6 +105,17 @@ class ErrorsTest {
     }
 
     @Test
+    void aKeyThatAnObjectHasTwiceIsRefused() throws Exception {
+        for (String path : List.of("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")) {
+            for (String body : List.of("{\"a\":1,\"a\":1}", "{\"x\":[{\"b\":1,\"c\":2,\"a\":3,\"\\u0061\":4}]}")) {
+                assertThat(message(400, fixture.post(path, body)))
+                        .startsWith("request body is not valid JSON at line 1")
+                        .endsWith(": Duplicate Object property \"a\"");
+            }
+        }
+    }
+
+    @Test
     void deeplyNestedJsonIsRefused() throws Exception {
         assertThat(message(400, fixture.post("/v1/completions", "{\"prompt\":" + "[".repeat(40_000))))
                 .contains("nesting depth (129) exceeds the maximum allowed (128");
@@ -166,7 +177,8 @@ class ErrorsTest {
     void anIncompleteBodyEndsAtItsDeadline() throws Exception {
         try (ServerFixture impatient = new ServerFixture(config -> config.bodyTimeout(Duration.ofMillis(100)));
                 RawClient client = impatient.raw()) {
-            client.send("POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Length: 50\r\n\r\n{\"pro");
+            client.send(
+                    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{\"pro");
             assertThat(client.head()).startsWith("HTTP/1.1 408 ");
         }
     }
@@ -183,8 +195,8 @@ class ErrorsTest {
     void malformedChunksAreRefusedAndTheConnectionCloses(String body) throws Exception {
         for (String sent : List.of("", "9\r\n{\"prompt\"\r\n")) {
             try (RawClient client = fixture.raw()) {
-                client.send("POST /v1/completions HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n" + sent
-                        + body);
+                client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                        + "Transfer-Encoding: chunked\r\n\r\n" + sent + body);
                 String head = client.head();
                 assertThat(head).startsWith("HTTP/1.1 400 ");
                 client.skip(Integer.parseInt(head.replaceAll("(?is).*content-length: (\\d+).*", "$1")));
@@ -200,6 +212,7 @@ class ErrorsTest {
         // Some of these are UTF-8 too, with zeros.
         String body = "{\"prompt\":\"" + (encoding.startsWith("UTF") ? "a" : "é") + "\"}";
         HttpResponse<String> response = fixture.send(HttpRequest.newBuilder(fixture.uri("/v1/completions"))
+                .header("Content-Type", "application/json")
                 .POST(HttpRequest.BodyPublishers.ofByteArray(body.getBytes(Charset.forName(encoding)))));
         assertThat(response.statusCode()).isEqualTo(400);
         assertThat(response.body()).contains("request body must be UTF-8, is not");
@@ -209,8 +222,8 @@ class ErrorsTest {
     @ValueSource(strings = {"gzip", "gzip, chunked", "chunked\r\nTransfer-Encoding: gzip", "xchunked"})
     void anUnknownTransferEncodingIsRefusedAndTheConnectionCloses(String encoding) throws Exception {
         try (RawClient client = fixture.raw()) {
-            client.send("POST /v1/completions HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: " + encoding
-                    + "\r\n\r\nGET /health HTTP/1.1\r\nHost: test\r\n\r\n");
+            client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: " + encoding
+                    + "\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
             String head = client.head();
             assertThat(head).startsWith("HTTP/1.1 501 ");
             client.skip(Integer.parseInt(head.replaceAll("(?is).*content-length: (\\d+).*", "$1")));
@@ -223,7 +236,7 @@ class ErrorsTest {
     void aMalformedRequestIdIsRefused() throws Exception {
         for (String id : new String[] {"a b", "x".repeat(257), "é"}) {
             try (RawClient client = fixture.raw()) {
-                client.send("GET /health HTTP/1.1\r\nHost: test\r\nX-Request-Id: " + id + "\r\n\r\n");
+                client.send("GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: " + id + "\r\n\r\n");
                 assertThat(client.head()).startsWith("HTTP/1.1 400 ");
             }
         }

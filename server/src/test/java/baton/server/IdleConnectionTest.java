@@ -9,7 +9,7 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
 class IdleConnectionTest {
-    private static final String GET = "GET /version HTTP/1.1\r\nHost: test\r\n\r\n";
+    private static final String GET = "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
     private final ServerFixture fixture = new ServerFixture(config -> config.idleTimeout(Duration.ofSeconds(2)));
 

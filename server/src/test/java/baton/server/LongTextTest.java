@@ -204,7 +204,8 @@ class LongTextTest {
                 RawClient first = small.raw();
                 RawClient second = small.raw();
                 RawClient third = small.raw()) {
-            String head = "POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Length: 4000000\r\n\r\n";
+            String head =
+                    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 4000000\r\n\r\n";
             first.send(head + part);
             second.send(head + part);
             until("two are held", () -> small.server.preparingBytes() == 4L * part.length());

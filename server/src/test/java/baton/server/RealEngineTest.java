@@ -162,6 +162,7 @@ class RealEngineTest {
             answers.add(CLIENT.sendAsync(
                     HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + server.port() + "/v1/completions"))
                             .timeout(Duration.ofSeconds(60))
+                            .header("Content-Type", "application/json")
                             .POST(HttpRequest.BodyPublishers.ofByteArray(large))
                             .build(),
                     HttpResponse.BodyHandlers.ofString()));

@@ -109,7 +109,7 @@ class RequestHistoryTest {
     void aRequestUnderWayIsExplainedAndAnUnknownOneIsNotFound() throws Exception {
         fixture.engine.script(session -> session.output(0, "a"));
         try (ServerFixture.RawClient client = fixture.raw()) {
-            client.send("POST /v1/completions HTTP/1.1\r\nHost: test\r\nX-Request-Id: slow\r\n"
+            client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: slow\r\n"
                     + "Content-Type: application/json\r\nContent-Length: "
                     + streamed().length() + "\r\n\r\n"
                     + streamed());

@@ -92,7 +92,7 @@ final class ServerFixture implements AutoCloseable {
 
         void post(String path, String body) throws IOException {
             int length = body.getBytes(StandardCharsets.UTF_8).length;
-            send("POST " + path + " HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: "
+            send("POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
                     + length + "\r\n\r\n" + body);
         }
 

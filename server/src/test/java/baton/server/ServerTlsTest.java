@@ -28,7 +28,7 @@ import org.junit.jupiter.api.io.TempDir;
 /** A server with TLS that needs certificates of its clients. */
 @Timeout(60)
 class ServerTlsTest {
-    private static final String REQUEST = "GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    private static final String REQUEST = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
     @TempDir
     static Path directory;

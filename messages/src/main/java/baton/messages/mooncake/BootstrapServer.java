@@ -2,16 +2,20 @@ package baton.messages.mooncake;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.WebGuard;
 import baton.messages.MessageException;
 import baton.messages.PeerAccess;
 import baton.messages.PeerAddress;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
+import com.sun.net.httpserver.Headers;
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
 import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.TreeMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -31,6 +35,7 @@ final class BootstrapServer implements MooncakeExchange.Registry {
 
     private final HttpServer server;
     private final PeerAccess access;
+    private final WebGuard webGuard;
     private final ExecutorService threads = Executors.newVirtualThreadPerTaskExecutor();
 
     @GuardedBy("this")
@@ -41,6 +46,7 @@ final class BootstrapServer implements MooncakeExchange.Registry {
 
     BootstrapServer(String host, int port, PeerAccess access) throws MessageException {
         this.access = access;
+        this.webGuard = WebGuard.of(host, false, List.of());
         try {
             server = HttpServer.create(new InetSocketAddress(host, port), BACKLOG);
         } catch (IOException | IllegalArgumentException e) {
@@ -53,8 +59,24 @@ final class BootstrapServer implements MooncakeExchange.Registry {
         server.start();
     }
 
+    private WebGuard.Verdict judge(HttpExchange exchange) {
+        Headers headers = exchange.getRequestHeaders();
+        return webGuard.judge(new WebGuard.Request(
+                exchange.getRequestMethod(),
+                exchange.getProtocol().equals("HTTP/1.1"),
+                headers.getOrDefault("Host", List.of()),
+                headers.getOrDefault("Origin", List.of()),
+                Optional.ofNullable(headers.getFirst("Sec-Fetch-Site")),
+                Optional.empty(),
+                Optional.empty()));
+    }
+
     private void serve(HttpExchange exchange, String method) throws IOException {
         try (exchange) {
+            if (judge(exchange) instanceof WebGuard.Verdict.Refused(int status, String message)) {
+                answer(exchange, status, detail(message));
+                return;
+            }
             if (!access.admitsByAddress(exchange.getRemoteAddress().getAddress())) {
                 access.refuse(String.valueOf(exchange.getRemoteAddress()), access.notAllowed());
                 answer(exchange, 403, detail("not an allowed peer"));

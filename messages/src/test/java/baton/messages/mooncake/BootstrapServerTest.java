@@ -52,10 +52,15 @@ class BootstrapServerTest {
     }
 
     private HttpResponse<String> post(String body) throws Exception {
+        return post(body, "X-Nothing", "1");
+    }
+
+    private HttpResponse<String> post(String body, String... headers) throws Exception {
         try (HttpClient client = HttpClient.newHttpClient()) {
             return client.send(
                     HttpRequest.newBuilder(URI.create(url("/register")))
                             .timeout(TIMEOUT)
+                            .headers(headers)
                             .POST(HttpRequest.BodyPublishers.ofString(body))
                             .build(),
                     HttpResponse.BodyHandlers.ofString());
@@ -120,6 +125,7 @@ class BootstrapServerTest {
             value = {
                 "{}|addr",
                 "nonsense|registration",
+                "{\"engine_id\":\"e\",\"engine_id\":\"f\"}|engine_id",
                 "{\"engine_id\":\"e\",\"dp_rank\":0,\"tp_rank\":-1,\"pp_rank\":0,\"addr\":\"tcp://h:1\"}|tp_rank",
                 "{\"engine_id\":\"e\",\"dp_rank\":0,\"tp_rank\":0,\"pp_rank\":0,\"addr\":\"h:1\"}|must be tcp://host:port"
             })
@@ -127,6 +133,15 @@ class BootstrapServerTest {
         HttpResponse<String> answer = post(body);
         assertThat(answer.statusCode()).isEqualTo(422);
         assertThat(answer.body()).contains(named);
+    }
+
+    @Test
+    void aWebPageRegistersNothing() throws Exception {
+        for (String origin : List.of("https://evil.example", "null")) {
+            assertThat(post(rank("e", 0, 0, 1000).toJson(), "Origin", origin).statusCode())
+                    .isEqualTo(403);
+        }
+        assertThat(exchange.query(url(""), TIMEOUT).get(10, TimeUnit.SECONDS)).isEqualTo(new EngineTable(Map.of()));
     }
 
     @Test
