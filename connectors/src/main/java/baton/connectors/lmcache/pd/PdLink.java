@@ -188,7 +188,7 @@ final class PdLink implements Runnable {
             int[] checksums = new int[end - at];
             for (int i = at; i < end; i++) {
                 addresses[i - at] = pool.memory().memory().address() + offer.offsets[i];
-                checksums[i - at] = pool.checksum(offer.offsets[i]);
+                checksums[i - at] = pool.checksum(offer.blocks.get(i), offer.offsets[i]);
             }
             Duration timeout = offer.task.deadline().remaining(PdSettings.BATCH);
             PdMessage.Answer answer =

@@ -47,7 +47,7 @@ sealed interface PdMessage {
      * Blocks are there to be read; answered by {@link Answer}, and until then not overwritten.
      *
      * @param addresses of each, in the sender's memory
-     * @param checksums CRC32C of each
+     * @param checksums CRC32C of each one's hash and bytes
      */
     record Ready(List<BlockHash> blocks, long[] addresses, int[] checksums) implements PdMessage {}
 
@@ -78,7 +78,7 @@ sealed interface PdMessage {
                     for (long address : addresses) {
                         packer.packLong(address);
                     }
-                    packer.packString("crc32c").packArrayHeader(checksums.length);
+                    packer.packString("checksums").packArrayHeader(checksums.length);
                     for (int checksum : checksums) {
                         packer.packLong(Integer.toUnsignedLong(checksum));
                     }
@@ -136,7 +136,7 @@ sealed interface PdMessage {
                 case "agent", "blocks", "there" -> bytes.put(name, value.bytes(field));
                 case "last" -> last = value.integer(field, 0, 1) == 1;
                 case "addresses" -> addresses.add(value.unsignedNumbers(field));
-                case "crc32c" -> checksums.add(value.unsignedNumbers(field));
+                case "checksums" -> checksums.add(value.unsignedNumbers(field));
                 default -> {
                     return false;
                 }
@@ -162,7 +162,7 @@ sealed interface PdMessage {
                     || addresses.getFirst().length != blocks.size()
                     || checksums.size() != 1
                     || checksums.getFirst().length != blocks.size()) {
-                throw new InvalidFieldException("message", "must have an address and a crc32c for each block");
+                throw new InvalidFieldException("message", "must have an address and a checksum for each block");
             }
             long[] given = checksums.getFirst();
             int[] sums = new int[given.length];

@@ -1,5 +1,6 @@
 package baton.connectors.lmcache.pd;
 
+import baton.kv.BlockHash;
 import baton.store.StoreFormat;
 import baton.store.ValueCache;
 import baton.transfer.Region;
@@ -28,9 +29,10 @@ public record PdPool(ValueCache memory, TransferAgent agent) implements AutoClos
         return memory.memory().address() + memory.offset(slot);
     }
 
-    /** CRC32C of a block. */
-    int checksum(long offset) {
+    /** CRC32C of a block's hash and bytes, so that intact bytes under another block's hash are found. */
+    int checksum(BlockHash block, long offset) {
         CRC32C crc = new CRC32C();
+        crc.update(block.toBytes());
         crc.update(memory.memory().asSlice(offset, format().valueBytes()).asByteBuffer());
         return (int) crc.getValue();
     }

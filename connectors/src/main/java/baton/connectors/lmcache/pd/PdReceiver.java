@@ -356,7 +356,7 @@ public final class PdReceiver implements BlockStore {
             } else if (!read) {
                 memory.abort(slot);
                 count("unread", 1);
-            } else if (pool.checksum(memory.offset(slot)) != ready.checksums()[i]) {
+            } else if (pool.checksum(blocks.get(i), memory.offset(slot)) != ready.checksums()[i]) {
                 memory.abort(slot);
                 corrupt.increment();
             } else {
