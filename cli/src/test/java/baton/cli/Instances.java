@@ -157,6 +157,11 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         return start(name, withoutWarmUp(arguments));
     }
 
+    /** Starts a kv-server with so much memory; does not wait for it. */
+    Instance kvServer(String name, String memory) throws IOException {
+        return start(name, List.of("kv-server", "--port", freePort(), "--memory", memory));
+    }
+
     private Instance start(String name, List<String> arguments) throws IOException {
         Instance instance = new Instance(name, arguments, directory.resolve(name + ".log"));
         all.add(instance);
