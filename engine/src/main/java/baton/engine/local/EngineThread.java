@@ -62,7 +62,7 @@ final class EngineThread {
         /** Redirects events to the listener. If that is the engine's own, requests that warm up are aborted first. */
         record Redirect(EngineListener listener, CompletableFuture<Boolean> done) implements Command {}
 
-        /** The connector has something to report. */
+        /** The connector has something to report, or a message of a peer, perhaps to an engine that has nothing to do. */
         record Wake() implements Command {}
 
         record Stop() implements Command {}
@@ -108,6 +108,9 @@ final class EngineThread {
 
     /** Requests with sequences left; the engine's thread owns it. */
     private final Map<String, LiveRequest> liveById = new HashMap<>();
+
+    /** The connector has asked for a step since the last one; the engine's thread owns it. */
+    private boolean woken;
 
     /** Since when steps compute nothing; the engine's thread owns it. */
     private OptionalLong idleSince = OptionalLong.empty();
@@ -306,12 +309,13 @@ final class EngineThread {
         if (command != null) {
             return command;
         }
-        if (!core.hasWork()) {
+        if (!core.hasWork() && !woken) {
             // What was on its way to a store has arrived without a step.
             status = core.status(Optional.empty());
             // Without a deadline: nothing remote is awaited, only the next command; close() queues one.
             return commands.take();
         }
+        woken = false;
         boolean computed = core.step();
         status = core.status(Optional.empty());
         if (computed) {
@@ -361,7 +365,10 @@ final class EngineThread {
                 status = core.status(Optional.empty());
                 done.complete(true);
             }
-            case Command.Wake() -> wakeQueued.set(false);
+            case Command.Wake() -> {
+                wakeQueued.set(false);
+                woken = true;
+            }
             case Command.Stop() -> {
                 return false;
             }
