@@ -11,6 +11,7 @@ import baton.engine.core.EngineCore;
 import baton.engine.core.OracleRunner;
 import baton.engine.core.Request;
 import baton.engine.core.RequestListener;
+import baton.engine.model.ModelRanks;
 import baton.engine.sampling.SequenceSampler.Sampled;
 import baton.kv.BlockHasher;
 import baton.kv.JsonFields;
@@ -256,6 +257,8 @@ final class SimCluster implements AutoCloseable {
         private long epoch;
         private @Nullable Incarnation life;
         private boolean stepping;
+        /** Its connector has asked for a step. */
+        private boolean woken;
 
         private Instance(String name) {
             this.name = name;
@@ -300,8 +303,14 @@ final class SimCluster implements AutoCloseable {
                     this::modelFails,
                     this::connectorFails,
                     connectors.longestTransfer().toNanos());
-            EngineCore core =
-                    new EngineCore(config, checker.runner(), Set.of(0), Optional.of(checker.connector()), this, ticker);
+            EngineCore core = new EngineCore(
+                    config,
+                    ModelRanks.of(checker.runner()),
+                    Set.of(0),
+                    Optional.of(checker.connector()),
+                    this,
+                    ticker,
+                    this::wake);
             life = new Incarnation(core, checker, node, new LinkedHashMap<>());
         }
 
@@ -382,6 +391,11 @@ final class SimCluster implements AutoCloseable {
             }
         }
 
+        private void wake() {
+            woken = true;
+            goOn();
+        }
+
         private void goOn() {
             if (!stepping) {
                 stepping = true;
@@ -392,9 +406,10 @@ final class SimCluster implements AutoCloseable {
         private void step() {
             stepping = false;
             Incarnation now = life;
-            if (now == null || !now.core().hasWork()) {
+            if (now == null || (!now.core().hasWork() && !woken)) {
                 return;
             }
+            woken = false;
             connectors.poll(now.node());
             boolean computed = now.core().step();
             now.core().checkInvariants();
