@@ -418,7 +418,7 @@ final class MultiScheduler implements SchedulerConnector {
             }
             own.kvTransferParams().ifPresent(params -> merged.add(side.label, params));
             own.error().ifPresent(merged::fail);
-            if (own.answerIsHeld() != Release.ANSWER_AT_ONCE) {
+            if (!own.answerIsHeld().equals(Release.ANSWER_AT_ONCE)) {
                 holders.add(() -> side.call("answerIsHeld", false, own.answerIsHeld()::getAsBoolean));
             }
         }

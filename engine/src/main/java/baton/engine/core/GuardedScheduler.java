@@ -109,7 +109,7 @@ final class GuardedScheduler implements SchedulerConnector {
     public Release onFinished(KvRequest request, RequestEnd end, int[] blockTable) {
         Release kept = new Release(!closed, Optional.empty());
         Release release = call("onFinished", kept, () -> connector.onFinished(request, end, blockTable));
-        return release.answerIsHeld() == Release.ANSWER_AT_ONCE
+        return release.answerIsHeld().equals(Release.ANSWER_AT_ONCE)
                 ? release
                 : new Release(
                         release.delayed(),
