@@ -36,7 +36,8 @@ import tools.jackson.databind.node.ObjectNode;
  * are loaded, code is compiled, kernels are chosen, memory is touched.
  *
  * <p>Short prompts come first. Then the longest prompt that is expected to end within the budget is repeated until it gets no faster. The
- * compilers have what is left of the budget. A running step is not aborted, so the warm-up may end one step late.
+ * compilers have what is left of the budget. A running step is not aborted, so the warm-up may end one step late. The first prompt, of one
+ * token, has time of its own: an instance that is ready has computed something.
  *
  * <p>A header with a random value marks the requests. They are not in the access log, and the engine treats them as
  * {@link Engine#warmUp} says.
@@ -47,6 +48,9 @@ final class WarmUp {
 
     private static final String HEADER = "X-Baton-Warm-Up";
     private static final Duration CONNECT = Duration.ofSeconds(1);
+
+    /** The longest that the first prompt is waited for, whatever the budget. */
+    private static final Duration FIRST = Duration.ofSeconds(30);
 
     /** Hand-overs may take this fraction of the budget: one part of so many. */
     private static final int HANDOVERS_SHARE = 3;
@@ -159,13 +163,22 @@ final class WarmUp {
         });
         String done = String.format(
                 Locale.ROOT,
-                "warmed up in %.1f s: prompts of %s tokens%s",
+                "warmed up in %.1f s: %s%s",
                 (System.nanoTime() - start) / 1e9,
-                computed.entrySet().stream()
-                        .map(entry -> (entry.getValue() == 1 ? "" : entry.getValue() + " x ") + entry.getKey())
-                        .collect(Collectors.joining(", ")),
+                computedPrompts(),
                 handovers == 0 ? "" : ", " + handovers + " hand-overs between stand-ins");
+        if (problem.isEmpty() && computed.isEmpty()) {
+            problem = Optional.of("no prompt was answered in time, so the first requests will take long");
+        }
         problem.ifPresentOrElse(why -> LOG.warn("{}; it ended early: {}", done, why), () -> LOG.info("{}", done));
+    }
+
+    private String computedPrompts() {
+        return computed.isEmpty()
+                ? "no prompt"
+                : computed.entrySet().stream()
+                        .map(entry -> (entry.getValue() == 1 ? "" : entry.getValue() + " x ") + entry.getKey())
+                        .collect(Collectors.joining(", ", "prompts of ", " tokens"));
     }
 
     /** Lets the compilers finish what the warm-up has left in their queues. */
@@ -192,7 +205,8 @@ final class WarmUp {
     }
 
     private void computeAll(int port, long end) throws IOException {
-        Answer smallest = ask(port, "/v1/completions", completion(1, 1), end);
+        long first = Math.max(left(end).toNanos(), FIRST.toNanos());
+        Answer smallest = ask(port, "/v1/completions", completion(1, 1), System.nanoTime() + first);
         if (smallest.status() == 500) {
             // The engine cannot compute anything.
             throw new EngineUnavailableException("A prompt of one token cannot be computed: " + smallest.body());

@@ -14,6 +14,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
@@ -64,6 +65,33 @@ class WarmUpTest {
         assertThat(accessLog).as("the client's own").hasSize(2);
         assertThat(accessLog.getFirst()).contains(" 503 ").contains("warming up");
         assertThat(accessLog.getLast()).contains(" 200 ");
+    }
+
+    /** A busy machine computes nothing within the budget. */
+    @Test
+    void theFirstPromptIsWaitedForWhateverTheBudget() throws Exception {
+        CountDownLatch mayAnswer = new CountDownLatch(1);
+        try (ServerFixture slow = new ServerFixture(config -> config.warmUp(Duration.ofMillis(1)))) {
+            slow.engine.script(session -> {
+                try {
+                    assertThat(mayAnswer.await(30, TimeUnit.SECONDS)).isTrue();
+                } catch (InterruptedException e) {
+                    Thread.currentThread().interrupt();
+                }
+                session.output(0, "word");
+                session.finish(0, FinishReason.LENGTH);
+            });
+            CompletableFuture<Void> warm = CompletableFuture.runAsync(slow.server::warmUp);
+            assertThat(slow.engine.nextSubmitted().request.prompt()).hasSize(1);
+            assertThatThrownBy(() -> warm.get(300, TimeUnit.MILLISECONDS)).isInstanceOf(TimeoutException.class);
+            assertThat(slow.get("/health").statusCode()).isEqualTo(503);
+            mayAnswer.countDown();
+            warm.get(30, TimeUnit.SECONDS);
+            assertThat(slow.engine.submittedCount())
+                    .as("prompts after the budget")
+                    .isZero();
+            assertThat(slow.get("/health").statusCode()).isEqualTo(200);
+        }
     }
 
     @Test

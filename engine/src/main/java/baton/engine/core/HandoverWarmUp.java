@@ -43,6 +43,10 @@ public final class HandoverWarmUp implements AutoCloseable {
 
     private static final int ENOUGH = 3;
     private static final long PAUSE_NANOS = 100_000;
+
+    /** The longest that a hand-over which has begun is waited for: one that is cut off warms up nothing, and its connector warns of it. */
+    private static final Duration LONGEST = Duration.ofSeconds(10);
+
     private static final JsonFields PREFILL =
             JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\":true,\"do_remote_prefill\":false}");
 
@@ -55,8 +59,8 @@ public final class HandoverWarmUp implements AutoCloseable {
     private int count;
 
     /**
-     * Hands prompts over, one after the other, until there is no time left or it gets no faster. What fails is logged: the instance can
-     * do without.
+     * Hands prompts over, one after the other, until there is no time left or it gets no faster. If there is any time, one is handed over,
+     * however long it takes. What fails is logged: the instance can do without.
      *
      * @param config of the instance
      * @param fingerprint of the instance's model
@@ -68,8 +72,9 @@ public final class HandoverWarmUp implements AutoCloseable {
         int done = 0;
         try {
             Optional<KvConnector> connector = KvConnectors.find(config);
-            Optional<WarmUpPair> possible =
-                    connector.isPresent() ? connector.get().warmUpPair(config) : Optional.empty();
+            Optional<WarmUpPair> possible = connector.isPresent() && atMost.isPositive()
+                    ? connector.get().warmUpPair(config)
+                    : Optional.empty();
             if (possible.isEmpty()) {
                 return 0;
             }
@@ -77,9 +82,9 @@ public final class HandoverWarmUp implements AutoCloseable {
                     HandoverWarmUp handovers = new HandoverWarmUp(pair, config, fingerprint, layout)) {
                 long fastest = Long.MAX_VALUE;
                 long last = 0;
-                // None is begun that will not end in time.
-                for (int noFaster = 0; noFaster < ENOUGH && System.nanoTime() + last - end < 0; ) {
-                    Optional<Duration> took = handovers.handOver(Duration.ofNanos(end - System.nanoTime()));
+                // After the first, none is begun that will not end in time.
+                for (int noFaster = 0; noFaster < ENOUGH && (done == 0 || System.nanoTime() + last - end < 0); ) {
+                    Optional<Duration> took = handovers.handOver(LONGEST);
                     if (took.isEmpty()) {
                         break;
                     }

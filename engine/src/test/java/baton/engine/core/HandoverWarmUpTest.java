@@ -67,6 +67,25 @@ class HandoverWarmUpTest {
                 .isZero();
     }
 
+    /** On a busy machine the first hand-over takes longer than there is time for. */
+    @ParameterizedTest
+    @ValueSource(
+            strings = {
+                "SharedStorageConnector",
+                "NixlConnector",
+                "NixlPushConnector",
+                "PyNcclConnector",
+                "P2pNcclConnector",
+                "MooncakeConnector"
+            })
+    void aHandOverThatHasBegunIsNotCutOff(String connector) {
+        KvTransferConfig config = KvTransferConfig.builder(connector, KvRole.PRODUCER)
+                .extra("shared_storage_path", shared)
+                .build();
+        assertThat(HandoverWarmUp.run(config, MODEL, LAYOUT, Duration.ofNanos(1)))
+                .isEqualTo(1);
+    }
+
     @Test
     void withoutAConnectorThereIsNothingToWarmUp() {
         assertThat(HandoverWarmUp.run(KvTransferConfig.none(), MODEL, LAYOUT, Duration.ofSeconds(30)))

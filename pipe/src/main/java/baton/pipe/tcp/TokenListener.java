@@ -155,8 +155,11 @@ final class TokenListener implements AutoCloseable {
             }
             claimed = claim(wire, deadline);
         } catch (IOException e) {
-            disconnected.event(
-                    more -> LOG.info("waiting for {}: sent {} away: {}{}", awaited, peer, e.getMessage(), more));
+            // What this side ends itself is no news.
+            if (server.isOpen()) {
+                disconnected.event(
+                        more -> LOG.info("waiting for {}: sent {} away: {}{}", awaited, peer, e.getMessage(), more));
+            }
         } finally {
             synchronized (greeting) {
                 greeting.remove(peer);
