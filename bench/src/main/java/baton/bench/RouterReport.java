@@ -1,5 +1,6 @@
 package baton.bench;
 
+import baton.kv.Percentiles;
 import java.io.PrintWriter;
 import java.util.Arrays;
 import java.util.List;
@@ -44,9 +45,7 @@ public record RouterReport(
         }
 
         double percentileMillis(double fraction) {
-            long[] sorted = nanos.clone();
-            Arrays.sort(sorted);
-            return sorted[(int) Math.ceil(fraction * sorted.length) - 1] * 1e-6;
+            return Percentiles.of(Arrays.stream(nanos).asDoubleStream().sorted().toArray(), fraction * 100) * 1e-6;
         }
     }
 

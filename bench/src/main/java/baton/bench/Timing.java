@@ -1,5 +1,6 @@
 package baton.bench;
 
+import baton.kv.Percentiles;
 import java.util.List;
 
 /**
@@ -12,10 +13,8 @@ public record Timing(double median, double best, int repetitions) {
         return new Timing(median(seconds), seconds.stream().min(Double::compare).orElseThrow(), seconds.size());
     }
 
-    /** @throws IndexOutOfBoundsException if there are no values */
+    /** @throws IllegalArgumentException if there are no values */
     public static double median(List<Double> values) {
-        List<Double> sorted = values.stream().sorted().toList();
-        int middle = sorted.size() / 2;
-        return sorted.size() % 2 == 1 ? sorted.get(middle) : (sorted.get(middle - 1) + sorted.get(middle)) / 2;
+        return Percentiles.median(values);
     }
 }

@@ -1,5 +1,6 @@
 package baton.cli;
 
+import baton.kv.Percentiles;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
@@ -66,13 +67,13 @@ final class FirstTokens {
                     Locale.ROOT, "  %7d %10.1f ms %11.1f ms%n", millis.size(), ttft, (times.end - times.start) / 1e6);
             out.flush();
         }
-        List<Double> later = millis.subList(1, requests).stream().sorted().toList();
+        List<Double> later = millis.subList(1, requests);
         if (!later.isEmpty()) {
             out.printf(
                     Locale.ROOT,
                     "  The first token of the first request took %.2f times as long as that of the last, %.2f times the median of the later ones.%n",
                     millis.getFirst() / millis.getLast(),
-                    millis.getFirst() / later.get(later.size() / 2));
+                    millis.getFirst() / Percentiles.median(later));
         }
         out.flush();
         return millis.getFirst() / millis.getLast();

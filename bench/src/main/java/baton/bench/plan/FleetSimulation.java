@@ -1,5 +1,6 @@
 package baton.bench.plan;
 
+import baton.kv.Percentiles;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -30,9 +31,7 @@ final class FleetSimulation {
     record Outcome(double wellServed, double throughput, double[] ttft, double[] itl) {
         /** @param share e.g. 0.99 */
         static double percentile(double[] sorted, double share) {
-            return sorted.length == 0
-                    ? 0
-                    : sorted[(int) Math.min(sorted.length - 1, Math.ceil(share * sorted.length) - 1)];
+            return sorted.length == 0 ? 0 : Percentiles.of(sorted, share * 100);
         }
     }
 

@@ -1,5 +1,6 @@
 package baton.bench.serve;
 
+import baton.kv.Percentiles;
 import java.util.Arrays;
 import java.util.List;
 
@@ -29,10 +30,10 @@ public record Statistics(double mean, double median, double std, List<Percentile
                 .orElse(0);
         return new Statistics(
                 mean,
-                percentile(sorted, 50),
+                Percentiles.of(sorted, 50),
                 Math.sqrt(variance),
                 ranks.stream()
-                        .map(rank -> new Percentile(rank, percentile(sorted, rank)))
+                        .map(rank -> new Percentile(rank, Percentiles.of(sorted, rank)))
                         .toList());
     }
 
@@ -43,12 +44,5 @@ public record Statistics(double mean, double median, double std, List<Percentile
                 .findFirst()
                 .orElseThrow(() -> new IllegalArgumentException("no percentile " + rank))
                 .value;
-    }
-
-    private static double percentile(double[] sorted, double rank) {
-        double at = rank / 100 * (sorted.length - 1);
-        int below = (int) Math.floor(at);
-        int above = Math.min(sorted.length - 1, below + 1);
-        return sorted[below] + (at - below) * (sorted[above] - sorted[below]);
     }
 }

@@ -1,8 +1,10 @@
 package baton.connectors.onesided;
 
+import baton.kv.Percentiles;
 import baton.kv.connector.Measurement;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -142,11 +144,14 @@ public final class TransferStats {
         lineNanos = now;
     }
 
-    private String line(double interval) {
+    /** @param interval seconds since the line before */
+    String line(double interval) {
         int count = samples.size();
         double megabytes = samples.stream().mapToLong(Sample::bytes).sum() / (1024.0 * 1024.0);
-        List<Double> seconds = samples.stream().map(Sample::seconds).sorted().toList();
-        List<Double> posts = samples.stream().map(Sample::postSeconds).sorted().toList();
+        double[] seconds =
+                samples.stream().mapToDouble(Sample::seconds).sorted().toArray();
+        double[] posts =
+                samples.stream().mapToDouble(Sample::postSeconds).sorted().toArray();
         return String.format(
                 Locale.ROOT,
                 "KV Transfer metrics: Num successful transfers=%d, Avg xfer time (ms)=%.3f, P90 xfer time (ms)=%.3f, "
@@ -154,19 +159,15 @@ public final class TransferStats {
                         + "Avg number of descriptors=%.1f",
                 count,
                 mean(seconds) * 1e3,
-                ninetieth(seconds) * 1e3,
+                Percentiles.of(seconds, 90) * 1e3,
                 mean(posts) * 1e3,
-                ninetieth(posts) * 1e3,
+                Percentiles.of(posts, 90) * 1e3,
                 megabytes / count,
                 megabytes / interval,
                 (double) descriptors / count);
     }
 
-    private static double mean(List<Double> values) {
-        return values.stream().mapToDouble(value -> value).average().orElse(0);
-    }
-
-    private static double ninetieth(List<Double> sorted) {
-        return sorted.get((sorted.size() - 1) * 9 / 10);
+    private static double mean(double[] values) {
+        return Arrays.stream(values).average().orElse(0);
     }
 }

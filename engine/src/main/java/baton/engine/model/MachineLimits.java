@@ -2,6 +2,7 @@ package baton.engine.model;
 
 import baton.engine.model.Weights.Owned;
 import baton.kv.DType;
+import baton.kv.Percentiles;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -288,9 +289,7 @@ public record MachineLimits(Products bf16, Products fp32, double readBytesPerSec
             }
 
             double median() {
-                return rows.isEmpty()
-                        ? Double.MAX_VALUE
-                        : rows.stream().sorted().toList().get(rows.size() / 2);
+                return rows.isEmpty() ? Double.MAX_VALUE : Percentiles.median(rows);
             }
         }
     }
