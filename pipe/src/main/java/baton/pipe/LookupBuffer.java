@@ -58,6 +58,7 @@ public interface LookupBuffer extends AutoCloseable {
      * @param tokens to look for; empty for any entry
      * @param roi of {@code tokens}
      * @return empty if the producer tells that it will never be inserted
+     * @throws DamagedTensorException if its bytes are not those that were inserted; the buffer can still be used
      * @throws PipeException if there was none in time, or the buffer has ended
      */
     Optional<Taken> dropSelect(int[] tokens, boolean[] roi, Duration timeout) throws PipeException;

@@ -4,7 +4,9 @@ import baton.kv.Deadline;
 import baton.kv.Ticker;
 import java.lang.foreign.Arena;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.locks.ReentrantLock;
@@ -21,6 +23,9 @@ final class LookupConsumer implements LookupBuffer {
 
     /** For the message that a lookup is cancelled. */
     private static final Duration CANCELLATION = Duration.ofSeconds(1);
+
+    /** Of an entry: keys, values, hidden states. */
+    private static final int PARTS = 3;
 
     private final Pipe requests;
     private final Pipe answers;
@@ -153,11 +158,17 @@ final class LookupConsumer implements LookupBuffer {
                 // Without a deadline: the pipe ends when the peer is silent, or this buffer is closed.
                 answer = LookupMessage.decode(answers.receive(arena, Deadline.LONGEST));
             }
-            Optional<Taken> content = switch (answer.what()) {
-                case FOUND -> Optional.of(takeEntry(answer));
-                case NEVER, REFUSED -> Optional.empty();
-                case SELECT, CANCEL -> throw new PipeException("the producer asks");
-            };
+            Optional<Taken> content;
+            try {
+                content = switch (answer.what()) {
+                    case FOUND -> Optional.of(takeEntry(answer));
+                    case NEVER, REFUSED -> Optional.empty();
+                    case SELECT, CANCEL -> throw new PipeException("the producer asks");
+                };
+            } catch (DamagedTensorException e) {
+                refuse(answer, e);
+                continue;
+            }
             boolean given = false;
             try {
                 given = complete(answer, content);
@@ -175,10 +186,20 @@ final class LookupConsumer implements LookupBuffer {
     private Taken takeEntry(LookupMessage answer) throws PipeException {
         Arena arena = Arena.ofShared();
         try {
-            Tensor key = takePart(arena);
-            Tensor value = takePart(arena);
-            Tensor hidden = takePart(arena);
-            return new Taken(new Entry(answer.tokens(), answer.roi(), key, value, hidden), arena);
+            List<Tensor> parts = new ArrayList<>();
+            Optional<DamagedTensorException> damaged = Optional.empty();
+            for (int part = 0; part < PARTS; part++) {
+                try {
+                    parts.add(takePart(arena));
+                } catch (DamagedTensorException e) {
+                    // The other parts come all the same.
+                    damaged = Optional.of(e);
+                }
+            }
+            if (damaged.isPresent()) {
+                throw damaged.get();
+            }
+            return new Taken(new Entry(answer.tokens(), answer.roi(), parts.get(0), parts.get(1), parts.get(2)), arena);
         } catch (PipeException | RuntimeException | Error e) {
             arena.close();
             throw e;
@@ -188,6 +209,13 @@ final class LookupConsumer implements LookupBuffer {
     private Tensor takePart(Arena arena) throws PipeException {
         return answers.receive(arena, LookupBuffers.PART)
                 .orElseThrow(() -> new PipeException("a part of an entry is nothing"));
+    }
+
+    private void refuse(LookupMessage answer, PipeException why) {
+        synchronized (monitor) {
+            Optional.ofNullable(waiting.remove(answer.number()))
+                    .ifPresent(asked -> asked.lookup().refuse(why));
+        }
     }
 
     /** @return whether a lookup has taken it over */

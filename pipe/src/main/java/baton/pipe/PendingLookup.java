@@ -37,6 +37,9 @@ final class PendingLookup<T> {
         } catch (TimeoutException _) {
             return Optional.empty();
         } catch (ExecutionException e) {
+            if (e.getCause() instanceof DamagedTensorException damaged) {
+                throw new DamagedTensorException(String.valueOf(damaged.getMessage()), damaged);
+            }
             if (e.getCause() instanceof PipeException cause) {
                 throw new PipeException(String.valueOf(cause.getMessage()), cause);
             }

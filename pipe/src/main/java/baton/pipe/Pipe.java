@@ -21,6 +21,8 @@ public interface Pipe extends AutoCloseable {
      * Receives the next tensor; waits for it.
      *
      * @param arena of the tensor's memory, which is allocated once its size is known to be allowed
+     * @throws DamagedTensorException if its bytes do not have the sender's checksum; it counts as received, and the pipe can still be
+     *     used
      * @throws PipeException if there was none in time, after which the pipe can still be used; or if the pipe has ended, or ends
      *     because of an invalid frame
      */

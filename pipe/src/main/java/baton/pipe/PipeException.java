@@ -4,7 +4,7 @@ package baton.pipe;
  * A wire or pipe has failed for a reason outside this process: its connection has ended, or the peer is late or violates the
  * protocol.
  */
-public final class PipeException extends Exception {
+public class PipeException extends Exception {
     private static final long serialVersionUID = 1L;
 
     public PipeException(String message) {

@@ -1,5 +1,6 @@
 package baton.pipe;
 
+import baton.memory.Crc32c;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.ByteOrder;
@@ -19,24 +20,33 @@ import java.util.List;
  *   8  long  number of the tensor, counted from 0; of an acknowledgement: tensors received so far
  *  16  long  bytes that follow          (of a tensor, else 0)
  *  24  long  sizes of eight dimensions  (unused ones 0)
+ *  88  int   CRC32C of the bytes that follow (of a tensor, else 0)
+ *  92  int   CRC32C of the frame before this field
  * </pre>
  *
  * A tensor's bytes follow in pieces of {@value #PIECE}; the last one may be smaller.
  */
 sealed interface PipeFrame {
-    int BYTES = 88;
+    int BYTES = 96;
 
     /** Both sides move a tensor in the same pieces, as NCCL and Gloo want. */
     long PIECE = 16 << 20;
 
+    /** Offset of the frame's checksum. */
+    int SEAL = BYTES - Integer.BYTES;
+
     int MAGIC = 0x42544e50;
-    int VERSION = 1;
+    int VERSION = 2;
 
     /** Nothing to send; shows that this side is alive. */
     record Alive() implements PipeFrame {}
 
-    /** A tensor; its bytes follow. */
-    record Announced(long number, Tensor.Type type, List<Long> shape, long bytes) implements PipeFrame {
+    /**
+     * A tensor; its bytes follow.
+     *
+     * @param checksum CRC32C of these
+     */
+    record Announced(long number, Tensor.Type type, List<Long> shape, long bytes, int checksum) implements PipeFrame {
         public Announced {
             shape = List.copyOf(shape);
         }
@@ -55,7 +65,7 @@ sealed interface PipeFrame {
         to.set(ValueLayout.JAVA_BYTE, 4, (byte) VERSION);
         switch (this) {
             case Alive() -> to.set(ValueLayout.JAVA_BYTE, 5, (byte) 0);
-            case Announced(long number, Tensor.Type type, List<Long> shape, long bytes) -> {
+            case Announced(long number, Tensor.Type type, List<Long> shape, long bytes, int checksum) -> {
                 to.set(ValueLayout.JAVA_BYTE, 5, (byte) 1);
                 to.set(ValueLayout.JAVA_BYTE, 6, (byte) Format.TYPES.indexOf(type));
                 to.set(ValueLayout.JAVA_BYTE, 7, (byte) shape.size());
@@ -64,6 +74,7 @@ sealed interface PipeFrame {
                 for (int i = 0; i < shape.size(); i++) {
                     to.set(Format.LONG, 24 + 8L * i, shape.get(i));
                 }
+                to.set(Format.INT, 88, checksum);
             }
             case Nothing(long number) -> {
                 to.set(ValueLayout.JAVA_BYTE, 5, (byte) 2);
@@ -74,6 +85,12 @@ sealed interface PipeFrame {
                 to.set(Format.LONG, 8, count);
             }
         }
+        seal(to);
+    }
+
+    /** Writes the checksum of the frame. */
+    static void seal(MemorySegment frame) {
+        frame.set(Format.INT, SEAL, Crc32c.of(frame.asSlice(0, SEAL)));
     }
 
     /**
@@ -88,6 +105,11 @@ sealed interface PipeFrame {
         if (magic != MAGIC || version != VERSION) {
             throw new PipeException(
                     "what came is no frame of a pipe: it begins with %08x %02x".formatted(magic, version));
+        }
+        int checksum = Crc32c.of(from.asSlice(0, SEAL));
+        if (from.get(Format.INT, SEAL) != checksum) {
+            throw new PipeException("a frame was damaged on its way: its checksum is %08x, that of its bytes %08x"
+                    .formatted(from.get(Format.INT, SEAL), checksum));
         }
         long number = from.get(Format.LONG, 8);
         if (number < 0) {
@@ -131,7 +153,7 @@ sealed interface PipeFrame {
             throw new PipeException("a tensor of %s%s has %d bytes, at most %d are taken"
                     .formatted(type.torchName(), shape, bytes, most));
         }
-        return new Announced(number, type, shape, bytes);
+        return new Announced(number, type, shape, bytes, from.get(Format.INT, 88));
     }
 
     /** The encoding of numbers. */

@@ -2,6 +2,7 @@ package baton.pipe;
 
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import baton.memory.Crc32c;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
@@ -12,6 +13,7 @@ import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.BooleanSupplier;
 import java.util.function.Supplier;
+import java.util.zip.CRC32C;
 import org.jspecify.annotations.Nullable;
 
 /*
@@ -188,7 +190,9 @@ public final class WirePipe implements Pipe {
                     .asSlice(0, tensor.data().byteSize());
             data.copyFrom(tensor.data());
             return new Item(
-                    new PipeFrame.Announced(count, tensor.type(), tensor.shape(), data.byteSize()), arena, data);
+                    new PipeFrame.Announced(count, tensor.type(), tensor.shape(), data.byteSize(), Crc32c.of(data)),
+                    arena,
+                    data);
         } catch (RuntimeException | Error e) {
             arena.close();
             throw e;
@@ -275,8 +279,9 @@ public final class WirePipe implements Pipe {
             } finally {
                 lock.unlock();
             }
+            CRC32C received = new CRC32C();
             Optional<Tensor> tensor = switch (came) {
-                case PipeFrame.Announced announced -> Optional.of(receive(announced, arena));
+                case PipeFrame.Announced announced -> Optional.of(receive(announced, arena, received));
                 case PipeFrame.Nothing _, PipeFrame.Alive _, PipeFrame.Taken _ -> Optional.empty();
                 case null -> throw new IllegalStateException("neither ended nor anything here");
             };
@@ -289,18 +294,29 @@ public final class WirePipe implements Pipe {
             } finally {
                 lock.unlock();
             }
+            if (came instanceof PipeFrame.Announced announced && announced.checksum() != (int) received.getValue()) {
+                throw new DamagedTensorException(
+                        "%s%s was damaged on its way: its checksum is %08x, that of its bytes %08x"
+                                .formatted(announced.type().torchName(), announced.shape(), announced.checksum(), (int)
+                                        received.getValue()));
+            }
             return tensor;
         } finally {
             turn.unlock();
         }
     }
 
-    /** Receives the bytes of a tensor, each piece within {@code silence}. */
-    private Tensor receive(PipeFrame.Announced announced, Arena arena) throws PipeException {
+    /**
+     * Receives the bytes of a tensor, each piece within {@code silence}.
+     *
+     * @param received takes the bytes
+     */
+    private Tensor receive(PipeFrame.Announced announced, Arena arena, CRC32C received) throws PipeException {
         MemorySegment data = arena.allocate(Math.max(1, announced.bytes()), 64).asSlice(0, announced.bytes());
         try {
             for (MemorySegment piece : PipeFrame.pieces(data)) {
                 wire.receive(piece, settings.silence());
+                Crc32c.update(received, piece);
             }
         } catch (PipeException e) {
             end(String.valueOf(e.getMessage()));
@@ -326,7 +342,7 @@ public final class WirePipe implements Pipe {
                 case PipeFrame.Alive() -> {
                     continue;
                 }
-                case PipeFrame.Announced(long number, Tensor.Type _, var _, long _) -> expect(number, expected);
+                case PipeFrame.Announced(long number, Tensor.Type _, var _, long _, int _) -> expect(number, expected);
                 case PipeFrame.Nothing(long number) -> expect(number, expected);
                 case PipeFrame.Taken _ -> throw new PipeException("the sender says what it took");
             }

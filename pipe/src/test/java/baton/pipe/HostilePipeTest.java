@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.Ticker;
+import baton.memory.Crc32c;
 import baton.pipe.memory.MemoryTransport;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -19,6 +20,7 @@ import org.junit.jupiter.api.Test;
 class HostilePipeTest {
     private static final Duration LONG = Duration.ofSeconds(60);
     private static final long MOST = 1 << 20;
+    private static final long ENTRY_BYTES = 100_000;
     private static final WirePipe.Settings SETTINGS = WirePipe.Settings.DEFAULT.withTensorBytes(MOST);
 
     @Test
@@ -30,6 +32,7 @@ class HostilePipeTest {
             try (Arena arena = Arena.ofShared()) {
                 MemorySegment header = header(arena, random);
                 damage(header, random);
+                PipeFrame.seal(header);
                 Optional<PipeFrame> read = read(header);
                 try (MemoryTransport transport = new MemoryTransport();
                         Wire peer = receiver(transport, arena, header, read)) {
@@ -79,7 +82,7 @@ class HostilePipeTest {
             case 0 -> new PipeFrame.Alive();
             case 1 -> new PipeFrame.Nothing(random.nextInt(2));
             case 2 -> new PipeFrame.Taken(random.nextInt(2));
-            default -> new PipeFrame.Announced(0, Tensor.Type.F32, shape, Tensor.bytes(Tensor.Type.F32, shape));
+            default -> new PipeFrame.Announced(0, Tensor.Type.F32, shape, Tensor.bytes(Tensor.Type.F32, shape), 0);
         };
         frame.write(header);
         return header;
@@ -98,6 +101,52 @@ class HostilePipeTest {
     }
 
     @Test
+    void anyFlippedBitOfAFrameIsNoticed() {
+        try (Arena arena = Arena.ofConfined()) {
+            for (PipeFrame frame : List.of(
+                    new PipeFrame.Alive(),
+                    new PipeFrame.Nothing(3),
+                    new PipeFrame.Taken(1),
+                    new PipeFrame.Announced(2, Tensor.Type.U8, List.of(4L, 8L), 32, 0x01020304))) {
+                for (int bit = 0; bit < Byte.SIZE * PipeFrame.BYTES; bit++) {
+                    MemorySegment header = arena.allocate(PipeFrame.BYTES);
+                    frame.write(header);
+                    int at = bit / Byte.SIZE;
+                    header.set(ValueLayout.JAVA_BYTE, at, (byte)
+                            (header.get(ValueLayout.JAVA_BYTE, at) ^ 1 << bit % Byte.SIZE));
+                    assertThatThrownBy(() -> PipeFrame.read(header, MOST)).isInstanceOf(PipeException.class);
+                }
+            }
+        }
+    }
+
+    /** What follows a damaged tensor is received as if nothing had happened. */
+    @Test
+    void aDamagedTensorFailsAlone() throws Exception {
+        try (Arena arena = Arena.ofShared();
+                MemoryTransport transport = new MemoryTransport()) {
+            Wire[] wires = TestWires.offered(transport);
+            MemorySegment bytes = arena.allocate(1000).fill((byte) 7);
+            int checksum = Crc32c.of(bytes);
+            bytes.set(ValueLayout.JAVA_BYTE, 500, (byte) 6);
+            MemorySegment header = arena.allocate(PipeFrame.BYTES);
+            try (Pipe receiver = WirePipe.receiver(wires[1], SETTINGS, Ticker.system())) {
+                for (int number = 0; number < 2; number++) {
+                    new PipeFrame.Announced(number, Tensor.Type.U8, List.of(1000L), 1000, checksum).write(header);
+                    wires[0].send(header, LONG);
+                    wires[0].send(bytes, LONG);
+                    bytes.set(ValueLayout.JAVA_BYTE, 500, (byte) 7);
+                }
+                assertThatThrownBy(() -> receiver.receive(arena, LONG))
+                        .isInstanceOf(DamagedTensorException.class)
+                        .hasMessageContaining("uint8[1000] was damaged on its way");
+                assertThat(receiver.receive(arena, LONG).orElseThrow().data().mismatch(bytes))
+                        .isEqualTo(-1);
+            }
+        }
+    }
+
+    @Test
     void hugeAnnouncementsAreRefusedByWhatIsWrong() throws Exception {
         long[][] cases = {{1L << 40}, {1L << 32, 1L << 32}, {-1}, {Long.MAX_VALUE, 2}, {0, -5}};
         for (long[] sizes : cases) {
@@ -105,7 +154,7 @@ class HostilePipeTest {
                     MemoryTransport transport = new MemoryTransport()) {
                 MemorySegment header = arena.allocate(PipeFrame.BYTES);
                 List<Long> shape = Arrays.stream(sizes).boxed().toList();
-                new PipeFrame.Announced(0, Tensor.Type.U8, shape, shape.getFirst()).write(header);
+                new PipeFrame.Announced(0, Tensor.Type.U8, shape, shape.getFirst(), 0).write(header);
                 Wire[] wires = TestWires.offered(transport);
                 wires[0].send(header, LONG);
                 try (Pipe receiver = WirePipe.receiver(wires[1], SETTINGS, Ticker.system())) {
@@ -176,8 +225,68 @@ class HostilePipeTest {
         }
     }
 
+    /** Keys, values or hidden states: the lookup of the entry fails, a later one gets its own. */
+    @Test
+    void aDamagedEntryFailsItsLookupAlone() throws Exception {
+        for (int part = 0; part < 3; part++) {
+            try (Arena arena = Arena.ofShared();
+                    MemoryTransport transport = new MemoryTransport()) {
+                Wire[] requests = TestWires.offered(transport);
+                Wire[] answers = TestWires.offered(transport);
+                try (LookupBuffer producer = LookupBuffers.producer(
+                                WirePipe.receiver(requests[0], SETTINGS, Ticker.system()),
+                                WirePipe.sender(answers[0], SETTINGS, Ticker.system()),
+                                new LookupBuffer.Settings(MOST, LONG),
+                                Ticker.system());
+                        LookupBuffer consumer = LookupBuffers.consumer(
+                                WirePipe.sender(requests[1], SETTINGS, Ticker.system()),
+                                WirePipe.receiver(new Flipping(answers[1], part), SETTINGS, Ticker.system()),
+                                Ticker.system())) {
+                    LookupBuffer.Entry entry = entry(arena);
+                    producer.insert(entry, LONG);
+                    producer.insert(entry, LONG);
+                    assertThatThrownBy(() -> consumer.dropSelect(entry.tokens(), entry.roi(), LONG))
+                            .isInstanceOf(DamagedTensorException.class);
+                    try (LookupBuffer.Taken taken = consumer.dropSelect(entry.tokens(), entry.roi(), LONG)
+                            .orElseThrow()) {
+                        PipeContract.assertSame(taken.entry().key(), entry.key());
+                    }
+                }
+            }
+        }
+    }
+
+    /** Flips a bit of one large tensor that it receives. */
+    private static final class Flipping implements Wire {
+        private final Wire wire;
+        private int left;
+
+        Flipping(Wire wire, int before) {
+            this.wire = wire;
+            this.left = before;
+        }
+
+        @Override
+        public void send(MemorySegment bytes, Duration timeout) throws PipeException {
+            wire.send(bytes, timeout);
+        }
+
+        @Override
+        public void receive(MemorySegment into, Duration timeout) throws PipeException {
+            wire.receive(into, timeout);
+            if (into.byteSize() == ENTRY_BYTES && left-- == 0) {
+                into.set(ValueLayout.JAVA_BYTE, 0, (byte) (into.get(ValueLayout.JAVA_BYTE, 0) ^ 1));
+            }
+        }
+
+        @Override
+        public void close() {
+            wire.close();
+        }
+    }
+
     private static LookupBuffer.Entry entry(Arena arena) {
-        Tensor tensor = new Tensor(Tensor.Type.U8, List.of(100_000L), arena.allocate(100_000));
+        Tensor tensor = new Tensor(Tensor.Type.U8, List.of(ENTRY_BYTES), arena.allocate(ENTRY_BYTES));
         return new LookupBuffer.Entry(new int[] {1}, new boolean[] {true}, tensor, tensor, tensor);
     }
 }

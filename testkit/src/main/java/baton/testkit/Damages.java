@@ -2,6 +2,7 @@ package baton.testkit;
 
 import java.util.Arrays;
 import java.util.EnumMap;
+import java.util.EnumSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -13,6 +14,7 @@ import java.util.Random;
  */
 public final class Damages {
     private static final int LONGEST_SPAN = 4096;
+    private static final List<Kind> KINDS = List.copyOf(EnumSet.allOf(Kind.class));
 
     private final Map<Kind, Integer> done = new EnumMap<>(Kind.class);
     private Optional<Damage> armed = Optional.empty();
@@ -49,7 +51,7 @@ public final class Damages {
          */
         public static Damage random(Random random, List<String> lanes, long most) {
             return new Damage(
-                    Kind.values()[random.nextInt(Kind.values().length)],
+                    KINDS.get(random.nextInt(KINDS.size())),
                     lanes.get(random.nextInt(lanes.size())),
                     logUniform(random, most + 1) - 1,
                     (int) logUniform(random, LONGEST_SPAN));

@@ -234,7 +234,7 @@ final class PeerSession implements LookupSession {
     }
 
     private String greeting(boolean producer) {
-        return "baton-pynccl-1 kv_role=%s %s".formatted(producer ? "kv_producer" : "kv_consumer", fit);
+        return "baton-pynccl-2 kv_role=%s %s".formatted(producer ? "kv_producer" : "kv_consumer", fit);
     }
 
     private MemorySegment hello(Arena arena) {

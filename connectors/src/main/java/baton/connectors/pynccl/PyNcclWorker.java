@@ -9,6 +9,7 @@ import baton.kv.connector.HiddenState;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.WorkerConnector;
 import baton.kv.connector.WorkerReport;
+import baton.pipe.DamagedTensorException;
 import baton.pipe.LookupBuffer;
 import baton.pipe.PipeException;
 import java.time.Duration;
@@ -413,6 +414,9 @@ final class PyNcclWorker implements WorkerConnector {
                 missed(load.requestId(), "incomplete", String.join("; ", missing));
             }
             return received;
+        } catch (DamagedTensorException e) {
+            missed(load.requestId(), "corrupt", "all of it: " + e.getMessage());
+            return Optional.empty();
         } catch (PipeException e) {
             missed(
                     load.requestId(),

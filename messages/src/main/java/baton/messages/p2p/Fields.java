@@ -20,6 +20,7 @@ final class Fields {
     Optional<Integer> result = Optional.empty();
     private Optional<Integer> tensorParallelSize = Optional.empty();
     private Optional<String> digest = Optional.empty();
+    private Optional<Integer> checksum = Optional.empty();
 
     private Fields(String what) {
         this.what = what;
@@ -42,6 +43,7 @@ final class Fields {
             case "ret" -> result = Optional.of(value.integer(field, 0, Integer.MAX_VALUE));
             case "tp_size" -> tensorParallelSize = Optional.of(value.integer(field, 1, 1 << 16));
             case "digest" -> digest = Optional.of(text(field, value.text(field), 128));
+            case "crc32c" -> checksum = Optional.of((int) unsigned(field, value.unsigned(field)));
             default -> {
                 return false;
             }
@@ -81,10 +83,22 @@ final class Fields {
         return shape;
     }
 
+    private static long unsigned(String field, long value) {
+        if (value < 0 || value > 0xffff_ffffL) {
+            throw new InvalidFieldException(field, "is " + value + ", must be at most 4294967295");
+        }
+        return value;
+    }
+
+    /** Baton's fields are all there or none: a damaged name of one does not make a peer without them. */
     P2pMessage.TensorHead head() {
-        Optional<P2pMessage.Origin> origin =
-                tensorParallelSize.flatMap(size -> digest.map(value -> new P2pMessage.Origin(size, value)));
-        return new P2pMessage.TensorHead(required("dtype", dtype), required("shape", shape), origin);
+        Optional<P2pMessage.Origin> origin = Optional.empty();
+        if (tensorParallelSize.isPresent() || digest.isPresent()) {
+            origin = Optional.of(
+                    new P2pMessage.Origin(required("tp_size", tensorParallelSize), required("digest", digest)));
+            required("crc32c", checksum);
+        }
+        return new P2pMessage.TensorHead(required("dtype", dtype), required("shape", shape), origin, checksum);
     }
 
     <T> T required(String name, Optional<T> value) {

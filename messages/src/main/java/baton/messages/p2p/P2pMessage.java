@@ -105,14 +105,26 @@ public sealed interface P2pMessage {
      * @param dtype torch's name of its elements' type
      * @param shape sizes of its dimensions
      * @param origin fields that only Baton sends; vLLM ignores them
+     * @param checksum the same: {@code "crc32c": number}, over a line each in UTF-8 of the tensor's id, dtype, sizes with commas between
+     *     them, tp_size and digest, the last two empty if absent, and then over the tensor's bytes. So no tensor is taken for another
+     *     one either.
      */
-    record TensorHead(String dtype, List<Long> shape, Optional<Origin> origin) {
+    record TensorHead(String dtype, List<Long> shape, Optional<Origin> origin, Optional<Integer> checksum) {
         public TensorHead {
             shape = List.copyOf(shape);
         }
 
+        /** Without a checksum. */
+        public TensorHead(String dtype, List<Long> shape, Optional<Origin> origin) {
+            this(dtype, shape, origin, Optional.empty());
+        }
+
+        public TensorHead withChecksum(int crc32c) {
+            return new TensorHead(dtype, shape, origin, Optional.of(crc32c));
+        }
+
         private int extraFields() {
-            return origin.isPresent() ? 2 : 0;
+            return (origin.isPresent() ? 2 : 0) + (checksum.isPresent() ? 1 : 0);
         }
 
         private void pack(MessageBufferPacker packer) throws IOException {
@@ -124,6 +136,9 @@ public sealed interface P2pMessage {
             if (origin.isPresent()) {
                 packer.packString("tp_size").packInt(origin.get().tensorParallelSize);
                 packer.packString("digest").packString(origin.get().digest);
+            }
+            if (checksum.isPresent()) {
+                packer.packString("crc32c").packLong(Integer.toUnsignedLong(checksum.get()));
             }
         }
     }

@@ -77,11 +77,24 @@ class P2pMessagesTest {
     }
 
     @Test
-    void theOriginIsSentAndReceived() {
-        TensorHead head = new TensorHead("float32", List.of(), Optional.of(new Origin(4, "0123abcd")));
+    void originAndChecksumAreSentAndReceived() {
+        TensorHead head =
+                new TensorHead("float32", List.of(), Optional.of(new Origin(4, "0123abcd"))).withChecksum(0xfedcba98);
 
         assertThat(P2pMessage.decode(new Put("t", head).encode())).isEqualTo(new Put("t", head));
         assertThat(GetReply.decode(new GetReply.Here(head).encode())).isEqualTo(new GetReply.Here(head));
+    }
+
+    /** Otherwise one flipped bit in a field's name would make a peer without checksums. */
+    @ParameterizedTest
+    @ValueSource(strings = {"crc32c", "tp_size", "digest"})
+    void batonsFieldsAreAllThereOrNone(String lost) {
+        TensorHead head = new TensorHead("float32", List.of(), Optional.of(new Origin(4, "0123abcd"))).withChecksum(1);
+        byte[] message = new Put("t", head).encode();
+        int at = new String(message, StandardCharsets.ISO_8859_1).indexOf(lost);
+        message[at] ^= 1;
+
+        assertRefused(P2pMessage::decode, message, "message." + lost, "missing");
     }
 
     @Test

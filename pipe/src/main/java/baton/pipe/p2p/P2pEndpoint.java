@@ -42,7 +42,8 @@ import org.slf4j.LoggerFactory;
  * <h2>Protocol</h2>
  * Control messages ({@link P2pMessage}) are sent by a DEALER socket, whose identity is this endpoint's own address, to the peer's
  * ROUTER. NEW makes a wire between the two; after PUT and GET the tensor's bytes follow on it. Each endpoint makes a wire of its
- * own for its requests; the answers to them use the same wire.
+ * own for its requests; the answers to them use the same wire. Each tensor has a checksum ({@link TensorChecksum}) that is checked
+ * when it has arrived; after one that does not fit both connections end.
  *
  * <h2>Time and peers</h2>
  * Every exchange has a deadline. The end of a connection counts as the end of the peer: calls that wait for its tensors fail at
@@ -537,6 +538,13 @@ public final class P2pEndpoint implements TensorExchange {
                 incoming.failed(new P2pException(Fault.BROKEN, tensorId + " broke off: " + e.getMessage(), e));
                 throw e;
             }
+            try {
+                TensorChecksum.check(tensorId, head, room, stats);
+            } catch (P2pException e) {
+                incoming.failed(e);
+                // The wire may have lost its place: the peer connects anew.
+                throw new MessageException(from + ": " + e.getMessage(), e);
+            }
             incoming.arrived(head);
         }
 
@@ -549,8 +557,9 @@ public final class P2pEndpoint implements TensorExchange {
             }
             Outgoing outgoing = wanted.get();
             try {
-                caller.answer(List.of(new GetReply.Here(outgoing.head()).encode()));
                 MemorySegment data = outgoing.piece().memory();
+                int checksum = TensorChecksum.of(tensorId, outgoing.head(), data);
+                caller.answer(List.of(new GetReply.Here(outgoing.head().withChecksum(checksum)).encode()));
                 bytes.send(data, settings.transfer());
                 stats.add(Count.SENT_TENSORS, 1);
                 stats.add(Count.SENT_BYTES, data.byteSize());

@@ -34,6 +34,8 @@ public final class P2pException extends Exception {
         REFUSED,
         /** The connection ended in the middle, or the peer violates the protocol. */
         BROKEN,
+        /** Its bytes or its announcement do not have the peer's checksum. */
+        CORRUPT,
         /** Other tensors of its group were not transferred. */
         GIVEN_UP,
         /** No longer wanted. */

@@ -34,7 +34,11 @@ public final class P2pStats {
         /** Peers whose addresses are not allowed. */
         REFUSED_PEERS,
         /** Transfers that ended in the middle. */
-        BROKEN
+        BROKEN,
+        /** Received tensors that do not have the peer's checksum. */
+        CORRUPT,
+        /** Received tensors of peers that send no checksums. */
+        UNCHECKED_TENSORS
     }
 
     public P2pStats() {

@@ -161,9 +161,10 @@ final class PeerLink implements AutoCloseable {
     /** Sends a tensor to the peer. Each step has a deadline of its own. */
     void put(String tensorId, TensorHead head, MemorySegment data) throws P2pException {
         Deadline deadline = Deadline.never(ticker);
+        TensorHead checked = head.withChecksum(TensorChecksum.of(tensorId, head, data));
         Boolean unusedDone = exchange(deadline, connection -> {
             Wire wire = connection.wire(deadline);
-            byte[] answer = ask(connection, new P2pMessage.Put(tensorId, head), deadline);
+            byte[] answer = ask(connection, new P2pMessage.Put(tensorId, checked), deadline);
             switch (PutReply.decode(answer)) {
                 case TAKEN -> wire.send(data, settings.transfer());
                 case OUT_OF_MEMORY ->
@@ -188,7 +189,9 @@ final class PeerLink implements AutoCloseable {
             return switch (GetReply.decode(ask(connection, new P2pMessage.Get(tensorId), deadline))) {
                 case GetReply.Missing _ -> Optional.empty();
                 case GetReply.Here(TensorHead head) -> {
-                    wire.receive(placeFor(head, room, connection), deadline.remaining(settings.transfer()));
+                    MemorySegment bytes = placeFor(head, room, connection);
+                    wire.receive(bytes, deadline.remaining(settings.transfer()));
+                    TensorChecksum.check(tensorId, head, bytes, stats);
                     yield Optional.of(head);
                 }
             };
