@@ -2,6 +2,7 @@ package baton.cli;
 
 import baton.cluster.JavaCommand;
 import baton.kv.ConfigException;
+import baton.kv.JsonObjectArgs;
 import baton.kv.KvEventsConfigArgs;
 import baton.kv.KvTransferConfigArgs;
 import baton.transfer.nixl.NixlExit;
@@ -9,6 +10,7 @@ import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.file.AccessDeniedException;
 import java.nio.file.NoSuchFileException;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
@@ -34,6 +36,8 @@ import picocli.CommandLine.IVersionProvider;
             AotTrainingCommand.class
         })
 public final class Baton {
+    private static final String OVERRIDE_GENERATION = "--override-generation-config";
+
     private Baton() {}
 
     /** Ends the process with 0, with 1 if the command failed, or with 2 if it was called wrongly. */
@@ -76,7 +80,11 @@ public final class Baton {
         serve.kvTransfer(kvTransfer.config());
         KvEventsConfigArgs kvEvents = KvEventsConfigArgs.parse(kvTransfer.rest());
         serve.kvEvents(kvEvents.config());
-        return kvEvents.rest().toArray(String[]::new);
+        JsonObjectArgs generation = JsonObjectArgs.parse(OVERRIDE_GENERATION, _ -> false, kvEvents.rest());
+        // Of many forms one is left, which is parsed as an option like any other.
+        List<String> others = new ArrayList<>(generation.rest());
+        generation.object().ifPresent(object -> others.add(1, OVERRIDE_GENERATION + "=" + object));
+        return others.toArray(String[]::new);
     }
 
     static CommandLine commandLine(ServeCommand serve) {
@@ -114,7 +122,9 @@ public final class Baton {
                             || arg.startsWith("--kv-transfer-config")
                             || arg.startsWith("--kv_transfer_config")
                             || arg.startsWith("--kv-events-config")
-                            || arg.startsWith("--kv_events_config")) {
+                            || arg.startsWith("--kv_events_config")
+                            || arg.startsWith("--override-generation-config")
+                            || arg.startsWith("--override_generation_config")) {
                         return arg;
                     }
                     int end = arg.indexOf('=');

@@ -8,6 +8,7 @@ import baton.engine.ParallelConfig;
 import baton.engine.SchedulingPolicy;
 import baton.engine.local.LocalEngine;
 import baton.engine.model.Device;
+import baton.engine.model.GenerationConfig;
 import baton.engine.model.Quantization;
 import baton.kv.BlockHashing;
 import baton.kv.ConfigException;
@@ -198,6 +199,22 @@ final class ServeCommand implements Callable<Integer> {
             description = "Paths of requests that are in the access log only if they fail; with an empty list all are"
                     + " (default: /health,/ping,/metrics,/load,/kv_transfer_params).")
     private @Nullable List<String> unloggedPaths;
+
+    @Option(
+            names = "--generation-config",
+            paramLabel = "auto|vllm|DIR",
+            defaultValue = GenerationConfig.AUTO,
+            description =
+                    "Whose generation_config.json gives the defaults of sampling: auto (the model's), vllm (none), or"
+                            + " a directory's (default: ${DEFAULT-VALUE}).")
+    private String generationConfig;
+
+    @Option(
+            names = "--override-generation-config",
+            paramLabel = "JSON",
+            description = "Defaults of sampling that win over the file's, as '{\"temperature\": 0.5}' or field by field"
+                    + " (--override-generation-config.temperature 0.5); max_new_tokens limits every request.")
+    private @Nullable String overrideGenerationConfig;
 
     @Option(names = "--seed", description = "Seed of requests that bring none (default: 0).")
     private @Nullable Long seed;
@@ -474,6 +491,11 @@ final class ServeCommand implements Callable<Integer> {
         Optional<Path> directory = Optional.ofNullable(model).or(() -> Optional.ofNullable(modelFlag));
         EngineConfig.Builder config =
                 EngineConfig.of(Models.orEmbedded(directory)).enablePrefixCaching(enablePrefixCaching);
+        config.generation(new GenerationConfig(
+                generationConfig,
+                overrideGenerationConfig == null
+                        ? JsonFields.empty(GenerationConfig.OVERRIDES)
+                        : JsonFields.parse(GenerationConfig.OVERRIDES, overrideGenerationConfig)));
         config.parallel(
                 new ParallelConfig(tensorParallelSize, pipelineParallelSize, CpuBinding.parse("cpu_bind", cpuBind)));
         config.device(Device.parse("device", device));

@@ -7,6 +7,7 @@ import baton.engine.EngineConfig;
 import baton.engine.ParallelConfig;
 import baton.engine.SchedulingPolicy;
 import baton.engine.model.Device;
+import baton.engine.model.GenerationConfig;
 import baton.engine.model.Quantization;
 import baton.kv.ConfigException;
 import baton.kv.DType;
@@ -32,7 +33,7 @@ class ServeCommandTest {
     private static ServeCommand parsed(String... flags) {
         ServeCommand serve = new ServeCommand();
         String[] arguments = Stream.concat(Stream.of("serve"), Stream.of(flags)).toArray(String[]::new);
-        Baton.commandLine(serve).parseArgs(arguments);
+        Baton.commandLine(serve).parseArgs(Baton.withoutConfigs(serve, arguments));
         return serve;
     }
 
@@ -56,6 +57,26 @@ class ServeCommandTest {
             System.setErr(err);
         }
         return seen.toString(StandardCharsets.UTF_8);
+    }
+
+    @Test
+    void defaultsOfSamplingInVllmsForms() {
+        assertThat(config("m").generation()).isEqualTo(GenerationConfig.CHECKPOINT);
+        GenerationConfig generation = config(
+                        "m",
+                        "--generation-config",
+                        "vllm",
+                        "--override_generation_config.max_new_tokens",
+                        "5",
+                        "--override-generation-config",
+                        "{\"temperature\": 0.5, \"max_new_tokens\": 9}")
+                .generation();
+        assertThat(generation.source()).isEqualTo("vllm");
+        assertThat(generation.overrides())
+                .isEqualTo(JsonFields.parse("", "{\"temperature\": 0.5, \"max_new_tokens\": 5}"));
+        assertThatThrownBy(() -> config("m", "--override-generation-config", "{"))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageStartingWith("--override-generation-config: not valid JSON");
     }
 
     @Test

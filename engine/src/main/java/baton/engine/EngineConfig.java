@@ -1,6 +1,7 @@
 package baton.engine;
 
 import baton.engine.model.Device;
+import baton.engine.model.GenerationConfig;
 import baton.engine.model.Quantization;
 import baton.kv.BlockHashing;
 import baton.kv.ConfigException;
@@ -15,6 +16,7 @@ import java.util.OptionalInt;
  * How to run a model: vLLM's engine arguments, where they apply.
  *
  * @param model directory of a Hugging Face checkpoint
+ * @param generation the defaults of sampling
  * @param dtype type of computation, and of weights that are not quantised; empty means the checkpoint's
  * @param quantization how the weights' matrices are kept
  * @param kvCacheDtype type of the KV cache, bf16 or fp32; empty means {@code dtype}
@@ -38,6 +40,7 @@ import java.util.OptionalInt;
  */
 public record EngineConfig(
         Path model,
+        GenerationConfig generation,
         Optional<DType> dtype,
         Quantization quantization,
         Optional<DType> kvCacheDtype,
@@ -96,6 +99,7 @@ public record EngineConfig(
     /** Starts from the defaults. */
     public static final class Builder {
         private final Path model;
+        private GenerationConfig generation = GenerationConfig.CHECKPOINT;
         private Optional<DType> dtype = Optional.empty();
         private Quantization quantization = Quantization.NONE;
         private Optional<DType> kvCacheDtype = Optional.empty();
@@ -119,6 +123,11 @@ public record EngineConfig(
 
         private Builder(Path model) {
             this.model = model;
+        }
+
+        public Builder generation(GenerationConfig value) {
+            generation = value;
+            return this;
         }
 
         public Builder dtype(DType value) {
@@ -225,6 +234,7 @@ public record EngineConfig(
         public EngineConfig build() {
             return new EngineConfig(
                     model,
+                    generation,
                     dtype,
                     quantization,
                     kvCacheDtype,

@@ -166,6 +166,7 @@ public record SamplingParams(
         private boolean includeStopInOutput;
         private boolean ignoreEos;
         private OptionalInt maxTokens = OptionalInt.of(16);
+        private OptionalInt mostTokens = OptionalInt.empty();
         private int minTokens;
         private OptionalInt logprobs = OptionalInt.empty();
         private OptionalInt promptLogprobs = OptionalInt.empty();
@@ -181,6 +182,12 @@ public record SamplingParams(
             defaults.temperature().ifPresent(this::temperature);
             defaults.topP().ifPresent(this::topP);
             defaults.topK().ifPresent(this::topK);
+            defaults.minP().ifPresent(this::minP);
+            defaults.repetitionPenalty().ifPresent(this::repetitionPenalty);
+            defaults.presencePenalty().ifPresent(this::presencePenalty);
+            defaults.frequencyPenalty().ifPresent(this::frequencyPenalty);
+            defaults.maxTokens().ifPresent(this::maxTokens);
+            mostTokens = defaults.mostTokens();
             return this;
         }
 
@@ -329,7 +336,9 @@ public record SamplingParams(
                     stopTokenIds,
                     includeStopInOutput,
                     ignoreEos,
-                    maxTokens,
+                    mostTokens.isEmpty()
+                            ? maxTokens
+                            : OptionalInt.of(Math.min(mostTokens.getAsInt(), maxTokens.orElse(Integer.MAX_VALUE))),
                     minTokens,
                     logprobs,
                     promptLogprobs,

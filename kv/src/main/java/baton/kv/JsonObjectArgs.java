@@ -29,12 +29,12 @@ import tools.jackson.databind.node.ObjectNode;
  * @param object the merged object, if any of these options was given
  * @param rest all other arguments, in order
  */
-record JsonObjectArgs(Optional<ObjectNode> object, List<String> rest) {
+public record JsonObjectArgs(Optional<ObjectNode> object, List<String> rest) {
     private static final JsonMapper MAPPER = JsonMapper.builder()
             .enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS)
             .build();
 
-    JsonObjectArgs {
+    public JsonObjectArgs {
         rest = List.copyOf(rest);
     }
 
@@ -45,7 +45,7 @@ record JsonObjectArgs(Optional<ObjectNode> object, List<String> rest) {
      * @param isText whether a field of the object holds text, so that {@code 42} for it is text too
      * @throws ConfigException if an option lacks its value, or does not fit the others
      */
-    static JsonObjectArgs parse(String name, Predicate<String> isText, List<String> args) {
+    public static JsonObjectArgs parse(String name, Predicate<String> isText, List<String> args) {
         String underscored = "--" + name.substring(2).replace('-', '_');
         List<String> rest = new ArrayList<>();
         List<Dotted> dotted = new ArrayList<>();

@@ -53,6 +53,7 @@ public final class LLM implements AutoCloseable {
     private static EngineConfig unlimitedQueue(EngineConfig config) {
         return new EngineConfig(
                 config.model(),
+                config.generation(),
                 config.dtype(),
                 config.quantization(),
                 config.kvCacheDtype(),
@@ -83,6 +84,11 @@ public final class LLM implements AutoCloseable {
     /** The engine underneath, for what this class does not offer. */
     public Engine engine() {
         return engine;
+    }
+
+    /** Starts from the defaults of the checkpoint's generation_config.json. */
+    public SamplingParams.Builder defaultSampling() {
+        return SamplingParams.builder().defaults(engine.generationDefaults());
     }
 
     /** Continues one prompt. */

@@ -14,6 +14,7 @@ import baton.engine.core.Request;
 import baton.engine.local.EngineThread.LiveRequest;
 import baton.engine.model.Checkpoint;
 import baton.engine.model.DTypeChoice;
+import baton.engine.model.GenerationConfig;
 import baton.engine.model.GenerationDefaults;
 import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelOptions;
@@ -95,7 +96,7 @@ public final class LocalEngine implements Engine {
                 config.kvTransfer(),
                 config.parallel().tensorParallelSize() * config.parallel().pipelineParallelSize());
         TorchModels.require(config.device());
-        try (Checkpoint checkpoint = Checkpoint.open(config.model())) {
+        try (Checkpoint checkpoint = Checkpoint.open(config.model(), config.generation())) {
             return start(config, listener, checkpoint, start);
         }
     }
@@ -103,6 +104,7 @@ public final class LocalEngine implements Engine {
     private static LocalEngine start(EngineConfig config, EngineListener listener, Checkpoint checkpoint, long start)
             throws IOException {
         ModelConfig model = checkpoint.config();
+        checkDefaults(config.generation(), checkpoint.generationDefaults());
         int maxModelLen = config.maxModelLen().orElse(model.maxPositions());
         if (maxModelLen > model.maxPositions()) {
             throw new ConfigException(
@@ -123,8 +125,10 @@ public final class LocalEngine implements Engine {
             Tokenizer tokenizer = Tokenizer.load(config.model());
             made.add(tokenizer);
             checkVocabulary(tokenizer, model);
-            Optional<ChatTemplate> chatTemplate =
-                    Optional.of(ChatTemplate.load(config.model())).filter(ChatTemplate::isPresent);
+            ChatTemplate template = ChatTemplate.load(config.model());
+            Optional<ChatTemplate> chatTemplate = Optional.of(template).filter(ChatTemplate::isPresent);
+            Set<Integer> eosTokens =
+                    checkpoint.eosTokenIds(template.specialToken("eos_token").flatMap(tokenizer::id));
             ModelRanks ranks = TorchModels.load(
                     checkpoint,
                     new ModelOptions(
@@ -140,8 +144,8 @@ public final class LocalEngine implements Engine {
                             config.kvTransfer().connector().isPresent()
                                     && MappableMemory.whyNone().isEmpty()));
             made.add(ranks);
-            EngineThread thread = new EngineThread(
-                    config, ranks, Set.copyOf(checkpoint.eosTokenIds()), listener, Ticker.system(), tokenizer::close);
+            EngineThread thread =
+                    new EngineThread(config, ranks, eosTokens, listener, Ticker.system(), tokenizer::close);
             made.add(thread::abandon);
             LocalEngine engine = new LocalEngine(
                     config,
@@ -174,6 +178,17 @@ public final class LocalEngine implements Engine {
                 closeAfter(e, each);
             }
             throw e;
+        }
+    }
+
+    private static void checkDefaults(GenerationConfig generation, GenerationDefaults defaults) {
+        try {
+            SamplingParams.builder().defaults(defaults).build();
+        } catch (ConfigException e) {
+            throw generation.refusal(e);
+        }
+        if (!defaults.equals(GenerationDefaults.NONE)) {
+            LOG.info("Requests that do not say otherwise are sampled by {} of {}", defaults, generation.describe());
         }
     }
 

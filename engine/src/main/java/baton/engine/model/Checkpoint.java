@@ -26,6 +26,7 @@ import java.util.Optional;
 import java.util.SequencedMap;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.TreeSet;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.slf4j.Logger;
@@ -54,11 +55,12 @@ public final class Checkpoint implements AutoCloseable {
 
     private final ModelConfig config;
     private final List<Integer> eosTokenIds;
+    private final List<Integer> ownEosTokenIds;
     private final GenerationDefaults generationDefaults;
     private final Map<Path, SafetensorsFile> files = new HashMap<>();
     private final SequencedMap<String, SafetensorsFile> fileOfTensor = new TreeMap<>();
 
-    private Checkpoint(Path directory) throws IOException {
+    private Checkpoint(Path directory, GenerationConfig generation) throws IOException {
         Path configFile = directory.resolve("config.json");
         if (!Files.isDirectory(directory)) {
             throw new ConfigException("model", "no directory '" + directory + "'");
@@ -69,13 +71,12 @@ public final class Checkpoint implements AutoCloseable {
         Path name = directory.toRealPath().getFileName();
         JsonFields json = readJson(configFile);
         config = CheckpointConfig.parse(name == null ? "" : name.toString(), json);
-        Path generationFile = directory.resolve("generation_config.json");
-        JsonFields generation =
-                Files.exists(generationFile) ? readJson(generationFile) : JsonFields.empty("generation_config.json");
-        eosTokenIds = CheckpointConfig.eosTokenIds(generation, config.vocabularySize())
-                .or(() -> CheckpointConfig.eosTokenIds(json, config.vocabularySize()))
-                .orElse(List.of());
-        generationDefaults = CheckpointConfig.generationDefaults(generation);
+        Optional<JsonFields> generationFile = generation.read(directory);
+        ownEosTokenIds = CheckpointConfig.eosTokenIds(json, config.vocabularySize());
+        eosTokenIds = generationFile.isPresent()
+                ? CheckpointConfig.eosTokenIds(generationFile.get(), config.vocabularySize())
+                : ownEosTokenIds;
+        generationDefaults = generation.defaults(generationFile);
         try {
             openWeights(directory);
             checkTensors(directory);
@@ -102,16 +103,26 @@ public final class Checkpoint implements AutoCloseable {
      * @throws IOException if a file cannot be read
      */
     public static Checkpoint open(Path directory) throws IOException {
-        return new Checkpoint(directory);
+        return open(directory, GenerationConfig.CHECKPOINT);
+    }
+
+    /** As {@link #open(Path)}, with another generation_config.json. */
+    public static Checkpoint open(Path directory, GenerationConfig generation) throws IOException {
+        return new Checkpoint(directory, generation);
     }
 
     public ModelConfig config() {
         return config;
     }
 
-    /** Tokens that end a generation: generation_config.json's, or else config.json's; may be empty. */
-    public List<Integer> eosTokenIds() {
-        return eosTokenIds;
+    /**
+     * Tokens that end a generation, as vLLM has it: the tokenizer's, and those of generation_config.json, or of config.json where there
+     * is no such file. If these are none, config.json's, so that an answer can end.
+     */
+    public Set<Integer> eosTokenIds(Optional<Integer> tokenizers) {
+        Set<Integer> ids = new TreeSet<>(eosTokenIds);
+        tokenizers.filter(id -> id < config.vocabularySize()).ifPresent(ids::add);
+        return ids.isEmpty() ? Set.copyOf(ownEosTokenIds) : ids;
     }
 
     public GenerationDefaults generationDefaults() {
@@ -343,7 +354,7 @@ public final class Checkpoint implements AutoCloseable {
         return Objects.requireNonNull(fileOfTensor.get(tensor), tensor);
     }
 
-    private static JsonFields readJson(Path file) throws IOException {
+    static JsonFields readJson(Path file) throws IOException {
         String name = Objects.requireNonNull(file.getFileName()).toString();
         try {
             return JsonFields.parse(name, Files.readString(file));

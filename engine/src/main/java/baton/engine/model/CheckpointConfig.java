@@ -11,8 +11,6 @@ import baton.kv.JsonFields;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
-import java.util.OptionalDouble;
-import java.util.OptionalInt;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.JsonNodeFactory;
@@ -111,9 +109,9 @@ final class CheckpointConfig {
         return json;
     }
 
-    /** {@code eos_token_id}, one or several. A model could never choose an id beyond its vocabulary, and so never end. */
-    static Optional<List<Integer>> eosTokenIds(JsonFields json, int vocabularySize) {
-        return json.value("eos_token_id").map(value -> {
+    /** {@code eos_token_id}, one, several or none. A model could never choose an id beyond its vocabulary, and so never end. */
+    static List<Integer> eosTokenIds(JsonFields json, int vocabularySize) {
+        Optional<List<Integer>> found = json.value("eos_token_id").map(value -> {
             List<Integer> ids = new ArrayList<>();
             for (JsonNode id : value.isArray()
                     ? value
@@ -132,16 +130,7 @@ final class CheckpointConfig {
             }
             return List.copyOf(ids);
         });
-    }
-
-    static GenerationDefaults generationDefaults(JsonFields json) {
-        if (!json.bool("do_sample").orElse(false)) {
-            return GenerationDefaults.NONE;
-        }
-        return new GenerationDefaults(
-                json.number("temperature").map(OptionalDouble::of).orElseGet(OptionalDouble::empty),
-                json.number("top_p").map(OptionalDouble::of).orElseGet(OptionalDouble::empty),
-                json.integerAtLeast("top_k", -1).map(OptionalInt::of).orElseGet(OptionalInt::empty));
+        return found.orElse(List.of());
     }
 
     /** A number greater than 0, if it is there. */

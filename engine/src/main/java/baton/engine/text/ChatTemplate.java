@@ -110,6 +110,11 @@ public final class ChatTemplate {
         }
     }
 
+    /** A special token's text, by its name in {@code tokenizer_config.json}. */
+    public Optional<String> specialToken(String name) {
+        return Optional.ofNullable(specialTokens.get(name)).map(JsonNode::asString);
+    }
+
     /** Whether there is a template at all. */
     public boolean isPresent() {
         return !templates.isEmpty();

@@ -16,11 +16,13 @@ import baton.engine.GenerationRequest;
 import baton.engine.RequestOutput;
 import baton.engine.SamplingParams;
 import baton.engine.TokenLogprobs;
+import baton.engine.model.GenerationConfig;
 import baton.engine.model.ModelConfig;
 import baton.engine.model.RandomCheckpoint;
 import baton.engine.model.ResidentMemory;
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.JsonFields;
 import baton.memory.Processor;
 import java.io.IOException;
 import java.nio.file.Files;
@@ -108,6 +110,35 @@ class LLMTest {
                 .isInstanceOf(ConfigException.class)
                 .hasMessage("tokenizer.json.model.vocab: has token ids up to 2047,"
                         + " must have them below config.json.vocab_size, which is 1999");
+    }
+
+    @Test
+    void defaultsThatNoRequestMayHaveAreRefused() {
+        for (String json : List.of("{\"temperature\": 3}", "{\"repetition_penalty\": 0}", "{\"top_p\": 0}")) {
+            JsonFields overrides = JsonFields.parse(GenerationConfig.OVERRIDES, json);
+            assertThatThrownBy(() -> llm(config -> config.generation(new GenerationConfig("auto", overrides))))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessageMatching("override_generation_config\\.[a-z_]+: is [0-9]+, must be .*");
+        }
+    }
+
+    /** A penalty of the model's file changes an answer whose request says nothing, and the file's limit ends it. */
+    @Test
+    void defaultsOfTheModelAreInForce() {
+        JsonFields overrides =
+                JsonFields.parse(GenerationConfig.OVERRIDES, "{\"repetition_penalty\": 2.0, \"max_new_tokens\": 24}");
+        try (LLM plain = llm(UnaryOperator.identity());
+                LLM tuned = llm(config -> config.generation(new GenerationConfig("auto", overrides)))) {
+            String usual = plain.generate(
+                            "Once upon a time",
+                            plain.defaultSampling().temperature(0).maxTokens(24).build())
+                    .text();
+            RequestOutput changed = tuned.generate(
+                    "Once upon a time",
+                    tuned.defaultSampling().temperature(0).maxTokens(400).build());
+            assertThat(changed.text()).isNotEqualTo(usual);
+            assertThat(changed.tokens().length).isLessThanOrEqualTo(24);
+        }
     }
 
     @Test

@@ -66,8 +66,8 @@ class CheckpointTest {
                             true,
                             DType.BF16));
             assertThat(checkpoint.config().parameters()).isEqualTo(4_951_296);
-            assertThat(checkpoint.eosTokenIds()).containsExactly(1, 4);
-            assertThat(checkpoint.generationDefaults()).isEqualTo(GenerationDefaults.NONE);
+            assertThat(checkpoint.eosTokenIds(Optional.empty())).containsExactly(1, 4);
+            assertThat(checkpoint.generationDefaults().maxTokens()).hasValue(256);
         }
     }
 
@@ -185,19 +185,6 @@ class CheckpointTest {
         return JsonFields.parse("config.json", """
                 {"architectures": ["%s"], "vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3,
                 "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 128, %s}""".formatted(architecture, fields));
-    }
-
-    @Test
-    void generationConfig() throws IOException {
-        Files.writeString(
-                directory.resolve("generation_config.json"),
-                "{\"do_sample\": true, \"temperature\": 0.6, \"top_p\": 0.9, \"eos_token_id\": 7}");
-        try (Checkpoint checkpoint = Checkpoint.open(directory)) {
-            assertThat(checkpoint.eosTokenIds()).containsExactly(7);
-            assertThat(checkpoint.generationDefaults().temperature()).hasValue(0.6);
-            assertThat(checkpoint.generationDefaults().topP()).hasValue(0.9);
-            assertThat(checkpoint.generationDefaults().topK()).isEmpty();
-        }
     }
 
     @ParameterizedTest
