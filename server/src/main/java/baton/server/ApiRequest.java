@@ -18,6 +18,7 @@ import java.util.OptionalInt;
  * @param n choices shown for each prompt
  * @param logprobs how many alternatives of each output token are shown; empty means no log probabilities at all
  * @param stream whether output is sent token by token
+ * @param streamInterval output tokens in each event of a stream but its first and its last, at least
  * @param includeUsage whether a stream ends with a chunk of usage
  * @param continuousUsage whether each chunk of a stream has usage
  * @param echo whether the prompt's text comes before the output
@@ -35,6 +36,7 @@ record ApiRequest(
         int n,
         OptionalInt logprobs,
         boolean stream,
+        int streamInterval,
         boolean includeUsage,
         boolean continuousUsage,
         boolean echo,

@@ -72,12 +72,6 @@ public final class ApiServer implements AutoCloseable {
     private static final Set<String> NEED_KEY =
             Set.of("/tokenize", "/detokenize", "/reset_prefix_cache", "/kv_transfer_params", "/kv_event_sources");
 
-    /** Memory for each token of a list of ids. */
-    private static final int BYTES_PER_LISTED = 32;
-
-    /** Memory for each token of a list of ids and texts. */
-    private static final int BYTES_PER_LISTED_TEXT = 128;
-
     private static final Duration START_DEADLINE = Duration.ofSeconds(30);
     private static final Duration CLOSE_DEADLINE = Duration.ofSeconds(10);
 
@@ -583,34 +577,13 @@ public final class ApiServer implements AutoCloseable {
                         () -> {
                             preparation.check();
                             JsonFields fields = reader.parse(body.getBytes(), preparation);
-                            int[] ids = reader.tokenize(fields, preparation);
-                            boolean strings = fields.bool("return_token_strs").orElse(false);
-                            preparation.reserve(
-                                    (long) ids.length * (strings ? BYTES_PER_LISTED_TEXT : BYTES_PER_LISTED));
-                            return preparation.keep(tokenized(ids, strings));
+                            TokenList list = new TokenList(
+                                    reader.tokenize(fields, preparation),
+                                    fields.bool("return_token_strs").orElse(false));
+                            preparation.reserve(list.bytes());
+                            return preparation.keep(list.document(engine));
                         },
                         answer -> send(exchange, preparation, answer)));
-    }
-
-    /** To be called beside the event loop, as the list may be long. */
-    private Buffer tokenized(int[] ids, boolean strings) {
-        return new Json().document(out -> {
-            out.writeStartObject();
-            out.writeNumberProperty("count", ids.length);
-            out.writeNumberProperty("max_model_len", engine.maxModelLen());
-            out.writeName("tokens");
-            out.writeArray(ids, 0, ids.length);
-            if (strings) {
-                out.writeArrayPropertyStart("token_strs");
-                for (int id : ids) {
-                    out.writeString(engine.tokenizer().token(id));
-                }
-                out.writeEndArray();
-            } else {
-                out.writeNullProperty("token_strs");
-            }
-            out.writeEndObject();
-        });
     }
 
     private void detokenize(HttpExchange exchange) {

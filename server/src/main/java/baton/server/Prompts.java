@@ -2,9 +2,9 @@ package baton.server;
 
 import baton.engine.Engine;
 import baton.engine.text.Tokenizer;
+import baton.kv.ConfigException;
 import java.util.Arrays;
 import java.util.Optional;
-import java.util.OptionalInt;
 
 /** Token ids of texts. Limits are checked before and while a text is encoded. */
 final class Prompts {
@@ -18,14 +18,28 @@ final class Prompts {
     }
 
     /**
-     * How many tokens of the end of a prompt are kept; empty for all.
+     * The part of a prompt that is kept.
+     *
+     * @param tokens that are kept at most
+     * @param beginning whether they are the first, not the last
+     */
+    record Kept(int tokens, boolean beginning) {}
+
+    /**
+     * The part of a prompt that is kept; empty for all.
      *
      * @param asked the request's {@code truncate_prompt_tokens}
+     * @param side its {@code truncation_side}, where tokens are left out
      * @param maxTokens of the output
      */
-    OptionalInt kept(Optional<Integer> asked, int maxTokens) {
+    Optional<Kept> kept(Optional<Integer> asked, Optional<String> side, int maxTokens) {
+        boolean beginning = switch (side.orElse("left")) {
+            case "left" -> false;
+            case "right" -> true;
+            default -> throw ConfigException.unsupported("truncation_side", side.get(), "left, right");
+        };
         if (asked.isEmpty()) {
-            return OptionalInt.empty();
+            return Optional.empty();
         }
         int most = engine.maxModelLen() - 1;
         if (asked.get() < -1 || asked.get() == 0 || asked.get() > most) {
@@ -34,24 +48,27 @@ final class Prompts {
                     "is " + asked.get() + ", must be between 1 and " + most
                             + ", or -1 for as many as fit with the output");
         }
-        return OptionalInt.of(
-                asked.get() == -1 ? Math.clamp(engine.maxModelLen() - (long) maxTokens, 1, most) : asked.get());
+        int tokens = asked.get() == -1 ? Math.clamp(engine.maxModelLen() - (long) maxTokens, 1, most) : asked.get();
+        return Optional.of(new Kept(tokens, beginning));
     }
 
-    /** The end of the prompt if it is to be truncated, else the prompt. */
-    static int[] truncated(int[] ids, OptionalInt kept) {
-        return kept.isEmpty() || ids.length <= kept.getAsInt()
-                ? ids
-                : Arrays.copyOfRange(ids, ids.length - kept.getAsInt(), ids.length);
+    /** The part of the prompt that is kept. */
+    static int[] truncated(int[] ids, Optional<Kept> kept) {
+        if (kept.isEmpty() || ids.length <= kept.get().tokens) {
+            return ids;
+        }
+        int from = kept.get().beginning ? 0 : ids.length - kept.get().tokens;
+        return Arrays.copyOfRange(ids, from, from + kept.get().tokens);
     }
 
     /** The ids of a prompt; of one to be truncated, at least those that are kept. */
-    int[] encode(String field, String text, boolean addSpecialTokens, OptionalInt kept, Preparation preparation) {
+    int[] encode(String field, String text, boolean addSpecialTokens, Optional<Kept> kept, Preparation preparation) {
         Tokenizer tokenizer = engine.tokenizer();
         int most = kept.isPresent() ? Integer.MAX_VALUE : engine.maxModelLen() - 1;
         String wanted = text;
         if (kept.isPresent()) {
-            wanted = tokenizer.tail(text, kept.getAsInt());
+            int tokens = kept.get().tokens;
+            wanted = kept.get().beginning ? tokenizer.head(text, tokens) : tokenizer.tail(text, tokens);
         } else {
             long least = tokenizer.leastTokens(text);
             if (least > most) {

@@ -35,8 +35,7 @@ import tools.jackson.databind.node.ObjectNode;
  * Turns request bodies into {@link ApiRequest}s: JSON, validation, chat template, tokenizer. Long prompts take time, so this runs
  * beside the event loop. Stateless; any thread.
  *
- * <p>Unknown fields are ignored. Fields that vLLM supports and this server does not are refused, since the answer without them would
- * not be the one requested.
+ * <p>Unknown fields are ignored. Those of {@link RequestFields} are ignored or refused.
  */
 final class RequestReader {
     private static final int MAX_JSON_DEPTH = 128;
@@ -53,22 +52,6 @@ final class RequestReader {
 
     /** Memory for each token of a detokenized text. */
     private static final int BYTES_PER_DECODED = 64;
-
-    /** Fields for unsupported features; {@code null}, {@code false} and empty values are accepted. */
-    private static final List<String> UNSUPPORTED = List.of(
-            "suffix",
-            "use_beam_search",
-            "guided_json",
-            "guided_regex",
-            "guided_choice",
-            "guided_grammar",
-            "structural_tag",
-            "structured_outputs",
-            "repetition_detection",
-            "prompt_embeds",
-            "logits_processors",
-            "functions",
-            "audio");
 
     private final ServerConfig config;
     private final Engine engine;
@@ -158,8 +141,7 @@ final class RequestReader {
 
     ApiRequest completion(JsonFields fields, Preparation preparation) {
         String model = model(fields);
-        refuseUnsupported(fields);
-        refuseResponseFormat(fields);
+        RequestFields.refuseUnsupported(fields);
         SamplingParams.Builder builder = sampling(fields);
         boolean echo = fields.bool("echo").orElse(false);
         Optional<Integer> maxTokens = integer(fields, "max_tokens");
@@ -189,8 +171,7 @@ final class RequestReader {
         Optional<JsonFields> kvTransferParams = fields.object("kv_transfer_params");
         boolean addSpecialTokens = fields.bool("add_special_tokens").orElse(true);
         requireFewStops(sampling, requireFewSequences(fields, sampling.n()));
-        OptionalInt kept =
-                prompts.kept(integer(fields, "truncate_prompt_tokens"), maxTokens.orElse(COMPLETION_MAX_TOKENS));
+        Optional<Prompts.Kept> kept = kept(fields, maxTokens.orElse(COMPLETION_MAX_TOKENS));
         List<ApiRequest.Prompt> read = new ArrayList<>();
         for (int[] whole : prompts(
                 fields,
@@ -217,8 +198,7 @@ final class RequestReader {
 
     ApiRequest chat(JsonFields fields, Preparation preparation) {
         String model = model(fields);
-        refuseUnsupported(fields);
-        refuseResponseFormat(fields);
+        RequestFields.refuseUnsupported(fields);
         refuseToolChoice(fields);
         SamplingParams.Builder builder = sampling(fields);
         String maxTokensField =
@@ -231,7 +211,7 @@ final class RequestReader {
         SamplingParams sampling = builder.build();
         requireFewStops(sampling, requireFewSequences(fields, sampling.n()));
 
-        OptionalInt kept = prompts.kept(integer(fields, "truncate_prompt_tokens"), maxTokens.orElse(1));
+        Optional<Prompts.Kept> kept = kept(fields, maxTokens.orElse(1));
         ChatPrompt chat = chatPrompt(fields, preparation);
         Optional<JsonFields> kvTransferParams = fields.object("kv_transfer_params");
         int[] whole = handedOverPrompt(kvTransferParams)
@@ -257,6 +237,10 @@ final class RequestReader {
                 chat.responseRole());
     }
 
+    private Optional<Prompts.Kept> kept(JsonFields fields, int maxTokens) {
+        return prompts.kept(integer(fields, "truncate_prompt_tokens"), fields.string("truncation_side"), maxTokens);
+    }
+
     private ChatPrompt chatPrompt(JsonFields fields, Preparation preparation) {
         Optional<ChatTemplate> template = engine.chatTemplate();
         Optional<String> own = fields.string("chat_template");
@@ -274,6 +258,7 @@ final class RequestReader {
     /** The ids of {@code prompt} or {@code messages} of a {@code /tokenize} request. */
     int[] tokenize(JsonFields fields, Preparation preparation) {
         model(fields);
+        RequestFields.refuseUnsupported(fields);
         Optional<JsonNode> prompt = fields.value("prompt");
         if (prompt.isPresent() == fields.value("messages").isPresent()) {
             throw ApiException.badRequest("one of prompt and messages must be given");
@@ -311,7 +296,7 @@ final class RequestReader {
             boolean echo,
             boolean generates,
             String role) {
-        checkIgnored(fields);
+        RequestFields.checkIgnored(fields);
         boolean stream = fields.bool("stream").orElse(false);
         Optional<JsonFields> options = fields.object("stream_options");
         if (options.isPresent() && !stream) {
@@ -329,7 +314,10 @@ final class RequestReader {
         if (cacheSalt.filter(salt -> !GenerationRequest.isText(salt)).isPresent()) {
             throw ApiException.badField("cache_salt", "has half of a surrogate pair, must be valid Unicode");
         }
+        int streamInterval = fields.integerAtLeast("stream_interval", 1).orElse(1);
         boolean includeUsage = options.flatMap(o -> o.bool("include_usage")).orElse(false);
+        boolean continuousUsage =
+                options.flatMap(o -> o.bool("continuous_usage_stats")).orElse(false);
         return new ApiRequest(
                 api,
                 model,
@@ -338,10 +326,9 @@ final class RequestReader {
                 n,
                 logprobs,
                 stream,
+                streamInterval,
                 includeUsage,
-                includeUsage
-                        && options.flatMap(o -> o.bool("continuous_usage_stats"))
-                                .orElse(false),
+                includeUsage && continuousUsage,
                 echo,
                 generates,
                 fields.value("prompt_logprobs").isPresent(),
@@ -368,42 +355,6 @@ final class RequestReader {
                                 .map(name -> "'" + name + "'")
                                 .collect(Collectors.joining(", ")),
                 Optional.of("model"));
-    }
-
-    /** Fields without effect are still checked for their type. */
-    private static void checkIgnored(JsonFields fields) {
-        fields.string("user");
-        fields.bool("spaces_between_special_tokens");
-        fields.bool("parallel_tool_calls");
-        fields.number("length_penalty");
-        fields.object("vllm_xargs");
-    }
-
-    private static void refuseUnsupported(JsonFields fields) {
-        for (String name : UNSUPPORTED) {
-            fields.value(name).filter(RequestReader::isSet).ifPresent(value -> {
-                throw ApiException.badField(name, "is not supported by this server, is " + Json.shown(value));
-            });
-        }
-    }
-
-    private static boolean isSet(JsonNode value) {
-        return switch (value.getNodeType()) {
-            case BOOLEAN -> value.asBoolean();
-            case STRING -> !value.asString().isEmpty();
-            case ARRAY, OBJECT -> !value.isEmpty();
-            case NUMBER, BINARY, POJO -> true;
-            case NULL, MISSING -> false;
-        };
-    }
-
-    private static void refuseResponseFormat(JsonFields fields) {
-        fields.object("response_format").ifPresent(format -> {
-            String type = format.string("type").orElse("text");
-            if (!type.equals("text")) {
-                throw ConfigException.unsupported(format.field("type"), type, "text");
-            }
-        });
     }
 
     private static void refuseToolChoice(JsonFields fields) {

@@ -192,7 +192,8 @@ final class ResponseStream {
             ttftMillis = OptionalDouble.of(exchange.millis());
         }
         choice.add(output);
-        if (head.request().stream()) {
+        if (head.request().stream()
+                && (!choice.taken || choice.untaken >= head.request().streamInterval())) {
             Optional<Usage> usage = head.request().continuousUsage()
                     ? Optional.of(new Usage(promptTokens(choice), 0, 0, choice.tokens))
                     : Optional.empty();
@@ -390,6 +391,9 @@ final class ResponseStream {
         /** Tokens generated so far. */
         int tokens;
 
+        /** Those of them that are not sent yet. */
+        int untaken;
+
         private final StringBuilder text = new StringBuilder();
         private final List<int[]> ids = new ArrayList<>();
         private final List<TokenLogprobs> logprobs = new ArrayList<>();
@@ -409,6 +413,7 @@ final class ResponseStream {
             ids.add(output.ids());
             logprobs.addAll(output.logprobs());
             tokens += output.ids().length;
+            untaken += output.ids().length;
             output.logprobs().forEach(token -> logprobSum += token.logprob());
         }
 
@@ -433,6 +438,7 @@ final class ResponseStream {
                             : Optional.empty(),
                     finished);
             textOffset += writer.characters(request, output);
+            untaken = 0;
             text.setLength(0);
             ids.clear();
             logprobs.clear();

@@ -339,10 +339,19 @@ class CompletionsTest {
     }
 
     @Test
-    void truncatePromptTokensDropsTheBeginningOfAPrompt() throws Exception {
+    void truncatePromptTokensDropsTheBeginningOrTheEndOfAPrompt() throws Exception {
         fixture.engine.answers("x");
         assertThat(promptsOf("[1,2,3,4,5],\"truncate_prompt_tokens\":2", 1)).containsExactly(List.of(4, 5));
         assertThat(promptsOf("[1,2],\"truncate_prompt_tokens\":3", 1)).containsExactly(List.of(1, 2));
+        String right = ",\"truncation_side\":\"right\"";
+        assertThat(promptsOf("[1,2,3,4,5],\"truncate_prompt_tokens\":2" + right, 1))
+                .containsExactly(List.of(1, 2));
+        String text = "Nora lives in Harrow. ".repeat(300);
+        List<Integer> whole = promptsOf("\"" + text.substring(0, 440) + "\"", 1).getFirst();
+        assertThat(promptsOf("\"" + text + "\",\"truncate_prompt_tokens\":9" + right, 1))
+                .containsExactly(whole.subList(0, 9));
+        assertThat(promptsOf("\"" + text + "\",\"truncate_prompt_tokens\":9,\"truncation_side\":\"left\"", 1))
+                .isNotEqualTo(List.of(whole.subList(0, 9)));
         String tooLong = "[" + "5,".repeat(3000) + "6]";
         assertThat(promptsOf(tooLong + ",\"truncate_prompt_tokens\":-1,\"max_tokens\":48", 1)
                         .getFirst())

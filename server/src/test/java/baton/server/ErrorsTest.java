@@ -43,6 +43,10 @@ class ErrorsTest {
             {"prompt":"a","bad_words":[""]}                  | bad_words            | bad_words: cannot contain a word without tokens
             {"prompt":"a","truncate_prompt_tokens":0}        | truncate_prompt_tokens | truncate_prompt_tokens: is 0, must be between 1 and 2047, or -1 for as many as fit with the output
             {"prompt":"a","truncate_prompt_tokens":2048}     | truncate_prompt_tokens | truncate_prompt_tokens: is 2048, must be between 1 and 2047, or -1 for as many as fit with the output
+            {"prompt":"a","truncation_side":"middle"}        | truncation_side      | truncation_side: unsupported value 'middle'; allowed: left, right
+            {"prompt":"a","stream_interval":0}               | stream_interval      | stream_interval: is 0, must be at least 1
+            {"prompt":"a","thinking_token_budget":5}         | thinking_token_budget | thinking_token_budget: is not supported by this server, is 5
+            {"prompt":"a","logprobs":1,"logprob_token_ids":[5]} | logprob_token_ids | logprob_token_ids: is not supported by this server, is [5]
             {"prompt":"a","structured_outputs":{"json":{}}}  | structured_outputs   | structured_outputs: is not supported by this server, is {"json":{}}
             {"prompt":"a","user":7}                          | user                 | user: must be a string, is 7
             {"prompt":"a","return_tokens_as_token_ids":1}    | return_tokens_as_token_ids | return_tokens_as_token_ids: must be true or false, is 1

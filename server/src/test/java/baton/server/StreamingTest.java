@@ -62,6 +62,27 @@ class StreamingTest {
     }
 
     @Test
+    void aStreamIntervalGathersTokensBetweenTheFirstAndTheLastEvent() throws Exception {
+        fixture.engine.script(session -> {
+            for (String text : List.of("a", "b", "c", "d", "e", "f")) {
+                session.output(0, text);
+            }
+            session.finish(0, FinishReason.LENGTH);
+        });
+        List<String> texts = new ArrayList<>();
+        for (String event :
+                events(fixture.post("/v1/completions", "{\"prompt\":\"x\",\"stream\":true,\"stream_interval\":3}"))) {
+            if (event.startsWith("{")) {
+                texts.add(ServerFixture.MAPPER
+                        .readTree(event)
+                        .at("/choices/0/text")
+                        .asString());
+            }
+        }
+        assertThat(texts).containsExactly("a", "bcd", "ef");
+    }
+
+    @Test
     void theLastSseChunkHasTheKvTransferParams() throws Exception {
         fixture.engine.script(session -> {
             session.handsOver(JsonFields.parse("kv_transfer_params", "{\"a\":1}"));

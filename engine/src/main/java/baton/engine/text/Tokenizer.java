@@ -142,6 +142,11 @@ public final class Tokenizer implements AutoCloseable {
         return text.substring(cuts.tail(text, bound.characters(tokens)));
     }
 
+    /** As {@link #tail}, a beginning of {@code text} that has the whole text's first {@code tokens} tokens. */
+    public String head(String text, int tokens) {
+        return text.substring(0, cuts.end(text, 0, (int) Math.min(bound.characters(tokens), Integer.MAX_VALUE)));
+    }
+
     /**
      * The text of {@code ids}. Ids outside the vocabulary stand for nothing; bytes that form no UTF-8 character become U+FFFD.
      */

@@ -239,6 +239,9 @@ class TokenizerTest {
             assertThat(tail.length()).isLessThan(2000);
             assertThat(Arrays.copyOfRange(end, end.length - 100, end.length))
                     .isEqualTo(Arrays.copyOfRange(whole, whole.length - 100, whole.length));
+            String head = tokenizer.head(prose, 100);
+            assertThat(head.length()).isLessThan(2000);
+            assertThat(Arrays.copyOf(tokenizer.encode(head, false), 100)).isEqualTo(Arrays.copyOf(whole, 100));
         }
         String spaces = " ".repeat(1000);
         Files.writeString(

@@ -1,0 +1,91 @@
+package baton.server;
+
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import java.util.List;
+import java.util.Map;
+import java.util.function.BiConsumer;
+import tools.jackson.databind.JsonNode;
+
+/** Fields of vLLM's requests that this server does not apply: those that would change the answer are refused. */
+final class RequestFields {
+    /** Fields for unsupported features; {@code null}, {@code false} and empty values are accepted. */
+    private static final List<String> UNSUPPORTED = List.of(
+            "suffix",
+            "use_beam_search",
+            "guided_json",
+            "guided_regex",
+            "guided_choice",
+            "guided_grammar",
+            "structural_tag",
+            "structured_outputs",
+            "repetition_detection",
+            "logprob_token_ids",
+            "return_prompt_text",
+            "prompt_embeds",
+            "mm_processor_kwargs",
+            "media_io_kwargs",
+            "logits_processors",
+            "functions",
+            "audio");
+
+    /** As in vLLM without a reasoning parser, this is refused but where it says that there is no budget. */
+    private static final String THINKING_BUDGET = "thinking_token_budget";
+
+    /** Fields that change no answer of this server, which are checked for their type alone. */
+    private static final Map<String, BiConsumer<JsonFields, String>> NO_EFFECT = Map.ofEntries(
+            Map.entry("user", JsonFields::string),
+            Map.entry("session_id", JsonFields::string),
+            Map.entry("spaces_between_special_tokens", JsonFields::bool),
+            Map.entry("parallel_tool_calls", JsonFields::bool),
+            Map.entry("include_reasoning", JsonFields::bool),
+            Map.entry("watermarking", JsonFields::bool),
+            Map.entry("length_penalty", JsonFields::number),
+            Map.entry("routed_experts_prompt_start", JsonFields::integer),
+            Map.entry("return_token_offsets", JsonFields::bool),
+            Map.entry("mm_payload", JsonFields::string),
+            Map.entry("return_mm_kwargs", JsonFields::bool),
+            Map.entry("ec_transfer_params", JsonFields::object),
+            Map.entry("vllm_xargs", JsonFields::object));
+
+    private RequestFields() {}
+
+    /** @throws ApiException naming a field that asks for what the server does not do */
+    static void refuseUnsupported(JsonFields fields) {
+        for (String name : UNSUPPORTED) {
+            fields.value(name).filter(RequestFields::isSet).ifPresent(value -> {
+                throw unsupported(name, value);
+            });
+        }
+        fields.value(THINKING_BUDGET)
+                .filter(value -> !value.isIntegralNumber() || value.asLong(0) != -1)
+                .ifPresent(value -> {
+                    throw unsupported(THINKING_BUDGET, value);
+                });
+        fields.object("response_format").ifPresent(format -> {
+            String type = format.string("type").orElse("text");
+            if (!type.equals("text")) {
+                throw ConfigException.unsupported(format.field("type"), type, "text");
+            }
+        });
+    }
+
+    /** @throws ConfigException naming a field without effect that has another type */
+    static void checkIgnored(JsonFields fields) {
+        NO_EFFECT.forEach((name, read) -> read.accept(fields, name));
+    }
+
+    private static ApiException unsupported(String name, JsonNode value) {
+        return ApiException.badField(name, "is not supported by this server, is " + Json.shown(value));
+    }
+
+    private static boolean isSet(JsonNode value) {
+        return switch (value.getNodeType()) {
+            case BOOLEAN -> value.asBoolean();
+            case STRING -> !value.asString().isEmpty();
+            case ARRAY, OBJECT -> !value.isEmpty();
+            case NUMBER, BINARY, POJO -> true;
+            case NULL, MISSING -> false;
+        };
+    }
+}
