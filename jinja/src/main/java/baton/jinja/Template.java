@@ -33,6 +33,11 @@ public final class Template {
         return new Template(Parser.parse(source));
     }
 
+    /** Whether it loops over the content of messages, and so reads contents in parts, as vLLM 0.32 finds out. */
+    public boolean readsContentParts() {
+        return ContentLoops.are(body);
+    }
+
     /**
      * Renders with these variables; {@code clock} is what {@code strftime_now} reads.
      *

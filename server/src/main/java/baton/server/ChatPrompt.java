@@ -4,29 +4,38 @@ import baton.engine.text.ChatRequest;
 import baton.engine.text.ChatTemplate;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
-import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.Set;
-import java.util.stream.Collectors;
 import tools.jackson.databind.JsonNode;
-import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.BooleanNode;
 import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * The messages of a chat request, rendered by the model's template.
+ * The messages of a chat request, read as vLLM 0.32 reads them and rendered by the model's template.
  *
  * @param responseRole role of the message that the model writes
  * @param continued text of the last message, if it has that role
  */
 record ChatPrompt(String text, String responseRole, String continued) {
-    private static final Set<String> TEXT_PARTS = Set.of("text", "input_text", "output_text");
+    private static final List<String> EFFORTS = List.of("none", "minimal", "low", "medium", "high", "xhigh", "max");
 
-    /** Fields that are variables of templates. */
-    private static final List<String> VARIABLES = List.of("documents", "reasoning_effort");
+    /** Names in {@code chat_template_kwargs} of arguments that are not variables of the template. */
+    private static final List<String> ARGUMENTS = List.of(
+            "add_generation_prompt",
+            "chat_template",
+            "continue_final_message",
+            "max_length",
+            "padding",
+            "return_assistant_tokens_mask",
+            "return_dict",
+            "return_tensors",
+            "tokenize",
+            "tokenizer_kwargs",
+            "tools",
+            "truncation");
 
     /**
      * Reads {@code messages}, {@code tools}, {@code documents}, {@code reasoning_effort}, {@code chat_template_kwargs}, {@code
@@ -39,104 +48,95 @@ record ChatPrompt(String text, String responseRole, String continued) {
         ChatTemplate chat = template.filter(ChatTemplate::isPresent)
                 .orElseThrow(() -> ApiException.badRequest(
                         "the model has no chat template (tokenizer_config.json: chat_template); use /v1/completions"));
-        List<JsonNode> messages = new ArrayList<>();
-        for (JsonFields message : fields.objects("messages")
-                .orElseThrow(() -> ApiException.badField("messages", "is missing, must be an array of messages"))) {
-            messages.add(message(message));
-        }
+        fields.objects("messages");
+        List<JsonNode> messages = fields.value("messages")
+                .map(each -> List.copyOf(each.values()))
+                .orElseThrow(() -> ApiException.badField("messages", "is missing, must be an array of messages"));
         if (messages.isEmpty()) {
             throw ApiException.badField("messages", "is empty, must have at least one message");
         }
+        boolean addGenerationPrompt = fields.bool("add_generation_prompt").orElse(true);
         boolean continues = fields.bool("continue_final_message").orElse(false);
-        boolean addGenerationPrompt = fields.bool("add_generation_prompt").orElse(!continues);
         if (continues && addGenerationPrompt) {
-            throw ApiException.badField("continue_final_message", "cannot be true while add_generation_prompt is true");
-        }
-        String role =
-                addGenerationPrompt ? assistant : messages.getLast().get("role").asString();
-        Map<String, JsonNode> variables = new HashMap<>();
-        fields.objects("documents");
-        fields.string("reasoning_effort");
-        VARIABLES.forEach(name -> fields.value(name).ifPresent(value -> variables.put(name, value)));
-        fields.object("chat_template_kwargs")
-                .ifPresent(kwargs ->
-                        kwargs.toJson().properties().forEach(entry -> variables.put(entry.getKey(), entry.getValue())));
-        String text = chat.render(
-                new ChatRequest(
-                        messages,
-                        fields.objects("tools")
-                                .filter(tools -> !tools.isEmpty())
-                                .map(tools -> tools.stream()
-                                        .<JsonNode>map(JsonFields::toJson)
-                                        .toList()),
-                        addGenerationPrompt,
-                        continues,
-                        variables),
-                watch);
-        return new ChatPrompt(text, role, continued(messages.getLast(), role));
-    }
-
-    private static String continued(JsonNode last, String role) {
-        if (!last.path("role").asString("").equals(role)) {
-            return "";
-        }
-        JsonNode content = last.path("content");
-        return content.isArray()
-                ? content.valueStream()
-                        .map(part -> part.path("text").asString(""))
-                        .collect(Collectors.joining("\n"))
-                : content.asString("");
-    }
-
-    /** A message whose content, if any, is a string or an array of text parts; the template chooses which it reads. */
-    private static ObjectNode message(JsonFields fields) {
-        if (fields.string("role").filter(role -> !role.isBlank()).isEmpty()) {
-            throw ApiException.badField(fields.field("role"), "is missing, must be a string such as user");
-        }
-        ObjectNode message = fields.toJson();
-        Optional<JsonNode> content = fields.value("content");
-        if (content.isPresent()) {
-            message.set("content", textContent(fields, content.get()));
-        } else if (fields.value("tool_calls").isEmpty()) {
-            throw ApiException.badField(fields.field("content"), "is missing, must be a string or an array of parts");
-        }
-        fields.string("name");
-        fields.objects("tool_calls").ifPresent(calls -> calls.forEach(call -> call.object("function")));
-        return message;
-    }
-
-    /** A string unchanged; an array with each element as a text part. */
-    private static JsonNode textContent(JsonFields message, JsonNode content) {
-        if (content.isString()) {
-            return content;
-        }
-        if (!content.isArray()) {
             throw ApiException.badField(
-                    message.field("content"), "must be a string or an array of parts, is " + Json.shown(content));
+                    "continue_final_message",
+                    "cannot be true while add_generation_prompt is true"
+                            + (fields.value("add_generation_prompt").isPresent() ? "" : ", which it is by default"));
         }
-        ArrayNode parts = JsonNodeFactory.instance.arrayNode();
-        for (JsonNode element : content) {
-            if (element.isString()) {
-                parts.add(textPart(element.asString()));
-                continue;
-            }
-            String name = message.field("content[" + parts.size() + "]");
-            if (!(element instanceof ObjectNode object)) {
-                throw ApiException.badField(name, "must be an object or a string, is " + Json.shown(element));
-            }
-            JsonFields part = JsonFields.of(name, object);
-            String type = part.string("type")
-                    .orElseThrow(() -> ApiException.badField(part.field("type"), "is missing, must be text"));
-            if (!TEXT_PARTS.contains(type)) {
-                throw ConfigException.unsupported(part.field("type"), type, "text, input_text, output_text");
-            }
-            parts.add(textPart(part.string("text")
-                    .orElseThrow(() -> ApiException.badField(part.field("text"), "is missing, must be a string"))));
-        }
-        return parts;
+        JsonFields kwargs = fields.object("chat_template_kwargs").orElse(JsonFields.empty("chat_template_kwargs"));
+        Optional<List<JsonNode>> tools = fields.objects("tools").map(ChatPrompt::tools);
+        ChatRequest request = new ChatRequest(
+                messages,
+                kwargs.objects("tools").map(ChatPrompt::nodes).or(() -> tools),
+                addGenerationPrompt,
+                continues,
+                variables(fields, kwargs));
+        String text = chat.render(request, watch);
+        String role = messages.getLast().path("role").asString("");
+        String responseRole = addGenerationPrompt ? assistant : role;
+        return new ChatPrompt(text, responseRole, role.equals(responseRole) ? request.lastText() : "");
     }
 
-    private static ObjectNode textPart(String text) {
-        return JsonNodeFactory.instance.objectNode().put("type", "text").put("text", text);
+    private static List<JsonNode> nodes(List<JsonFields> objects) {
+        return objects.stream().<JsonNode>map(JsonFields::toJson).toList();
+    }
+
+    /** Those of {@code chat_template_kwargs} that are neither null nor {@code auto}, under those of fields of their own. */
+    private static Map<String, JsonNode> variables(JsonFields fields, JsonFields kwargs) {
+        Map<String, JsonNode> variables = new HashMap<>();
+        kwargs.toJson().properties().forEach(entry -> variables.put(entry.getKey(), entry.getValue()));
+        for (String name : List.of("messages", "conversation")) {
+            if (variables.containsKey(name)) {
+                throw ApiException.badField(kwargs.field(name), "is not allowed, messages are a field of the request");
+            }
+        }
+        fields.string("reasoning_effort").ifPresent(effort -> {
+            if (!EFFORTS.contains(effort)) {
+                throw ConfigException.unsupported("reasoning_effort", effort, String.join(", ", EFFORTS));
+            }
+            variables.put("reasoning_effort", JsonNodeFactory.instance.stringNode(effort));
+            variables.putIfAbsent("enable_thinking", BooleanNode.valueOf(!effort.equals("none")));
+        });
+        kwargs.objects("documents");
+        fields.objects("documents")
+                .ifPresent(documents ->
+                        documents.forEach(document -> document.names().forEach(document::string)));
+        fields.value("documents").ifPresent(documents -> variables.put("documents", documents));
+        ARGUMENTS.forEach(variables::remove);
+        variables
+                .values()
+                .removeIf(value -> value.isNull() || value.asString("").equals("auto"));
+        return variables;
+    }
+
+    /** With the fields that vLLM knows, in its order. */
+    private static List<JsonNode> tools(List<JsonFields> tools) {
+        if (tools.isEmpty()) {
+            throw ApiException.badField("tools", "is empty, must have at least one tool or be absent");
+        }
+        return tools.stream().<JsonNode>map(ChatPrompt::tool).toList();
+    }
+
+    private static ObjectNode tool(JsonFields tool) {
+        String type = tool.string("type").orElse("function");
+        if (!type.equals("function")) {
+            throw ConfigException.unsupported(tool.field("type"), type, "function");
+        }
+        JsonFields function = tool.object("function")
+                .orElseThrow(() -> ApiException.badField(tool.field("function"), "is missing, must be an object"));
+        String name = function.string("name")
+                .orElseThrow(() -> ApiException.badField(function.field("name"), "is missing, must be a string"));
+        ObjectNode read = JsonNodeFactory.instance.objectNode().put("type", type);
+        ObjectNode readFunction = read.putObject("function").put("name", name);
+        function.string("description");
+        function.object("parameters");
+        for (String field : List.of("description", "parameters")) {
+            readFunction.set(field, function.value(field).orElse(JsonNodeFactory.instance.nullNode()));
+        }
+        function.bool("strict").ifPresent(strict -> readFunction.put("strict", strict));
+        Optional<Boolean> deferred = tool.bool("defer_loading");
+        function.bool("defer_loading").or(() -> deferred).ifPresent(defer -> readFunction.put("defer_loading", defer));
+        deferred.ifPresent(defer -> read.put("defer_loading", defer));
+        return read;
     }
 }

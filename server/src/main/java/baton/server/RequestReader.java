@@ -243,14 +243,19 @@ final class RequestReader {
 
     private ChatPrompt chatPrompt(JsonFields fields, Preparation preparation) {
         Optional<ChatTemplate> template = engine.chatTemplate();
-        Optional<String> own = fields.string("chat_template");
-        if (own.isPresent()) {
-            if (!config.trustRequestChatTemplate()) {
+        for (JsonFields from :
+                List.of(fields, fields.object("chat_template_kwargs").orElse(JsonFields.empty("")))) {
+            Optional<String> own = from.string("chat_template");
+            if (own.isPresent() && !config.trustRequestChatTemplate()) {
                 throw ApiException.badField(
-                        "chat_template", "is a program that this server runs only with --trust-request-chat-template");
+                        from.field("chat_template"),
+                        "is a program that this server runs only with --trust-request-chat-template");
             }
-            template = template.map(model -> model.with(own.get()));
-            preparation.reserve(ChatTemplate.MAX_REQUESTED_BYTES);
+            if (own.isPresent() && !own.get().isEmpty()) {
+                preparation.reserve(ChatTemplate.MAX_REQUESTED_BYTES);
+                template = template.map(model -> model.with(own.get()));
+                break;
+            }
         }
         return ChatPrompt.read(fields, template, config.responseRole(), preparation::check);
     }

@@ -61,8 +61,8 @@ class ChatTest {
                         "function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"1","content":"E"}],
                         "tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"auto"
                         """))
-                .startsWith("<|bos|><|user|>A<|end|><|user|>B<|end|><|user|>C\nD<|end|><|assistant|>")
-                .endsWith("<|user|>E<|end|><|assistant|>");
+                .isEqualTo(
+                        "<|bos|><|user|>A\n\nB<|end|><|user|>C\nD<|end|><|assistant|><|end|><|user|>E<|end|><|assistant|>");
         assertThat(promptOf(HELLO + ",\"add_generation_prompt\":false")).isEqualTo("<|bos|><|user|>Item 7?<|end|>");
         assertThat(promptOf("\"messages\":[{\"role\":\"assistant\",\"content\":\"It is\"}],"
                         + "\"continue_final_message\":true,\"add_generation_prompt\":false"))
@@ -129,6 +129,37 @@ class ChatTest {
                     trusting.post("/v1/chat/completions", "{" + HELLO + ",\"chat_template\":\"{% if %}\"}");
             assertThat(broken.statusCode()).isEqualTo(400);
             assertThat(broken.body()).contains("chat_template, ");
+        }
+    }
+
+    /** What templates get beside messages; each expectation is vLLM 0.32's. */
+    @ParameterizedTest
+    @CsvSource(delimiter = '|', quoteCharacter = '`', textBlock = """
+            {{ reasoning_effort }} {{ enable_thinking }}      | "reasoning_effort":"none"                                  | none False
+            {{ reasoning_effort }} {{ enable_thinking }}      | "reasoning_effort":"high"                                  | high True
+            {{ reasoning_effort }} {{ enable_thinking }}      | "reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true,"reasoning_effort":"x"} | none True
+            {{ enable_thinking is defined }}                  | "reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":null} | False
+            {{ enable_thinking is defined }}                  | "reasoning_effort":null                                    | False
+            {{ a is defined }}{{ b is defined }}{{ c }}       | "chat_template_kwargs":{"a":null,"b":"auto","c":[1]}       | FalseFalse[1]
+            {{ add_generation_prompt }}                       | "chat_template_kwargs":{"add_generation_prompt":false}     | True
+            {{ padding is defined }}                          | "chat_template_kwargs":{"padding":true}                    | False
+            {{ documents }}                                   | "documents":[{"b":"1"}],"chat_template_kwargs":{"documents":[]} | [{'b': '1'}]
+            `{{ tools | tojson }}`                            | "tools":[{"function":{"parameters":{"z":1,"a":2},"name":"f","x":1},"y":1}] | [{"type": "function", "function": {"name": "f", "description": null, "parameters": {"z": 1, "a": 2}}}]
+            `{{ tools | tojson }}`                            | "tools":[{"function":{"strict":true,"description":"d","name":"f"},"defer_loading":true}] | [{"type": "function", "function": {"name": "f", "description": "d", "parameters": null, "strict": true, "defer_loading": true}, "defer_loading": true}]
+            {{ tools }}                                       | "tools":[{"function":{"name":"f"}}],"chat_template_kwargs":{"tools":[{"a":1}]} | [{'a': 1}]
+            T                                                 | "chat_template_kwargs":{"chat_template":"U"}               | T
+            ``                                                | "chat_template_kwargs":{"chat_template":"U"}               | U
+            """)
+    void variablesOfTemplates(String template, String fields, String prompt) throws Exception {
+        try (ServerFixture trusting = new ServerFixture(config -> config.trustRequestChatTemplate(true))) {
+            trusting.engine.answers("x");
+            HttpResponse<String> response = trusting.post(
+                    "/v1/chat/completions", "{" + HELLO + ",\"chat_template\":\"" + template + "\"," + fields + "}");
+            assertThat(response.statusCode()).as(response.body()).isEqualTo(200);
+            assertThat(trusting.engine
+                            .tokenizer()
+                            .decode(trusting.engine.nextSubmitted().request.prompt(), false))
+                    .isEqualTo(prompt);
         }
     }
 
@@ -207,9 +238,9 @@ class ChatTest {
             {"messages":[]}                                                                   | messages: is empty, must have at least one message
             {"messages":["hi"]}                                                               | messages[0]: must be an object, is "hi"
             {"messages":[{"content":"x"}]}                                                    | messages[0].role: is missing, must be a string such as user
-            {"messages":[{"role":"user"}]}                                                    | messages[0].content: is missing, must be a string or an array of parts
+            {"messages":[{"role":"user","content":null}]}                                     | messages[0].content: is null, must be a string or an array of parts in this role
             {"messages":[{"role":"user","content":5}]}                                        | messages[0].content: must be a string or an array of parts, is 5
-            {"messages":[{"role":"user","content":[{"type":"image_url"}]}]}                   | messages[0].content[0].type: unsupported value 'image_url'; allowed: text, input_text, output_text
+            {"messages":[{"role":"user","content":[{"type":"image_url"}]}]}                   | messages[0].content[0].type: unsupported value 'image_url'; allowed: text, input_text, output_text, refusal, thinking, tool_reference
             {"messages":[{"role":"user","content":"x"},{"role":"user","content":[{"type":"text","text":5}]}]} | messages[1].content[0].text: must be a string, is 5
             {"messages":[{"role":"user","content":[["x"]]}]}                                  | messages[0].content[0]: must be an object or a string, is ["x"]
             {"messages":[{"role":"user","content":"x"}],"chat_template":"{{ 1 }}"}            | chat_template: is a program that this server runs only with --trust-request-chat-template
@@ -222,6 +253,15 @@ class ChatTest {
             {"messages":[{"role":"user","content":"x"}],"logprobs":true,"top_logprobs":21}    | top_logprobs: is 21, must be between 0 and 20
             {"messages":[{"role":"user","content":"x"}],"max_completion_tokens":4000}         | max_completion_tokens: is 4000, must be at most 2041: prompt and output together may have 2048 tokens and the prompt has 7
             {"messages":[{"role":"user","content":"x"}],"continue_final_message":true,"add_generation_prompt":true} | continue_final_message: cannot be true while add_generation_prompt is true
+            {"messages":[{"role":"user","content":"x"}],"continue_final_message":true}        | continue_final_message: cannot be true while add_generation_prompt is true, which it is by default
+            {"messages":[{"role":"user","content":"x"}],"chat_template_kwargs":{"chat_template":"x"}} | chat_template_kwargs.chat_template: is a program that this server runs only with --trust-request-chat-template
+            {"messages":[{"role":"user","content":"x"}],"chat_template_kwargs":{"messages":[]}} | chat_template_kwargs.messages: is not allowed, messages are a field of the request
+            {"messages":[{"role":"user","content":"x"}],"reasoning_effort":"huge"}            | reasoning_effort: unsupported value 'huge'; allowed: none, minimal, low, medium, high, xhigh, max
+            {"messages":[{"role":"user","content":"x"}],"documents":[{"a":1}]}                | documents[0].a: must be a string, is 1
+            {"messages":[{"role":"user","content":"x"}],"tools":[]}                           | tools: is empty, must have at least one tool or be absent
+            {"messages":[{"role":"user","content":"x"}],"tools":[{"function":{}}]}            | tools[0].function.name: is missing, must be a string
+            {"messages":[{"role":"user","content":"x"}],"tools":[{"type":"x"}]}               | tools[0].type: unsupported value 'x'; allowed: function
+            {"messages":[{"role":"user","content":"x"}],"tools":[{"function":{"name":"f","parameters":[]}}]} | tools[0].function.parameters: must be an object, is []
             """)
     void aBadFieldIsNamedWithWhatWasFound(String body, String message) throws Exception {
         HttpResponse<String> response = fixture.post("/v1/chat/completions", body);

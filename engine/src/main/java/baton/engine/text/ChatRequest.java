@@ -12,7 +12,7 @@ import tools.jackson.databind.JsonNode;
  * @param tools OpenAI's tool objects, as in a request's {@code tools}; none is not the same to a template as an empty list
  * @param addGenerationPrompt whether to end with what makes the model answer as the assistant
  * @param continueFinalMessage whether to end within the last message, for the model to go on with it
- * @param variables further variables for the template ({@code chat_template_kwargs}); they come before those of the same name
+ * @param variables further variables for the template ({@code chat_template_kwargs}); they replace special tokens of the same name
  */
 public record ChatRequest(
         List<JsonNode> messages,
@@ -29,6 +29,11 @@ public record ChatRequest(
             throw new ChatTemplateException(
                     "add_generation_prompt and continue_final_message are both true; only one of them can be");
         }
+    }
+
+    /** The text of the last message. */
+    public String lastText() {
+        return messages.isEmpty() ? "" : Conversation.text(messages.getLast());
     }
 
     /** A conversation that the assistant is to answer, without tools. */

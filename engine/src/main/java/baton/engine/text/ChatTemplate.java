@@ -8,7 +8,6 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Clock;
 import java.time.ZoneId;
-import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -41,18 +40,29 @@ public final class ChatTemplate {
     /** What rendering a template of {@link #with} takes of memory at most, besides what it is given; bytes. */
     public static final long MAX_REQUESTED_BYTES = 2 * 16 * MAX_REQUESTED_STEPS;
 
-    /** Text that no template holds. */
-    private static final String PROBE = "content-part-probe";
+    /** Marks the end of the message that is continued, with a blank that shows whether the template trims; transformers uses the same. */
+    private static final String FINAL_MESSAGE_TAG = "CONTINUE_FINAL_MESSAGE_TAG ";
 
     private final Path modelDir;
-    private final Map<String, Template> templates;
+    private final Map<String, Compiled> templates;
     private final Map<String, JsonNode> specialTokens;
     private final Clock clock;
     private final long maxSteps;
 
+    private record Compiled(Template template, String source, boolean readsParts) {
+        static Compiled of(String source) {
+            Template template = Template.compile(source);
+            return new Compiled(template, source, template.readsContentParts());
+        }
+
+        boolean knowsDeveloper() {
+            return source.contains("\"developer\"") || source.contains("'developer'");
+        }
+    }
+
     private ChatTemplate(
             Path modelDir,
-            Map<String, Template> templates,
+            Map<String, Compiled> templates,
             Map<String, JsonNode> specialTokens,
             Clock clock,
             long maxSteps) {
@@ -79,7 +89,7 @@ public final class ChatTemplate {
         Path configFile = modelDir.resolve("tokenizer_config.json");
         JsonNode config = readJson(configFile);
         Path file = modelDir.resolve("chat_template.jinja");
-        Map<String, Template> templates = new LinkedHashMap<>();
+        Map<String, Compiled> templates = new LinkedHashMap<>();
         Optional<String> source = read(file);
         if (source.isPresent()) {
             templates.put("default", compile(file, source.get()));
@@ -104,7 +114,7 @@ public final class ChatTemplate {
         }
         try {
             return new ChatTemplate(
-                    modelDir, Map.of("default", Template.compile(source)), specialTokens, clock, MAX_REQUESTED_STEPS);
+                    modelDir, Map.of("default", Compiled.of(source)), specialTokens, clock, MAX_REQUESTED_STEPS);
         } catch (JinjaException e) {
             throw new ChatTemplateException("chat_template, " + e.getMessage(), e);
         }
@@ -121,11 +131,12 @@ public final class ChatTemplate {
     }
 
     /**
-     * The prompt for a conversation. As in vLLM, the {@code arguments} of a message's tool calls are given to the template as an
-     * object when they come as JSON text, and a {@code content} of text parts as one string, a line each, to a template that does
-     * not read parts. With tools, a template named {@code tool_use} is preferred.
+     * The prompt for a conversation, read as vLLM 0.32 reads it: contents are strings, or parts for a template that loops over them; {@code
+     * arguments} of tool calls are objects; the role {@code developer} is {@code system} unless the template mentions it. With tools, a template
+     * named {@code tool_use} is preferred.
      *
      * @throws ChatTemplateException if there is no template or it does not render this conversation
+     * @throws ConfigException naming the malformed field of a message
      */
     public String render(ChatRequest request) {
         return render(request, () -> {});
@@ -133,32 +144,33 @@ public final class ChatTemplate {
 
     /** As {@link #render(ChatRequest)}; {@code watch} is run now and then and may end it by an exception of its own. */
     public String render(ChatRequest request, Runnable watch) {
-        Template template = choose(request.tools().isPresent());
-        boolean hasParts = request.messages().stream()
-                .anyMatch(message -> message.path("content").isArray());
+        Compiled chosen = choose(request.tools().isPresent());
+        List<ObjectNode> messages = Conversation.read(request.messages(), chosen.readsParts(), chosen.knowsDeveloper());
+        Optional<String> continued =
+                request.continueFinalMessage() ? Optional.of(tagLast(messages, chosen)) : Optional.empty();
         Map<String, JsonNode> variables = new HashMap<>(specialTokens);
         variables.put("documents", JsonNodeFactory.instance.nullNode());
-        variables.put("messages", messages(request.messages(), !hasParts || readsParts(template, watch)));
+        variables.putAll(request.variables());
+        variables.put("messages", array(messages));
         variables.put(
                 "tools",
                 request.tools().<JsonNode>map(ChatTemplate::array).orElse(JsonNodeFactory.instance.nullNode()));
         variables.put("add_generation_prompt", BooleanNode.valueOf(request.addGenerationPrompt()));
-        variables.putAll(request.variables());
         String prompt;
         try {
-            prompt = template.render(variables, clock, maxSteps, watch);
+            prompt = chosen.template().render(variables, clock, maxSteps, watch);
         } catch (JinjaException e) {
             throw new ChatTemplateException("chat template, " + e.getMessage(), e);
         }
-        return request.continueFinalMessage() ? cutAfterFinalMessage(prompt, request.messages()) : prompt;
+        return continued.map(message -> cutAtTag(prompt, message)).orElse(prompt);
     }
 
-    private Template choose(boolean withTools) {
-        Template toolUse = templates.get("tool_use");
+    private Compiled choose(boolean withTools) {
+        Compiled toolUse = templates.get("tool_use");
         if (withTools && toolUse != null) {
             return toolUse;
         }
-        Template usual = templates.get("default");
+        Compiled usual = templates.get("default");
         if (usual != null) {
             return usual;
         }
@@ -170,93 +182,58 @@ public final class ChatTemplate {
                         : "the model has no chat template named 'default', only " + templates.keySet());
     }
 
-    private static ArrayNode array(List<JsonNode> nodes) {
+    private static ArrayNode array(List<? extends JsonNode> nodes) {
         return JsonNodeFactory.instance.arrayNode().addAll(nodes);
     }
 
-    /** Whether a template shows the text of a content part, and not the part as Python or JSON prints it. */
-    private boolean readsParts(Template template, Runnable watch) {
-        JsonNode probe =
-                JSON.readTree("[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"" + PROBE + "\"}]}]");
-        Map<String, JsonNode> variables = new HashMap<>(specialTokens);
-        variables.put("messages", probe);
-        variables.put("tools", JsonNodeFactory.instance.nullNode());
-        variables.put("add_generation_prompt", BooleanNode.FALSE);
-        try {
-            String shown = template.render(variables, clock, maxSteps, watch);
-            return shown.contains(PROBE) && !shown.contains("'" + PROBE + "'") && !shown.contains('"' + PROBE + '"');
-        } catch (JinjaException e) {
-            return false;
-        }
-    }
-
-    /** The lines of a content made of text parts only; anything else is left to the template. */
-    private static Optional<String> joinedParts(JsonNode content) {
-        List<String> texts = new ArrayList<>();
-        for (JsonNode part : content) {
-            if (!part.path("type").asString("").equals("text")
-                    || !part.path("text").isString()) {
-                return Optional.empty();
-            }
-            texts.add(part.path("text").asString());
-        }
-        return content.isArray() ? Optional.of(String.join("\n", texts)) : Optional.empty();
-    }
-
-    private static ArrayNode messages(List<JsonNode> messages, boolean readsParts) {
-        List<JsonNode> prepared = new ArrayList<>();
-        for (JsonNode message : messages) {
-            JsonNode copy = message.deepCopy();
-            if (!readsParts && copy instanceof ObjectNode object) {
-                joinedParts(object.path("content")).ifPresent(text -> object.put("content", text));
-            }
-            for (JsonNode call : copy.path("tool_calls")) {
-                if (call.path("function") instanceof ObjectNode function
-                        && function.path("arguments").isString()) {
-                    String text = function.path("arguments").asString();
-                    try {
-                        function.set(
-                                "arguments",
-                                text.isBlank() ? JsonNodeFactory.instance.objectNode() : JSON.readTree(text));
-                    } catch (JacksonException e) {
-                        throw new ChatTemplateException(
-                                "messages[" + prepared.size() + "].tool_calls: function.arguments is not valid JSON: "
-                                        + e.getOriginalMessage(),
-                                e);
-                    }
-                }
-            }
-            prepared.add(copy);
-        }
-        return array(prepared);
-    }
-
-    /** Drops what the template put behind the last message, by transformers' rules. */
-    private static String cutAfterFinalMessage(String prompt, List<JsonNode> messages) {
-        JsonNode content = messages.isEmpty()
-                ? JsonNodeFactory.instance.nullNode()
-                : messages.getLast().path("content");
-        for (int i = content.isArray() ? content.size() - 1 : -1; i >= 0; i--) {
-            if (content.path(i).has("text")) {
-                content = content.path(i).path("text");
+    /** Marks the end of the last message's text, and returns that text. */
+    private static String tagLast(List<ObjectNode> messages, Compiled template) {
+        ObjectNode holder = messages.isEmpty() ? JsonNodeFactory.instance.objectNode() : messages.getLast();
+        String field = "content";
+        JsonNode content = holder.path(field);
+        for (int i = content.size() - 1; i >= 0; i--) {
+            if (content.get(i) instanceof ObjectNode part && part.has("text")) {
+                holder = part;
+                field = "text";
                 break;
             }
         }
-        if (!content.isString()) {
+        JsonNode text = holder.path(field);
+        if (!text.isString()) {
             throw new ChatTemplateException("continue_final_message: the last message has no text to continue");
         }
-        String message = content.asString();
-        int at = prompt.lastIndexOf(message.strip());
-        if (at < 0) {
+        if (!template.source().contains("content")) {
+            throw new ChatTemplateException(
+                    "continue_final_message: the chat template does not read the field content");
+        }
+        holder.put(field, text.asString() + FINAL_MESSAGE_TAG);
+        return text.asString();
+    }
+
+    private static String cutAtTag(String prompt, String message) {
+        int at = prompt.lastIndexOf(FINAL_MESSAGE_TAG.strip());
+        if (at < 0 || !prompt.contains(stripRight(message).stripLeading())) {
             throw new ChatTemplateException(
                     "continue_final_message: the last message is not in the rendered prompt as it was given");
         }
-        String untrimmed = message.stripLeading();
-        int end = at + (prompt.startsWith(untrimmed, at) ? untrimmed : message.strip()).length();
-        return prompt.substring(0, end);
+        String before = prompt.substring(0, at);
+        return prompt.startsWith(FINAL_MESSAGE_TAG, at) ? before : stripRight(before);
     }
 
-    private static void addTemplates(Path file, JsonNode node, Map<String, Template> templates) {
+    /** Without the white space at its end, in Python's meaning. */
+    private static String stripRight(String text) {
+        int end = text.length();
+        while (end > 0 && isSpace(text.charAt(end - 1))) {
+            end--;
+        }
+        return text.substring(0, end);
+    }
+
+    private static boolean isSpace(char c) {
+        return Character.isWhitespace(c) || Character.isSpaceChar(c) || c == 0x85;
+    }
+
+    private static void addTemplates(Path file, JsonNode node, Map<String, Compiled> templates) {
         if (node.isString()) {
             templates.put("default", compile(file, node.asString()));
         } else if (node.isArray()) {
@@ -272,9 +249,9 @@ public final class ChatTemplate {
         }
     }
 
-    private static Template compile(Path file, String source) {
+    private static Compiled compile(Path file, String source) {
         try {
-            return Template.compile(source);
+            return Compiled.of(source);
         } catch (JinjaException e) {
             throw new ConfigException(file.toString(), "chat template, " + e.getMessage(), e);
         }

@@ -13,8 +13,11 @@ import java.time.ZoneOffset;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.StringNode;
@@ -111,20 +114,17 @@ class ChatTemplateTest {
         ChatTemplate template = ChatTemplate.load(dir);
         List<JsonNode> call = messages("""
                 [{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{\\"a\\": 1}"}},
-                {"function":{"name":"g","arguments":{"b":2}}},{"function":{"name":"h","arguments":""}}]}]
+                {"function":{"name":"g","arguments":{"b":2}}},{"function":{"name":"h","arguments":""}},
+                {"function":{"name":"i","arguments":"{"}}]}]
                 """);
-        assertThat(template.render(ChatRequest.of(call))).isEqualTo("a=1;b=2;;");
+        assertThat(template.render(ChatRequest.of(call))).isEqualTo("a=1;b=2;;;");
         assertThat(call.getFirst().at("/tool_calls/0/function/arguments").isString())
                 .as("the request is left as it was")
                 .isTrue();
-        assertThatThrownBy(() -> template.render(
-                        ChatRequest.of(messages("[{\"tool_calls\":[{\"function\":{\"arguments\":\"{\"}}]}]"))))
-                .isInstanceOf(ChatTemplateException.class)
-                .hasMessageContaining("messages[0].tool_calls: function.arguments is not valid JSON");
     }
 
     @Test
-    void textPartsAreJoinedUnlessTheTemplateReadsThem() throws IOException {
+    void contentsAreStringsUnlessTheTemplateLoopsOverThem() throws IOException {
         String parts =
                 "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]}]";
         assertThat(ChatTemplate.load(MODEL).render(ChatRequest.of(messages(parts))))
@@ -134,24 +134,43 @@ class ChatTemplateTest {
                 .isEqualTo("xa\nb");
         write(
                 "chat_template.jinja",
-                "{% if messages[0].content is string %}{{ messages[0].content }}{% else %}{% for p in messages[0].content %}({{ p.text }}){% endfor %}{% endif %}");
+                "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}({{ p.text }}){% endfor %}{% endif %}{% endfor %}");
         assertThat(ChatTemplate.load(dir).render(ChatRequest.of(messages(parts))))
                 .isEqualTo("(a)(b)");
+        assertThat(ChatTemplate.load(dir).render(ChatRequest.of(messages("[{\"role\":\"user\",\"content\":\"a\"}]"))))
+                .as("a string is one part")
+                .isEqualTo("(a)");
+    }
+
+    @ParameterizedTest
+    @CsvSource(delimiter = '|', quoteCharacter = '`', textBlock = """
+            trim   | The answer                 | [q][The answer
+            trim   | ` The answer `             | [q][The answer
+            trim   | `x\u00a0 `                 | [q][x
+            string | ` The answer `             | `[q][ The answer `
+            trim   | ]                          | [q][]
+            trim   | q                          | [q][q
+            trim   | ``                         | [q][
+            trim   | CONTINUE_FINAL_MESSAGE_TAG | [q][CONTINUE_FINAL_MESSAGE_TAG
+            """)
+    void continuingTheFinalMessage(String filter, String content, String prompt) throws IOException {
+        write(
+                "chat_template.jinja",
+                "{% for m in messages %}[{{ m.content|" + filter + " }}]{% endfor %}assistant q ]");
+        assertThat(continued("q", content)).isEqualTo(prompt);
     }
 
     @Test
-    void continuingTheFinalMessage() throws IOException {
-        write("chat_template.jinja", "{% for m in messages %}[{{ m.content|trim }}]{% endfor %}");
-        assertThat(continued("[{\"content\":\"a\"},{\"content\":\" The answer \"}]"))
-                .isEqualTo("[a][The answer");
-        write("chat_template.jinja", "{% for m in messages %}[{{ m.content }}]{% endfor %}");
-        assertThat(continued("[{\"content\":\"a\"},{\"content\":\" The answer \"}]"))
-                .isEqualTo("[a][ The answer ");
+    void aMessageThatCannotBeContinued() throws IOException {
         write("chat_template.jinja", "{% for m in messages %}[{{ m.content|upper }}]{% endfor %}");
-        assertThatThrownBy(() -> continued("[{\"content\":\"a\"}]"))
+        assertThatThrownBy(() -> continued("a"))
                 .isInstanceOf(ChatTemplateException.class)
                 .hasMessageContaining("not in the rendered prompt");
-        assertThatThrownBy(() -> continued("[]")).isInstanceOf(ChatTemplateException.class);
+        write("chat_template.jinja", "{{ messages[0]['con' ~ 'tent'] }}");
+        assertThatThrownBy(() -> continued("a"))
+                .isInstanceOf(ChatTemplateException.class)
+                .hasMessageContaining("does not read the field content");
+        assertThatThrownBy(this::continued).isInstanceOf(ChatTemplateException.class);
         assertThatThrownBy(() -> new ChatRequest(List.of(), Optional.empty(), true, true, Map.of()))
                 .isInstanceOf(ChatTemplateException.class)
                 .hasMessageContaining("continue_final_message");
@@ -190,9 +209,13 @@ class ChatTemplateTest {
                 .hasMessageContaining("chat_template: must be a string");
     }
 
-    private String continued(String messages) {
-        return ChatTemplate.load(dir)
-                .render(new ChatRequest(messages(messages), Optional.empty(), false, true, Map.of()));
+    /** Of an assistant. */
+    private String continued(String... contents) {
+        List<JsonNode> messages = Stream.of(contents)
+                .<JsonNode>map(content ->
+                        JSON.createObjectNode().put("role", "assistant").put("content", content))
+                .toList();
+        return ChatTemplate.load(dir).render(new ChatRequest(messages, Optional.empty(), false, true, Map.of()));
     }
 
     private static ChatRequest request(
