@@ -3,18 +3,20 @@ package baton.bench;
 import baton.bench.RouterReport.Case;
 import baton.bench.RouterReport.Load;
 import baton.bench.RouterReport.Streams;
+import baton.bench.RouterReport.Watched;
 import baton.cluster.JavaCommand;
 import baton.cluster.ProcessGroup;
 import baton.cluster.ServerProcess;
 import baton.kv.ConfigException;
+import baton.messages.http.KeptConnections;
 import io.vertx.core.Context;
 import io.vertx.core.Future;
 import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;
-import io.vertx.core.http.HttpClient;
 import io.vertx.core.http.HttpClientOptions;
 import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.PoolOptions;
+import io.vertx.core.http.RequestOptions;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -28,8 +30,10 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.atomic.AtomicLongArray;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
+import java.util.stream.LongStream;
 
 /**
  * Measures what {@code baton route} costs, in a process of its own in front of instances that compute nothing, and in the same run, in
@@ -92,7 +96,7 @@ public record RouterBench(
     }
 
     /** Sends one request and checks its answer. */
-    private interface Ask {
+    interface Ask {
         Future<Void> ask(String name, int events, long millisBetween);
     }
 
@@ -126,7 +130,7 @@ public record RouterBench(
                             "--decode",
                             instances.decodeUrl()));
             int port = router.awaitReady(DEADLINE).getPort();
-            HttpClient client = client(vertx, CONNECTIONS);
+            KeptConnections client = client(vertx, CONNECTIONS);
             List<Target> targets = new ArrayList<>();
             Ask direct = (name, count, millis) -> post(client, instances.prefillPort(), name, 1, 0)
                     .compose(_ -> answer(client, instances.decodePort(), name, count, millis));
@@ -158,7 +162,7 @@ public record RouterBench(
                 OptionalLong pid = OptionalLong.of(proxy.pid());
                 targets.add(through(client, each.name(), proxy.port(), direct, pid, Math.max(1, requests / 10)));
             }
-            HttpClient wide = client(vertx, streams);
+            KeptConnections wide = client(vertx, streams);
             Ask streamed = (request, count, millis) -> answer(wide, port, request, count, millis);
             return measure(vertx, targets, routed, streamed, router.process().pid());
         } catch (InterruptedException e) {
@@ -169,14 +173,16 @@ public record RouterBench(
         }
     }
 
-    private static HttpClient client(Vertx vertx, int connections) {
-        return vertx.createHttpClient(
-                new HttpClientOptions().setDefaultHost(HOST).setKeepAliveTimeout(300),
-                new PoolOptions().setHttp1MaxSize(connections).setMaxWaitQueueSize(-1));
+    private static KeptConnections client(Vertx vertx, int connections) {
+        return KeptConnections.open(
+                vertx,
+                new HttpClientOptions().setKeepAliveTimeout(300),
+                new PoolOptions().setHttp1MaxSize(connections).setMaxWaitQueueSize(-1),
+                Optional.empty());
     }
 
     private static Target through(
-            HttpClient client, String name, int port, Ask meanwhile, OptionalLong pid, int requests) {
+            KeptConnections client, String name, int port, Ask meanwhile, OptionalLong pid, int requests) {
         return new Target(
                 name,
                 (request, count, millis) -> answer(client, port, request, count, millis),
@@ -232,15 +238,15 @@ public record RouterBench(
         progress.accept(streams + " streams at once");
         Streams answered = streams(vertx, streamed);
         progress.accept("memory over " + memoryRequests + " requests");
-        List<Long> resident = new ArrayList<>();
+        List<Watched> watched = new ArrayList<>();
         for (int done = 0; done < memoryRequests; done += requests) {
-            var _ = closed(vertx, router);
-            resident.add(ResidentMemory.bytes(routerPid));
+            Load load = closed(vertx, router);
+            watched.add(new Watched(ResidentMemory.bytes(routerPid), load));
         }
         List<Case> cases = new ArrayList<>();
         closed.forEach((name, loads) -> cases.add(
                 new Case(name, loads, open.getOrDefault(name, List.of()), meanwhile.getOrDefault(name, List.of()))));
-        return new RouterReport(Machine.here(), pauses, this.events, requests, half, cases, answered, resident);
+        return new RouterReport(Machine.here(), pauses, this.events, requests, half, cases, answered, watched);
     }
 
     /** Processor time in ns that a process has taken; empty for none. */
@@ -253,11 +259,17 @@ public record RouterBench(
                 .findFirst();
     }
 
-    private static Future<Buffer> post(HttpClient client, int port, String name, int count, long millis) {
-        return client.request(HttpMethod.POST, port, HOST, "/v1/completions")
-                .compose(request -> request.putHeader("Content-Type", "application/json")
-                        .idleTimeout(DEADLINE.toMillis())
-                        .send(StubInstances.request(name, count, millis)))
+    private static Future<Buffer> post(KeptConnections client, int port, String name, int count, long millis) {
+        RequestOptions options = new RequestOptions()
+                .setMethod(HttpMethod.POST)
+                .setHost(HOST)
+                .setPort(port)
+                .setURI("/v1/completions");
+        return client.send(
+                        options,
+                        request -> request.putHeader("Content-Type", "application/json")
+                                .idleTimeout(DEADLINE.toMillis())
+                                .send(StubInstances.request(name, count, millis)))
                 .compose(response -> response.body()
                         .compose(body -> response.statusCode() == 200
                                 ? Future.succeededFuture(body)
@@ -265,7 +277,7 @@ public record RouterBench(
     }
 
     /** Fails if a byte of the answer is not what the decode instance sends for that request. */
-    private static Future<Void> answer(HttpClient client, int port, String name, int count, long millis) {
+    private static Future<Void> answer(KeptConnections client, int port, String name, int count, long millis) {
         return post(client, port, name, count, millis)
                 .compose(body -> body.toString().equals(StubInstances.answer(name, count))
                         ? Future.succeededFuture()
@@ -338,28 +350,27 @@ public record RouterBench(
     }
 
     /** One round of one case. */
-    private static final class Round {
+    static final class Round {
         private final long begun;
 
-        /** From when a request was due to its answer's end. */
-        private final long[] nanos;
+        /** From when a request was due to the end of its right answer; 0 without one. */
+        private final AtomicLongArray nanos;
 
         private final CountDownLatch latch;
         private final AtomicInteger next = new AtomicInteger();
-        private final AtomicInteger failed = new AtomicInteger();
         private final AtomicLong last = new AtomicLong();
         private final Map<String, String> failures = new java.util.concurrent.ConcurrentHashMap<>();
 
-        private Round(int requests, long begun) {
+        Round(int requests, long begun) {
             this.begun = begun;
-            nanos = new long[requests];
+            nanos = new AtomicLongArray(requests);
             latch = new CountDownLatch(requests);
         }
 
         /** Sends requests one after the other until all have been sent. */
-        private void askAgain(Ask target, int events) {
+        void askAgain(Ask target, int events) {
             int index = next.getAndIncrement();
-            if (index < nanos.length) {
+            if (index < nanos.length()) {
                 ask(target, index, events, System.nanoTime(), () -> askAgain(target, events));
             }
         }
@@ -378,24 +389,34 @@ public record RouterBench(
             context.runOnContext(_ -> ask(target, index, events, due, () -> {}));
         }
 
-        private Load await() throws IOException, InterruptedException {
-            if (!latch.await(DEADLINE.toSeconds(), TimeUnit.SECONDS)) {
-                throw new IOException(latch.getCount() + " answers did not come within " + DEADLINE.toSeconds() + " s");
+        /** @throws IOException if no request was answered rightly */
+        Load await() throws IOException, InterruptedException {
+            boolean all = latch.await(DEADLINE.toSeconds(), TimeUnit.SECONDS);
+            long[] right = LongStream.range(0, nanos.length())
+                    .map(index -> nanos.get((int) index))
+                    .filter(each -> each > 0)
+                    .toArray();
+            Optional<String> failure = Optional.ofNullable(failures.get("first"))
+                    .or(() -> all ? Optional.empty() : Optional.of("no answer within " + DEADLINE.toSeconds() + " s"));
+            if (right.length == 0) {
+                throw new IOException("all of " + nanos.length() + " requests failed, such as: " + failure.orElse(""));
             }
-            if (failed.get() > 0) {
-                throw new IOException(failed.get() + " requests failed, such as: " + failures.get("first"));
-            }
-            return new Load(nanos.length / ((last.get() - begun) * 1e-9), Optional.empty(), nanos);
+            return new Load(
+                    right.length / ((last.get() - begun) * 1e-9),
+                    Optional.empty(),
+                    right,
+                    nanos.length() - right.length,
+                    failure);
         }
 
         private void ask(Ask target, int index, int events, long from, Runnable then) {
             var _ = target.ask("r" + index, events, AT_ONCE).onComplete(result -> {
                 long now = System.nanoTime();
-                nanos[index] = now - from;
                 last.accumulateAndGet(now, Math::max);
                 if (result.failed()) {
-                    failed.incrementAndGet();
                     failures.putIfAbsent("first", String.valueOf(result.cause()));
+                } else {
+                    nanos.set(index, Math.max(1, now - from));
                 }
                 latch.countDown();
                 then.run();

@@ -2,6 +2,7 @@ package baton.bench;
 
 import baton.kv.Percentiles;
 import java.io.PrintWriter;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
@@ -20,7 +21,7 @@ import tools.jackson.databind.node.ObjectNode;
  * @param requests of each round
  * @param openRate requests a second at which latency was measured: half of the router's rate
  * @param streams many answers at once
- * @param resident bytes of the router's process in memory, after each round of requests of the last part
+ * @param watched rounds of requests to the router of the last part
  */
 public record RouterReport(
         Machine machine,
@@ -30,18 +31,20 @@ public record RouterReport(
         double openRate,
         List<Case> cases,
         Streams streams,
-        List<Long> resident) {
+        List<Watched> watched) {
 
     /**
      * One round.
      *
-     * @param rate requests a second
      * @param cpuMillis processor time of the proxy's process for a request
-     * @param nanos from a request to the end of its answer
+     * @param rate requests a second that were answered rightly
+     * @param nanos from such a request to the end of its answer
+     * @param failed other requests
+     * @param failure why the first of them failed
      */
-    public record Load(double rate, Optional<Double> cpuMillis, long[] nanos) {
+    public record Load(double rate, Optional<Double> cpuMillis, long[] nanos, int failed, Optional<String> failure) {
         Load withCpu(double millis) {
-            return new Load(rate, Optional.of(millis), nanos);
+            return new Load(rate, Optional.of(millis), nanos, failed, failure);
         }
 
         double percentileMillis(double fraction) {
@@ -80,6 +83,9 @@ public record RouterReport(
         }
     }
 
+    /** @param resident bytes of the router's process in memory after the round */
+    public record Watched(long resident, Load load) {}
+
     /** @param right answers that came complete, in order and unmixed; each was compared byte by byte */
     public record Streams(int asked, int right, Optional<String> failure) {}
 
@@ -101,6 +107,22 @@ public record RouterReport(
     public double addedMeanwhileMillis(double fraction) {
         Case router = find(RouterBench.ROUTER);
         return router.latencyMillis(fraction) - router.meanwhileMillis(fraction).orElseThrow();
+    }
+
+    /** All rounds of requests of one way. */
+    private List<Load> loads(Case of) {
+        List<Load> loads = new ArrayList<>(of.closed());
+        loads.addAll(of.open());
+        switch (of.name()) {
+            case RouterBench.DIRECT -> cases.forEach(each -> loads.addAll(each.meanwhile()));
+            case RouterBench.ROUTER -> watched.forEach(each -> loads.add(each.load()));
+            default -> {}
+        }
+        return loads;
+    }
+
+    private static int failed(List<Load> loads) {
+        return loads.stream().mapToInt(Load::failed).sum();
     }
 
     private Case find(String name) {
@@ -148,6 +170,24 @@ public record RouterReport(
                                     each.meanwhileMillis(0.5).orElseThrow(),
                                     each.meanwhileMillis(0.99).orElseThrow()));
         }
+        for (Case each : cases) {
+            List<Load> loads = loads(each);
+            if (failed(loads) > 0) {
+                out.printf(
+                        Locale.ROOT,
+                        "  %d of %d requests of the rounds of %s failed and do not count above; the first: %s%n",
+                        failed(loads),
+                        failed(loads)
+                                + loads.stream()
+                                        .mapToInt(load -> load.nanos().length)
+                                        .sum(),
+                        each.name(),
+                        loads.stream()
+                                .flatMap(load -> load.failure().stream())
+                                .findFirst()
+                                .orElse(""));
+            }
+        }
         out.printf(
                 Locale.ROOT,
                 "%n  added by the router: p50 %.2f ms, p99 %.2f ms%n"
@@ -165,15 +205,15 @@ public record RouterReport(
                 "  between the rounds threads that only look at the clock did not run for more than a millisecond %.1f times a second, %.1f %% of the time%n",
                 pauses.perSecond(),
                 100 * pauses.share());
-        if (!resident.isEmpty()) {
+        if (!watched.isEmpty()) {
             out.printf(
                     Locale.ROOT,
                     "  memory of the router over %,d requests: %d MiB after the first %,d, at most %d, at the end %d%n",
-                    (long) requests * resident.size(),
-                    resident.getFirst() >> 20,
+                    (long) requests * watched.size(),
+                    watched.getFirst().resident() >> 20,
                     requests,
-                    resident.stream().mapToLong(Long::longValue).max().orElse(0) >> 20,
-                    resident.getLast() >> 20);
+                    watched.stream().mapToLong(Watched::resident).max().orElse(0) >> 20,
+                    watched.getLast().resident() >> 20);
         }
         out.flush();
     }
@@ -187,7 +227,8 @@ public record RouterReport(
                     .put("name", each.name())
                     .put("rate", each.rate())
                     .put("p50_ms", each.latencyMillis(0.5))
-                    .put("p99_ms", each.latencyMillis(0.99));
+                    .put("p99_ms", each.latencyMillis(0.99))
+                    .put("failed", failed(loads(each)));
             each.cpuMillis().ifPresent(millis -> row.put("cpu_ms", millis));
             each.meanwhileMillis(0.5).ifPresent(millis -> row.put("direct_meanwhile_p50_ms", millis));
             each.meanwhileMillis(0.99).ifPresent(millis -> row.put("direct_meanwhile_p99_ms", millis));
@@ -199,7 +240,7 @@ public record RouterReport(
         root.put("pauses_per_second", pauses.perSecond()).put("pauses_share", pauses.share());
         root.put("streams", streams.asked()).put("streams_right", streams.right());
         ArrayNode memory = root.putArray("resident_bytes");
-        resident.forEach(memory::add);
+        watched.forEach(each -> memory.add(each.resident()));
         return root;
     }
 }

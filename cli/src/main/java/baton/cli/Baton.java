@@ -43,6 +43,9 @@ public final class Baton {
     /** Ends the process with 0, with 1 if the command failed, or with 2 if it was called wrongly. */
     public static void main(String[] args) {
         NixlExit.atShutdown();
+        // As baton.messages.http does: a POST, too, goes again whose connection was used before and has ended without
+        // an answer.
+        System.setProperty("jdk.httpclient.enableAllMethodRetry", "true");
         int status = run(args);
         // A server's threads must not keep a failed or finished command alive.
         System.exit(status);

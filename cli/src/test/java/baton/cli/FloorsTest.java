@@ -203,7 +203,8 @@ class FloorsTest {
                 .whereLayer("pipe")
                 .mayOnlyBeAccessedByLayers("connectors", "bench", "cli", "testkit")
                 .whereLayer("messages")
-                .mayOnlyBeAccessedByLayers("pipe", "transfer", "store", "connectors", "router", "cli", "testkit")
+                .mayOnlyBeAccessedByLayers(
+                        "pipe", "transfer", "store", "connectors", "router", "bench", "cli", "testkit")
                 .whereLayer("trace")
                 .mayOnlyBeAccessedByLayers("server", "router", "cli")
                 .whereLayer("memory")

@@ -1,6 +1,7 @@
 package baton.router;
 
 import baton.kv.Ticker;
+import baton.messages.http.KeptConnections;
 import baton.router.access.ClientGate;
 import baton.router.body.BodyMemory;
 import baton.router.cache.HeldBlocks;
@@ -19,6 +20,7 @@ import baton.router.upstream.OwnAddress;
 import baton.trace.OtlpExporter;
 import io.vertx.core.Vertx;
 import io.vertx.core.http.HttpClientOptions;
+import io.vertx.core.http.PoolOptions;
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicInteger;
 
@@ -122,11 +124,12 @@ record RouterContext(
         KvEventSettings settings = config.policy().kvEvents();
         KvFeeds feeds = new KvFeeds(
                 vertx,
-                vertx.httpClientBuilder()
-                        .with(new HttpClientOptions().setKeepAlive(false).setConnectTimeout((int)
-                                limits.connect().toMillis()))
-                        .with(guards.tls.client())
-                        .build(),
+                KeptConnections.open(
+                        vertx,
+                        new HttpClientOptions().setKeepAlive(false).setConnectTimeout((int)
+                                limits.connect().toMillis()),
+                        new PoolOptions(),
+                        Optional.of(guards.tls.client())),
                 ticker,
                 instances,
                 new KvFeeds.Settings(limits.probeInterval(), limits.connect(), config.apiKey(), settings.mostBlocks()));

@@ -2,6 +2,7 @@ package baton.router;
 
 import baton.kv.ConfigException;
 import baton.kv.WebGuard;
+import baton.messages.http.KeptConnections;
 import baton.router.access.Admission;
 import baton.router.access.ClientGate;
 import baton.router.access.ClientPass;
@@ -15,7 +16,6 @@ import io.vertx.core.Future;
 import io.vertx.core.MultiMap;
 import io.vertx.core.VerticleBase;
 import io.vertx.core.buffer.Buffer;
-import io.vertx.core.http.HttpClientAgent;
 import io.vertx.core.http.HttpClientOptions;
 import io.vertx.core.http.HttpHeaders;
 import io.vertx.core.http.HttpMethod;
@@ -83,7 +83,7 @@ final class RouterVerticle extends VerticleBase {
     /** Of the event loop. */
     private @Nullable IdleConnections connections;
 
-    private volatile @Nullable HttpClientAgent client;
+    private volatile @Nullable KeptConnections client;
 
     /** @param open whether clients need no key */
     private record Route(HttpMethod method, boolean open, Handler handler) {}
@@ -116,11 +116,7 @@ final class RouterVerticle extends VerticleBase {
                 .setKeepAliveTimeout(KEEP_ALIVE_SECONDS)
                 .setMaxHeaderSize(64 << 10);
         RouterTls tls = routerContext.guards().tls();
-        HttpClientAgent toInstances = vertx.httpClientBuilder()
-                .with(clientOptions)
-                .with(pool)
-                .with(tls.client())
-                .build();
+        KeptConnections toInstances = KeptConnections.open(vertx, clientOptions, pool, Optional.of(tls.client()));
         client = toInstances;
         UpstreamClient upstream = new UpstreamClient(vertx, toInstances, routerContext.ticker());
         // All verticles share one port, chosen or free.
@@ -183,8 +179,8 @@ final class RouterVerticle extends VerticleBase {
 
     /** New connections to instances use these certificates. Any thread. */
     Future<Boolean> update(ClientSSLOptions certificates) {
-        HttpClientAgent started = client;
-        return started == null ? Future.succeededFuture(false) : started.updateSSLOptions(certificates, true);
+        KeptConnections started = client;
+        return started == null ? Future.succeededFuture(false) : started.update(certificates);
     }
 
     /** Takes no more connections and requests; completes when running requests have ended or the drain deadline has passed. */

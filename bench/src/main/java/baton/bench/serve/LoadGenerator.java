@@ -1,11 +1,11 @@
 package baton.bench.serve;
 
+import baton.messages.http.KeptConnections;
 import io.vertx.core.Context;
 import io.vertx.core.Future;
 import io.vertx.core.Vertx;
 import io.vertx.core.VertxOptions;
 import io.vertx.core.buffer.Buffer;
-import io.vertx.core.http.HttpClient;
 import io.vertx.core.http.HttpClientOptions;
 import io.vertx.core.http.HttpClientRequest;
 import io.vertx.core.http.HttpMethod;
@@ -48,7 +48,7 @@ public final class LoadGenerator implements AutoCloseable {
 
     private final Vertx vertx = Vertx.vertx(new VertxOptions().setEventLoopPoolSize(2));
     private final Context context = vertx.getOrCreateContext();
-    private final HttpClient client;
+    private final KeptConnections client;
     private final Duration patience;
 
     /**
@@ -58,13 +58,15 @@ public final class LoadGenerator implements AutoCloseable {
      */
     public LoadGenerator(boolean insecure, Duration patience) throws IOException {
         this.patience = patience;
-        client = vertx.createHttpClient(
+        client = KeptConnections.open(
+                vertx,
                 new HttpClientOptions()
                         .setConnectTimeout(Math.toIntExact(CONNECT.toMillis()))
                         .setKeepAliveTimeout(KEEP_ALIVE_SECONDS)
                         .setTrustAll(insecure)
                         .setVerifyHost(!insecure),
-                new PoolOptions().setHttp1MaxSize(MOST_CONNECTIONS).setMaxWaitQueueSize(-1));
+                new PoolOptions().setHttp1MaxSize(MOST_CONNECTIONS).setMaxWaitQueueSize(-1),
+                Optional.empty());
         warmUp();
     }
 
@@ -211,8 +213,7 @@ public final class LoadGenerator implements AutoCloseable {
                     ended();
                 }
             });
-            Future<Exchange> whole = client.request(options)
-                    .compose(request -> {
+            Future<Exchange> whole = client.send(options, request -> {
                         open.set(request);
                         if (ended.get(index) != null) {
                             var _ = request.reset();

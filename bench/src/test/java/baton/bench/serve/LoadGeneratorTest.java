@@ -15,6 +15,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.OptionalInt;
 import java.util.Queue;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -135,6 +136,38 @@ class LoadGeneratorTest {
 
     private Exchange ask(String prompt) throws IOException {
         return generator.ask(endpoint(Backend.OPENAI), RequestBody.greedy(Backend.OPENAI, "m"), sample(prompt, 4));
+    }
+
+    @Test
+    void noRequestIsLostToConnectionsThatEndWhenTheNextOneArrives() throws Exception {
+        ConcurrentHashMap<Object, Integer> requests = new ConcurrentHashMap<>();
+        AtomicInteger closed = new AtomicInteger();
+        int port = vertx.createHttpServer()
+                .requestHandler(request -> request.bodyHandler(_ -> {
+                    if (requests.merge(request.connection(), 1, Integer::sum) == 1) {
+                        var _ = request.response().setChunked(true).end(event("x") + "data: [DONE]\n\n");
+                    } else {
+                        closed.incrementAndGet();
+                        var _ = request.connection().close();
+                    }
+                }))
+                .listen(0, "127.0.0.1")
+                .toCompletionStage()
+                .toCompletableFuture()
+                .get(10, TimeUnit.SECONDS)
+                .actualPort();
+        int count = 1000;
+        Sample sample = new Sample(JsonNodeFactory.instance.stringNode("x"), 1, 1);
+        Metrics metrics = generator.run(
+                Endpoint.of(Backend.OPENAI, "http://127.0.0.1:" + port),
+                RequestBody.greedy(Backend.OPENAI, "x"),
+                new Schedule(
+                        IntStream.range(0, count).mapToObj(_ -> sample).toList(), new double[count], OptionalInt.of(8)),
+                _ -> {});
+        assertThat(metrics.exchanges())
+                .hasSize(count)
+                .allSatisfy(each -> assertThat(each.error()).isEmpty());
+        assertThat(closed.get()).isGreaterThan(count / 3);
     }
 
     @Test

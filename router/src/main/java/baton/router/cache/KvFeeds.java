@@ -3,6 +3,7 @@ package baton.router.cache;
 import baton.kv.Bursts;
 import baton.kv.ConfigException;
 import baton.kv.Ticker;
+import baton.messages.http.KeptConnections;
 import baton.messages.zeromq.ZeroMqSubscription;
 import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceSet;
@@ -14,7 +15,6 @@ import io.vertx.core.Future;
 import io.vertx.core.MultiMap;
 import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;
-import io.vertx.core.http.HttpClientAgent;
 import io.vertx.core.http.HttpHeaders;
 import io.vertx.core.http.HttpMethod;
 import io.vertx.core.net.ClientSSLOptions;
@@ -59,7 +59,6 @@ public final class KvFeeds implements HeldBlocks, AutoCloseable {
         }
     }
 
-    private final HttpClientAgent http;
     private final UpstreamClient upstream;
     private final Context context;
     private final Settings settings;
@@ -76,8 +75,7 @@ public final class KvFeeds implements HeldBlocks, AutoCloseable {
      *
      * @param http asks the instances; not closed
      */
-    public KvFeeds(Vertx vertx, HttpClientAgent http, Ticker ticker, Instances instances, Settings settings) {
-        this.http = http;
+    public KvFeeds(Vertx vertx, KeptConnections http, Ticker ticker, Instances instances, Settings settings) {
         this.upstream = new UpstreamClient(vertx, http, ticker);
         this.instances = instances;
         this.settings = settings;
@@ -154,7 +152,7 @@ public final class KvFeeds implements HeldBlocks, AutoCloseable {
 
     /** Further questions use these certificates. Any thread. */
     public Future<Boolean> update(ClientSSLOptions certificates) {
-        return http.updateSSLOptions(certificates, true);
+        return upstream.http().update(certificates);
     }
 
     private void look() {

@@ -1,6 +1,7 @@
 package baton.router.upstream;
 
 import baton.kv.Ticker;
+import baton.messages.http.KeptConnections;
 import baton.router.metrics.RouterMetrics;
 import baton.router.upstream.UpstreamFailure.Kind;
 import io.vertx.core.Context;
@@ -9,10 +10,10 @@ import io.vertx.core.MultiMap;
 import io.vertx.core.Promise;
 import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;
-import io.vertx.core.http.HttpClientAgent;
 import io.vertx.core.http.HttpClientOptions;
 import io.vertx.core.http.HttpClientResponse;
 import io.vertx.core.http.HttpMethod;
+import io.vertx.core.http.PoolOptions;
 import io.vertx.core.net.ClientSSLOptions;
 import java.time.Duration;
 import java.util.HashMap;
@@ -47,7 +48,6 @@ public final class HealthProbe {
 
     private final Vertx vertx;
     private final Context context;
-    private final HttpClientAgent http;
     private final UpstreamClient upstream;
     private final Settings settings;
     private final RouterMetrics metrics;
@@ -59,12 +59,13 @@ public final class HealthProbe {
         this.settings = settings;
         this.metrics = metrics;
         this.context = vertx.getOrCreateContext();
-        this.http = vertx.httpClientBuilder()
-                .with(new HttpClientOptions().setKeepAlive(false).setConnectTimeout((int)
-                        settings.deadline().toMillis()))
-                .with(settings.tls())
-                .build();
-        this.upstream = new UpstreamClient(vertx, http, ticker);
+        KeptConnections none = KeptConnections.open(
+                vertx,
+                new HttpClientOptions().setKeepAlive(false).setConnectTimeout((int)
+                        settings.deadline().toMillis()),
+                new PoolOptions(),
+                Optional.of(settings.tls()));
+        this.upstream = new UpstreamClient(vertx, none, ticker);
     }
 
     /** Starts probing these instances; completes when each has been probed, and asked for its connector address, once. */
@@ -109,7 +110,7 @@ public final class HealthProbe {
 
     /** Further probes use these certificates. Any thread. */
     public Future<Boolean> update(ClientSSLOptions certificates) {
-        return http.updateSSLOptions(certificates, true);
+        return upstream.http().update(certificates);
     }
 
     /** Probes an instance now, as after a lost connection. Any thread. */

@@ -1,6 +1,7 @@
 package baton.router.upstream;
 
 import baton.router.upstream.UpstreamFailure.Kind;
+import io.vertx.core.Future;
 import io.vertx.core.MultiMap;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpClientRequest;
@@ -85,43 +86,43 @@ public final class Leg {
         since = upstream.ticker().nanos();
         arm(deadlineNanos);
         upstream.http()
-                .request(new RequestOptions()
-                        .setHost(instance.host())
-                        .setPort(instance.port())
-                        .setSsl(instance.hasTls())
-                        .setMethod(method)
-                        .setURI(uri))
-                .onComplete(
-                        connected -> {
-                            if (over) {
-                                connected.reset();
-                            } else {
-                                sendOn(connected, headers, body);
-                            }
-                        },
-                        cause -> fail(Kind.CONNECT, describe(cause)));
+                .send(
+                        new RequestOptions()
+                                .setHost(instance.host())
+                                .setPort(instance.port())
+                                .setSsl(instance.hasTls())
+                                .setMethod(method)
+                                .setURI(uri),
+                        connected -> sendOn(connected, headers, body))
+                .onComplete(this::receive, cause -> fail(request == null ? Kind.CONNECT : Kind.LOST, describe(cause)));
     }
 
-    private void sendOn(HttpClientRequest connected, MultiMap headers, Buffer body) {
+    /** Called again for a request that goes again. */
+    private Future<HttpClientResponse> sendOn(HttpClientRequest connected, MultiMap headers, Buffer body) {
+        if (over) {
+            connected.reset();
+            return connected.response();
+        }
         request = connected;
-        connected.exceptionHandler(cause -> fail(Kind.LOST, describe(cause)));
+        connected.exceptionHandler(cause -> {
+            if (response != null) {
+                fail(Kind.LOST, describe(cause));
+            }
+        });
         connected.headers().addAll(headers);
         if (body.length() > SLICE) {
-            connected
-                    .response()
-                    .onComplete(head -> receive(connected, head), cause -> fail(Kind.LOST, describe(cause)));
             connected.putHeader(HttpHeaders.CONTENT_LENGTH, Integer.toString(body.length()));
             toWrite = body.length();
+            written = 0;
             writeSlices(connected, body);
-        } else {
-            (body.length() == 0 ? connected.send() : connected.send(body))
-                    .onComplete(head -> receive(connected, head), cause -> fail(Kind.LOST, describe(cause)));
+            return connected.response();
         }
+        return body.length() == 0 ? connected.send() : connected.send(body);
     }
 
     /** Writes the rest of the body, as fast as the instance reads. */
     private void writeSlices(HttpClientRequest connected, Buffer body) {
-        while (!over && written < body.length()) {
+        while (!over && request == connected && written < body.length()) {
             if (connected.writeQueueFull()) {
                 connected.drainHandler(drained -> writeSlices(connected, body));
                 return;
@@ -136,7 +137,7 @@ public final class Leg {
         }
     }
 
-    private void receive(HttpClientRequest connected, HttpClientResponse head) {
+    private void receive(HttpClientResponse head) {
         if (over) {
             return;
         }
@@ -156,7 +157,7 @@ public final class Leg {
                 finish();
                 if (written < toWrite) {
                     // Answered before it was all sent, such as a refusal: the connection cannot be used again.
-                    connected.reset();
+                    head.request().reset();
                 }
                 receiver.onEnd();
             }

@@ -1,8 +1,8 @@
 package baton.router.upstream;
 
 import baton.kv.Ticker;
+import baton.messages.http.KeptConnections;
 import io.vertx.core.Vertx;
-import io.vertx.core.http.HttpClient;
 
 /**
  * What the legs of one event loop share.
@@ -10,4 +10,4 @@ import io.vertx.core.http.HttpClient;
  * @param http the event loop's own, so that a leg stays on its thread
  * @param ticker for deadlines
  */
-public record UpstreamClient(Vertx vertx, HttpClient http, Ticker ticker) {}
+public record UpstreamClient(Vertx vertx, KeptConnections http, Ticker ticker) {}
