@@ -5,6 +5,7 @@ import baton.connectors.nixl.NixlConnectorMetadata.Lease;
 import baton.connectors.nixl.NixlConnectorMetadata.Opened;
 import baton.connectors.onesided.Incarnation;
 import baton.connectors.onesided.LoadRequest;
+import baton.connectors.onesided.LoadRequest.Refusal;
 import baton.connectors.onesided.PromptProgress;
 import baton.connectors.onesided.RankInfo;
 import baton.connectors.onesided.Rejection;
@@ -189,7 +190,8 @@ final class NixlScheduler implements SchedulerConnector {
                     accept(
                             request,
                             tracked,
-                            RemoteBlocks.read(params, prefilledElsewhere ? mode : TransferMode.PULL, request.id()));
+                            RemoteBlocks.read(params, prefilledElsewhere ? mode : TransferMode.PULL, request.id()),
+                            prefilledElsewhere);
                 }
             } catch (InvalidFieldException e) {
                 log.warn(
@@ -224,8 +226,13 @@ final class NixlScheduler implements SchedulerConnector {
         }
     }
 
-    /** Refuses references that are wrong by themselves; the worker checks the rest with the owner. */
-    private void accept(KvRequest request, Tracked tracked, RemoteBlocks source) {
+    /**
+     * Takes a reference, or not if it leads to a host that is not connected to. A load from one that is wrong by itself fails; the worker checks the rest
+     * with the owner.
+     *
+     * @param isWhole the blocks are of the whole prompt, and not of its beginning
+     */
+    private void accept(KvRequest request, Tracked tracked, RemoteBlocks source, boolean isWhole) {
         if (!isAllowed(source)) {
             rejected.merge(Rejection.NOT_ALLOWED, 1, Integer::sum);
             settings.access()
@@ -246,17 +253,8 @@ final class NixlScheduler implements SchedulerConnector {
                     source.engineId());
             return;
         }
-        Optional<Rejection> wrong = wrong(request, source);
-        if (wrong.isPresent()) {
-            rejected.merge(wrong.get(), 1, Integer::sum);
-            log.warn(
-                    "request {}: the reference to the blocks of request {} of engine {} is refused ({}); the prompt is computed here",
-                    request.id(),
-                    source.requestId(),
-                    source.engineId(),
-                    wrong.get().label());
-            unused.add(source);
-        } else if (source.mode() == TransferMode.PUSH && isAwaited(source)) {
+        tracked.refused = refusal(request, source, isWhole);
+        if (tracked.refused.isEmpty() && source.mode() == TransferMode.PUSH && isAwaited(source)) {
             log.info(
                     "request {}: another one has the blocks of request {} of engine {} written; the prompt is computed here",
                     request.id(),
@@ -289,24 +287,30 @@ final class NixlScheduler implements SchedulerConnector {
                         && other.engineId().equals(pushed.engineId()));
     }
 
-    private Optional<Rejection> wrong(KvRequest request, RemoteBlocks source) {
-        int tokens = Math.min(source.tokens(), request.promptLength());
+    /** @param isWhole the blocks are of the whole prompt, and not of its beginning */
+    private Optional<Refusal> refusal(KvRequest request, RemoteBlocks source, boolean isWhole) {
+        int length = request.promptLength();
         if (new HashSet<>(Arrays.stream(source.blocks()).boxed().toList()).size() < source.blocks().length) {
-            return Optional.of(Rejection.INVALID);
+            return Optional.of(new Refusal(Rejection.INVALID, "a block is named twice"));
+        }
+        if (source.saysItsTokens()
+                && (source.tokens() > length || (isWhole && source.proof().isEmpty() && source.tokens() < length))) {
+            return Optional.of(new Refusal(
+                    Rejection.MISMATCH,
+                    "remote_num_tokens is %d, and the prompt has %d tokens here: the two instances do not have the same prompt"
+                            .formatted(source.tokens(), length)));
         }
         if (source.proof().isEmpty()) {
             return Optional.empty();
         }
         SignedProof proof = source.proof().get();
         if (proof.generations().length != source.blocks().length) {
-            return Optional.of(Rejection.TRUNCATED);
+            return Optional.of(new Refusal(Rejection.TRUNCATED, "blocks are named without their generations"));
         }
-        if (source.tokens() > request.promptLength()
-                || !proof.model().equals(context.model().digest())
-                || !proof.prompt().equals(promptDigest(request, tokens))) {
-            return Optional.of(Rejection.MISMATCH);
-        }
-        return Optional.empty();
+        return proof.model().equals(context.model().digest())
+                        && proof.prompt().equals(promptDigest(request, Math.min(source.tokens(), length)))
+                ? Optional.empty()
+                : Optional.of(new Refusal(Rejection.MISMATCH, "they are of another prompt or model"));
     }
 
     @Override
@@ -349,7 +353,8 @@ final class NixlScheduler implements SchedulerConnector {
                 tracked.expiry,
                 source.proof().isEmpty() && source.mode() == TransferMode.PUSH
                         ? Optional.of(tracked.promptDigest(request))
-                        : Optional.empty()));
+                        : Optional.empty(),
+                tracked.refused));
     }
 
     @Override
@@ -603,6 +608,8 @@ final class NixlScheduler implements SchedulerConnector {
 
         /** Where the prompt's blocks are. */
         private Optional<RemoteBlocks> source = Optional.empty();
+
+        private Optional<Refusal> refused = Optional.empty();
 
         /** Of the source's lease, by the owner's clock. */
         private OptionalDouble expiry = OptionalDouble.empty();

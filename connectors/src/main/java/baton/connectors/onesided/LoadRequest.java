@@ -10,6 +10,15 @@ import java.util.OptionalDouble;
  * @param plan which tokens, and the blocks for them here
  * @param expiry of the lease of the peer's blocks, in seconds by the peer's clock, if the load is not to begin shortly before it
  * @param prompt digest of the whole prompt, if {@code source} has no proof that says it
+ * @param refused why nothing of it is loaded: {@code source} is wrong by itself
  */
 public record LoadRequest(
-        String requestId, RemoteBlocks source, TransferPlan plan, OptionalDouble expiry, Optional<String> prompt) {}
+        String requestId,
+        RemoteBlocks source,
+        TransferPlan plan,
+        OptionalDouble expiry,
+        Optional<String> prompt,
+        Optional<Refusal> refused) {
+    /** @param words what is wrong, after the names of the request and of the blocks */
+    public record Refusal(Rejection cause, String words) {}
+}

@@ -93,6 +93,12 @@ final class PullLoad {
             over = true;
             return true;
         }
+        if (load.refused().isPresent()) {
+            table.outbox().completion(load.source(), since);
+            ownerKnows = true;
+            reject(load.refused().get().cause(), load.refused().get().words());
+            return true;
+        }
         PeerEngine owner = table.peers().owner(load.source(), since, now);
         if (owner.isPending()) {
             if (now - deadline >= 0) {

@@ -146,6 +146,11 @@ public record RemoteBlocks(
         return JsonFields.of("kv_transfer_params", params);
     }
 
+    /** Whether it says for how many tokens its blocks are. */
+    public boolean saysItsTokens() {
+        return blocks.length > 0 && tokens > 0 && tokens < Integer.MAX_VALUE;
+    }
+
     /** This reference with a proof. */
     public RemoteBlocks proven(String epoch, String model, long[] generations, String prompt, byte[] key) {
         RemoteBlocks unsigned = with(new SignedProof(epoch, model, generations, prompt, ""));

@@ -380,9 +380,7 @@ class NixlConnectorTest {
         JsonFields params = prefilled("p-1", 9);
         JsonFields cut =
                 with(params, json -> ((ArrayNode) json.get("remote_block_ids").get(0)).remove(2));
-        Running running = decode.admit(request("d-1", 9).withKvTransferParams(cut), 0);
-        assertThat(running.isLoading()).isFalse();
-        nothingIsUsed(running, Rejection.TRUNCATED);
+        nothingIsUsed(loadedFrom(cut, 9), Rejection.TRUNCATED);
         ticker.advance(Duration.ofSeconds(31));
         allBlocksAreBack();
     }
@@ -392,7 +390,7 @@ class NixlConnectorTest {
         JsonFields params = prefilled("p-1", 9);
         FakeKvRequest other = new FakeKvRequest("d-1", FakeKvRequest.counting(77, 9), BLOCK_SIZE);
         Running running = decode.admit(other.withKvTransferParams(params), 0);
-        assertThat(running.isLoading()).isFalse();
+        load(running);
         nothingIsUsed(running, Rejection.MISMATCH);
         allBlocksAreBack();
         assertThat(counted("vllm:nixl_num_kv_expired_reqs")).isZero();
@@ -402,6 +400,7 @@ class NixlConnectorTest {
     void anotherSaltIsAnotherPrompt() {
         JsonFields params = prefilled(request("p-1", 9).withCacheSalt("mine"));
         Running running = decode.admit(request("d-1", 9).withCacheSalt("yours").withKvTransferParams(params), 0);
+        load(running);
         nothingIsUsed(running, Rejection.MISMATCH);
         allBlocksAreBack();
     }
@@ -413,7 +412,7 @@ class NixlConnectorTest {
             ArrayNode blocks = (ArrayNode) json.get("remote_block_ids").get(0);
             blocks.set(0, blocks.get(1));
         });
-        nothingIsUsed(decode.admit(request("d-1", 9).withKvTransferParams(twice), 0), Rejection.INVALID);
+        nothingIsUsed(loadedFrom(twice, 9), Rejection.INVALID);
         ticker.advance(Duration.ofSeconds(31));
         allBlocksAreBack();
     }

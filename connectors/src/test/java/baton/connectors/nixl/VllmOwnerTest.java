@@ -45,6 +45,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /**
  * Blocks of a vLLM instance: what its handshake says of them, and what is read then. The owner is memory in vLLM's layouts, filled with
@@ -306,6 +307,53 @@ class VllmOwnerTest {
             decode.end(running, RequestEnd.LENGTH);
         }
         assertThat(Measured.count("baton:kv_unverified_loads", measured)).isZero();
+    }
+
+    private static JsonFields with(JsonFields params, String name, Object value) {
+        return JsonFields.parse(
+                "kv_transfer_params",
+                params.toString().replaceFirst("\"%s\":[^,}]*".formatted(name), "\"%s\":%s".formatted(name, value)));
+    }
+
+    /** The prefill instance has computed another prompt: one of a token less, as without a first token, has as many blocks. */
+    @ParameterizedTest
+    @ValueSource(ints = {1, LENGTH - 33, LENGTH - 1, LENGTH + 1, LENGTH + 5, LENGTH + 100})
+    void blocksOfAPromptOfAnotherLengthAreNotReadAndGivenBack(int tokens) {
+        Owner owner = new Owner("LBHNC", "FLASH_ATTN", "none", 16, 1, 1);
+        nothingIsLoaded(owner, Map.of(), 16, with(reference(own(owner), 1), "remote_num_tokens", tokens));
+        assertThat(Measured.rejections(measured)).containsExactly("mismatch");
+        assertThat(notifications(agents.getFirst())).containsExactly("cmpl-x-0-0123abcd:1");
+    }
+
+    @Test
+    void aReferenceThatDoesNotSayItsLengthIsBelieved() {
+        Owner owner = new Owner("LBHNC", "FLASH_ATTN", "none", 16, 1, 1);
+        int[] blocks = own(owner);
+        try (FakeEngine decode = decode(owner, Map.of(), 1, 16)) {
+            Running running = load(decode, with(reference(blocks, 1), "remote_num_tokens", "null"));
+            assertThat(decode.holds(running, 0, LENGTH - 1)).isTrue();
+            decode.step(new Share(running, running.remainingTokens()));
+            decode.end(running, RequestEnd.LENGTH);
+        }
+    }
+
+    /** What an earlier turn has computed is the beginning of the next turn's prompt. */
+    @ParameterizedTest
+    @CsvSource({"48, 48", "76, 0"})
+    void blocksOfAnEarlierTurnAreReadUnlessTheyAreOfMoreTokensThanThePrompt(int tokens, int loaded) {
+        Owner owner = new Owner("LBHNC", "FLASH_ATTN", "none", 16, 1, 1);
+        JsonFields turn = with(
+                with(with(reference(own(owner), 1), "do_remote_prefill", false), "do_remote_decode", true),
+                "remote_num_tokens",
+                tokens);
+        Map<String, Object> extra = Map.of("bidirectional_kv_xfer", true, "kv_recompute_threshold", 8);
+        try (FakeEngine prefill = decode(owner, extra, 1, 16)) {
+            Running running = load(prefill, turn);
+            assertThat(running.computedTokens()).isEqualTo(loaded);
+            assertThat(prefill.holds(running, 0, loaded)).isTrue();
+            prefill.step(new Share(running, running.remainingTokens()));
+            prefill.end(running, RequestEnd.ABORTED);
+        }
     }
 
     @Test
