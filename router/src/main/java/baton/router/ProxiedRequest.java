@@ -85,7 +85,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
     /** Whether the last decode leg had the prefill answer's references, and may have used them up: a prefill instance gives them once. */
     private boolean spent;
 
-    private boolean decodeEdited;
+    private boolean decodeCarries;
     /** Ends the count of this request at the decode instance that is chosen and has no leg yet. */
     private Instance.@Nullable RunningRequest reserved;
 
@@ -102,9 +102,6 @@ final class ProxiedRequest implements DecodeRelay.Request {
 
     /** @param repeatsPrefill whether the prefill leg is the same as in the last plan */
     private record Planned(HandoffFlow flow, HandoffFlow.Handoff handoff, boolean repeatsPrefill) {}
-
-    /** @param edited whether the body differs from the client's */
-    private record DecodeBody(Buffer body, boolean edited) {}
 
     /**
      * The request of a client.
@@ -384,7 +381,12 @@ final class ProxiedRequest implements DecodeRelay.Request {
                         })
                         .onFailure(cause ->
                                 log.warn("{}: no connector address from {}: {}", givenId, prefill, cause.toString())));
-                startDecode(attempt, current, chosen, 0, atOnce.body());
+                startDecode(
+                        attempt,
+                        current,
+                        chosen,
+                        0,
+                        () -> new HandoffFlow.DecodeBody(atOnce.body().get(), true, true));
             }
             case HandoffFlow.AfterPrefill after ->
                 prefilled.onSuccess(answer -> startDecode(
@@ -396,21 +398,21 @@ final class ProxiedRequest implements DecodeRelay.Request {
         }
     }
 
-    private void startDecode(int attempt, Plan current, Instance chosen, int answerBytes, Supplier<Buffer> body) {
-        Buffer given = current.completion.body;
-        held.work((long) given.length() + answerBytes, () -> {
-                    Buffer made = body.get();
-                    return new DecodeBody(made, !made.equals(given));
-                })
+    private void startDecode(
+            int attempt, Plan current, Instance chosen, int answerBytes, Supplier<HandoffFlow.DecodeBody> body) {
+        held.work((long) current.completion.body.length() + answerBytes, body::get)
                 .onComplete(
                         made -> {
                             if (isCurrent(attempt)) {
                                 if (triedDecodes.isEmpty()) {
-                                    (made.edited ? context.metrics().carried : context.metrics().notCarried)
+                                    (made.carries() ? context.metrics().carried : context.metrics().notCarried)
                                             .increment();
                                 }
-                                decodeEdited = made.edited;
-                                sendDecode(chosen, made.body);
+                                decodeCarries = made.carries();
+                                if (!made.isRendered()) {
+                                    report.tokens().compare();
+                                }
+                                sendDecode(chosen, made.text());
                             }
                         },
                         cause -> {
@@ -511,7 +513,7 @@ final class ProxiedRequest implements DecodeRelay.Request {
     @Override
     public void failedBeforeFirstByte(UpstreamFailure failure, Buffer body) {
         note(failure);
-        spent = decodeEdited && failure.kind() == Kind.LOST;
+        spent = decodeCarries && failure.kind() == Kind.LOST;
         boolean retriable =
                 failure.kind() == Kind.CONNECT || failure.kind() == Kind.LOST || failure.kind() == Kind.REFUSED;
         Optional<Instance> other = retriable ? otherDecode() : Optional.empty();

@@ -168,6 +168,16 @@ final class RequestReport {
     void ended(Outcome outcome, Line line) {
         metrics.ended(outcome);
         measurement.ended();
+        tokens.otherPrompt().ifPresent(other -> {
+            metrics.promptsDiffer.increment();
+            log.warn(
+                    "{}: the prompt has {} tokens at {}, and {} at {}: the two do not render or tokenize alike",
+                    line.requestId,
+                    tokens.promptTokens().orElse(0),
+                    line.prefill,
+                    other,
+                    line.decode);
+        });
         trace.ended(outcome.name().toLowerCase(Locale.ROOT), line.status);
         traces.ended(trace);
         if (context.sampled()) {

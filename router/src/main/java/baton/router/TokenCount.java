@@ -18,7 +18,10 @@ final class TokenCount {
     private static final String DONE = "data: [DONE]";
     private static final Pattern TOTAL = Pattern.compile("\"total_tokens\"\\s*:\\s*(\\d{1,12})");
 
-    private final boolean counts;
+    private static final Pattern PROMPT = Pattern.compile("\"prompt_tokens\"\\s*:\\s*(\\d{1,12})");
+
+    private boolean counts;
+    private boolean compares;
     private Buffer tail = Buffer.buffer();
     private long events;
     private OptionalLong prompt = OptionalLong.empty();
@@ -27,6 +30,33 @@ final class TokenCount {
     /** @param counts whether the count is asked for in the end */
     TokenCount(boolean counts) {
         this.counts = counts;
+    }
+
+    /** {@link #otherPrompt} is asked for in the end. */
+    void compare() {
+        counts = true;
+        compares = true;
+    }
+
+    /** How many tokens the prompt has by the answer, if the prefill instance has counted others. */
+    OptionalLong otherPrompt() {
+        OptionalLong answered = compares && prompt.isPresent()
+                ? last(PROMPT, tail.toString(StandardCharsets.ISO_8859_1))
+                : OptionalLong.empty();
+        return answered.equals(prompt) ? OptionalLong.empty() : answered;
+    }
+
+    OptionalLong promptTokens() {
+        return prompt;
+    }
+
+    private static OptionalLong last(Pattern number, String text) {
+        OptionalLong last = OptionalLong.empty();
+        Matcher found = number.matcher(text);
+        while (found.find()) {
+            last = OptionalLong.of(Long.parseLong(found.group(1)));
+        }
+        return last;
     }
 
     /** @param bytes of the prompt's JSON */
@@ -62,12 +92,7 @@ final class TokenCount {
 
     long total() {
         String end = tail.toString(StandardCharsets.ISO_8859_1);
-        Matcher found = TOTAL.matcher(end);
-        long total = -1;
-        while (found.find()) {
-            total = Long.parseLong(found.group(1));
-        }
         long answered = events - (end.contains(DONE) ? 1 : 0);
-        return total >= 0 ? total : prompt.orElse(promptBytes / BYTES_PER_TOKEN) + answered;
+        return last(TOTAL, end).orElseGet(() -> prompt.orElse(promptBytes / BYTES_PER_TOKEN) + answered);
     }
 }

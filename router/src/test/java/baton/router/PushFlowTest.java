@@ -32,7 +32,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 /** Both legs at once, for connectors that push. */
 @Timeout(60)
 class PushFlowTest {
-    private static final String BODY = "{\"prompt\":\"hello\",\"max_tokens\":9}";
+    private static final String BODY = "{\"prompt\":[1,2],\"max_tokens\":9}";
     private static final String PREFILLED =
             "{\"id\":\"p\",\"kv_transfer_params\":{\"do_remote_prefill\":true,\"do_remote_decode\":false,"
                     + "\"remote_block_ids\":[[1,2]],\"remote_engine_id\":\"engine-1\",\"remote_request_id\":\"cmpl-x\","
@@ -92,7 +92,7 @@ class PushFlowTest {
                 .contains("\"max_tokens\":1", "\"kv_transfer_params\":{\"do_remote_decode\":true,");
         // The legs ran one after the other, so prefill's answer names the blocks.
         assertThat(decode.only().body())
-                .isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + PREFILLED.substring("{\"id\":\"p\",".length()));
+                .isEqualTo("{\"prompt\":[1,2],\"max_tokens\":9," + PREFILLED.substring("{\"id\":\"p\",".length()));
         assertThat(id(prefill, 0)).isEqualTo(id(decode, 0)).matches("mine\\.[0-9a-f]{16}");
 
         BlockingQueue<HttpServerResponse> prefillHeld = hold(prefill);
@@ -100,7 +100,7 @@ class PushFlowTest {
         CompletableFuture<HttpResponse<String>> second = fixture.postAndGoOn(router, BODY, "X-Request-Id", "mine");
         HttpServerResponse prefilling = take(prefillHeld);
         HttpServerResponse decoding = take(decodeHeld);
-        assertThat(decode.received.get(1).body()).isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + told(1) + "}");
+        assertThat(decode.received.get(1).body()).isEqualTo("{\"prompt\":[1,2],\"max_tokens\":9," + told(1) + "}");
         assertThat(id(prefill, 1)).isEqualTo(id(decode, 1)).isNotEqualTo(id(prefill, 0));
         prefilling.end(PREFILLED);
         decoding.end(RouterFixture.ANSWER);
@@ -121,9 +121,13 @@ class PushFlowTest {
 
     /** The body of the decode leg of a request whose prefill leg has no answer yet; the request is then answered. */
     private String sentAtOnce(Router router) throws Exception {
+        return sentAtOnce(router, BODY);
+    }
+
+    private String sentAtOnce(Router router, String body) throws Exception {
         BlockingQueue<HttpServerResponse> prefillHeld = hold(prefill);
         BlockingQueue<HttpServerResponse> decodeHeld = hold(decode);
-        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, body);
         HttpServerResponse prefilling = take(prefillHeld);
         HttpServerResponse decoding = take(decodeHeld);
         String sent = decode.received.getLast().body();
@@ -146,8 +150,16 @@ class PushFlowTest {
         decode.ahead = tells("engine-9");
         Router router = router(List.of(prefill), List.of(decode));
         assertThat(sentAtOnce(router))
-                .isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + told(0).replace("engine-1", "engine-7") + "}");
-        assertThat(decode.asked).isEmpty();
+                .isEqualTo("{\"prompt\":[1,2],\"max_tokens\":9," + told(0).replace("engine-1", "engine-7") + "}");
+    }
+
+    /** Without that the legs of a text would not be sent at once. */
+    @Test
+    void decodeInstancesAreAskedForTheirConnectors() throws Exception {
+        prefill.ahead = FakeInstance.json(200, "{\"kv_connector\":\"NixlConnector\"," + AHEAD.substring(1));
+        decode.ahead = FakeInstance.json(200, "{\"kv_connector\":\"NixlConnector\",\"kv_transfer_params\":null}");
+        Router router = router(List.of(prefill), List.of(decode));
+        assertThat(sentAtOnce(router, "{\"messages\":[{}]}")).startsWith("{\"messages\":[{}]," + TARGET);
     }
 
     @Test
@@ -262,7 +274,8 @@ class PushFlowTest {
         int probes = prefill.probes.get();
         Await.until("it is probed again", RouterFixture.SOON, () -> prefill.probes.get() > probes + 2);
         assertThat(prefill.asked).hasSize(1);
-        assertThat(asked(router, "untold")).isEqualTo(1);
+        // The decode instance has none either.
+        assertThat(asked(router, "untold")).isEqualTo(2);
         assertLearntFromTheFirstAnswer(router);
         int since = prefill.probes.get();
         Await.until("it is probed again", RouterFixture.SOON, () -> prefill.probes.get() > since + 2);
@@ -277,7 +290,7 @@ class PushFlowTest {
         Router router = router(List.of(prefill), List.of(decode));
         assertThat(asked(router, "told")).isPositive();
         prefill.ahead = FakeInstance.json(Integer.parseInt(answer.substring(0, 3)), answer.substring(4));
-        Await.until("it has nothing to tell", RouterFixture.SOON, () -> asked(router, "untold") == 1);
+        Await.until("it has nothing to tell", RouterFixture.SOON, () -> asked(router, "untold") == 2);
         assertLearntFromTheFirstAnswer(router);
     }
 
@@ -352,9 +365,9 @@ class PushFlowTest {
     private void assertLearntFromTheFirstAnswer(Router router) throws Exception {
         assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(200);
         assertThat(decode.only().body())
-                .isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + PREFILLED.substring("{\"id\":\"p\",".length()));
+                .isEqualTo("{\"prompt\":[1,2],\"max_tokens\":9," + PREFILLED.substring("{\"id\":\"p\",".length()));
         String sent = sentAtOnce(router);
-        assertThat(sent).isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":9," + told(decode.received.size() - 1) + "}");
+        assertThat(sent).isEqualTo("{\"prompt\":[1,2],\"max_tokens\":9," + told(decode.received.size() - 1) + "}");
     }
 
     /** An answer names the blocks of the first prompt. */

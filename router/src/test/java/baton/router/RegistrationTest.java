@@ -218,7 +218,8 @@ class RegistrationTest {
         assertThat(prefill.only().headers().get("X-Request-Id")).isEqualTo(id);
         assertThat(answer.headers().firstValue("X-Request-Id")).contains("mine");
         assertThat(answer.headers().firstValue("X-Baton-Handoff-Id")).contains(id);
-        assertThat(prefill.only().body()).isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":1,\"stream\":false}");
+        assertThat(prefill.only().body())
+                .isEqualTo("{\"prompt\":\"hello\",\"max_tokens\":1,\"return_token_ids\":true,\"stream\":false}");
         assertThat(decode.only().body()).isEqualTo(BODY);
         assertThat(prefill.only().nanos()).isLessThan(decode.only().nanos());
         fixture.post(router, BODY, "X-Request-Id", "mine");

@@ -189,7 +189,7 @@ class RouterTest {
         assertThat(first.body())
                 .isEqualTo(
                         "{\"prompt\" : \"h\\u00e9llo\",\"max_tokens\": 1,\"stream\": false,"
-                                + "\"seed\": 123456789012345678901234567890,\"temperature\": 0.10,\"unknown\": {\"a\":[1, 2]},\"n\":1}");
+                                + "\"seed\": 123456789012345678901234567890,\"temperature\": 0.10,\"unknown\": {\"a\":[1, 2]},\"n\":1,\"return_token_ids\":true}");
         assertThat(first.nanos()).isLessThan(second.nanos());
         for (FakeInstance.Received leg : List.of(first, second)) {
             assertThat(leg.method()).isEqualTo("POST");

@@ -340,7 +340,7 @@ final class RequestReader {
                 fields.bool("return_token_ids").orElse(false),
                 fields.bool("return_tokens_as_token_ids").orElse(false),
                 role,
-                fields.object("kv_transfer_params"),
+                fields.object("kv_transfer_params").flatMap(RequestReader::forConnector),
                 cacheSalt,
                 integer(fields, "priority").orElse(0));
     }
@@ -532,6 +532,16 @@ final class RequestReader {
         return kvTransferParams.flatMap(params -> params.value("prompt_token_ids")
                 .map(value -> Prompts.requireNotEmpty(
                         params.field("prompt_token_ids"), tokenIds(params.field("prompt_token_ids"), value))));
+    }
+
+    /** The ids are not the connector's; empty if nothing else is there. */
+    private static Optional<JsonFields> forConnector(JsonFields kvTransferParams) {
+        if (!kvTransferParams.names().contains("prompt_token_ids")) {
+            return Optional.of(kvTransferParams);
+        }
+        ObjectNode others = kvTransferParams.toJson();
+        others.remove("prompt_token_ids");
+        return others.isEmpty() ? Optional.empty() : Optional.of(JsonFields.of("kv_transfer_params", others));
     }
 
     private int[] tokenIds(String field, JsonNode array) {

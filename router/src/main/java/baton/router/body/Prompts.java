@@ -45,6 +45,14 @@ public final class Prompts {
                 .orElse(List.of());
     }
 
+    /** Whether a {@code prompt} is a text, or an array of texts. */
+    public static boolean areTexts(byte[] prompt) {
+        try (JsonParser parser = FACTORY.createParser(ObjectReadContext.empty(), prompt)) {
+            JsonToken first = parser.nextToken();
+            return (first == JsonToken.START_ARRAY ? parser.nextToken() : first) == JsonToken.VALUE_STRING;
+        }
+    }
+
     /** Where each begins and ends. */
     private static List<int[]> elements(byte[] prompt) {
         List<int[]> whole = List.of(new int[] {0, prompt.length});

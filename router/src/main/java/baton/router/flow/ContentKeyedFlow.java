@@ -4,10 +4,11 @@ import baton.router.body.JsonObjectText;
 import baton.router.body.Prompts;
 import baton.router.upstream.Instance;
 import io.vertx.core.buffer.Buffer;
+import java.util.Optional;
 
 /**
  * For connectors that find blocks by their content: prefill is asked for one token, and once it has answered, decode gets the
- * client's own body. If prefill names blocks in {@code kv_transfer_params} all the same, decode gets those too.
+ * client's own body, with the prompt's token ids. If prefill names blocks in {@code kv_transfer_params} all the same, decode gets those too.
  */
 public record ContentKeyedFlow() implements HandoffFlow {
     public static final String NAME = "content-keyed";
@@ -25,6 +26,8 @@ public record ContentKeyedFlow() implements HandoffFlow {
         return new Handoff(
                 requestId,
                 prefillBody,
-                new AfterPrefill(answer -> carries ? KvTransferParamsFlow.carry(answer, body) : body.text()));
+                new AfterPrefill(answer -> carries
+                        ? KvTransferParamsFlow.carry(answer, body)
+                        : DecodeBody.of(body, answer, Optional.empty())));
     }
 }

@@ -6,6 +6,7 @@ import baton.router.upstream.ConnectorAddress;
 import baton.router.upstream.Instance;
 import io.vertx.core.buffer.Buffer;
 import java.util.List;
+import java.util.Optional;
 import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.function.Supplier;
@@ -89,6 +90,30 @@ public sealed interface HandoffFlow
     sealed interface DecodeStart {}
 
     /**
+     * The body of a decode leg.
+     *
+     * @param carries whether it leads to what the prefill instance keeps for this request, which can be used once
+     * @param isRendered whether both legs have the same token ids for sure
+     */
+    record DecodeBody(Buffer text, boolean carries, boolean isRendered) {
+        /**
+         * The client's body with the token ids of the prefill leg's answer.
+         *
+         * @param params {@code kv_transfer_params} that lead to the blocks
+         */
+        static DecodeBody of(JsonObjectText body, JsonObjectText answer, Optional<byte[]> params) {
+            JsonObjectText.Edit edit = body.edit();
+            params.ifPresent(known -> edit.set(PARAMS, known));
+            Optional<JsonObjectText.Edit> rendered =
+                    RenderedPrompt.put(body, answer, edit, params.or(() -> body.value(PARAMS)));
+            return new DecodeBody(
+                    params.isPresent() || rendered.isPresent() ? edit.build() : body.text(),
+                    params.isPresent(),
+                    rendered.isPresent() || !RenderedPrompt.isAsked(body));
+        }
+    }
+
+    /**
      * Both legs run at once.
      *
      * @param prefilled takes the prefill leg's answer
@@ -100,7 +125,15 @@ public sealed interface HandoffFlow
      *
      * @param body from the prefill leg's answer to the body of the decode leg; throws {@link ConfigException} if the answer is malformed
      */
-    record AfterPrefill(Function<JsonObjectText, Buffer> body) implements DecodeStart {}
+    record AfterPrefill(Function<JsonObjectText, DecodeBody> body) implements DecodeStart {}
+
+    /**
+     * Whether both legs can be sent at once: either the prompt is token ids, or the instances compare their prompts, as Baton's do. Else the prefill leg's
+     * answer has the ids for the decode leg.
+     */
+    static boolean mayBeAtOnce(JsonObjectText body, Instance prefill, Instance decode) {
+        return !RenderedPrompt.isAsked(body) || (prefill.isBaton() && decode.isBaton());
+    }
 
     /** @throws ConfigException if there is no such flow */
     static HandoffFlow named(String name) {
@@ -117,10 +150,10 @@ public sealed interface HandoffFlow
 
     /**
      * The client's body edited so that only the prompt is computed: one token, not streamed (as vLLM's proxies do). More samples
-     * ({@code n}, {@code best_of}) would share the same prompt's cache, so one is enough.
+     * ({@code n}, {@code best_of}) would share the same prompt's cache, so one is enough. The answer has the prompt's token ids.
      */
     static JsonObjectText.Edit prefillOnly(JsonObjectText body) {
-        return body.edit()
+        return RenderedPrompt.ask(body, body.edit())
                 .drop("stream_options", "min_tokens", "min_completion_tokens")
                 .set("max_tokens", "1")
                 .setIfPresent("max_completion_tokens", "1")

@@ -40,10 +40,8 @@ public record KvTransferParamsFlow() implements HandoffFlow {
         return new Handoff(requestId, prefillBody, new AfterPrefill(answer -> carry(answer, body)));
     }
 
-    /** The body with the answer's {@code kv_transfer_params}; unchanged if the answer has none. */
-    static Buffer carry(JsonObjectText answer, JsonObjectText body) {
-        return answer.value(PARAMS)
-                .map(params -> body.edit().set(PARAMS, params).build())
-                .orElseGet(body::text);
+    /** The body with the answer's {@code kv_transfer_params}, if it has any. */
+    static DecodeBody carry(JsonObjectText answer, JsonObjectText body) {
+        return DecodeBody.of(body, answer, answer.value(PARAMS));
     }
 }

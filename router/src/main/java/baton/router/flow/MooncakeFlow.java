@@ -13,8 +13,9 @@ import tools.jackson.databind.json.JsonMapper;
 
 /**
  * For {@code MooncakeConnector}: both legs are sent at once and share a {@code transfer_id}; the decode leg names the prefill instance's
- * registry and engine (vLLM's mooncake_connector_proxy.py), its {@link ConnectorAddress}. As long as that is unknown, the legs run one
- * after the other, and the decode leg carries what the prefill instance's answer says. Another attempt has another {@code transfer_id}:
+ * registry and engine (vLLM's mooncake_connector_proxy.py), its {@link ConnectorAddress}. As long as that is unknown, or where the legs {@linkplain
+ * HandoffFlow#mayBeAtOnce may not be sent at once}, they run one after the other, and the decode leg carries the address, or what the prefill instance's
+ * answer says. Another attempt has another {@code transfer_id}:
  * a decode instance may have used up the blocks of the one before.
  */
 public record MooncakeFlow() implements HandoffFlow {
@@ -30,7 +31,7 @@ public record MooncakeFlow() implements HandoffFlow {
 
     @Override
     public boolean needsConnectorAddress(Instance instance) {
-        return instance.role() == Instance.Role.PREFILL;
+        return true;
     }
 
     @Override
@@ -54,18 +55,18 @@ public record MooncakeFlow() implements HandoffFlow {
                                 + "}")
                 .build();
         Optional<ConnectorAddress> known = prefill.connectorAddress();
-        DecodeStart decodeStart = known.isPresent()
-                ? new AtOnce(() -> withTransfer(body, known.get(), transferId), _ -> {})
-                : new AfterPrefill(answer -> KvTransferParamsFlow.carry(answer, body));
+        Optional<byte[]> params = known.map(address -> withTransfer(address, transferId));
+        DecodeStart decodeStart = params.isPresent() && HandoffFlow.mayBeAtOnce(body, prefill, decode)
+                ? new AtOnce(() -> body.edit().set(PARAMS, params.get()).build(), _ -> {})
+                : new AfterPrefill(answer -> DecodeBody.of(body, answer, params.or(() -> answer.value(PARAMS))));
         return new Handoff(requestId, prefillBody, decodeStart);
     }
 
-    private static Buffer withTransfer(JsonObjectText body, ConnectorAddress address, String transferId) {
-        byte[] params = JsonObjectText.parse(PARAMS, address.params().getBytes(StandardCharsets.UTF_8))
+    private static byte[] withTransfer(ConnectorAddress address, String transferId) {
+        return JsonObjectText.parse(PARAMS, address.params().getBytes(StandardCharsets.UTF_8))
                 .edit()
                 .set(TRANSFER_ID, transferId)
                 .build()
                 .getBytes();
-        return body.edit().set(PARAMS, params).build();
     }
 }

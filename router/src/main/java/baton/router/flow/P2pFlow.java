@@ -5,11 +5,13 @@ import baton.messages.p2p.P2pRequestId;
 import baton.router.body.JsonObjectText;
 import baton.router.upstream.Instance;
 import io.vertx.core.buffer.Buffer;
+import java.util.Optional;
 import java.util.UUID;
 
 /**
  * For {@code P2pNcclConnector}, whose instances read each other's addresses from the request id (vLLM's
- * disagg_proxy_p2p_nccl_xpyd.py): prefill is asked for one token, and once it has answered, decode gets the client's own body.
+ * disagg_proxy_p2p_nccl_xpyd.py): prefill is asked for one token, and once it has answered, decode gets the client's own body, with the
+ * prompt's token ids.
  * Another pair or another attempt has another id, so that tensors left of an earlier attempt are not taken for those of this one.
  */
 public record P2pFlow() implements HandoffFlow {
@@ -38,7 +40,8 @@ public record P2pFlow() implements HandoffFlow {
     public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
         Buffer prefillBody = HandoffFlow.prefillOnly(body).build();
         P2pRequestId id = new P2pRequestId(address(prefill), address(decode), unique());
-        return new Handoff(id.format(), prefillBody, new AfterPrefill(answer -> body.text()));
+        return new Handoff(
+                id.format(), prefillBody, new AfterPrefill(answer -> DecodeBody.of(body, answer, Optional.empty())));
     }
 
     private static PeerAddress address(Instance instance) {

@@ -19,7 +19,8 @@ import tools.jackson.databind.json.JsonMapper;
  * For connectors whose prefill instance writes into the decode instance's memory ({@code NixlConnector},
  * {@code NixlPushConnector}): both legs are sent at once and share their request id. The decode leg carries the prefill instance's
  * {@link ConnectorAddress}, which is asked for ahead ({@link ConnectorAddressQuery}) and learnt from the instance's own answers. As
- * long as it is unknown, the legs run one after the other, and the decode leg carries the names of the blocks too.
+ * long as it is unknown, or where the legs {@linkplain HandoffFlow#mayBeAtOnce may not be sent at once}, they run one after the other, and the decode leg
+ * carries the names of the blocks too.
  */
 public record PushFlow() implements HandoffFlow {
     public static final String NAME = "kv_transfer_params_push";
@@ -35,7 +36,7 @@ public record PushFlow() implements HandoffFlow {
 
     @Override
     public boolean needsConnectorAddress(Instance instance) {
-        return instance.role() == Instance.Role.PREFILL;
+        return true;
     }
 
     @Override
@@ -45,16 +46,19 @@ public record PushFlow() implements HandoffFlow {
                 .build();
         Optional<ConnectorAddress> known = prefill.connectorAddress();
         String shared = uniqueId(requestId);
-        if (known.isPresent()) {
+        if (known.isPresent() && HandoffFlow.mayBeAtOnce(body, prefill, decode)) {
+            byte[] params = withId(known.get(), shared);
             return new Handoff(
                     shared,
                     prefillBody,
-                    new AtOnce(() -> withAddress(body, known, shared), answer -> learnIfWellFormed(prefill, answer)));
+                    new AtOnce(
+                            () -> body.edit().set(PARAMS, params).build(),
+                            answer -> learnIfWellFormed(prefill, answer)));
         }
         return new Handoff(shared, prefillBody, new AfterPrefill(answer -> {
             // The answer names the blocks of one prompt only.
             if (Prompts.count(body) > 1) {
-                return withAddress(body, learn(prefill, answer), shared);
+                return DecodeBody.of(body, answer, learn(prefill, answer).map(address -> withId(address, shared)));
             }
             learnIfWellFormed(prefill, answer);
             return KvTransferParamsFlow.carry(answer, body);
@@ -77,17 +81,12 @@ public record PushFlow() implements HandoffFlow {
     }
 
     /** vLLM's decode instance needs {@code remote_request_id}, which is the id of both legs. */
-    private static Buffer withAddress(JsonObjectText body, Optional<ConnectorAddress> address, String requestId) {
-        return address.map(known -> body.edit()
-                        .set(
-                                PARAMS,
-                                JsonObjectText.parse(PARAMS, known.params().getBytes(StandardCharsets.UTF_8))
-                                        .edit()
-                                        .set("remote_request_id", MAPPER.writeValueAsString(requestId))
-                                        .build()
-                                        .getBytes())
-                        .build())
-                .orElseGet(body::text);
+    private static byte[] withId(ConnectorAddress address, String requestId) {
+        return JsonObjectText.parse(PARAMS, address.params().getBytes(StandardCharsets.UTF_8))
+                .edit()
+                .set("remote_request_id", MAPPER.writeValueAsString(requestId))
+                .build()
+                .getBytes();
     }
 
     /** Differs for each request and each attempt: with an id used twice, the blocks of one would be taken for those of the other. */

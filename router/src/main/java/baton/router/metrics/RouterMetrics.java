@@ -208,6 +208,9 @@ public final class RouterMetrics implements AutoCloseable {
 
     public final Counter carried = handoffs("carried");
     public final Counter notCarried = handoffs("none");
+    public final Counter promptsDiffer = counter(
+            "baton:router_prompts_differ",
+            "Prompts that have other numbers of tokens at the prefill and the decode instance");
     public final Counter addressesRefused = counter(
             "baton:router_client_addresses_refused",
             "Requests refused as their kv_transfer_params or media would lead instances to addresses");

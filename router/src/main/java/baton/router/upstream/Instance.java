@@ -144,6 +144,11 @@ public final class Instance {
                         : Optional.empty());
     }
 
+    /** Whether it is known to be Baton's. */
+    public boolean isBaton() {
+        return connector().filter(InstanceConnector::isBaton).isPresent();
+    }
+
     /** The server at this address does not tell, so what is known is of an earlier one. */
     void forgetConnector() {
         connector = Optional.empty();

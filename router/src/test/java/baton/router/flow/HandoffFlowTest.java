@@ -10,6 +10,7 @@ import baton.router.upstream.ConnectorAddress;
 import baton.router.upstream.Instance;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -33,7 +34,10 @@ class HandoffFlowTest {
                 "{\"max_completion_tokens\":5}|{\"max_completion_tokens\":1,\"max_tokens\":1,\"stream\":false}",
                 "{\"min_tokens\":5,\"min_completion_tokens\":5}|{\"max_tokens\":1,\"stream\":false}",
                 "{\"n\":4,\"best_of\":8}|{\"n\":1,\"best_of\":1,\"max_tokens\":1,\"stream\":false}",
-                "{\"cache_salt\":\"s\",\"messages\":[]}|{\"cache_salt\":\"s\",\"messages\":[],\"max_tokens\":1,\"stream\":false}"
+                "{\"cache_salt\":\"s\",\"messages\":[]}|{\"cache_salt\":\"s\",\"messages\":[],\"return_token_ids\":true,\"max_tokens\":1,\"stream\":false}",
+                "{\"prompt\":\"a\",\"return_token_ids\":false}|{\"prompt\":\"a\",\"return_token_ids\":true,\"max_tokens\":1,\"stream\":false}",
+                "{\"prompt\":[1,2]}|{\"prompt\":[1,2],\"max_tokens\":1,\"stream\":false}",
+                "{\"prompt\":\"a\",\"echo\":true}|{\"prompt\":\"a\",\"echo\":true,\"max_tokens\":1,\"stream\":false}"
             })
     void prefillLegIsAskedForOneTokenOnly(String body, String prefillBody) {
         HandoffFlow.Handoff handoff = new ContentKeyedFlow().begin(parse(body), "id", PREFILL, DECODE);
@@ -42,7 +46,8 @@ class HandoffFlowTest {
         assertThat(handoff.decode())
                 .isInstanceOfSatisfying(
                         HandoffFlow.AfterPrefill.class,
-                        after -> assertThat(after.body().apply(parse("{}")).toString())
+                        after -> assertThat(
+                                        after.body().apply(parse("{}")).text().toString())
                                 .isEqualTo(body));
     }
 
@@ -63,6 +68,76 @@ class HandoffFlowTest {
         JsonObjectText body = parse("{\"prompt\":" + prompt + "}");
         assertThat(Prompts.count(body)).isEqualTo(count);
         assertThat(Prompts.split(body)).hasSize(count > 1 ? count : 0);
+    }
+
+    /** Completions have the ids in each choice, a chat has them beside the choices. */
+    @ParameterizedTest
+    @CsvSource(
+            delimiter = '|',
+            value = {
+                "{'prompt':'a','n':2}|{'choices':[{'text':'x','prompt_token_ids':[7,8],'token_ids':[9]}]}|{'prompt':[7,8],'n':2}",
+                "{'prompt':['a']}|{'choices':[{'prompt_token_ids':[7]}]}|{'prompt':[7]}",
+                "{'prompt':['a','b']}|{'choices':[{'prompt_token_ids':[7]},{'prompt_token_ids':[8,9]}]}|{'prompt':[[7],[8,9]]}",
+                "{'messages':[{}]}|{'choices':[{'token_ids':[9]}],'prompt_token_ids':[7,8]}|{'messages':[{}],'kv_transfer_params':{'prompt_token_ids':[7,8]}}",
+                "{'messages':[{}]}|{'prompt_token_ids':[7],'kv_transfer_params':{'remote_port':1}}|{'messages':[{}],'kv_transfer_params':{'remote_port':1,'prompt_token_ids':[7]}}",
+                "{'prompt':'a'}|{'choices':[{'prompt_token_ids':[7]}],'kv_transfer_params':{'remote_port':1}}|{'prompt':[7],'kv_transfer_params':{'remote_port':1}}",
+                "{'messages':[{}],'kv_transfer_params':{'k':1}}|{'prompt_token_ids':[7]}|{'messages':[{}],'kv_transfer_params':{'k':1,'prompt_token_ids':[7]}}",
+                // Without ids, or with those of another number of prompts, the body stays as it is.
+                "{'prompt':'a'}|{'choices':[{'prompt_token_ids':null}]}|{'prompt':'a'}",
+                "{'prompt':'a'}|{'choices':[{'prompt_token_ids':[]}]}|{'prompt':'a'}",
+                "{'prompt':'a'}|{'choices':[{'text':'x'}]}|{'prompt':'a'}",
+                "{'prompt':'a'}|{'choices':7}|{'prompt':'a'}",
+                "{'prompt':['a','b']}|{'choices':[{'prompt_token_ids':[7]}]}|{'prompt':['a','b']}",
+                "{'messages':[{}]}|{'prompt_token_ids':null}|{'messages':[{}]}",
+                "{'prompt':'a','echo':true}|{'choices':[{'prompt_token_ids':[7]}]}|{'prompt':'a','echo':true}",
+                "{'prompt':[1]}|{'choices':[{'prompt_token_ids':[7]}]}|{'prompt':[1]}"
+            })
+    void theDecodeLegGetsTheTokenIdsOfThePrefillLeg(String body, String answer, String decodeBody) {
+        HandoffFlow.Handoff handoff =
+                new ContentKeyedFlow().begin(parse(body.replace('\'', '"')), "id", PREFILL, DECODE);
+        assertThat(handoff.decode()).isInstanceOfSatisfying(HandoffFlow.AfterPrefill.class, after -> {
+            HandoffFlow.DecodeBody made = after.body().apply(parse(answer.replace('\'', '"')));
+            assertThat(made.text().toString()).isEqualTo(decodeBody.replace('\'', '"'));
+            assertThat(made.carries()).isEqualTo(answer.contains("remote_port"));
+            assertThat(made.isRendered())
+                    .isEqualTo(!decodeBody.equals(body) || body.contains("echo") || body.contains("[1]"));
+        });
+    }
+
+    /** Text is rendered by both legs at once only if both compare what comes of it. */
+    @ParameterizedTest
+    @CsvSource({
+        "baton, baton, true, true",
+        "baton, vllm, true, false",
+        "vllm, baton, true, false",
+        "vllm, vllm, true, false",
+        "vllm, vllm, false, true"
+    })
+    void legsWithATextAreSentAtOnceBetweenInstancesOfBatonOnly(
+            String prefill, String decode, boolean isText, boolean atOnce) {
+        Instance from = new Instance(
+                Instance.Role.PREFILL, URI.create("http://p:1?connector=NixlPushConnector&engine=" + prefill));
+        Instance to = new Instance(
+                Instance.Role.DECODE, URI.create("http://d:2?connector=NixlPushConnector&engine=" + decode));
+        assertThat(from.markUp()).isTrue();
+        JsonObjectText body = parse(isText ? "{\"messages\":[{}]}" : "{\"prompt\":[1,2]}");
+        for (String address : List.of(
+                "{\"remote_engine_id\":\"e\",\"remote_host\":\"h\",\"remote_port\":5600,\"tp_size\":1}",
+                "{\"remote_engine_id\":\"e\",\"remote_bootstrap_addr\":\"http://p:8998\"}")) {
+            from.learnConnectorAddress(ConnectorAddress.parse(address.getBytes(StandardCharsets.UTF_8))
+                    .orElseThrow());
+            HandoffFlow flow = address.contains("bootstrap") ? new MooncakeFlow() : new PushFlow();
+            HandoffFlow.Handoff handoff = flow.begin(body, "id", from, to);
+            assertThat(handoff.decode() instanceof HandoffFlow.AtOnce).isEqualTo(atOnce);
+            if (handoff.decode() instanceof HandoffFlow.AfterPrefill after) {
+                assertThat(after.body()
+                                .apply(parse("{\"prompt_token_ids\":[7],\"kv_transfer_params\":"
+                                        + (address.contains("bootstrap") ? "null" : address) + "}"))
+                                .text()
+                                .toString())
+                        .contains("\"remote_engine_id\":\"e\"", "\"prompt_token_ids\":[7]");
+            }
+        }
     }
 
     @Test
@@ -86,16 +161,17 @@ class HandoffFlowTest {
     @Test
     void mooncakeLegsShareATransferId() throws Exception {
         Instance prefill = new Instance(Instance.Role.PREFILL, URI.create("http://p:1"));
-        JsonObjectText body = parse("{\"prompt\":\"a\",\"max_tokens\":9}");
+        JsonObjectText body = parse("{\"prompt\":[1],\"max_tokens\":9}");
         HandoffFlow.Handoff first = new MooncakeFlow().begin(body, "id", prefill, DECODE);
         assertThat(first.decode())
                 .isInstanceOfSatisfying(
                         HandoffFlow.AfterPrefill.class,
                         after -> assertThat(after.body()
                                         .apply(parse("{\"kv_transfer_params\":{\"transfer_id\":\"t\"}}"))
+                                        .text()
                                         .toString())
                                 .isEqualTo(
-                                        "{\"prompt\":\"a\",\"max_tokens\":9,\"kv_transfer_params\":{\"transfer_id\":\"t\"}}"));
+                                        "{\"prompt\":[1],\"max_tokens\":9,\"kv_transfer_params\":{\"transfer_id\":\"t\"}}"));
         assertThat(prefill.markUp()).isTrue();
         prefill.learnConnectorAddress(ConnectorAddress.parse(
                         "{\"remote_engine_id\":\"e\",\"remote_bootstrap_addr\":\"http://p:8998\",\"transfer_id\":\"t\"}"

@@ -1,0 +1,122 @@
+package baton.router.flow;
+
+import baton.router.body.JsonObjectText;
+import baton.router.body.JsonObjectText.Edit;
+import baton.router.body.Prompts;
+import baton.router.upstream.ConnectorAddress;
+import java.io.ByteArrayOutputStream;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+import tools.jackson.core.JacksonException;
+import tools.jackson.core.JsonParser;
+import tools.jackson.core.JsonToken;
+import tools.jackson.core.ObjectReadContext;
+import tools.jackson.core.json.JsonFactory;
+
+/**
+ * The token ids that a prefill instance has made of a request's text or messages. The decode leg gets them in the place of a text, and beside messages, in
+ * {@code kv_transfer_params.prompt_token_ids}: two instances that render or tokenize differently would compute another prompt than that whose keys and values
+ * they hand over.
+ */
+final class RenderedPrompt {
+    /** Of requests: asks for {@link #IDS} in the answer. */
+    private static final String ASK = "return_token_ids";
+
+    /** Of a chat's answer, of a completion's choices, and of {@code kv_transfer_params}. */
+    private static final String IDS = "prompt_token_ids";
+
+    private static final JsonFactory FACTORY = new JsonFactory();
+
+    private RenderedPrompt() {}
+
+    /** Whether the instances would make tokens of the request by themselves. One with {@code echo} keeps its text, which is in the answer. */
+    static boolean isAsked(JsonObjectText body) {
+        boolean echoes = body.value("echo")
+                .filter(echo -> Arrays.equals(echo, "true".getBytes(StandardCharsets.US_ASCII)))
+                .isPresent();
+        return !echoes
+                && (body.hasNonNull("messages")
+                        || body.value("prompt").filter(Prompts::areTexts).isPresent());
+    }
+
+    static Edit ask(JsonObjectText body, Edit edit) {
+        return isAsked(body) ? edit.set(ASK, "true") : edit;
+    }
+
+    /**
+     * The ids of an answer, put into a decode leg.
+     *
+     * @param params of the decode leg's {@code kv_transfer_params}, if it has them
+     * @return empty if the answer has no ids, or not for each prompt
+     */
+    static Optional<Edit> put(JsonObjectText body, JsonObjectText answer, Edit edit, Optional<byte[]> params) {
+        if (!isAsked(body)) {
+            return Optional.empty();
+        }
+        Optional<byte[]> chat = answer.value(IDS).filter(RenderedPrompt::isArray);
+        if (chat.isPresent() && body.hasNonNull("messages")) {
+            byte[] both = params.map(given -> JsonObjectText.parse(ConnectorAddress.FIELD, given)
+                            .edit()
+                            .set(IDS, chat.get())
+                            .build()
+                            .getBytes())
+                    .orElseGet(() -> joined("{\"" + IDS + "\":", List.of(chat.get()), "}"));
+            return Optional.of(edit.set(ConnectorAddress.FIELD, both));
+        }
+        List<byte[]> each =
+                answer.value("choices").map(RenderedPrompt::ofChoices).orElse(List.of());
+        if (each.isEmpty() || each.size() != Prompts.count(body) || !body.hasNonNull("prompt")) {
+            return Optional.empty();
+        }
+        return Optional.of(edit.set("prompt", each.size() == 1 ? each.getFirst() : joined("[", each, "]")));
+    }
+
+    private static boolean isArray(byte[] json) {
+        return json.length > 2 && json[0] == '[';
+    }
+
+    private static byte[] joined(String begin, List<byte[]> parts, String end) {
+        ByteArrayOutputStream out = new ByteArrayOutputStream();
+        out.writeBytes(begin.getBytes(StandardCharsets.US_ASCII));
+        for (int i = 0; i < parts.size(); i++) {
+            if (i > 0) {
+                out.write(',');
+            }
+            out.writeBytes(parts.get(i));
+        }
+        out.writeBytes(end.getBytes(StandardCharsets.US_ASCII));
+        return out.toByteArray();
+    }
+
+    /** The ids of each choice's prompt; empty if a choice has none. */
+    private static List<byte[]> ofChoices(byte[] choices) {
+        List<byte[]> all = new ArrayList<>();
+        try (JsonParser parser = FACTORY.createParser(ObjectReadContext.empty(), choices)) {
+            if (parser.nextToken() != JsonToken.START_ARRAY) {
+                return List.of();
+            }
+            while (parser.nextToken() == JsonToken.START_OBJECT) {
+                int before = all.size();
+                while (parser.nextToken() == JsonToken.PROPERTY_NAME) {
+                    boolean isIds = parser.currentName().equals(IDS);
+                    JsonToken value = parser.nextToken();
+                    int start = (int) parser.currentTokenLocation().getByteOffset();
+                    parser.skipChildren();
+                    if (isIds && value == JsonToken.START_ARRAY) {
+                        all.add(Arrays.copyOfRange(
+                                choices, start, (int) parser.currentLocation().getByteOffset()));
+                    }
+                }
+                if (all.size() != before + 1 || !isArray(all.getLast())) {
+                    return List.of();
+                }
+            }
+            return all;
+        } catch (JacksonException e) {
+            return List.of();
+        }
+    }
+}

@@ -1,0 +1,94 @@
+package baton.router;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.router.flow.KvTransferParamsFlow;
+import baton.router.policy.LocalPrefill;
+import java.net.http.HttpResponse;
+import java.util.List;
+import java.util.Optional;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Two instances that make other tokens of the same request. */
+@Timeout(60)
+class RenderedPromptTest {
+    private static final String CHAT = "/v1/chat/completions";
+    private static final String USAGE = "\"usage\":{\"prompt_tokens\":%d,\"total_tokens\":%d}";
+
+    private final RouterFixture fixture = new RouterFixture();
+    private final FakeInstance prefill = fixture.instance();
+    private final FakeInstance decode = fixture.instance();
+
+    @AfterEach
+    void stopAll() throws Exception {
+        fixture.close();
+    }
+
+    private Router router() {
+        return fixture.router(
+                KvTransferParamsFlow.NAME, List.of(prefill), List.of(decode), Optional.empty(), LocalPrefill.NEVER);
+    }
+
+    private static String usage(int promptTokens) {
+        return USAGE.formatted(promptTokens, promptTokens + 1);
+    }
+
+    private double differences(Router router) {
+        return fixture.metric(router, "baton:router_prompts_differ_total");
+    }
+
+    @Test
+    void theDecodeLegOfAChatHasTheTokenIdsOfThePrefillLeg() throws Exception {
+        prefill.behaviour = FakeInstance.json(
+                200,
+                "{\"choices\":[{}],\"prompt_token_ids\":[5,6,7],\"kv_transfer_params\":{\"remote_port\":1}," + usage(3)
+                        + "}");
+        decode.behaviour = FakeInstance.json(200, "{\"choices\":[{}]," + usage(3) + "}");
+        Router router = router();
+        HttpResponse<String> answer =
+                fixture.postTo(router, CHAT, "{\"messages\":[{\"role\":\"developer\"}],\"stream\":false}");
+        assertThat(answer.body()).isEqualTo("{\"choices\":[{}]," + usage(3) + "}");
+        assertThat(prefill.only().body()).contains("\"return_token_ids\":true");
+        assertThat(decode.only().body())
+                .isEqualTo("{\"messages\":[{\"role\":\"developer\"}],\"stream\":false,"
+                        + "\"kv_transfer_params\":{\"remote_port\":1,\"prompt_token_ids\":[5,6,7]}}");
+        assertThat(differences(router)).isZero();
+    }
+
+    /** A prefill instance that does not answer with the ids: what can be compared is how many there are. */
+    @ParameterizedTest
+    @CsvSource({"160, 138, false, 1", "160, 138, true, 1", "138, 138, false, 0", "138, 138, true, 0"})
+    void otherNumbersOfTokensAreCounted(int prefilled, int decoded, boolean streamed, int counted) throws Exception {
+        prefill.behaviour = FakeInstance.json(200, "{\"choices\":[{}]," + usage(prefilled) + "}");
+        decode.behaviour = streamed
+                ? (_, response) -> FakeInstance.events(
+                                response,
+                                "data: {\"choices\":[{\"text\":\"\\\"prompt_tokens\\\": 7\"}]}\n\n",
+                                "data: {\"choices\":[]," + usage(decoded) + "}\n\n",
+                                "data: [DONE]\n\n")
+                        .end()
+                : FakeInstance.json(200, "{\"choices\":[{}]," + usage(decoded) + "}");
+        Router router = router();
+        assertThat(fixture.postTo(router, CHAT, "{\"messages\":[{}]}").statusCode())
+                .isEqualTo(200);
+        assertThat(differences(router)).isEqualTo(counted);
+    }
+
+    @Test
+    void aStreamWithoutUsageIsNotCompared() throws Exception {
+        prefill.behaviour = FakeInstance.json(200, "{\"choices\":[{}]," + usage(9) + "}");
+        decode.behaviour = (_, response) -> FakeInstance.events(
+                        response,
+                        "data: {\"choices\":[{\"text\":\"\\\"prompt_tokens\\\": 7\"}]}\n\n",
+                        "data: [DONE]\n\n")
+                .end();
+        Router router = router();
+        assertThat(fixture.postTo(router, CHAT, "{\"messages\":[{}]}").statusCode())
+                .isEqualTo(200);
+        assertThat(differences(router)).isZero();
+    }
+}
