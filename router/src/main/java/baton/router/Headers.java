@@ -45,9 +45,19 @@ final class Headers {
             "upgrade",
             "http2-settings");
 
-    /** Headers of the client's connection or body; with compression the router could not read the answer. */
-    private static final Set<String> OF_THE_REQUEST =
-            Set.of("host", "content-length", "expect", "accept-encoding", "x-request-id", "traceparent");
+    /**
+     * Headers of the client's connection or body; with compression the router could not read the answer. Whether a web page may use the
+     * router is the router's to check: an instance would compare the page's origin with its own address.
+     */
+    private static final Set<String> OF_THE_REQUEST = Set.of(
+            "host",
+            "origin",
+            "sec-fetch-site",
+            "content-length",
+            "expect",
+            "accept-encoding",
+            "x-request-id",
+            "traceparent");
 
     /** Accepted by Baton's server too; brackets are for the IPv6 addresses in the ids of some connectors. */
     private static final Pattern SANE_ID = Pattern.compile("[A-Za-z0-9._:\\[\\]@+=~-]{1,256}");
