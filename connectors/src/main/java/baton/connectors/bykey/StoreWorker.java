@@ -52,6 +52,14 @@ public final class StoreWorker implements WorkerConnector {
     }
 
     @Override
+    public void discardSaves(Set<String> requestIds) {
+        unstarted.stream().filter(save -> requestIds.contains(save.requestId())).forEach(session::dropped);
+        unstarted = unstarted.stream()
+                .filter(save -> !requestIds.contains(save.requestId()))
+                .toList();
+    }
+
+    @Override
     public void waitForSave() {
         unstarted.forEach(session::save);
         unstarted = List.of();

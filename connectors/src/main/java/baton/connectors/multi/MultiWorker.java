@@ -168,6 +168,14 @@ final class MultiWorker implements WorkerConnector {
     }
 
     @Override
+    public void discardSaves(Set<String> requestIds) {
+        for (int i = 0; i < parts.size(); i++) {
+            WorkerConnector connector = parts.get(i).connector();
+            call(i, "discardSaves", () -> connector.discardSaves(requestIds));
+        }
+    }
+
+    @Override
     public void waitForSave() {
         for (int i = 0; i < parts.size(); i++) {
             WorkerConnector connector = parts.get(i).connector();

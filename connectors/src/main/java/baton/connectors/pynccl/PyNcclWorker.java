@@ -174,6 +174,11 @@ final class PyNcclWorker implements WorkerConnector {
     }
 
     @Override
+    public void discardSaves(Set<String> requestIds) {
+        ofStep.removeIf(sending -> requestIds.contains(sending.send.requestId()));
+    }
+
+    @Override
     public void waitForSave() {
         ofStep.forEach(this::enqueue);
         ofStep.clear();

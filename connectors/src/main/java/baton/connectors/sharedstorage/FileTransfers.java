@@ -122,6 +122,13 @@ final class FileTransfers {
         current.saves.forEach(save -> save.layerIsReady(rank, layer));
     }
 
+    /** Fails the step's saves of these requests. */
+    void discard(Step current, Set<String> requestIds) {
+        current.saves.stream()
+                .filter(save -> requestIds.contains(save.save().requestId()))
+                .forEach(save -> save.fail("not_finite", "its logits are not finite"));
+    }
+
     /** The rank has computed its part of the step. Returns when all ranks have and the step's saves are over. */
     void finish(Step current, Rank rank) {
         current.saves.forEach(save -> save.mayCommit(rank));

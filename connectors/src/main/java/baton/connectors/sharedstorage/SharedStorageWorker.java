@@ -45,6 +45,11 @@ final class SharedStorageWorker implements WorkerConnector {
     }
 
     @Override
+    public void discardSaves(Set<String> requestIds) {
+        transfers.discard(step, requestIds);
+    }
+
+    @Override
     public void waitForSave() {
         transfers.finish(step, rank);
     }

@@ -41,12 +41,14 @@ import baton.kv.connector.SchedulerConnector.RequestEnd;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalDouble;
 import java.util.Set;
 import java.util.function.Function;
+import java.util.stream.Collectors;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -284,14 +286,15 @@ public final class EngineCore implements AutoCloseable {
         int generated = 0;
         boolean loaded;
         List<Measurement> measurements = new ArrayList<>();
-        try (CloseableLogits logits = execute(step)) {
+        try (StepLogits logits = execute(step)) {
             StepReport reported = workers.report(step.finished());
             // A worker that has failed does not report, so what the others say is not of all ranks.
             StepReport report = switchOffIfFailed(Set.of()) ? reported.measurementsOnly() : reported;
             loaded = !report.merged().received().isEmpty();
             clock.enter(StepPhase.SCHEDULE);
             measurements.addAll(report.merged().measurements());
-            Outcome outcome = scheduler.executed(logits.failure().isEmpty() ? step : step.notComputed(), report);
+            Outcome outcome = scheduler.executed(
+                    logits.failure().isEmpty() ? step : step.notComputed(), report, logits.notFinite());
             // Before the step's results: a client that has an answer finds what it took in the metrics.
             measurements.addAll(scheduler.takeMeasurements());
             countScheduler(before, scheduler.counters(), measurements);
@@ -390,15 +393,7 @@ public final class EngineCore implements AutoCloseable {
         scheduler.checkInvariants();
     }
 
-    /** The step's logits, or why there are none. */
-    private record CloseableLogits(Optional<Logits> logits, Optional<String> failure) implements AutoCloseable {
-        @Override
-        public void close() {
-            logits.ifPresent(Logits::close);
-        }
-    }
-
-    private CloseableLogits execute(Step step) {
+    private StepLogits execute(Step step) {
         clock.enter(StepPhase.BATCH);
         List<SequenceSlice> slices = new ArrayList<>(step.slices().size());
         for (Slice slice : step.slices()) {
@@ -413,7 +408,21 @@ public final class EngineCore implements AutoCloseable {
         }
         Map<Integer, String> hiddenOf = workers.wantHidden() ? promptEnds(step.slices()) : Map.of();
         try {
-            return new CloseableLogits(workers.forward(slices, hiddenOf), Optional.empty());
+            Optional<Logits> logits = workers.forward(slices, hiddenOf);
+            try {
+                Set<Request> notFinite =
+                        logits.map(each -> notFinite(step, each)).orElse(Set.of());
+                if (slices.stream().anyMatch(slice -> slice.hidden().isEmpty())) {
+                    workers.finishSaves(notFinite.stream()
+                            .filter(request -> !request.warmsUp())
+                            .map(Request::id)
+                            .collect(Collectors.toSet()));
+                }
+                return new StepLogits(logits, Optional.empty(), notFinite);
+            } catch (RuntimeException | Error e) {
+                logits.ifPresent(Logits::close);
+                throw e;
+            }
         } catch (RuntimeException | OutOfMemoryError e) {
             // The requests of this step are lost; what is cached from earlier steps is untouched, so other requests
             // continue.
@@ -422,8 +431,21 @@ public final class EngineCore implements AutoCloseable {
                     step.tokens(),
                     step.slices().size(),
                     e);
-            return new CloseableLogits(Optional.empty(), Optional.of("The model failed: " + e.getMessage()));
+            return new StepLogits(Optional.empty(), Optional.of("The model failed: " + e.getMessage()), Set.of());
         }
+    }
+
+    private static Set<Request> notFinite(Step step, Logits logits) {
+        Set<Request> found = new HashSet<>();
+        int row = 0;
+        for (Slice slice : step.slices()) {
+            for (int end = row + logitsWanted(slice); row < end; row++) {
+                if (!logits.isFinite(row)) {
+                    found.add(slice.request());
+                }
+            }
+        }
+        return found;
     }
 
     /** The requests whose prompts end with a slice, by its index. */
@@ -449,7 +471,7 @@ public final class EngineCore implements AutoCloseable {
         return end == request.length() ? 1 : 0;
     }
 
-    private int sample(Step step, Outcome outcome, CloseableLogits batch) {
+    private int sample(Step step, Outcome outcome, StepLogits batch) {
         List<Request> chosenFor = new ArrayList<>();
         List<LogitRow> wanted = new ArrayList<>();
         clock.enter(StepPhase.SAMPLING);

@@ -84,6 +84,11 @@ final class GuardedWorker implements WorkerConnector {
     }
 
     @Override
+    public void discardSaves(Set<String> requestIds) {
+        call("discardSaves", () -> connector.discardSaves(requestIds));
+    }
+
+    @Override
     public void waitForSave() {
         call("waitForSave", connector::waitForSave);
     }

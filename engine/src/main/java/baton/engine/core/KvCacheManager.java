@@ -167,6 +167,14 @@ final class KvCacheManager {
         return known;
     }
 
+    /** Unpublishes all the request's blocks, shared ones as well: one of them has numbers that are not finite. */
+    void unpublish(Request request) {
+        for (int i = 0; i < request.blocks.size(); i++) {
+            pool.forget(request.blocks.get(i));
+        }
+        request.publishedBlocks = 0;
+    }
+
     /** Unpublishes the request's blocks from this index on; the tokens in them are to be computed again. */
     void invalidateFrom(Request request, int first) {
         for (int i = first; i < request.blocks.size(); i++) {

@@ -359,8 +359,12 @@ final class Scheduler {
         counters.preempted++;
     }
 
-    /** Updates all requests after a step. The step's slices count as computed from here on, unless their KV was bad. */
-    Outcome executed(Step step, StepReport reports) {
+    /**
+     * Updates all requests after a step. The step's slices count as computed from here on, unless their KV was bad.
+     *
+     * @param notFinite requests whose logits are not finite: none of their blocks is shared from here on
+     */
+    Outcome executed(Step step, StepReport reports, Set<Request> notFinite) {
         owner.check();
         connector.ifPresent(c -> c.onStepDone(reports.merged(), reports.metadata()));
         WorkerReport report = reports.merged();
@@ -373,7 +377,11 @@ final class Scheduler {
             request.loadingTokens = 0;
             if (!cut.contains(request) && request.state == Request.State.RUNNING) {
                 request.computedTokens = slice.start() + slice.count();
-                blocks.publish(request, live.waiting()::wake);
+                if (notFinite.contains(request)) {
+                    blocks.unpublish(request);
+                } else {
+                    blocks.publish(request, live.waiting()::wake);
+                }
                 valid.add(request);
             }
         }

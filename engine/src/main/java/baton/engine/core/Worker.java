@@ -68,6 +68,11 @@ final class Worker {
         return logits;
     }
 
+    /** Logits of these requests are not finite: the connector saves nothing of them. */
+    void discardSaves(Set<String> requestIds) {
+        connector.ifPresent(c -> c.discardSaves(requestIds));
+    }
+
     /** Ends a step that all ranks have computed: the connector finishes its saves. */
     void waitForSave() {
         connector.ifPresent(WorkerConnector::waitForSave);

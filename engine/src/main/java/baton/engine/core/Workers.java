@@ -172,7 +172,7 @@ final class Workers implements AutoCloseable {
     }
 
     /**
-     * Computes a step. A rank's saves are finished when all ranks have computed, so that none waits for one that has failed.
+     * Computes a step.
      *
      * @param hiddenOf the requests whose prompts end with a slice, by its index; empty unless connectors {@link #wantHidden}
      * @return its logits, none if there was nothing to compute; the caller closes them
@@ -188,18 +188,22 @@ final class Workers implements AutoCloseable {
                 computed.get(i).close();
             }
         }
-        // Ranks wait for each other's saves, in vain if a connector has failed.
-        if (connected
-                && !failures.any()
-                && slices.stream().anyMatch(slice -> slice.hidden().isEmpty())) {
-            try {
-                each(Worker::waitForSave);
-            } catch (RuntimeException | Error e) {
-                logits.close();
-                throw e;
-            }
-        }
         return Optional.of(logits);
+    }
+
+    /**
+     * Finishes the ranks' saves of a step that all have computed, so that none waits for one that has failed.
+     *
+     * @param discarded requests of which nothing is to be saved
+     */
+    void finishSaves(Set<String> discarded) {
+        // Ranks wait for each other's saves, in vain if a connector has failed.
+        if (connected && !failures.any()) {
+            if (!discarded.isEmpty()) {
+                each(worker -> worker.discardSaves(discarded));
+            }
+            each(Worker::waitForSave);
+        }
     }
 
     /** Has the rank that gives the logits work with its threads. */

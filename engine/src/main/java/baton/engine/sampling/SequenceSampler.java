@@ -3,7 +3,6 @@ package baton.engine.sampling;
 import baton.engine.SamplingParams;
 import baton.engine.TokenLogprobs;
 import baton.engine.model.Logits;
-import java.lang.foreign.ValueLayout;
 import java.util.Arrays;
 import java.util.BitSet;
 import java.util.HashMap;
@@ -102,8 +101,7 @@ public final class SequenceSampler {
         int id;
         if (params.greedy() && !changed) {
             id = logits.argmax(row);
-            // The greatest logit tells of NaN and infinity in the row, as both would be taken for the greatest.
-            if (!Float.isFinite(logits.row(row).getAtIndex(ValueLayout.JAVA_FLOAT, id))) {
+            if (!logits.isFinite(row)) {
                 throw unusable(row);
             }
         } else {

@@ -14,6 +14,7 @@ import baton.kv.connector.SchedulerConnector.RequestEnd;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import org.junit.jupiter.api.Test;
 
 /** Logits of whole prompts are large: a step makes few of them, however long the prompts and however many they are. */
@@ -49,7 +50,7 @@ class PromptLogprobsScheduleTest {
                 slice.request().promptLogprobsReported = slice.start() + slice.count();
                 computed.merge(slice.request().id(), slice.count(), Integer::sum);
             }
-            scheduler.executed(step, StepReport.NOTHING);
+            scheduler.executed(step, StepReport.NOTHING, Set.of());
             scheduler.checkInvariants();
             if (steps == 0) {
                 // Beside the first rows of a, all of c.

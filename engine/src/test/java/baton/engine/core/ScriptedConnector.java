@@ -68,6 +68,8 @@ final class ScriptedConnector implements KvConnector {
     final Map<String, HiddenState> saved = new HashMap<>();
     final List<Load> started = new ArrayList<>();
     final List<String> events = new ArrayList<>();
+    /** Requests whose saves were discarded. */
+    final Set<String> discarded = new HashSet<>();
     /** Requests that lost their blocks, as it was told. */
     final Set<String> preempted = new HashSet<>();
 
@@ -282,6 +284,12 @@ final class ScriptedConnector implements KvConnector {
             @Override
             public void saveLayer(int layer) {
                 calls.accept("saveLayer");
+            }
+
+            @Override
+            public void discardSaves(Set<String> requestIds) {
+                calls.accept("discardSaves");
+                discarded.addAll(requestIds);
             }
 
             @Override

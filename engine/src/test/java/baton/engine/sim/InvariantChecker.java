@@ -423,6 +423,11 @@ final class InvariantChecker {
         }
 
         @Override
+        public void discardSaves(Set<String> requestIds) {
+            inner.discardSaves(requestIds);
+        }
+
+        @Override
         public void waitForSave() {
             mayFail();
             inner.waitForSave();

@@ -7,7 +7,7 @@ import java.util.Set;
 /**
  * The moving side of a connector, for one rank. All calls come from that rank's thread. In each step, in this order:
  * {@link #startLoad}, then per layer {@link #waitForLayerLoad}, the layer's forward pass, {@link #saveLayer}; then
- * {@link #waitForSave} and {@link #report}. A step without a forward pass has only {@link #startLoad} and {@link #report}.
+ * {@link #discardSaves}, {@link #waitForSave} and {@link #report}. A step without a forward pass has only {@link #startLoad} and {@link #report}.
  *
  * <p>A method that waits does so up to a deadline of its own; what it could not get it reports as invalid blocks. It never
  * throws because of a peer, a file or a network. One that throws all the same is closed, see {@link SchedulerConnector}.
@@ -46,6 +46,12 @@ public interface WorkerConnector extends AutoCloseable {
      * @param state in memory that is valid during the call
      */
     default void saveHidden(String requestId, HiddenState state) {}
+
+    /**
+     * Logits that this step computed for these requests are not finite, so their keys and values are wrong: what the step was to save of
+     * them must not be found or taken by anyone. They end with an error. Not called in steps without such requests.
+     */
+    default void discardSaves(Set<String> requestIds) {}
 
     /** All ranks have computed the step. Returns when the pool may be written to again. */
     default void waitForSave() {}
