@@ -2,6 +2,7 @@ package baton.engine.sim;
 
 import baton.connectors.p2pnccl.P2pNcclConnector;
 import baton.kv.connector.KvConnector;
+import baton.memory.Crc32c;
 import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pMessage;
 import baton.messages.p2p.P2pMessage.Put;
@@ -204,7 +205,7 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
             try (Arena arena = Arena.ofConfined()) {
                 MemorySegment data = arena.allocate(Tensor.bytes(Tensor.Type.named(head.dtype()), head.shape()));
                 fill.accept(data);
-                byte[] put = new Put(changedId(tensorId), head).encode();
+                byte[] put = new Put(changedId(tensorId), head.withChecksum(Crc32c.of(data))).encode();
                 byte[] message = new byte[3 * Integer.BYTES + put.length + (int) data.byteSize()];
                 ByteBuffer bytes = ByteBuffer.wrap(message)
                         .putInt(0)
