@@ -34,6 +34,9 @@ abstract class Fetch extends LmOperation {
     /** A value is in its place. */
     protected abstract void arrived(int key, LmReply reply);
 
+    /** The server has replied that it has no value under a key. */
+    protected void absent(int key) {}
+
     /** Bytes at the front of a value that have a place of their own. */
     protected int headBytes() {
         return 0;
@@ -93,6 +96,7 @@ abstract class Fetch extends LmOperation {
         protected Optional<Destination> reply(int index, LmReply reply) {
             if (!reply.isSuccess()) {
                 connections.counters().count(StoreCounters.Result.MISS, 1);
+                absent(key);
                 return Optional.empty();
             }
             hit = Optional.of(reply);

@@ -71,6 +71,9 @@ public interface LmClient extends AutoCloseable {
 
         /** What was read for a key of the batch; there when the task has succeeded for it. */
         Optional<Value> value(int key);
+
+        /** Whether the server has replied that it has no value under a key of the batch; false of a read that failed. */
+        boolean isAbsent(int key);
     }
 
     /**

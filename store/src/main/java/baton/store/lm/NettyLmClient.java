@@ -11,6 +11,7 @@ import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.concurrent.atomic.AtomicReferenceArray;
 
 /** A client over pooled connections. */
@@ -45,12 +46,18 @@ final class NettyLmClient implements LmClient {
             public Optional<Value> value(int key) {
                 return Optional.ofNullable(reading.values.get(key));
             }
+
+            @Override
+            public boolean isAbsent(int key) {
+                return reading.absent.get(key) != 0;
+            }
         };
     }
 
     private final class Reading extends Fetch {
         private final List<Get> gets;
         private final AtomicReferenceArray<Value> values;
+        private final AtomicIntegerArray absent;
 
         private Reading(StoreTask task, List<Get> gets) {
             super(
@@ -60,6 +67,7 @@ final class NettyLmClient implements LmClient {
                     LmKeys.of(gets.stream().map(Get::key).toList()));
             this.gets = gets;
             values = new AtomicReferenceArray<>(gets.size());
+            absent = new AtomicIntegerArray(gets.size());
         }
 
         private static long room(Get get) {
@@ -78,6 +86,11 @@ final class NettyLmClient implements LmClient {
                 return Optional.empty();
             }
             return Optional.of(new Destination(gets.get(key).into(), reply.length()));
+        }
+
+        @Override
+        protected void absent(int key) {
+            absent.set(key, 1);
         }
 
         @Override

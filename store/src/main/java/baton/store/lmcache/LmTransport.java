@@ -97,7 +97,9 @@ public final class LmTransport implements ObjectTransport {
         reads.task().onQuiet(() -> {
             for (int i = 0; i < object.length; i++) {
                 Optional<LmClient.Value> value = reads.value(object[i]);
-                if (reads.task().succeeded(object[i]) && value.isPresent()) {
+                // An object whose check was not read could pass for LMCache's, which has none.
+                boolean isCheckKnown = check[i] < 0 || reads.task().succeeded(check[i]) || reads.isAbsent(check[i]);
+                if (reads.task().succeeded(object[i]) && value.isPresent() && isCheckKnown) {
                     new ObjectMetadata(value.get().bytes(), value.get().metadata())
                             .write(objects.get(i).metadata());
                     task.succeed(i);
