@@ -8,12 +8,12 @@ import java.io.PrintWriter;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
-import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
+import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Model.CommandSpec;
 import picocli.CommandLine.Option;
 import picocli.CommandLine.Spec;
@@ -40,22 +40,15 @@ final class DemoCommand implements Callable<Integer> {
     @Option(names = "--model", description = "Checkpoint directory (default: the embedded tiny-ledger).")
     private @Nullable Path model;
 
-    @Option(
-            names = "--connector",
-            defaultValue = "SharedStorageConnector",
-            description = "How the KV cache is handed over: ${COMPLETION-CANDIDATES} (default: ${DEFAULT-VALUE}).")
-    private LocalCluster.Connector connector;
+    @Mixin
+    private ClusterOptions options;
 
     @Override
     public Integer call() throws IOException, InterruptedException {
         PrintWriter out = spec.commandLine().getOut();
-        long start = System.nanoTime();
-        out.println("Starting a prefill instance, a decode instance and a router ...");
-        out.flush();
-        try (LocalCluster cluster = LocalCluster.start(
-                        Baton.command(), Models.orEmbedded(Optional.ofNullable(model)), connector, 0, true);
+        Path directory = Models.orEmbedded(Optional.ofNullable(model));
+        try (LocalCluster cluster = options.start(directory, 0, true, out);
                 ApiClient client = new ApiClient()) {
-            out.printf(Locale.ROOT, "Ready after %.1f s.%n%n", (System.nanoTime() - start) / 1e9);
             String ledger = ledger();
             out.printf(
                     "The prompt: a ledger of %d facts, the first being%n  %s%nand a question:%n  %s%n",

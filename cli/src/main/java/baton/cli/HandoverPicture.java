@@ -47,6 +47,7 @@ record HandoverPicture(
         double written = prefill.applyAsDouble("vllm:nixl_bytes_transferred_sum");
         double lookedUp = decode.applyAsDouble("baton:kv_lookup_bytes_total");
         double sent = decode.applyAsDouble("baton:p2p_received_bytes_total");
+        double stored = decode.applyAsDouble("vllm:kv_offload_tiering_read_bytes_total");
         if (read > 0) {
             return List.of("KV       %s read from prefill's memory in %s"
                     .formatted(mebibytes(read), millis(decode.applyAsDouble("vllm:nixl_xfer_time_seconds_sum"))));
@@ -62,6 +63,19 @@ record HandoverPicture(
         if (sent > 0) {
             return List.of("KV       %s sent, a tensor for each layer; in its blocks after %s"
                     .formatted(mebibytes(sent), millis(decode.applyAsDouble("baton:kv_load_seconds_sum"))));
+        }
+        if (stored > 0) {
+            return List.of(
+                    "KV       %s written in %s"
+                            .formatted(
+                                    mebibytes(prefill.applyAsDouble("vllm:kv_offload_tiering_write_bytes_total")),
+                                    millis(prefill.applyAsDouble("vllm:kv_offload_tiering_write_time_total"))),
+                    "store",
+                    "KV       %s read in %s, in its blocks after %s more"
+                            .formatted(
+                                    mebibytes(stored),
+                                    millis(decode.applyAsDouble("vllm:kv_offload_tiering_read_time_total")),
+                                    millis(decode.applyAsDouble("vllm:kv_offload_load_time_total"))));
         }
         return List.of(
                 "KV       %s saved, %s after the last layer"

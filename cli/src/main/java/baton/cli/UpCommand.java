@@ -9,6 +9,7 @@ import java.util.Optional;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
+import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Model.CommandSpec;
 import picocli.CommandLine.Option;
 import picocli.CommandLine.Parameters;
@@ -39,11 +40,8 @@ final class UpCommand implements Callable<Integer> {
             description = "Port of the OpenAI endpoint, 0 for any free one (default: ${DEFAULT-VALUE}).")
     private int port;
 
-    @Option(
-            names = "--connector",
-            defaultValue = "SharedStorageConnector",
-            description = "How the KV cache is handed over: ${COMPLETION-CANDIDATES} (default: ${DEFAULT-VALUE}).")
-    private LocalCluster.Connector connector;
+    @Mixin
+    private ClusterOptions options;
 
     @Option(
             names = "--warmup",
@@ -59,7 +57,7 @@ final class UpCommand implements Callable<Integer> {
         ListenAddress.require("host", LocalCluster.HOST, "port", port);
         PrintWriter out = spec.commandLine().getOut();
         Path directory = Models.orEmbedded(Optional.ofNullable(model));
-        try (LocalCluster cluster = LocalCluster.start(Baton.command(), directory, connector, port, warmUp)) {
+        try (LocalCluster cluster = options.start(directory, port, warmUp, out)) {
             out.printf(
                     """
                     prefill          %s

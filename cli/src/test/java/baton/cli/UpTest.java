@@ -2,6 +2,7 @@ package baton.cli;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.cluster.LocalCluster;
 import java.io.BufferedReader;
 import java.net.URI;
 import java.net.http.HttpClient;
@@ -26,6 +27,7 @@ import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** {@code baton up}, as a user runs and ends it. */
@@ -45,9 +47,16 @@ class UpTest {
             Path logs = Path.of(group(said, "logs +(\\S+)"));
             assertThat(logs).isDirectory();
             // A cluster that is ready has handed over prompts.
-            assertThat(loadedTokens(URI.create(group(said, "decode +(\\S+)")))).isPositive();
+            assertThat(loadedTokens(URI.create(group(said, "decode +(http\\S+)"))))
+                    .isPositive();
             assertThat(answer(said)).contains("Harrow");
             assertThat(endpoint.getPath()).isEqualTo("/v1");
+            assertThat(said).startsWith("Starting a decode instance, a prefill instance and a router with");
+            assertThat(said.substring(0, said.indexOf("OpenAI endpoint")))
+                    .as("progress")
+                    .containsPattern(" s: decode instance is ready\n")
+                    .containsPattern(" s: prefill instance is ready\n")
+                    .containsPattern(" s: router is ready\n.* s: first prompts have been handed over\n");
             List<ProcessHandle> children = up.descendants().toList();
             assertThat(children).hasSize(3);
 
@@ -56,6 +65,47 @@ class UpTest {
             assertEnded(up, children);
             assertThat(logs).doesNotExist();
             assertThat(Files.readString(directory.resolve("err"))).isEmpty();
+        } finally {
+            end(up);
+        }
+    }
+
+    /** Each connector that needs nothing beside this host. Nothing is logged as a warning, but for a busy machine. */
+    @Tag("thorough")
+    @ParameterizedTest
+    @EnumSource(mode = EnumSource.Mode.EXCLUDE, names = "MooncakeStoreConnector")
+    void everyConnectorHandsOverAndWarnsOfNothing(LocalCluster.Connector connector) throws Exception {
+        Process up = start("--connector", connector.name());
+        try {
+            String said = readUpTo(up, "Ctrl-C stops");
+            URI decode = URI.create(group(said, "decode +(http\\S+)"));
+            double before = loadedTokens(decode);
+            assertThat(before).isPositive();
+            assertThat(answer(said)).contains("Harrow");
+            assertThat(loadedTokens(decode)).isGreaterThan(before);
+            Path logs = Path.of(group(said, "logs +(\\S+)"));
+            for (String process : List.of("prefill", "decode", "router")) {
+                assertThat(Files.readAllLines(logs.resolve(process + ".log")))
+                        .as(process)
+                        .noneMatch(line -> line.matches(".* (WARN|ERROR) (?!ServeCommand - The load average).*"));
+            }
+            up.destroy();
+            assertThat(up.waitFor(DEADLINE)).isTrue();
+            assertThat(Files.readString(directory.resolve("err"))).isEmpty();
+        } finally {
+            end(up);
+        }
+    }
+
+    @Test
+    void aConnectorWhoseStoreIsNotNamedIsRefused() throws Exception {
+        Process up = start("--connector", "MooncakeStoreConnector");
+        try {
+            assertThat(up.waitFor(DEADLINE)).isTrue();
+            assertThat(up.exitValue()).isEqualTo(2);
+            assertThat(Files.readString(directory.resolve("err")))
+                    .startsWith("baton: connector: is MooncakeStoreConnector")
+                    .contains("--setting store_rest_url=");
         } finally {
             end(up);
         }

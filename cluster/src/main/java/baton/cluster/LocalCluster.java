@@ -19,6 +19,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
 import java.util.stream.Stream;
 
 /**
@@ -36,6 +37,7 @@ public final class LocalCluster implements AutoCloseable {
     private final Layout layout;
     private final ProcessGroup processes;
     private final boolean warmUp;
+    private final Consumer<String> progress;
     private URI prefill = URI.create("http://127.0.0.1");
     private URI decode = URI.create("http://127.0.0.1");
     private URI router = URI.create("http://127.0.0.1");
@@ -97,6 +99,70 @@ public final class LocalCluster implements AutoCloseable {
             public List<String> settings(KvRole role, Place place) {
                 return List.of(SETTING + "mooncake_protocol", "tcp", SETTING + "bootstrap_port", "0");
             }
+        },
+        OffloadingConnector("content-keyed") {
+            @Override
+            public List<String> settings(KvRole role, Place place) {
+                return List.of(
+                        SETTING + "cpu_bytes_to_use",
+                        "1e9",
+                        SETTING + "load_timeout_seconds",
+                        "10",
+                        SETTING + "secondary_tiers+",
+                        "{\"type\": \"fs\", \"root_dir\": \"%s\"}".formatted(place.shared()));
+            }
+
+            @Override
+            public boolean listens() {
+                return false;
+            }
+        },
+        LMCacheConnectorV1("content-keyed") {
+            @Override
+            public List<String> settings(KvRole role, Place place) {
+                return List.of(
+                        // As a block, so that short prompts are shared too.
+                        SETTING + "chunk_size",
+                        "16",
+                        SETTING + "max_local_cpu_size",
+                        "1",
+                        SETTING + "pre_caching_hash_algorithm",
+                        "sha256_cbor",
+                        SETTING + "remote_url",
+                        "fs://127.0.0.1:0" + place.shared());
+            }
+
+            @Override
+            public boolean listens() {
+                return false;
+            }
+        },
+        /** Through a store that runs already; where it is comes from the environment or from further settings. */
+        MooncakeStoreConnector("content-keyed") {
+            @Override
+            public List<String> settings(KvRole role, Place place) {
+                return List.of(SETTING + "local_buffer_size", "1gb");
+            }
+
+            @Override
+            public boolean listens() {
+                return false;
+            }
+        },
+        /** By NIXL, and through a directory what outlives an instance. */
+        MultiConnector("kv_transfer_params_push") {
+            @Override
+            public List<String> settings(KvRole role, Place place) {
+                return List.of(
+                        SETTING + "connectors+",
+                        child("NixlConnector", "\"side_channel_host\": \"" + HOST + "\", \"side_channel_port\": 0"),
+                        SETTING + "connectors+",
+                        child("SharedStorageConnector", "\"shared_storage_path\": \"" + place.shared() + "\""));
+            }
+
+            private static String child(String connector, String settings) {
+                return "{\"kv_connector\": \"%s\", \"kv_connector_extra_config\": {%s}}".formatted(connector, settings);
+            }
         };
 
         /** Any free port: both instances are on this host, so the default port would collide. */
@@ -145,10 +211,11 @@ public final class LocalCluster implements AutoCloseable {
         }
     }
 
-    private LocalCluster(Layout layout, ProcessGroup processes, boolean warmUp) {
+    private LocalCluster(Layout layout, ProcessGroup processes, boolean warmUp, Consumer<String> progress) {
         this.layout = layout;
         this.processes = processes;
         this.warmUp = warmUp;
+        this.progress = progress;
     }
 
     /**
@@ -170,7 +237,23 @@ public final class LocalCluster implements AutoCloseable {
     public static LocalCluster start(
             Layout layout, Path model, ClusterConnector connector, int routerPort, boolean warmUp)
             throws IOException, InterruptedException {
-        LocalCluster cluster = new LocalCluster(layout, ProcessGroup.create(), warmUp);
+        return start(layout, model, connector, routerPort, warmUp, _ -> {});
+    }
+
+    /**
+     * The same.
+     *
+     * @param progress gets a text about each step that is done
+     */
+    public static LocalCluster start(
+            Layout layout,
+            Path model,
+            ClusterConnector connector,
+            int routerPort,
+            boolean warmUp,
+            Consumer<String> progress)
+            throws IOException, InterruptedException {
+        LocalCluster cluster = new LocalCluster(layout, ProcessGroup.create(), warmUp, progress);
         try {
             Path shared = Files.createDirectory(cluster.directory().resolve("kv"));
             List<String> route = new ArrayList<>(
@@ -181,6 +264,7 @@ public final class LocalCluster implements AutoCloseable {
                 ServerProcess router = cluster.spawn("router", layout.router, with(route, "--register-port", "0"));
                 cluster.router = router.awaitReady(START_DEADLINE);
                 Optional<URI> registry = Optional.of(router.awaitRegistrations(START_DEADLINE));
+                progress.accept("router is ready");
                 int ports = FreePorts.inARow(2);
                 cluster.serveBoth(
                         model,
@@ -188,6 +272,7 @@ public final class LocalCluster implements AutoCloseable {
                         new Place(shared, meetingPort, registry, ports),
                         new Place(shared, meetingPort, registry, ports + 1));
                 awaitHealthy(cluster.router);
+                progress.accept("both instances are registered with the router");
             } else {
                 Place place = new Place(shared, meetingPort, Optional.empty(), 0);
                 cluster.serveBoth(model, connector, place, place);
@@ -201,9 +286,11 @@ public final class LocalCluster implements AutoCloseable {
                                         "--decode",
                                         cluster.decode.toString()))
                         .awaitReady(START_DEADLINE);
+                progress.accept("router is ready");
             }
             if (warmUp) {
                 FirstHandovers.send(cluster.router);
+                progress.accept("first prompts have been handed over");
             }
             return cluster;
         } catch (IOException | InterruptedException | RuntimeException e) {
@@ -215,12 +302,21 @@ public final class LocalCluster implements AutoCloseable {
     private void serveBoth(Path model, ClusterConnector connector, Place ofPrefill, Place ofDecode)
             throws IOException, InterruptedException {
         ServerProcess decodeProcess = serve("decode", model, KvRole.CONSUMER, connector, ofDecode);
-        if (warmUp && Runtime.getRuntime().availableProcessors() < PROCESSORS_TO_START_TOGETHER) {
-            // A warm-up ends after a fixed time: two at once on few cores would each do half as much.
-            decode = decodeProcess.awaitReady(START_DEADLINE);
+        // A warm-up ends after a fixed time: two at once on few cores would each do half as much.
+        boolean apart = warmUp && Runtime.getRuntime().availableProcessors() < PROCESSORS_TO_START_TOGETHER;
+        if (apart) {
+            awaitDecode(decodeProcess);
         }
         prefill = serve("prefill", model, KvRole.PRODUCER, connector, ofPrefill).awaitReady(START_DEADLINE);
-        decode = decodeProcess.awaitReady(START_DEADLINE);
+        progress.accept("prefill instance is ready");
+        if (!apart) {
+            awaitDecode(decodeProcess);
+        }
+    }
+
+    private void awaitDecode(ServerProcess process) throws IOException, InterruptedException {
+        decode = process.awaitReady(START_DEADLINE);
+        progress.accept("decode instance is ready");
     }
 
     private static List<String> with(List<String> arguments, String... more) {

@@ -153,10 +153,10 @@ class ImageTest {
 
     @Test
     void prefillDecodeAndRouterHandAPromptOver() throws Exception {
-        String transfer = "--kv-transfer-config={\"kv_connector\": \"NixlConnector\", \"kv_role\": \"kv_both\","
+        String transfer = "--kv-transfer-config={\"kv_connector\": \"NixlConnector\", \"kv_role\": \"%s\","
                 + " \"kv_connector_extra_config\": {\"side_channel_port\": 0, \"transport\": \"tcp\"}}";
-        URI prefill = ready(container("prefill", "serve", "--port=0", "--threads=1", transfer), "prefill");
-        URI decode = ready(container("decode", "serve", "--port=0", "--threads=1", transfer), "decode");
+        URI prefill = ready(container("prefill", "serve", "--port=0", "--threads=1", transfer.formatted("kv_producer")), "prefill");
+        URI decode = ready(container("decode", "serve", "--port=0", "--threads=1", transfer.formatted("kv_consumer")), "decode");
         URI router = ready(
                 container(
                         "router",
