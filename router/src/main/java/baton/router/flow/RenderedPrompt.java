@@ -10,11 +10,6 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
-import tools.jackson.core.JacksonException;
-import tools.jackson.core.JsonParser;
-import tools.jackson.core.JsonToken;
-import tools.jackson.core.ObjectReadContext;
-import tools.jackson.core.json.JsonFactory;
 
 /**
  * The token ids that a prefill instance has made of a request's text or messages. The decode leg gets them in the place of a text, and beside messages, in
@@ -28,7 +23,7 @@ final class RenderedPrompt {
     /** Of a chat's answer, of a completion's choices, and of {@code kv_transfer_params}. */
     private static final String IDS = "prompt_token_ids";
 
-    private static final JsonFactory FACTORY = new JsonFactory();
+    private static final byte[] NAME = ('"' + IDS + '"').getBytes(StandardCharsets.US_ASCII);
 
     private RenderedPrompt() {}
 
@@ -91,32 +86,47 @@ final class RenderedPrompt {
         return out.toByteArray();
     }
 
-    /** The ids of each choice's prompt; empty if a choice has none. */
+    /**
+     * The ids of each choice's prompt; empty if a choice names the field and has none. The text is valid JSON and need not be parsed again: in a string the
+     * field's name would have a backslash before its last quote.
+     */
     private static List<byte[]> ofChoices(byte[] choices) {
         List<byte[]> all = new ArrayList<>();
-        try (JsonParser parser = FACTORY.createParser(ObjectReadContext.empty(), choices)) {
-            if (parser.nextToken() != JsonToken.START_ARRAY) {
+        for (int at = indexOfName(choices, 0); at < choices.length; at = indexOfName(choices, at)) {
+            int start = past(choices, at + NAME.length, false);
+            if (start == choices.length || choices[start] != ':') {
+                at = start;
+                continue;
+            }
+            start = past(choices, start + 1, false);
+            int end = past(choices, start + 1, true);
+            if (end >= choices.length || choices[start] != '[' || choices[end] != ']' || end - start < 2) {
                 return List.of();
             }
-            while (parser.nextToken() == JsonToken.START_OBJECT) {
-                int before = all.size();
-                while (parser.nextToken() == JsonToken.PROPERTY_NAME) {
-                    boolean isIds = parser.currentName().equals(IDS);
-                    JsonToken value = parser.nextToken();
-                    int start = (int) parser.currentTokenLocation().getByteOffset();
-                    parser.skipChildren();
-                    if (isIds && value == JsonToken.START_ARRAY) {
-                        all.add(Arrays.copyOfRange(
-                                choices, start, (int) parser.currentLocation().getByteOffset()));
-                    }
-                }
-                if (all.size() != before + 1 || !isArray(all.getLast())) {
-                    return List.of();
-                }
-            }
-            return all;
-        } catch (JacksonException e) {
-            return List.of();
+            all.add(Arrays.copyOfRange(choices, start, end + 1));
+            at = end;
         }
+        return all;
+    }
+
+    private static int indexOfName(byte[] text, int from) {
+        int at = from;
+        while (at < text.length
+                && (text[at] != '"'
+                        || at + NAME.length > text.length
+                        || !Arrays.equals(text, at, at + NAME.length, NAME, 0, NAME.length))) {
+            at++;
+        }
+        return at;
+    }
+
+    /** The first place from there on that is no white space, nor, if these are passed, of a list of numbers. */
+    private static int past(byte[] text, int from, boolean numbers) {
+        int at = from;
+        while (at < text.length
+                && (text[at] <= ' ' || (numbers && (text[at] == ',' || (text[at] >= '0' && text[at] <= '9'))))) {
+            at++;
+        }
+        return at;
     }
 }
