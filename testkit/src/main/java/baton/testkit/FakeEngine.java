@@ -48,6 +48,9 @@ public final class FakeEngine implements AutoCloseable {
     private static final int MOST_ASKED = 30_000;
 
     private IntConsumer afterLayer = _ -> {};
+    /** Requests whose saves are discarded. */
+    private final Set<String> discarded = new LinkedHashSet<>();
+
     private boolean connectorClosed;
     private final Arena arena = Arena.ofShared();
     private final KvLayout layout;
@@ -242,6 +245,11 @@ public final class FakeEngine implements AutoCloseable {
         return step(Set.of(), shares);
     }
 
+    /** In each step from now on the request's logits are not finite. */
+    public void discardSavesOf(KvRequest request) {
+        discarded.add(request.id());
+    }
+
     /** @param then done from now on after each layer of each step, given its index */
     public void afterEachLayer(IntConsumer then) {
         afterLayer = then;
@@ -280,6 +288,9 @@ public final class FakeEngine implements AutoCloseable {
                         .filter(share -> share.running.remainingTokens() == share.tokens)
                         .forEach(share -> rank.worker().saveHidden(share.running.request.id(), hidden(share.running)));
             }
+        }
+        if (!discarded.isEmpty()) {
+            ranks.forEach(rank -> rank.worker().discardSaves(Set.copyOf(discarded)));
         }
         ranks.forEach(rank -> rank.worker().waitForSave());
         WorkerReport report = report(ended);

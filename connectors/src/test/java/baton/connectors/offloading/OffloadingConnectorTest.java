@@ -99,6 +99,15 @@ class OffloadingConnectorTest {
     }
 
     @Test
+    void nothingIsStoredOfARequestWhoseLogitsAreNotFinite() {
+        start();
+        FakeKvRequest request = request(100);
+        engine.discardSavesOf(request);
+        computed(request);
+        assertThat(matched(request(100))).isZero();
+    }
+
+    @Test
     void noMoreTokensAreStoredThanTheRequestSays() {
         start();
         computed(with(request(100), "{\"max_offload_tokens\": 40}"));

@@ -208,6 +208,17 @@ class PyNcclConnectorTest {
         }
     }
 
+    @Test
+    void nothingIsSentOfARequestWhoseLogitsAreNotFinite() {
+        FakeEngine prefill = engine(KvRole.PRODUCER);
+        FakeEngine decode = engine(KvRole.CONSUMER, config -> config.extra("lookup_timeout_seconds", 0.3), 1, 3);
+        FakeKvRequest request = request("p", 0, 20);
+        prefill.discardSavesOf(request);
+        prefill(prefill, request, 20);
+
+        assertThat(load(decode, request("d", 0, 20), 0).computedTokens()).isZero();
+    }
+
     /** Neither a prompt's beginning nor another's salt or adapter leads to an entry. */
     @Test
     void aLookupGetsOnlyAMatchingEntry() {

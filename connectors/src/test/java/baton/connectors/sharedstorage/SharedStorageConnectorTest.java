@@ -114,6 +114,16 @@ class SharedStorageConnectorTest {
         }
     }
 
+    @Test
+    void nothingIsStoredOfARequestWhoseLogitsAreNotFinite() throws IOException {
+        FakeEngine producer = engine(KvRole.PRODUCER);
+        FakeKvRequest request = counting(33);
+        producer.discardSavesOf(request);
+        producer.prefill(request);
+
+        assertThat(entries()).isEmpty();
+    }
+
     /** The text prompts of vLLM's test_shared_storage_connector_hashes: a new text adds a directory, a known one none. */
     @Test
     void eachDistinctPromptHasADirectory() throws IOException {
