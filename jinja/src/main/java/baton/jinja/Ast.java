@@ -24,6 +24,7 @@ final class Ast {
             Target target,
             Expression items,
             @Nullable Expression condition,
+            boolean recursive,
             List<Statement> body,
             List<Statement> otherwise)
             implements Statement {}
@@ -33,9 +34,24 @@ final class Ast {
     /** {@code {% set x %}...{% endset %}}. */
     record SetBlock(int line, Target target, List<Modifier> filters, List<Statement> body) implements Statement {}
 
-    record Macro(int line, String name, List<Parameter> parameters, List<Statement> body) implements Statement {}
+    record Macro(int line, Routine routine) implements Statement {}
 
-    record CallBlock(int line, List<Parameter> parameters, Call call, List<Statement> body) implements Statement {}
+    record CallBlock(int line, Routine caller, Call call) implements Statement {}
+
+    /** What is callable of a macro or a call block. It takes what its body names of {@code caller}, {@code kwargs} and {@code varargs}. */
+    record Routine(String name, List<Parameter> parameters, List<Statement> body, List<String> special) {
+        boolean takes(String name) {
+            return special.contains(name);
+        }
+    }
+
+    /** {@code {% block %}}: without inheritance, its body in a scope of its own. */
+    record Block(int line, String name, boolean scoped, boolean required, List<Statement> body) implements Statement {}
+
+    record Autoescape(int line, Expression on, List<Statement> body) implements Statement {}
+
+    /** A statement that needs other templates, of which there are none. */
+    record Load(int line, String statement) implements Statement {}
 
     record FilterBlock(int line, List<Modifier> filters, List<Statement> body) implements Statement {}
 
@@ -82,12 +98,25 @@ final class Ast {
             @Nullable Expression step)
             implements Expression {}
 
-    record Call(int line, Expression function, List<Expression> positional, List<Named> named) implements Expression {}
+    record Call(int line, Expression function, Arguments arguments) implements Expression {}
+
+    /** @param rest of {@code *rest} @param keywords of {@code **keywords} */
+    record Arguments(
+            List<Expression> positional,
+            List<Named> named,
+            @Nullable Expression rest,
+            @Nullable Expression keywords) {
+        static final Arguments NONE = of(List.of());
+
+        static Arguments of(List<Expression> positional) {
+            return new Arguments(positional, List.of(), null, null);
+        }
+    }
 
     record Named(String name, Expression value) {}
 
     /** A filter or a test, with its arguments. */
-    record Modifier(String name, List<Expression> positional, List<Named> named) {}
+    record Modifier(String name, Arguments arguments) {}
 
     record Filter(int line, Expression object, Modifier filter) implements Expression {}
 

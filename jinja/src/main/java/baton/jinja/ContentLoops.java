@@ -82,15 +82,16 @@ final class ContentLoops {
     /** The parameters of a macro that receive a content in some call. */
     private Set<String> received(Ast.Macro macro, Set<String> elements) {
         List<String> names =
-                macro.parameters().stream().map(Ast.Parameter::name).toList();
+                macro.routine().parameters().stream().map(Ast.Parameter::name).toList();
         Set<String> received = new HashSet<>();
-        for (Ast.Call call : calls.getOrDefault(macro.name(), List.of())) {
-            for (int i = 0; i < Math.min(names.size(), call.positional().size()); i++) {
-                if (isContent(call.positional().get(i), elements)) {
+        for (Ast.Call call : calls.getOrDefault(macro.routine().name(), List.of())) {
+            List<Ast.Expression> positional = call.arguments().positional();
+            for (int i = 0; i < Math.min(names.size(), positional.size()); i++) {
+                if (isContent(positional.get(i), elements)) {
                     received.add(names.get(i));
                 }
             }
-            for (Ast.Named named : call.named()) {
+            for (Ast.Named named : call.arguments().named()) {
                 if (names.contains(named.name()) && isContent(named.value(), elements)) {
                     received.add(named.name());
                 }
@@ -126,7 +127,7 @@ final class ContentLoops {
                         && elements.contains(name.name());
             case Ast.Subscript subscript ->
                 subscript.index() instanceof Ast.Literal literal
-                        && literal.value() instanceof Value.Str(String key)
+                        && literal.value() instanceof Value.Str(String key, boolean _)
                         && key.equals(CONTENT)
                         && subscript.object() instanceof Ast.Name name
                         && elements.contains(name.name());
@@ -150,7 +151,7 @@ final class ContentLoops {
 
     private void statement(Ast.Statement statement) {
         switch (statement) {
-            case Ast.Text _, Ast.Break _, Ast.Continue _ -> {}
+            case Ast.Text _, Ast.Break _, Ast.Continue _, Ast.Load _ -> {}
             case Ast.Print print -> expression(print.value());
             case Ast.If choice -> {
                 choice.branches().forEach(branch -> {
@@ -181,15 +182,15 @@ final class ContentLoops {
             }
             case Ast.Macro macro -> {
                 macros.add(macro);
-                parameters(macro.parameters());
+                parameters(macro.routine().parameters());
                 open.push(macro);
-                statements(macro.body());
+                statements(macro.routine().body());
                 open.pop();
             }
             case Ast.CallBlock block -> {
-                parameters(block.parameters());
+                parameters(block.caller().parameters());
                 expression(block.call());
-                statements(block.body());
+                statements(block.caller().body());
             }
             case Ast.FilterBlock block -> {
                 block.filters().forEach(this::modifier);
@@ -200,6 +201,11 @@ final class ContentLoops {
                 statements(with.body());
             }
             case Ast.Generation generation -> statements(generation.body());
+            case Ast.Block block -> statements(block.body());
+            case Ast.Autoescape autoescape -> {
+                expression(autoescape.on());
+                statements(autoescape.body());
+            }
         }
     }
 
@@ -208,8 +214,14 @@ final class ContentLoops {
     }
 
     private void modifier(Ast.Modifier modifier) {
-        modifier.positional().forEach(this::expression);
-        modifier.named().forEach(named -> expression(named.value()));
+        arguments(modifier.arguments());
+    }
+
+    private void arguments(Ast.Arguments arguments) {
+        arguments.positional().forEach(this::expression);
+        arguments.named().forEach(named -> expression(named.value()));
+        expression(arguments.rest());
+        expression(arguments.keywords());
     }
 
     private void expression(Ast.@Nullable Expression expression) {
@@ -237,8 +249,7 @@ final class ContentLoops {
                     calls.computeIfAbsent(name.name(), _ -> new ArrayList<>()).add(call);
                 }
                 expression(call.function());
-                call.positional().forEach(this::expression);
-                call.named().forEach(named -> expression(named.value()));
+                arguments(call.arguments());
             }
             case Ast.Filter filter -> {
                 expression(filter.object());

@@ -4,8 +4,8 @@ import baton.jinja.Value.Arguments;
 import baton.jinja.Value.Bool;
 import baton.jinja.Value.Bound;
 import baton.jinja.Value.Dict;
-import baton.jinja.Value.Function;
 import baton.jinja.Value.Int;
+import baton.jinja.Value.Kind;
 import baton.jinja.Value.None;
 import baton.jinja.Value.Real;
 import baton.jinja.Value.Seq;
@@ -16,230 +16,220 @@ import java.math.BigInteger;
 import java.math.RoundingMode;
 import java.util.ArrayList;
 import java.util.Comparator;
+import java.util.HashSet;
+import java.util.Iterator;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.function.Predicate;
+import java.util.function.Supplier;
 import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
 
-/** Jinja2's built-in filters and tests, with {@code tojson} as Hugging Face's transformers redefine it. */
+/** Jinja2's built-in filters, with {@code tojson} as Hugging Face's transformers redefine it. */
 final class Filters {
+    /** Every filter of Jinja2, those that are refused included. */
+    static final Set<String> NAMES = Set.of(
+            "abs",
+            "attr",
+            "batch",
+            "capitalize",
+            "center",
+            "count",
+            "d",
+            "default",
+            "dictsort",
+            "e",
+            "escape",
+            "filesizeformat",
+            "first",
+            "float",
+            "forceescape",
+            "format",
+            "groupby",
+            "indent",
+            "int",
+            "join",
+            "last",
+            "length",
+            "list",
+            "lower",
+            "items",
+            "map",
+            "min",
+            "max",
+            "pprint",
+            "random",
+            "reject",
+            "rejectattr",
+            "replace",
+            "reverse",
+            "round",
+            "safe",
+            "select",
+            "selectattr",
+            "slice",
+            "sort",
+            "string",
+            "striptags",
+            "sum",
+            "title",
+            "trim",
+            "truncate",
+            "unique",
+            "upper",
+            "urlencode",
+            "urlize",
+            "wordcount",
+            "wordwrap",
+            "xmlattr",
+            "tojson");
+
     private final Budget budget;
     private final Python python;
     private final Methods methods;
+    private final Tests tests;
+    private final TextFilters texts;
 
-    Filters(Budget budget, Python python, Methods methods) {
+    Filters(Budget budget, Python python, Methods methods, Tests tests) {
         this.budget = budget;
         this.python = python;
         this.methods = methods;
+        this.tests = tests;
+        this.texts = new TextFilters(budget, python, methods);
     }
 
     /** @throws JinjaException if there is no such filter, or it does not fit the value */
     Value filter(String name, Value value, Arguments call) {
         return switch (name) {
             case "abs" -> {
-                call.bind();
+                call.bindPlaces();
                 yield value instanceof Real(double number)
                         ? new Real(Math.abs(number))
                         : new Int(python.toInteger(value).abs());
             }
-            case "attr" -> python.item(value, call.bind("name").require("name"));
-            case "batch" -> batch(value, call);
-            case "capitalize" -> text(call, Strings.capitalize(string(value)));
-            case "center" ->
-                method(
-                        "center",
-                        value,
-                        call.positional().isEmpty() && call.named().isEmpty()
-                                ? new Arguments(budget, "center", List.of(Value.of(80)), Map.of())
-                                : call);
+            case "attr" -> attr(value, call.bind("name").require("name"));
+            case "batch" -> {
+                Bound bound = call.bind("linecount", "fill_with");
+                bound.require("linecount");
+                yield lazy(() -> batches(value, bound));
+            }
             case "count", "length" -> {
-                call.bind();
+                call.bindPlaces();
                 yield Value.of(python.length(value));
             }
             case "d", "default" -> {
                 Bound bound = call.bind("default_value", "boolean");
-                boolean missing = value instanceof Undefined
-                        || (python.truth(bound.get("boolean").orElse(Value.FALSE)) && !python.truth(value));
+                boolean missing = value instanceof Undefined || (bound.flag("boolean", python) && !python.truth(value));
                 yield missing ? bound.get("default_value").orElse(Value.of("")) : value;
             }
             case "dictsort" -> sortDictionary(value, call);
-            case "e", "escape" ->
-                text(
-                        call,
-                        string(value)
-                                .replace("&", "&amp;")
-                                .replace("<", "&lt;")
-                                .replace(">", "&gt;")
-                                .replace("'", "&#39;")
-                                .replace("\"", "&#34;"));
             case "first" -> {
                 call.bind();
-                List<Value> items = python.iterate(value);
-                yield items.isEmpty() ? new Undefined("No first item, sequence was empty.") : items.getFirst();
+                Iterator<Value> items = python.iterator(value);
+                yield items.hasNext() ? items.next() : new Undefined("No first item, sequence was empty.");
             }
             case "last" -> {
                 call.bind();
-                List<Value> items = python.iterate(value);
-                yield items.isEmpty() ? new Undefined("No last item, sequence was empty.") : items.getLast();
+                List<Value> items = python.reversed(value);
+                yield items.isEmpty() ? new Undefined("No last item, sequence was empty.") : items.getFirst();
             }
             case "float" -> toFloat(value, call.bind("default"));
-            case "format" -> Value.of(python.format(string(value), call.positional()));
-            case "indent" -> indent(string(value), call.bind("width", "first", "blank"));
+            case "groupby" -> groupBy(value, call.bind("attribute", "default", "case_sensitive"));
             case "int" -> toInt(value, call.bind("default", "base"));
             case "items" -> {
                 call.bind();
-                yield switch (value) {
-                    case Dict(Map<Value, Value> entries) -> Value.generator(methods.items(entries));
-                    case Undefined _ -> Value.generator(List.of());
+                yield lazy(() -> switch (value) {
+                    case Dict(Map<Value, Value> entries) -> methods.items(entries);
+                    case Undefined _ -> List.of();
                     default -> throw budget.error("Can only get item pairs from a mapping.");
-                };
+                });
             }
             case "join" -> join(value, call.bind("d", "attribute"));
             case "list" -> {
                 call.bind();
                 yield Value.list(python.iterate(value));
             }
-            case "lower" -> text(call, string(value).toLowerCase(Locale.ROOT));
             case "map" -> map(value, call);
             case "max" -> extreme(value, call, 1);
             case "min" -> extreme(value, call, -1);
             case "reject" -> select(value, call, false, false);
             case "rejectattr" -> select(value, call, true, false);
-            case "replace" -> {
-                Bound bound = call.bind("old", "new", "count");
-                yield Value.of(methods.replace(
-                        string(value),
-                        string(bound.require("old")),
-                        string(bound.require("new")),
-                        bound.get("count")
-                                        .filter(count -> !(count instanceof None))
-                                        .isEmpty()
-                                ? -1
-                                : bound.integer("count", -1)));
-            }
             case "reverse" -> {
                 call.bind();
-                List<Value> reversed = python.iterate(value).reversed();
-                yield value instanceof Str
-                        ? Value.of(String.join(
-                                "", reversed.stream().map(python::string).toList()))
-                        : Value.generator(reversed);
+                yield switch (value) {
+                    case Str(String text, boolean markup) ->
+                        new Str(String.join("", Strings.characters(text).reversed()), markup);
+                    case Value.Generator _ -> Value.list(python.iterate(value).reversed());
+                    default -> new Value.Generator(python.reversed(value).iterator());
+                };
             }
             case "round" -> round(value, call.bind("precision", "method"));
-            case "safe", "string" -> text(call, string(value));
             case "select" -> select(value, call, false, true);
             case "selectattr" -> select(value, call, true, true);
+            case "slice" -> {
+                Bound bound = call.bind("slices", "fill_with");
+                bound.require("slices");
+                yield lazy(() -> slices(value, bound));
+            }
             case "sort" -> sort(value, call.bind("reverse", "case_sensitive", "attribute"));
             case "sum" -> {
                 Bound bound = call.bind("attribute", "start");
                 Value sum = bound.get("start").orElse(Value.of(0));
+                if (sum instanceof Str) {
+                    throw budget.error("sum() can't sum strings; use |join");
+                }
                 UnaryOperator<Value> key = attribute(bound.get("attribute"), null);
-                for (Value item : python.iterate(value)) {
-                    sum = python.binary(Ast.BinaryOperator.ADD, sum, key.apply(item));
+                Iterator<Value> items = python.iterator(value);
+                while (items.hasNext()) {
+                    sum = python.binary(Ast.BinaryOperator.ADD, sum, key.apply(items.next()));
                 }
                 yield sum;
             }
-            case "title" ->
-                text(
-                        call,
-                        Strings.title(string(value), point -> !Strings.isSpace(point) && "-({[<".indexOf(point) < 0));
             case "tojson" -> Value.of(json(value, call.bind("ensure_ascii", "indent", "separators", "sort_keys")));
-            case "trim" -> method("strip", Value.of(string(value)), call);
             case "unique" -> unique(value, call.bind("case_sensitive", "attribute"));
-            case "upper" -> text(call, string(value).toUpperCase(Locale.ROOT));
-            case "wordcount" -> {
-                call.bind();
-                yield Value.of(Strings.words(string(value), -1).size());
-            }
-            default -> throw budget.error("No filter named '" + name + "'.");
+            case "pprint", "random", "striptags", "urlize", "wordwrap" ->
+                throw budget.error("the filter '" + name + "' is not supported");
+            default ->
+                texts.filter(name, value, call).orElseThrow(() -> budget.error("No filter named '" + name + "'."));
         };
     }
 
-    /** @throws JinjaException if there is no such test, or it does not fit the value */
-    boolean test(String name, Value value, Arguments call) {
-        return switch (name) {
-            case "defined" -> !(value instanceof Undefined);
-            case "undefined" -> value instanceof Undefined;
-            case "none" -> value instanceof None;
-            case "boolean" -> value instanceof Bool;
-            case "true" -> value.equals(Value.TRUE);
-            case "false" -> value.equals(Value.FALSE);
-            case "string" -> value instanceof Str;
-            case "mapping" -> value instanceof Dict;
-            case "sequence" ->
-                value instanceof Str || value instanceof Seq || value instanceof Dict || value instanceof Undefined;
-            case "iterable" ->
-                value instanceof Str
-                        || value instanceof Seq
-                        || value instanceof Dict
-                        || value instanceof Undefined
-                        || value instanceof Value.Generator
-                        || value instanceof Value.Loop;
-            case "number" -> value instanceof Int || value instanceof Real || value instanceof Bool;
-            case "integer" -> value instanceof Int;
-            case "float" -> value instanceof Real;
-            case "callable" -> value instanceof Function;
-            case "odd" -> python.toInteger(value).testBit(0);
-            case "even" -> !python.toInteger(value).testBit(0);
-            case "divisibleby" -> !python.truth(python.binary(Ast.BinaryOperator.MODULO, value, argument(call)));
-            case "lower" -> string(value).equals(string(value).toLowerCase(Locale.ROOT)) && hasCase(string(value));
-            case "upper" -> string(value).equals(string(value).toUpperCase(Locale.ROOT)) && hasCase(string(value));
-            case "sameas" -> isScalar(value) && value.equals(argument(call));
-            case "in" -> python.contains(argument(call), value);
-            case "eq", "equalto", "==" -> python.equal(value, argument(call));
-            case "ne", "!=" -> !python.equal(value, argument(call));
-            case "lt", "lessthan", "<" -> python.compare(value, argument(call)) < 0;
-            case "le", "<=" -> python.compare(value, argument(call)) <= 0;
-            case "gt", "greaterthan", ">" -> python.compare(value, argument(call)) > 0;
-            case "ge", ">=" -> python.compare(value, argument(call)) >= 0;
-            default -> throw budget.error("No test named '" + name + "'.");
-        };
-    }
-
-    private static Value argument(Arguments call) {
-        return call.bind("value").require("value");
-    }
-
-    private static boolean isScalar(Value value) {
-        return value instanceof None || value instanceof Bool || value instanceof Int || value instanceof Str;
-    }
-
-    private static boolean hasCase(String text) {
-        return text.codePoints().anyMatch(point -> Character.isUpperCase(point) || Character.isLowerCase(point));
+    /** A generator over items that are made when the first is asked for. */
+    private Value lazy(Supplier<List<Value>> items) {
+        return new Value.Generator(new LazyItems(budget, () -> items.get().iterator(), Optional::of));
     }
 
     private String string(Value value) {
         return budget.text(python.string(value));
     }
 
-    private Value text(Arguments call, String text) {
-        call.bind();
-        return Value.of(budget.text(text));
-    }
-
-    private Value method(String name, Value value, Arguments call) {
-        return methods.find(Value.of(string(value)), name)
-                .map(method -> ((Function) method).body().call(call))
-                .orElseThrow();
+    private Value attr(Value value, Value name) {
+        if (!(name instanceof Str(String attribute, boolean _))) {
+            throw budget.error(name, "attr() wants a string");
+        }
+        if (value instanceof Undefined(String reason)) {
+            throw budget.error(reason);
+        }
+        return methods.find(value, attribute).orElseGet(() -> python.missing(value, name));
     }
 
     /** What a dotted attribute name picks from an item; without one the item itself. */
     private UnaryOperator<Value> attribute(Optional<Value> attribute, @Nullable Value otherwise) {
         Value path = attribute.orElse(Value.NONE);
-        if (path instanceof None) {
-            return item -> item;
-        }
-        List<String> names = Strings.split(python.string(path), ".", -1);
+        List<Value> parts = switch (path) {
+            case None _ -> List.of();
+            case Str(String names, boolean _) ->
+                Strings.split(names, ".", -1).stream().map(Filters::part).toList();
+            default -> List.of(path);
+        };
         return item -> {
             Value picked = item;
-            for (String name : names) {
-                boolean number =
-                        !name.isEmpty() && name.length() < 10 && name.chars().allMatch(c -> c >= '0' && c <= '9');
-                picked = python.item(picked, number ? Value.of(Integer.parseInt(name)) : Value.of(name));
-                if (picked instanceof Undefined && otherwise != null) {
+            for (Value part : parts) {
+                picked = methods.subscript(picked, part);
+                if (picked instanceof Undefined && otherwise != null && !(otherwise instanceof None)) {
                     picked = otherwise;
                 }
             }
@@ -247,35 +237,46 @@ final class Filters {
         };
     }
 
+    private static Value part(String name) {
+        return !name.isEmpty() && name.length() < 10 && name.chars().allMatch(c -> c >= '0' && c <= '9')
+                ? Value.of(Integer.parseInt(name))
+                : Value.of(name);
+    }
+
+    private UnaryOperator<Value> folded(Bound bound, @Nullable Value otherwise) {
+        UnaryOperator<Value> key = attribute(bound.get("attribute"), otherwise);
+        return bound.flag("case_sensitive", python) ? key : item -> lower(key.apply(item));
+    }
+
+    /** What several attributes, divided by commas, pick from an item. */
     private UnaryOperator<Value> sortKey(Bound bound) {
-        UnaryOperator<Value> fold =
-                python.truth(bound.get("case_sensitive").orElse(Value.FALSE)) ? value -> value : Filters::lower;
+        boolean caseSensitive = bound.flag("case_sensitive", python);
         Value attribute = bound.get("attribute").orElse(Value.NONE);
-        if (attribute instanceof Str(String names) && names.indexOf(',') >= 0) {
-            List<UnaryOperator<Value>> keys = Strings.split(names, ",", -1).stream()
-                    .map(name -> attribute(Optional.of(Value.of(name)), null))
-                    .toList();
-            return item -> new Seq(
-                    keys.stream().map(key -> fold.apply(key.apply(item))).toList(), true);
-        }
-        UnaryOperator<Value> key = attribute(Optional.of(attribute), null);
-        return item -> fold.apply(key.apply(item));
+        List<UnaryOperator<Value>> keys = attribute instanceof Str(String names, boolean _)
+                ? Strings.split(names, ",", -1).stream()
+                        .map(name -> attribute(Optional.of(Value.of(name)), null))
+                        .toList()
+                : List.of(attribute(Optional.of(attribute), null));
+        return item -> Value.list(keys.stream()
+                .map(key -> caseSensitive ? key.apply(item) : lower(key.apply(item)))
+                .toList());
     }
 
     private static Value lower(Value value) {
-        return value instanceof Str(String text) ? Value.of(text.toLowerCase(Locale.ROOT)) : value;
+        return value instanceof Str(String text, boolean _) ? Value.of(text.toLowerCase(Locale.ROOT)) : value;
     }
 
     private Value sort(Value value, Bound bound) {
-        return Value.list(sorted(python.iterate(value), sortKey(bound), bound));
+        return Value.list(sorted(python.iterate(value), sortKey(bound), bound.flag("reverse", python)));
     }
 
-    private List<Value> sorted(List<Value> items, UnaryOperator<Value> key, Bound bound) {
-        Comparator<Value> order = (left, right) -> python.compare(key.apply(left), key.apply(right));
-        boolean reverse = python.truth(bound.get("reverse").orElse(Value.FALSE));
-        List<Value> sorted = new ArrayList<>(items);
+    private List<Value> sorted(List<Value> items, UnaryOperator<Value> key, boolean reverse) {
+        record Keyed(Value key, Value item) {}
+        List<Keyed> sorted = new ArrayList<>(
+                items.stream().map(item -> new Keyed(key.apply(item), item)).toList());
+        Comparator<Keyed> order = (left, right) -> python.compare(left.key(), right.key());
         sorted.sort(reverse ? order.reversed() : order);
-        return sorted;
+        return sorted.stream().map(Keyed::item).toList();
     }
 
     private Value sortDictionary(Value value, Arguments call) {
@@ -283,61 +284,109 @@ final class Filters {
         if (!(value instanceof Dict(Map<Value, Value> entries))) {
             throw python.error(value, "dictsort wants a mapping");
         }
-        int place = bound.optionalText("by").orElse("key").equals("value") ? 1 : 0;
-        boolean caseSensitive = python.truth(bound.get("case_sensitive").orElse(Value.FALSE));
+        int place = switch (bound.get("by").orElse(Value.of("key"))) {
+            case Str(String by, boolean _) when by.equals("key") -> 0;
+            case Str(String by, boolean _) when by.equals("value") -> 1;
+            default -> throw budget.error("You can only sort by either \"key\" or \"value\"");
+        };
+        boolean caseSensitive = bound.flag("case_sensitive", python);
         return Value.list(sorted(
                 methods.items(entries),
                 pair -> {
                     Value key = ((Seq) pair).items().get(place);
                     return caseSensitive ? key : lower(key);
                 },
-                bound));
+                bound.flag("reverse", python)));
     }
 
     private Value unique(Value value, Bound bound) {
-        UnaryOperator<Value> key = sortKey(bound);
-        List<Value> seen = new ArrayList<>();
-        List<Value> kept = new ArrayList<>();
-        for (Value item : python.iterate(value)) {
+        UnaryOperator<Value> key = folded(bound, null);
+        Set<Value> seen = new HashSet<>();
+        return new Value.Generator(new LazyItems(
+                budget,
+                () -> python.iterator(value),
+                item -> seen.add(python.key(key.apply(item))) ? Optional.of(item) : Optional.empty()));
+    }
+
+    private Value groupBy(Value value, Bound bound) {
+        Value otherwise = bound.get("default").orElse(null);
+        bound.require("attribute");
+        UnaryOperator<Value> key = folded(bound, otherwise);
+        UnaryOperator<Value> shown = attribute(bound.get("attribute"), otherwise);
+        List<Value> groups = new ArrayList<>();
+        List<Value> group = new ArrayList<>();
+        Value last = Value.NONE;
+        for (Value item : sorted(python.iterate(value), key, false)) {
             Value own = key.apply(item);
-            if (seen.stream().noneMatch(other -> python.equal(other, own))) {
-                seen.add(own);
-                kept.add(item);
+            if (group.isEmpty() || !python.equal(last, own)) {
+                group = new ArrayList<>();
+                groups.add(new Seq(List.of(shown.apply(item), Value.list(group)), Kind.GROUP));
+                last = own;
             }
+            group.add(item);
         }
-        return Value.generator(kept);
+        return Value.list(groups);
     }
 
     private Value extreme(Value value, Arguments call, int sign) {
-        Bound bound = call.bind("case_sensitive", "attribute");
-        UnaryOperator<Value> key = sortKey(bound);
+        UnaryOperator<Value> key = folded(call.bind("case_sensitive", "attribute"), null);
         Value best = null;
-        for (Value item : python.iterate(value)) {
-            if (best == null || Integer.signum(python.compare(key.apply(item), key.apply(best))) == sign) {
+        Value bestKey = Value.NONE;
+        Iterator<Value> items = python.iterator(value);
+        while (items.hasNext()) {
+            Value item = items.next();
+            Value own = key.apply(item);
+            if (best == null || python.holds(sign > 0 ? Ast.Comparison.GREATER : Ast.Comparison.LESS, own, bestKey)) {
                 best = item;
+                bestKey = own;
             }
         }
         return best == null ? new Undefined("No aggregated item, sequence was empty.") : best;
     }
 
-    private Value batch(Value value, Arguments call) {
-        Bound bound = call.bind("linecount", "fill_with");
+    private List<Value> batches(Value value, Bound bound) {
         int size = bound.integer("linecount", 0);
-        if (size < 1) {
-            throw budget.error("batch() wants a positive linecount");
-        }
         Value fill = bound.get("fill_with").orElse(Value.NONE);
-        List<Value> items = python.iterate(value);
         List<Value> batches = new ArrayList<>();
-        for (int from = 0; from < items.size(); from += size) {
-            List<Value> row = new ArrayList<>(items.subList(from, Math.min(items.size(), from + size)));
+        List<Value> row = new ArrayList<>();
+        for (Value item : python.iterate(value)) {
+            if (row.size() == size) {
+                batches.add(Value.list(row));
+                row = new ArrayList<>();
+            }
+            row.add(item);
+        }
+        if (!row.isEmpty()) {
             while (!(fill instanceof None) && row.size() < size) {
                 budget.charge(1);
                 row.add(fill);
             }
             batches.add(Value.list(row));
         }
-        return Value.generator(batches);
+        return batches;
+    }
+
+    private List<Value> slices(Value value, Bound bound) {
+        int count = bound.integer("slices", 0);
+        Value fill = bound.get("fill_with").orElse(Value.NONE);
+        List<Value> items = python.iterate(value);
+        if (count == 0) {
+            throw budget.error("slice() wants at least one slice");
+        }
+        budget.charge(Math.max(0, count));
+        List<Value> slices = new ArrayList<>();
+        int from = 0;
+        for (int i = 0; i < count; i++) {
+            boolean longer = i < items.size() % count;
+            int to = from + items.size() / count + (longer ? 1 : 0);
+            List<Value> slice = new ArrayList<>(items.subList(from, to));
+            if (!(fill instanceof None) && !longer) {
+                slice.add(fill);
+            }
+            slices.add(Value.list(slice));
+            from = to;
+        }
+        return slices;
     }
 
     private Value map(Value value, Arguments call) {
@@ -352,7 +401,7 @@ final class Filters {
             Arguments rest = call.from(1);
             mapping = item -> filter(filter, item, rest);
         }
-        return Value.generator(python.iterate(value).stream().map(mapping).toList());
+        return python.generate(value, item -> Optional.of(mapping.apply(item)));
     }
 
     private Value select(Value value, Arguments call, boolean byAttribute, boolean wanted) {
@@ -366,12 +415,11 @@ final class Filters {
         if (call.positional().size() > skipped) {
             String name = string(call.positional().get(skipped));
             Arguments rest = call.from(skipped + 1);
-            test = item -> test(name, item, rest);
+            test = item -> tests.test(name, item, rest);
         }
         Predicate<Value> chosen = test;
-        return Value.generator(python.iterate(value).stream()
-                .filter(item -> chosen.test(key.apply(item)) == wanted)
-                .toList());
+        return python.generate(
+                value, item -> chosen.test(key.apply(item)) == wanted ? Optional.of(item) : Optional.empty());
     }
 
     private Value join(Value value, Bound bound) {
@@ -379,115 +427,124 @@ final class Filters {
         UnaryOperator<Value> key = attribute(bound.get("attribute"), null);
         StringBuilder joined = new StringBuilder();
         boolean first = true;
-        for (Value item : python.iterate(value)) {
-            String text = string(key.apply(item));
-            budget.chargeText((long) joined.length() + separator.length() + text.length());
+        Iterator<Value> items = python.iterator(value);
+        while (items.hasNext()) {
+            String text = string(key.apply(items.next()));
+            budget.charge(1 + separator.length() / Budget.CHARACTERS_PER_STEP);
+            budget.limitText((long) joined.length() + separator.length() + text.length());
             joined.append(first ? "" : separator).append(text);
             first = false;
         }
         return Value.of(joined.toString());
     }
 
-    private Value indent(String text, Bound bound) {
-        String indent = bound.get("width").orElse(Value.NONE) instanceof Str(String given)
-                ? given
-                : spaces(bound.integer("width", 4));
-        boolean first = python.truth(bound.get("first").orElse(Value.FALSE));
-        boolean blank = python.truth(bound.get("blank").orElse(Value.FALSE));
-        List<String> lines = Strings.lines(text + "\n");
-        budget.chargeText(text.length() + (long) lines.size() * indent.length());
-        StringBuilder out = new StringBuilder(first ? indent : "");
-        for (int i = 0; i < lines.size(); i++) {
-            if (i > 0) {
-                out.append('\n').append(blank || !lines.get(i).isEmpty() ? indent : "");
-            }
-            out.append(lines.get(i));
-        }
-        return Value.of(out.toString());
-    }
-
-    private String spaces(int count) {
-        budget.chargeText(Math.max(0, count));
-        return " ".repeat(Math.max(0, count));
-    }
-
     private String json(Value value, Bound bound) {
         String indent = switch (bound.get("indent").orElse(Value.NONE)) {
             case None _ -> null;
-            case Str(String text) -> text;
-            case Value _ -> spaces(bound.integer("indent", 0));
+            case Str(String text, boolean _) -> text;
+            case Value _ -> texts.spaces(bound.integer("indent", 0));
         };
         String itemSeparator = indent == null ? ", " : ",";
         String keySeparator = ": ";
-        if (bound.get("separators").orElse(Value.NONE) instanceof Seq(List<Value> pair, boolean _)
-                && pair.size() == 2) {
-            itemSeparator = string(pair.get(0));
-            keySeparator = string(pair.get(1));
+        Value separators = bound.get("separators").orElse(Value.NONE);
+        if (!(separators instanceof None)) {
+            List<Value> pair = python.iterate(separators);
+            if (pair.size() != 2
+                    || !(pair.get(0) instanceof Str(String item, boolean _))
+                    || !(pair.get(1) instanceof Str(String key, boolean _))) {
+                throw budget.error("separators must be two strings");
+            }
+            itemSeparator = item;
+            keySeparator = key;
         }
-        boolean sortKeys = python.truth(bound.get("sort_keys").orElse(Value.FALSE));
-        return python.json(value, indent, itemSeparator, keySeparator, sortKeys);
+        return python.json(
+                value,
+                bound.flag("ensure_ascii", python),
+                indent,
+                itemSeparator,
+                keySeparator,
+                bound.flag("sort_keys", python));
     }
 
     private Value toInt(Value value, Bound bound) {
         Value otherwise = bound.get("default").orElse(Value.of(0));
-        try {
-            return switch (value) {
-                case Int _ -> value;
-                case Bool _ -> new Int(python.toInteger(value));
-                case Real(double number) -> new Int(new BigDecimal(number).toBigInteger());
-                case Str(String text) -> integer(Strings.strip(text, Strings::isSpace, true, true), bound);
-                default -> otherwise;
-            };
-        } catch (NumberFormatException e) {
-            return otherwise;
-        }
-    }
-
-    private static Value integer(String text, Bound bound) {
-        if (text.length() > 1000) {
-            throw new NumberFormatException("digits=" + text.length());
-        }
-        int base = bound.integer("base", 10);
-        try {
-            return new Int(new BigInteger(text.replaceFirst("^0[xXoObB](?=.)", base == 10 ? "$0" : ""), base));
-        } catch (NumberFormatException e) {
-            return new Int(new BigDecimal(Double.parseDouble(text)).toBigInteger());
-        }
+        return switch (value) {
+            case Int _ -> value;
+            case Bool _ -> new Int(python.toInteger(value));
+            case Real(double number) ->
+                Double.isNaN(number) ? otherwise : new Int(new Formats(budget, python).truncated(number));
+            case Str(String text, boolean _) ->
+                PythonNumbers.integer(text, bound.integer("base", 10))
+                        .or(() -> PythonNumbers.real(text)
+                                .filter(Double::isFinite)
+                                .map(number -> new BigDecimal(number).toBigInteger()))
+                        .<Value>map(number -> new Int(python.limited(number)))
+                        .orElse(otherwise);
+            case Undefined(String reason) -> throw budget.error(reason);
+            default -> otherwise;
+        };
     }
 
     private Value toFloat(Value value, Bound bound) {
         Value otherwise = bound.get("default").orElse(new Real(0));
-        try {
-            return switch (value) {
-                case Real _ -> value;
-                case Int _, Bool _ -> new Real(python.toDouble(value));
-                case Str(String text) -> new Real(Double.parseDouble(text));
-                default -> otherwise;
-            };
-        } catch (NumberFormatException e) {
-            return otherwise;
-        }
+        return switch (value) {
+            case Real _ -> value;
+            case Int _, Bool _ -> new Real(python.toDouble(value));
+            case Str(String text, boolean _) ->
+                PythonNumbers.real(text).<Value>map(Real::new).orElse(otherwise);
+            case Undefined(String reason) -> throw budget.error(reason);
+            default -> otherwise;
+        };
     }
 
     private Value round(Value value, Bound bound) {
-        int precision = bound.integer("precision", 0);
-        if (Math.abs(precision) > 300) {
-            throw budget.error("round() wants a precision from -300 to 300");
+        Value precision = bound.get("precision").orElse(Value.of(0));
+        String method =
+                bound.get("method").orElse(Value.of("common")) instanceof Str(String given, boolean _) ? given : "";
+        if (!List.of("common", "ceil", "floor").contains(method)) {
+            throw budget.error("method must be common, ceil or floor");
         }
-        String method = bound.optionalText("method").orElse("common");
-        RoundingMode mode = switch (method) {
-            case "common" -> RoundingMode.HALF_EVEN;
-            case "ceil" -> RoundingMode.CEILING;
-            case "floor" -> RoundingMode.FLOOR;
-            default -> throw budget.error("method must be common, ceil or floor, is '" + method + "'");
-        };
-        if (value instanceof Int && mode == RoundingMode.HALF_EVEN && precision >= 0) {
+        if (!Numbers.isNumber(value)) {
+            throw python.error(value, "round() wants a number, not " + Python.typeName(value));
+        }
+        if (!method.equals("common")) {
+            Value scale = python.binary(Ast.BinaryOperator.POWER, Value.of(10), precision);
+            double scaled = python.toDouble(python.binary(Ast.BinaryOperator.MULTIPLY, value, scale));
+            Value whole = new Int(new Formats(budget, python)
+                    .truncated(method.equals("ceil") ? Math.ceil(scaled) : Math.floor(scaled)));
+            return python.binary(Ast.BinaryOperator.DIVIDE, whole, scale);
+        }
+        if (precision instanceof None) {
+            precision = Value.of(0);
+            value = value instanceof Real(double number)
+                    ? new Int(new Formats(budget, python).truncated(Math.rint(number)))
+                    : value;
+        }
+        if (!(precision instanceof Int || precision instanceof Bool)) {
+            throw python.error(precision, "round() wants a whole number for 'precision'");
+        }
+        int places = python.toInteger(precision)
+                .max(BigInteger.valueOf(-2000))
+                .min(BigInteger.valueOf(2000))
+                .intValue();
+        if (!(value instanceof Real(double number))) {
+            BigInteger whole = python.toInteger(value);
+            return new Int(
+                    places >= 0
+                            ? whole
+                            : new BigDecimal(whole)
+                                    .setScale(places, RoundingMode.HALF_EVEN)
+                                    .toBigInteger());
+        }
+        if (Double.isNaN(number) || Double.isInfinite(number) || places > 330) {
             return value;
         }
-        double number = python.toDouble(value);
-        if (Double.isNaN(number) || Double.isInfinite(number)) {
-            return value;
+        double rounded = new BigDecimal(number)
+                .setScale(Math.max(-330, places), RoundingMode.HALF_EVEN)
+                .doubleValue();
+        if (Double.isInfinite(rounded)) {
+            throw budget.error("rounded value too large to represent");
         }
-        return new Real(new BigDecimal(number).setScale(precision, mode).doubleValue());
+        return new Real(Math.copySign(rounded, number));
     }
 }

@@ -3,18 +3,19 @@ package baton.jinja;
 import baton.jinja.Value.Arguments;
 import baton.jinja.Value.Dict;
 import baton.jinja.Value.Function;
+import baton.jinja.Value.Kind;
 import baton.jinja.Value.Loop;
-import baton.jinja.Value.LoopState;
 import baton.jinja.Value.Namespace;
 import baton.jinja.Value.Seq;
-import baton.jinja.Value.Str;
 import baton.jinja.Value.Undefined;
 import java.time.Clock;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -22,8 +23,6 @@ import org.jspecify.annotations.Nullable;
  * {@code set} assigns inside ends with its scope, and a loop's with each round.
  */
 final class Interpreter {
-    private static final int MAX_RANGE = 100_000;
-
     private enum Flow {
         NEXT,
         BREAK,
@@ -54,32 +53,28 @@ final class Interpreter {
     private final Budget budget;
     private final Python python;
     private final Methods methods;
+    private final Tests tests;
     private final Filters filters;
     private final Clock clock;
+    private Scope outermost = new Scope(null);
 
     Interpreter(Budget budget, Clock clock) {
         this.budget = budget;
         this.clock = clock;
         this.python = new Python(budget);
         this.methods = new Methods(budget, python);
-        this.filters = new Filters(budget, python, methods);
+        this.tests = new Tests(budget, python);
+        this.filters = new Filters(budget, python, methods, tests);
     }
 
     String render(List<Ast.Statement> template, Map<String, Value> variables) {
         Scope globals = new Scope(null);
-        globals.variables.put("range", new Function("range", this::range));
-        globals.variables.put("dict", new Function("dict", call -> new Dict(keyed(initial(call)))));
-        globals.variables.put("namespace", new Function("namespace", call -> new Namespace(initial(call))));
-        globals.variables.put("raise_exception", new Function("raise_exception", call -> {
-            throw budget.error(python.string(call.bind("message").require("message")));
-        }));
-        globals.variables.put(
-                "strftime_now",
-                new Function(
-                        "strftime_now",
-                        call -> Value.of(Strftime.format(call.bind("format").text("format"), clock, budget))));
+        new Globals(budget, python, clock)
+                .functions()
+                .forEach((name, body) -> globals.variables.put(name, new Function(name, body)));
         Scope scope = new Scope(globals);
         scope.variables.putAll(variables);
+        outermost = scope;
         StringBuilder out = new StringBuilder();
         if (execute(template, scope, out) != Flow.NEXT) {
             throw budget.error("break or continue outside a loop");
@@ -118,14 +113,43 @@ final class Interpreter {
                 return loop(loop, scope, out);
             }
             case Ast.Set set -> assign(set.target(), evaluate(set.value(), scope), scope);
-            case Ast.SetBlock block -> assign(block.target(), filtered(block.filters(), block.body(), scope), scope);
-            case Ast.Macro macro ->
-                scope.variables.put(macro.name(), macro(macro.name(), macro.parameters(), macro.body(), scope));
+            case Ast.SetBlock(int _, Ast.Target target, List<Ast.Modifier> modifiers, List<Ast.Statement> body) -> {
+                StringBuilder text = new StringBuilder();
+                Flow flow = execute(body, new Scope(scope), text);
+                if (flow != Flow.NEXT) {
+                    return flow;
+                }
+                assign(target, filtered(modifiers, text, scope), scope);
+            }
+            case Ast.FilterBlock(int _, List<Ast.Modifier> modifiers, List<Ast.Statement> body) -> {
+                StringBuilder text = new StringBuilder();
+                Flow flow = execute(body, new Scope(scope), text);
+                if (flow != Flow.NEXT) {
+                    return flow;
+                }
+                write(python.string(filtered(modifiers, text, scope)), out);
+            }
+            case Ast.Macro(int _, Ast.Routine routine) ->
+                scope.variables.put(routine.name(), new Macro(routine, scope).value());
             case Ast.CallBlock block -> {
-                Value caller = macro("caller", block.parameters(), block.body(), scope);
+                Value caller = new Macro(block.caller(), scope).value();
                 write(python.string(call(block.call(), scope, caller)), out);
             }
-            case Ast.FilterBlock block -> write(python.string(filtered(block.filters(), block.body(), scope)), out);
+            case Ast.Block block -> {
+                if (block.required()) {
+                    throw budget.error("Required block '" + block.name() + "' not found");
+                }
+                return execute(block.body(), new Scope(block.scoped() ? scope : outermost), out);
+            }
+            case Ast.Autoescape autoescape -> {
+                if (python.truth(evaluate(autoescape.on(), scope))) {
+                    throw budget.error("autoescape is not supported, prompts are no HTML");
+                }
+                return execute(autoescape.body(), new Scope(scope), out);
+            }
+            case Ast.Load load ->
+                throw budget.error(
+                        "{% " + load.statement() + " %} needs other templates, and a chat template has none");
             case Ast.With with -> {
                 Scope inner = new Scope(scope);
                 for (int i = 0; i < with.targets().size(); i++) {
@@ -153,37 +177,62 @@ final class Interpreter {
     }
 
     private Flow loop(Ast.For loop, Scope scope, StringBuilder out) {
-        List<Value> items = python.iterate(evaluate(loop.items(), scope));
-        if (loop.condition() != null) {
-            List<Value> chosen = new ArrayList<>();
-            for (Value item : items) {
+        Value items = evaluate(loop.items(), scope);
+        if (loop.recursive()) {
+            write(recursion(loop, scope, items, 0), out);
+            return Flow.NEXT;
+        }
+        return rounds(loop, scope, items, 0, out);
+    }
+
+    /** The text of a recursive loop over these items. */
+    private String recursion(Ast.For loop, Scope scope, Value items, int depth0) {
+        StringBuilder text = new StringBuilder();
+        budget.enter();
+        rounds(loop, scope, items, depth0, text);
+        budget.leave();
+        return budget.text(text.toString());
+    }
+
+    private Flow rounds(Ast.For loop, Scope scope, Value value, int depth0, StringBuilder out) {
+        Iterator<Value> items = python.iterator(value);
+        int length = value instanceof Value.Generator || value instanceof Undefined ? -1 : python.length(value);
+        Ast.Expression condition = loop.condition();
+        if (condition != null) {
+            Iterator<Value> all = items;
+            length = -1;
+            items = new LazyItems(budget, () -> all, item -> {
                 Scope round = new Scope(scope);
                 assign(loop.target(), item, round);
-                if (python.truth(evaluate(loop.condition(), round))) {
-                    chosen.add(item);
-                }
-            }
-            items = chosen;
+                return python.truth(evaluate(condition, round)) ? Optional.of(item) : Optional.empty();
+            });
         }
-        if (items.isEmpty()) {
-            return execute(loop.otherwise(), scope, out);
-        }
-        int depth = scope.find("loop") instanceof Loop(LoopState state, int _) ? state.depth + 1 : 1;
-        LoopState state = new LoopState(items, depth);
-        for (int i = 0; i < items.size(); i++) {
+        LoopState state = new LoopState(
+                items,
+                length,
+                depth0,
+                loop.recursive()
+                        ? Optional.of(inner -> Value.of(recursion(loop, scope, inner, depth0 + 1)))
+                        : Optional.empty(),
+                budget);
+        Value shown = new Loop(state);
+        // As Jinja has it, a round that break or continue ends does not count.
+        boolean counted = false;
+        while (state.hasNext()) {
+            budget.charge(1);
             Scope round = new Scope(scope);
-            assign(loop.target(), items.get(i), round);
-            round.variables.put("loop", new Loop(state, i));
-            if (execute(loop.body(), round, out) == Flow.BREAK) {
+            assign(loop.target(), state.next(), round);
+            round.variables.put("loop", shown);
+            Flow flow = execute(loop.body(), round, out);
+            counted |= flow == Flow.NEXT;
+            if (flow == Flow.BREAK) {
                 break;
             }
         }
-        return Flow.NEXT;
+        return counted ? Flow.NEXT : execute(loop.otherwise(), new Scope(scope), out);
     }
 
-    private Value filtered(List<Ast.Modifier> modifiers, List<Ast.Statement> body, Scope scope) {
-        StringBuilder text = new StringBuilder();
-        execute(body, new Scope(scope), text);
+    private Value filtered(List<Ast.Modifier> modifiers, StringBuilder text, Scope scope) {
         Value value = Value.of(budget.text(text.toString()));
         for (Ast.Modifier modifier : modifiers) {
             value = filters.filter(modifier.name(), value, arguments(modifier, scope));
@@ -212,35 +261,86 @@ final class Interpreter {
         }
     }
 
-    private Function macro(String name, List<Ast.Parameter> parameters, List<Ast.Statement> body, Scope scope) {
-        return new Function(name, call -> {
+    /** A macro, or the body of a call block, in the scope that it was written in. */
+    private final class Macro {
+        private final Ast.Routine routine;
+        private final Scope scope;
+
+        Macro(Ast.Routine routine, Scope scope) {
+            this.routine = routine;
+            this.scope = scope;
+        }
+
+        Value value() {
+            List<Value> names = routine.parameters().stream()
+                    .map(parameter -> Value.of(parameter.name()))
+                    .toList();
+            boolean anonymous = routine.name().isEmpty();
+            return new Value.Instance(
+                    "Macro",
+                    Optional.of(this::call),
+                    Map.of(
+                            "name", () -> anonymous ? Value.NONE : Value.of(routine.name()),
+                            "arguments", () -> new Seq(names, Kind.TUPLE),
+                            "catch_kwargs", () -> Value.of(takes("kwargs")),
+                            "catch_varargs", () -> Value.of(takes("varargs")),
+                            "caller", () -> Value.of(routine.takes("caller"))),
+                    Optional.of(anonymous ? "<Macro anonymous>" : "<Macro '" + routine.name() + "'>"));
+        }
+
+        /** Whether it takes what has no parameter of its own; a parameter of that name is an ordinary one. */
+        private boolean takes(String special) {
+            return routine.takes(special)
+                    && routine.parameters().stream()
+                            .noneMatch(parameter -> parameter.name().equals(special));
+        }
+
+        private Value call(Arguments call) {
+            int line = budget.line();
             Scope inner = new Scope(scope);
             Map<String, Value> named = new LinkedHashMap<>(call.named());
-            Value caller = named.remove("caller");
-            if (caller != null) {
-                inner.variables.put("caller", caller);
-            }
+            List<Ast.Parameter> parameters = routine.parameters();
+            Map<String, Value> given = new HashMap<>();
             for (int i = 0; i < parameters.size(); i++) {
-                Ast.Parameter parameter = parameters.get(i);
-                Value given = i < call.positional().size() ? call.positional().get(i) : named.remove(parameter.name());
-                if (given == null) {
-                    given = parameter.otherwise() == null
+                String name = parameters.get(i).name();
+                Value value = i < call.positional().size() ? call.positional().get(i) : named.remove(name);
+                if (value != null) {
+                    given.put(name, value);
+                }
+            }
+            if (takes("caller")) {
+                Value caller = named.remove("caller");
+                inner.variables.put("caller", caller != null ? caller : new Undefined("No caller defined"));
+            }
+            if (takes("kwargs")) {
+                Map<Value, Value> entries = new LinkedHashMap<>();
+                named.forEach((name, value) -> entries.put(Value.of(name), value));
+                inner.variables.put("kwargs", new Dict(entries));
+            } else if (!named.isEmpty()) {
+                throw budget.error("macro '" + routine.name() + "' takes no keyword argument '"
+                        + named.keySet().iterator().next() + "'");
+            }
+            if (takes("varargs")) {
+                inner.variables.put(
+                        "varargs", new Seq(call.from(parameters.size()).positional(), Kind.TUPLE));
+            } else if (call.positional().size() > parameters.size()) {
+                throw budget.error(
+                        "macro '" + routine.name() + "' takes not more than " + parameters.size() + " argument(s)");
+            }
+            for (Ast.Parameter parameter : parameters) {
+                Value value = given.get(parameter.name());
+                if (value == null) {
+                    value = parameter.otherwise() == null
                             ? new Undefined("parameter '" + parameter.name() + "' was not provided")
                             : evaluate(parameter.otherwise(), inner);
                 }
-                inner.variables.put(parameter.name(), given);
-            }
-            if (!named.isEmpty()) {
-                throw budget.error("macro '" + name + "' takes no keyword argument '"
-                        + named.keySet().iterator().next() + "'");
-            }
-            if (call.positional().size() > parameters.size()) {
-                throw budget.error("macro '" + name + "' takes not more than " + parameters.size() + " argument(s)");
+                inner.variables.put(parameter.name(), value);
             }
             StringBuilder out = new StringBuilder();
-            execute(body, inner, out);
+            execute(routine.body(), inner, out);
+            budget.at(line);
             return Value.of(budget.text(out.toString()));
-        });
+        }
     }
 
     private Value evaluate(Ast.Expression expression, Scope scope) {
@@ -252,7 +352,8 @@ final class Interpreter {
                 Value found = scope.find(name);
                 yield found != null ? found : new Undefined("'" + name + "' is undefined");
             }
-            case Ast.Sequence sequence -> new Seq(all(sequence.items(), scope), sequence.tuple());
+            case Ast.Sequence sequence ->
+                new Seq(all(sequence.items(), scope), sequence.tuple() ? Kind.TUPLE : Kind.LIST);
             case Ast.Dictionary dictionary -> {
                 Map<Value, Value> entries = new LinkedHashMap<>();
                 for (int i = 0; i < dictionary.keys().size(); i++) {
@@ -262,9 +363,9 @@ final class Interpreter {
                 }
                 yield new Dict(entries);
             }
-            case Ast.Attribute attribute -> attribute(evaluate(attribute.object(), scope), attribute.name());
+            case Ast.Attribute attribute -> methods.attribute(evaluate(attribute.object(), scope), attribute.name());
             case Ast.Subscript subscript ->
-                subscript(evaluate(subscript.object(), scope), evaluate(subscript.index(), scope));
+                methods.subscript(evaluate(subscript.object(), scope), evaluate(subscript.index(), scope));
             case Ast.Slice slice ->
                 python.slice(
                         evaluate(slice.object(), scope),
@@ -276,7 +377,7 @@ final class Interpreter {
                 filters.filter(
                         filter.filter().name(), evaluate(filter.object(), scope), arguments(filter.filter(), scope));
             case Ast.Test test ->
-                Value.of(filters.test(test.test().name(), evaluate(test.object(), scope), arguments(test.test(), scope))
+                Value.of(tests.test(test.test().name(), evaluate(test.object(), scope), arguments(test.test(), scope))
                         != test.negated());
             case Ast.Unary unary -> {
                 Value operand = evaluate(unary.operand(), scope);
@@ -335,17 +436,7 @@ final class Interpreter {
         Value left = evaluate(compare.first(), scope);
         for (Ast.Operand operand : compare.others()) {
             Value right = evaluate(operand.value(), scope);
-            boolean holds = switch (operand.comparison()) {
-                case EQUAL -> python.equal(left, right);
-                case NOT_EQUAL -> !python.equal(left, right);
-                case LESS -> python.compare(left, right) < 0;
-                case LESS_OR_EQUAL -> python.compare(left, right) <= 0;
-                case GREATER -> python.compare(left, right) > 0;
-                case GREATER_OR_EQUAL -> python.compare(left, right) >= 0;
-                case IN -> python.contains(right, left);
-                case NOT_IN -> !python.contains(right, left);
-            };
-            if (!holds) {
+            if (!python.holds(operand.comparison(), left, right)) {
                 return false;
             }
             left = right;
@@ -353,139 +444,49 @@ final class Interpreter {
         return true;
     }
 
-    /** {@code object.name}: a method before an entry. */
-    private Value attribute(Value object, String name) {
-        return switch (object) {
-            case Undefined(String reason) -> throw budget.error(reason);
-            case Namespace(Map<String, Value> variables) -> {
-                Value found = variables.get(name);
-                yield found != null ? found : python.missing(object, Value.of(name));
-            }
-            case Loop(LoopState state, int index) -> loopAttribute(object, state, index, name);
-            default ->
-                methods.find(object, name)
-                        .orElseGet(() -> object instanceof Dict
-                                ? python.item(object, Value.of(name))
-                                : python.missing(object, Value.of(name)));
-        };
-    }
-
-    /** {@code object[index]}: an entry before a method. */
-    private Value subscript(Value object, Value index) {
-        if (object instanceof Namespace || object instanceof Loop) {
-            return attribute(object, python.string(index));
-        }
-        Value found = python.item(object, index);
-        return found instanceof Undefined && index instanceof Str(String name)
-                ? methods.find(object, name).orElse(found)
-                : found;
-    }
-
-    private Value loopAttribute(Value loop, LoopState state, int index, String name) {
-        int size = state.items.size();
-        return switch (name) {
-            case "index" -> Value.of(index + 1);
-            case "index0" -> Value.of(index);
-            case "revindex" -> Value.of(size - index);
-            case "revindex0" -> Value.of(size - index - 1);
-            case "first" -> Value.of(index == 0);
-            case "last" -> Value.of(index == size - 1);
-            case "length" -> Value.of(size);
-            case "depth" -> Value.of(state.depth);
-            case "depth0" -> Value.of(state.depth - 1);
-            case "previtem" -> index > 0 ? state.items.get(index - 1) : new Undefined("there is no previous item");
-            case "nextitem" -> index < size - 1 ? state.items.get(index + 1) : new Undefined("there is no next item");
-            case "cycle" ->
-                new Function("cycle", call -> {
-                    if (call.positional().isEmpty()) {
-                        throw budget.error("no items for cycling given");
-                    }
-                    return call.positional().get(index % call.positional().size());
-                });
-            case "changed" ->
-                new Function("changed", call -> {
-                    Value now = new Seq(call.positional(), true);
-                    boolean changed = state.lastChanged == null || !python.equal(state.lastChanged, now);
-                    state.lastChanged = now;
-                    return Value.of(changed);
-                });
-            default -> python.missing(loop, Value.of(name));
-        };
-    }
-
     private Value call(Ast.Call call, Scope scope, @Nullable Value caller) {
         Value function = evaluate(call.function(), scope);
-        List<Value> positional = all(call.positional(), scope);
-        Map<String, Value> named = named(call.named(), scope);
-        if (caller != null) {
-            named.put("caller", caller);
+        Arguments arguments = arguments("", call.arguments(), scope);
+        if (caller != null && arguments.named().put("caller", caller) != null) {
+            throw budget.error("a call block's call has no argument 'caller'");
         }
         budget.at(call.line());
-        if (!(function instanceof Function(String name, Value.Body body))) {
-            throw python.error(function, "'" + Python.typeName(function) + "' object is not callable");
-        }
-        return body.call(new Arguments(budget, name, positional, named));
+        return switch (function) {
+            case Function(String name, Value.Body body) -> body.call(arguments.of(name));
+            case Value.Instance instance
+            when instance.body().isPresent() -> instance.body().get().call(arguments.of(instance.type()));
+            case Loop(LoopState state) -> state.call(arguments.of("loop"));
+            default -> throw python.error(function, "'" + Python.typeName(function) + "' object is not callable");
+        };
     }
 
     private Arguments arguments(Ast.Modifier modifier, Scope scope) {
-        return new Arguments(
-                budget, modifier.name(), all(modifier.positional(), scope), named(modifier.named(), scope));
+        return arguments(modifier.name(), modifier.arguments(), scope);
     }
 
-    private Map<String, Value> named(List<Ast.Named> arguments, Scope scope) {
+    private Arguments arguments(String function, Ast.Arguments arguments, Scope scope) {
+        List<Value> positional = all(arguments.positional(), scope);
         Map<String, Value> named = new LinkedHashMap<>();
-        for (Ast.Named argument : arguments) {
+        for (Ast.Named argument : arguments.named()) {
             named.put(argument.name(), evaluate(argument.value(), scope));
         }
-        return named;
-    }
-
-    private Value range(Arguments call) {
-        List<Value> given = call.positional();
-        if (given.isEmpty() || given.size() > 3 || !call.named().isEmpty()) {
-            throw budget.error("range() takes 1 to 3 arguments");
+        if (arguments.rest() != null) {
+            positional.addAll(python.iterate(evaluate(arguments.rest(), scope)));
         }
-        long start = given.size() == 1 ? 0 : bound(given.get(0));
-        long stop = bound(given.get(given.size() == 1 ? 0 : 1));
-        long step = given.size() == 3 ? bound(given.get(2)) : 1;
-        if (step == 0) {
-            throw budget.error("range() step must not be zero");
-        }
-        List<Value> numbers = new ArrayList<>();
-        for (long i = start; step > 0 ? i < stop : i > stop; i += step) {
-            budget.charge(1);
-            numbers.add(Value.of(i));
-            if (numbers.size() > MAX_RANGE) {
-                throw budget.error("range too big: the limit is " + MAX_RANGE);
+        if (arguments.keywords() != null) {
+            if (!(evaluate(arguments.keywords(), scope) instanceof Dict(Map<Value, Value> entries))) {
+                throw budget.error("the argument after ** must be a mapping");
             }
+            budget.charge(entries.size());
+            entries.forEach((key, value) -> {
+                if (!(key instanceof Value.Str(String name, boolean _))) {
+                    throw budget.error("keywords must be strings");
+                }
+                if (named.put(name, value) != null) {
+                    throw budget.error("got multiple values for keyword argument '" + name + "'");
+                }
+            });
         }
-        return Value.list(numbers);
-    }
-
-    private long bound(Value value) {
-        try {
-            return Math.clamp(python.toInteger(value).longValueExact(), -(1L << 40), 1L << 40);
-        } catch (ArithmeticException e) {
-            throw budget.error("range() wants smaller numbers");
-        }
-    }
-
-    private Map<String, Value> initial(Arguments call) {
-        Map<String, Value> variables = new LinkedHashMap<>();
-        if (!call.positional().isEmpty()) {
-            if (call.positional().size() > 1
-                    || !(call.positional().getFirst() instanceof Dict(Map<Value, Value> entries))) {
-                throw budget.error(call.function() + "() takes one mapping and keyword arguments");
-            }
-            entries.forEach((key, value) -> variables.put(python.string(key), value));
-        }
-        variables.putAll(call.named());
-        return variables;
-    }
-
-    private static Map<Value, Value> keyed(Map<String, Value> variables) {
-        Map<Value, Value> entries = new LinkedHashMap<>();
-        variables.forEach((name, value) -> entries.put(Value.of(name), value));
-        return entries;
+        return new Arguments(budget, function, positional, named);
     }
 }

@@ -4,7 +4,9 @@ import baton.jinja.Value.Bool;
 import baton.jinja.Value.Dict;
 import baton.jinja.Value.Function;
 import baton.jinja.Value.Generator;
+import baton.jinja.Value.Instance;
 import baton.jinja.Value.Int;
+import baton.jinja.Value.Kind;
 import baton.jinja.Value.Loop;
 import baton.jinja.Value.Namespace;
 import baton.jinja.Value.None;
@@ -20,9 +22,10 @@ import java.util.Map;
 import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
-/** Values as JSON, as Python's {@code json.dumps(ensure_ascii=False)} writes them. */
+/** Values as JSON, as Python's {@code json.dumps} writes them. */
 final class JsonWriter {
     private final Budget budget;
+    private final boolean ascii;
     private final @Nullable String indent;
     private final String itemSeparator;
     private final String keySeparator;
@@ -30,17 +33,20 @@ final class JsonWriter {
     private final StringBuilder out;
 
     /**
+     * @param ascii whether other characters are escaped
      * @param indent one level's indent; null for one line
      * @param order of the keys of objects; empty to keep theirs
      */
     JsonWriter(
             Budget budget,
+            boolean ascii,
             @Nullable String indent,
             String itemSeparator,
             String keySeparator,
             Optional<Comparator<Value>> order,
             StringBuilder out) {
         this.budget = budget;
+        this.ascii = ascii;
         this.indent = indent;
         this.itemSeparator = itemSeparator;
         this.keySeparator = keySeparator;
@@ -67,8 +73,9 @@ final class JsonWriter {
                                 : Double.isInfinite(number)
                                         ? (number > 0 ? "Infinity" : "-Infinity")
                                         : Representation.floatText(number));
-            case Str(String text) -> string(text);
-            case Seq(List<Value> items, boolean _) -> {
+            case Str(String text, boolean _) -> string(text);
+            case Seq(List<Value> items, Kind kind)
+            when kind == Kind.LIST || kind.isTuple() -> {
                 out.append('[');
                 for (int i = 0; i < items.size(); i++) {
                     separate(i == 0, lineBreak);
@@ -84,12 +91,14 @@ final class JsonWriter {
                 for (Value key : keys) {
                     separate(first, lineBreak);
                     first = false;
-                    if (key instanceof Str(String text)) {
-                        string(text);
-                    } else {
-                        out.append('"');
-                        write(key, lineBreak);
-                        out.append('"');
+                    switch (key) {
+                        case Str(String text, boolean _) -> string(text);
+                        case Value.Number _, None _ -> {
+                            out.append('"');
+                            write(key, lineBreak);
+                            out.append('"');
+                        }
+                        default -> throw budget.error("JSON's keys cannot be a " + Python.typeName(key));
                     }
                     out.append(keySeparator);
                     Value entry = entries.get(key);
@@ -97,8 +106,8 @@ final class JsonWriter {
                 }
                 close(entries.isEmpty(), lineBreak, '}');
             }
-            case Undefined _, Generator _, Function _, Namespace _, Loop _ ->
-                throw budget.error("Object of type " + Python.typeName(value) + " is not JSON serializable");
+            case Seq _, Undefined _, Generator _, Function _, Instance _, Namespace _, Loop _ ->
+                throw budget.error(value, "Object of type " + Python.typeName(value) + " is not JSON serializable");
         }
         budget.leave();
         budget.chargeText(out.length() - before);
@@ -137,7 +146,7 @@ final class JsonWriter {
                 case '\f' -> out.append("\\f");
                 case '\b' -> out.append("\\b");
                 default -> {
-                    if (c < 0x20) {
+                    if (c < 0x20 || (ascii && c > 0x7F)) {
                         out.append("\\u%04x".formatted((int) c));
                     } else {
                         out.append(c);

@@ -41,10 +41,10 @@ final class Lexer {
     private static final Pattern BLOCK_END = Pattern.compile("\\+%\\}|-%\\}\\s*|%\\}\\n?");
     private static final Pattern SPACE = Pattern.compile("\\s+");
     private static final Pattern NAME = Pattern.compile("[\\p{L}\\p{Nl}_][\\p{L}\\p{Nl}\\p{Mn}\\p{Mc}\\p{Nd}\\p{Pc}]*");
-    private static final Pattern FLOAT =
-            Pattern.compile("\\d+(?:_\\d+)*(?:(?:\\.\\d+(?:_\\d+)*)?[eE][+-]?\\d+(?:_\\d+)*|\\.\\d+(?:_\\d+)*)");
-    private static final Pattern INTEGER =
-            Pattern.compile("0[bB](?:_?[01])+|0[oO](?:_?[0-7])+|0[xX](?:_?[0-9a-fA-F])+|[1-9](?:_?\\d)*|0(?:_?0)*");
+    private static final Pattern FLOAT = Pattern.compile(
+            "(?<!\\.)\\d++(?:_\\d++)*+(?:(?:\\.\\d++(?:_\\d++)*+)?[eE][+-]?\\d++(?:_\\d++)*+|\\.\\d++(?:_\\d++)*+)");
+    private static final Pattern INTEGER = Pattern.compile(
+            "0[bB](?:_?[01])++|0[oO](?:_?[0-7])++|0[xX](?:_?[0-9a-fA-F])++|[1-9](?:_?\\d)*+|0(?:_?0)*+");
     private static final Pattern STRING =
             Pattern.compile("'[^'\\\\]*+(?:\\\\.[^'\\\\]*+)*+'|\"[^\"\\\\]*+(?:\\\\.[^\"\\\\]*+)*+\"", Pattern.DOTALL);
     private static final Pattern OPERATOR = Pattern.compile("//|\\*\\*|==|!=|>=|<=|[-+/*%~\\[\\](){}><=.:|,;]");
@@ -94,7 +94,7 @@ final class Lexer {
     private void tag(int at) {
         char type = source.charAt(at + 1);
         char sign = at + 2 < source.length() ? source.charAt(at + 2) : ' ';
-        boolean signed = sign == '-' || (sign == '+' && type != '{');
+        boolean signed = sign == '-' || sign == '+';
         text(at, sign, type != '{');
         Optional<Matcher> raw = type == '%' ? match(RAW_BEGIN) : Optional.empty();
         if (raw.isPresent()) {
@@ -108,7 +108,7 @@ final class Lexer {
             advance(end.end());
         } else if (type == '#') {
             Matcher end = COMMENT_END.matcher(source);
-            if (!end.find(Math.min(position + 2, source.length()))) {
+            if (!end.find(Math.min(position + (signed ? 3 : 2), source.length()))) {
                 throw new JinjaException(line, "{# without #}");
             }
             advance(end.end());
@@ -127,7 +127,8 @@ final class Lexer {
             kept = Strings.stripRight(text);
         } else if (sign != '+' && takesIndent) {
             int lineStart = text.lastIndexOf('\n') + 1;
-            if ((lineStart > 0 || atLineStart) && text.substring(lineStart).isBlank()) {
+            if ((lineStart > 0 || atLineStart)
+                    && text.substring(lineStart).codePoints().allMatch(Strings::isSpace)) {
                 kept = text.substring(0, lineStart);
             }
         }
@@ -189,8 +190,13 @@ final class Lexer {
         return found.isPresent();
     }
 
+    static boolean isName(String text) {
+        return NAME.matcher(text).matches();
+    }
+
     private Optional<Matcher> match(Pattern pattern) {
-        Matcher matcher = pattern.matcher(source).region(position, source.length());
+        Matcher matcher =
+                pattern.matcher(source).region(position, source.length()).useTransparentBounds(true);
         return matcher.lookingAt() ? Optional.of(matcher) : Optional.empty();
     }
 
@@ -236,6 +242,7 @@ final class Lexer {
                 case 'x' -> i += codePoint(quoted, i + 1, 2, text);
                 case 'u' -> i += codePoint(quoted, i + 1, 4, text);
                 case 'U' -> i += codePoint(quoted, i + 1, 8, text);
+                case 'N' -> i = named(quoted, i + 1, text);
                 case '0', '1', '2', '3', '4', '5', '6', '7' -> {
                     int end = i;
                     while (end < quoted.length()
@@ -247,10 +254,30 @@ final class Lexer {
                     text.append((char) Integer.parseInt(quoted, i, end, 8));
                     i = end - 1;
                 }
-                default -> text.append('\\').append(kind);
+                default -> {
+                    // Python's escape of a character beyond ASCII is read here as if its backslash were escaped.
+                    int point = quoted.codePointAt(i);
+                    i += Character.charCount(point) - 1;
+                    text.append('\\');
+                    text.append(
+                            point < 0x80
+                                    ? Character.toString(kind)
+                                    : Representation.escape(point).substring(1));
+                }
             }
         }
         return text.toString();
+    }
+
+    /** A character by its name in Unicode. */
+    private int named(String quoted, int from, StringBuilder text) {
+        int end = quoted.indexOf('}', from);
+        try {
+            text.appendCodePoint(Character.codePointOf(quoted.substring(from + 1, Math.max(from + 1, end))));
+            return end;
+        } catch (IllegalArgumentException | IndexOutOfBoundsException e) {
+            throw new JinjaException(line, "unknown Unicode character name");
+        }
     }
 
     private int codePoint(String quoted, int from, int digits, StringBuilder text) {

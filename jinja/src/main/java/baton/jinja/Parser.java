@@ -2,23 +2,22 @@ package baton.jinja;
 
 import baton.jinja.Lexer.Kind;
 import baton.jinja.Lexer.Token;
-import java.math.BigInteger;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
-import org.jspecify.annotations.Nullable;
+import java.util.function.Supplier;
 
-/** Recursive descent over Jinja2's grammar, with its precedences: {@code ~} binds tighter than {@code +}, filters tightest. */
-final class Parser {
-    private static final int MAX_DEPTH = 200;
-    private static final Set<String> KEYWORDS = Set.of("else", "or", "and", "is", "if", "in", "not");
+/** Recursive descent over Jinja2's grammar: statements. */
+final class Parser extends ExpressionParser {
+    private static final Set<String> CONSTANTS = Set.of("true", "True", "false", "False", "none", "None");
 
-    private final List<Token> tokens;
-    private int position;
-    private int depth;
+    private int loops;
+
+    private final Set<String> blocks = new HashSet<>();
 
     private Parser(List<Token> tokens) {
-        this.tokens = tokens;
+        super(tokens);
     }
 
     /** @throws JinjaException if the template is not well-formed or uses a statement that chat templates have no use for */
@@ -42,7 +41,7 @@ final class Parser {
                 case BLOCK_BEGIN -> {
                     Token name = peek();
                     if (name.kind() == Kind.NAME && ends.contains(name.text())) {
-                        depth--;
+                        leave();
                         return body;
                     }
                     body.add(statement());
@@ -61,30 +60,49 @@ final class Parser {
         Token name = expect(Kind.NAME);
         int line = name.line();
         return switch (name.text()) {
+            case "print" -> {
+                List<Ast.Statement> shown = new ArrayList<>();
+                while (peek().kind() != Kind.BLOCK_END) {
+                    if (!shown.isEmpty()) {
+                        expect(",");
+                    }
+                    shown.add(new Ast.Print(line, expression()));
+                }
+                endBlock();
+                yield new Ast.If(line, List.of(), shown);
+            }
             case "if" -> ifStatement(line);
             case "for" -> forStatement(line);
             case "set" -> setStatement(line);
             case "macro" -> {
                 String macro = expect(Kind.NAME).text();
-                List<Ast.Parameter> parameters = parameters();
-                endBlock();
-                yield new Ast.Macro(line, macro, parameters, body("endmacro"));
+                yield new Ast.Macro(line, routine(line, macro, parameters(), () -> bodyEnding("endmacro")));
             }
             case "call" -> {
                 List<Ast.Parameter> parameters = peek().is(Kind.OPERATOR, "(") ? parameters() : List.of();
-                if (!(unary(true) instanceof Ast.Call call)) {
+                if (!(expression() instanceof Ast.Call call)) {
                     throw new JinjaException(line, "{% call %} needs a call");
                 }
+                yield new Ast.CallBlock(line, routine(line, "", parameters, () -> bodyEnding("endcall")), call);
+            }
+            case "block" -> block(line);
+            case "autoescape" -> {
+                Ast.Expression on = expression();
+                yield new Ast.Autoescape(line, on, bodyEnding("endautoescape"));
+            }
+            case "extends", "include", "import", "from" -> {
+                while (peek().kind() != Kind.BLOCK_END && peek().kind() != Kind.END) {
+                    next();
+                }
                 endBlock();
-                yield new Ast.CallBlock(line, parameters, call, body("endcall"));
+                yield new Ast.Load(line, name.text());
             }
             case "filter" -> {
                 List<Ast.Modifier> filters = new ArrayList<>();
                 do {
                     filters.add(filter());
                 } while (skip("|"));
-                endBlock();
-                yield new Ast.FilterBlock(line, filters, body("endfilter"));
+                yield new Ast.FilterBlock(line, filters, bodyEnding("endfilter"));
             }
             case "with" -> {
                 List<Ast.Target> targets = new ArrayList<>();
@@ -93,24 +111,25 @@ final class Parser {
                     if (!targets.isEmpty()) {
                         expect(",");
                     }
-                    targets.add(new Ast.Variable(expect(Kind.NAME).text()));
+                    targets.add(target(false));
                     expect("=");
                     values.add(expression());
                 }
-                endBlock();
-                yield new Ast.With(line, targets, values, body("endwith"));
+                yield new Ast.With(line, targets, values, bodyEnding("endwith"));
             }
             case "generation" -> {
-                endBlock();
-                yield new Ast.Generation(line, body("endgeneration"));
+                int outside = loops;
+                loops = 0;
+                List<Ast.Statement> body = bodyEnding("endgeneration");
+                loops = outside;
+                yield new Ast.Generation(line, body);
             }
-            case "break" -> {
+            case "break", "continue" -> {
+                if (loops == 0) {
+                    throw new JinjaException(line, "'" + name.text() + "' outside a loop");
+                }
                 endBlock();
-                yield new Ast.Break(line);
-            }
-            case "continue" -> {
-                endBlock();
-                yield new Ast.Continue(line);
+                yield name.text().equals("break") ? new Ast.Break(line) : new Ast.Continue(line);
             }
             default -> throw new JinjaException(line, "unknown or unsupported statement '" + name.text() + "'");
         };
@@ -122,12 +141,10 @@ final class Parser {
         String word = "if";
         while (!word.equals("endif")) {
             if (word.equals("else")) {
-                endBlock();
-                otherwise = statements(Set.of("endif"));
+                otherwise = body(Set.of("endif"));
             } else {
                 Ast.Expression test = tuple(false);
-                endBlock();
-                branches.add(new Ast.Branch(test, statements(Set.of("elif", "else", "endif"))));
+                branches.add(new Ast.Branch(test, body(Set.of("elif", "else", "endif"))));
             }
             word = next().text();
         }
@@ -137,26 +154,55 @@ final class Parser {
 
     private Ast.Statement forStatement(int line) {
         Ast.Target target = target(false);
+        if (declares(target, "loop")) {
+            throw new JinjaException(line, "a for loop cannot assign 'loop'");
+        }
         expectName("in");
         Ast.Expression items = tuple(false);
         Ast.Expression condition = skipName("if") ? expression() : null;
-        if (skipName("recursive")) {
-            throw new JinjaException(line, "recursive loops are not supported");
-        }
-        endBlock();
-        List<Ast.Statement> body = statements(Set.of("else", "endfor"));
+        boolean recursive = skipName("recursive");
+        loops++;
+        List<Ast.Statement> body = body(Set.of("else", "endfor"));
+        loops--;
         List<Ast.Statement> otherwise = List.of();
         if (next().text().equals("else")) {
+            otherwise = bodyEnding("endfor");
+        } else {
             endBlock();
-            otherwise = statements(Set.of("endfor"));
-            next();
         }
+        return new Ast.For(line, target, items, condition, recursive, body, otherwise);
+    }
+
+    private static boolean declares(Ast.Target target, String name) {
+        return switch (target) {
+            case Ast.Variable variable -> variable.name().equals(name);
+            case Ast.Member _ -> false;
+            case Ast.Unpack unpack -> unpack.targets().stream().anyMatch(inner -> declares(inner, name));
+        };
+    }
+
+    private Ast.Statement block(int line) {
+        String name = expect(Kind.NAME).text();
+        if (!blocks.add(name)) {
+            throw new JinjaException(line, "block '" + name + "' defined twice");
+        }
+        boolean scoped = skipName("scoped");
+        boolean required = skipName("required");
+        int outside = loops;
+        loops = 0;
+        List<Ast.Statement> body = body(Set.of("endblock"));
+        loops = outside;
+        next();
+        skipName(name);
         endBlock();
-        return new Ast.For(line, target, items, condition, body, otherwise);
+        return new Ast.Block(line, name, scoped, required, body);
     }
 
     private Ast.Statement setStatement(int line) {
         Ast.Target target = target(true);
+        if (loops > 0 && declares(target, "loop")) {
+            throw new JinjaException(line, "a for loop cannot assign 'loop'");
+        }
         if (skip("=")) {
             Ast.Expression value = tuple();
             endBlock();
@@ -166,15 +212,44 @@ final class Parser {
         while (skip("|")) {
             filters.add(filter());
         }
-        endBlock();
-        return new Ast.SetBlock(line, target, filters, body("endset"));
+        return new Ast.SetBlock(line, target, filters, bodyEnding("endset"));
     }
 
-    private List<Ast.Statement> body(String end) {
-        List<Ast.Statement> body = statements(Set.of(end));
+    /** The statements after the present tag, up to the name of one that ends them. */
+    private List<Ast.Statement> body(Set<String> ends) {
+        skip(":");
+        endBlock();
+        return statements(ends);
+    }
+
+    /** As {@link #body}, with the whole tag that ends it. */
+    private List<Ast.Statement> bodyEnding(String end) {
+        List<Ast.Statement> body = body(Set.of(end));
         next();
         endBlock();
         return body;
+    }
+
+    private Ast.Routine routine(
+            int line, String name, List<Ast.Parameter> parameters, Supplier<List<Ast.Statement>> body) {
+        Set<String> names = new HashSet<>();
+        for (Ast.Parameter parameter : parameters) {
+            if (!names.add(parameter.name())) {
+                throw new JinjaException(line, "two parameters are named '" + parameter.name() + "'");
+            }
+        }
+        beginMacro();
+        int outside = loops;
+        loops = 0;
+        List<Ast.Statement> statements = body.get();
+        loops = outside;
+        Set<String> special = endMacro();
+        for (Ast.Parameter parameter : parameters) {
+            if (parameter.name().equals("caller") && special.contains("caller") && parameter.otherwise() == null) {
+                throw new JinjaException(line, "the parameter 'caller' must be left out or have a default");
+            }
+        }
+        return new Ast.Routine(name, parameters, statements, List.copyOf(special));
     }
 
     private List<Ast.Parameter> parameters() {
@@ -184,475 +259,53 @@ final class Parser {
             if (!parameters.isEmpty()) {
                 expect(",");
             }
-            String name = expect(Kind.NAME).text();
-            parameters.add(new Ast.Parameter(name, skip("=") ? expression() : null));
+            Token name = expect(Kind.NAME);
+            Ast.Expression otherwise = skip("=") ? expression() : null;
+            if (otherwise == null
+                    && !parameters.isEmpty()
+                    && parameters.getLast().otherwise() != null) {
+                throw new JinjaException(
+                        name.line(), "parameter '" + name.text() + "' without a default follows one with a default");
+            }
+            parameters.add(new Ast.Parameter(assignable(name), otherwise));
         }
         return parameters;
     }
 
     private Ast.Target target(boolean members) {
         List<Ast.Target> targets = new ArrayList<>();
+        boolean tuple = false;
         do {
-            if (peek().is(Kind.NAME, "in") || peek().is(Kind.OPERATOR, "=") || peek().is(Kind.OPERATOR, ")")) {
-                return new Ast.Unpack(targets);
+            tuple |= !targets.isEmpty();
+            Token token = peek();
+            if (!targets.isEmpty()
+                    && (token.kind() == Kind.BLOCK_END
+                            || token.is(Kind.NAME, "in")
+                            || token.is(Kind.OPERATOR, "=")
+                            || token.is(Kind.OPERATOR, ")"))) {
+                break;
             }
             if (skip("(")) {
                 enter();
                 targets.add(target(members));
-                depth--;
+                leave();
                 expect(")");
             } else {
-                String name = expect(Kind.NAME).text();
+                Token name = expect(Kind.NAME);
                 targets.add(
                         members && skip(".")
-                                ? new Ast.Member(name, expect(Kind.NAME).text())
-                                : new Ast.Variable(name));
+                                ? new Ast.Member(name.text(), expect(Kind.NAME).text())
+                                : new Ast.Variable(assignable(name)));
             }
         } while (skip(","));
-        return targets.size() == 1 ? targets.getFirst() : new Ast.Unpack(targets);
+        return tuple ? new Ast.Unpack(targets) : targets.getFirst();
     }
 
-    /** One expression, or a tuple written without parentheses. */
-    private Ast.Expression tuple() {
-        return tuple(true);
-    }
-
-    /** Without {@code withCondition}, an {@code if} ends it: that of a for loop. */
-    private Ast.Expression tuple(boolean withCondition) {
-        int line = peek().line();
-        List<Ast.Expression> items = new ArrayList<>();
-        items.add(withCondition ? expression() : or());
-        boolean tuple = false;
-        while (skip(",")) {
-            tuple = true;
-            if (endsTuple(peek())) {
-                break;
-            }
-            items.add(withCondition ? expression() : or());
+    private String assignable(Token name) {
+        if (CONSTANTS.contains(name.text())) {
+            throw new JinjaException(name.line(), "cannot assign to '" + name.text() + "'");
         }
-        return tuple ? new Ast.Sequence(line, items, true) : items.getFirst();
-    }
-
-    private static boolean endsTuple(Token token) {
-        return token.kind() == Kind.BLOCK_END || token.kind() == Kind.PRINT_END || token.is(Kind.OPERATOR, ")");
-    }
-
-    private Ast.Expression expression() {
-        enter();
-        int line = peek().line();
-        Ast.Expression value = or();
-        while (skipName("if")) {
-            Ast.Expression test = or();
-            value = new Ast.Conditional(line, test, value, skipName("else") ? expression() : null);
-        }
-        depth--;
-        return value;
-    }
-
-    private Ast.Expression or() {
-        int line = peek().line();
-        Ast.Expression left = and();
-        while (skipName("or")) {
-            left = new Ast.Binary(line, Ast.BinaryOperator.OR, left, and());
-        }
-        return left;
-    }
-
-    private Ast.Expression and() {
-        int line = peek().line();
-        Ast.Expression left = not();
-        while (skipName("and")) {
-            left = new Ast.Binary(line, Ast.BinaryOperator.AND, left, not());
-        }
-        return left;
-    }
-
-    private Ast.Expression not() {
-        int line = peek().line();
-        if (skipName("not")) {
-            enter();
-            Ast.Expression negated = new Ast.Unary(line, Ast.UnaryOperator.NOT, not());
-            depth--;
-            return negated;
-        }
-        return compare();
-    }
-
-    private Ast.Expression compare() {
-        int line = peek().line();
-        Ast.Expression first = sum();
-        List<Ast.Operand> others = new ArrayList<>();
-        for (Ast.Comparison comparison = comparison(); comparison != null; comparison = comparison()) {
-            others.add(new Ast.Operand(comparison, sum()));
-        }
-        return others.isEmpty() ? first : new Ast.Compare(line, first, others);
-    }
-
-    private Ast.@Nullable Comparison comparison() {
-        if (peek().is(Kind.NAME, "not") && tokens.get(position + 1).is(Kind.NAME, "in")) {
-            position += 2;
-            return Ast.Comparison.NOT_IN;
-        }
-        if (skipName("in")) {
-            return Ast.Comparison.IN;
-        }
-        Ast.Comparison comparison = peek().kind() != Kind.OPERATOR
-                ? null
-                : switch (peek().text()) {
-                    case "==" -> Ast.Comparison.EQUAL;
-                    case "!=" -> Ast.Comparison.NOT_EQUAL;
-                    case "<" -> Ast.Comparison.LESS;
-                    case "<=" -> Ast.Comparison.LESS_OR_EQUAL;
-                    case ">" -> Ast.Comparison.GREATER;
-                    case ">=" -> Ast.Comparison.GREATER_OR_EQUAL;
-                    default -> null;
-                };
-        if (comparison != null) {
-            next();
-        }
-        return comparison;
-    }
-
-    private Ast.Expression sum() {
-        Ast.Expression left = concat();
-        while (true) {
-            int line = peek().line();
-            if (skip("+")) {
-                left = new Ast.Binary(line, Ast.BinaryOperator.ADD, left, concat());
-            } else if (skip("-")) {
-                left = new Ast.Binary(line, Ast.BinaryOperator.SUBTRACT, left, concat());
-            } else {
-                return left;
-            }
-        }
-    }
-
-    private Ast.Expression concat() {
-        int line = peek().line();
-        List<Ast.Expression> parts = new ArrayList<>(List.of(product()));
-        while (skip("~")) {
-            parts.add(product());
-        }
-        return parts.size() == 1 ? parts.getFirst() : new Ast.Concat(line, parts);
-    }
-
-    private Ast.Expression product() {
-        Ast.Expression left = power();
-        while (true) {
-            int line = peek().line();
-            if (skip("*")) {
-                left = new Ast.Binary(line, Ast.BinaryOperator.MULTIPLY, left, power());
-            } else if (skip("/")) {
-                left = new Ast.Binary(line, Ast.BinaryOperator.DIVIDE, left, power());
-            } else if (skip("//")) {
-                left = new Ast.Binary(line, Ast.BinaryOperator.FLOOR_DIVIDE, left, power());
-            } else if (skip("%")) {
-                left = new Ast.Binary(line, Ast.BinaryOperator.MODULO, left, power());
-            } else {
-                return left;
-            }
-        }
-    }
-
-    private Ast.Expression power() {
-        Ast.Expression left = unary(true);
-        while (peek().is(Kind.OPERATOR, "**")) {
-            int line = next().line();
-            left = new Ast.Binary(line, Ast.BinaryOperator.POWER, left, unary(true));
-        }
-        return left;
-    }
-
-    private Ast.Expression unary(boolean withFilters) {
-        enter();
-        int line = peek().line();
-        Ast.Expression value;
-        if (skip("-")) {
-            value = new Ast.Unary(line, Ast.UnaryOperator.MINUS, unary(false));
-        } else if (skip("+")) {
-            value = new Ast.Unary(line, Ast.UnaryOperator.PLUS, unary(false));
-        } else {
-            value = primary();
-        }
-        value = postfix(value);
-        if (withFilters) {
-            value = filtersAndTests(value);
-        }
-        depth--;
-        return value;
-    }
-
-    private Ast.Expression primary() {
-        Token token = next();
-        int line = token.line();
-        return switch (token.kind()) {
-            case NAME ->
-                switch (token.text()) {
-                    case "true", "True" -> new Ast.Literal(line, Value.TRUE);
-                    case "false", "False" -> new Ast.Literal(line, Value.FALSE);
-                    case "none", "None" -> new Ast.Literal(line, Value.NONE);
-                    default -> new Ast.Name(line, token.text());
-                };
-            case STRING -> {
-                StringBuilder text = new StringBuilder(token.text());
-                while (peek().kind() == Kind.STRING) {
-                    text.append(next().text());
-                }
-                yield new Ast.Literal(line, Value.of(text.toString()));
-            }
-            case INTEGER -> new Ast.Literal(line, integer(token));
-            case FLOAT ->
-                new Ast.Literal(
-                        line, new Value.Real(Double.parseDouble(token.text().replace("_", ""))));
-            case OPERATOR ->
-                switch (token.text()) {
-                    case "(" -> {
-                        if (skip(")")) {
-                            yield new Ast.Sequence(line, List.of(), true);
-                        }
-                        Ast.Expression inner = tuple();
-                        expect(")");
-                        yield inner;
-                    }
-                    case "[" -> new Ast.Sequence(line, listItems(), false);
-                    case "{" -> dictionary(line);
-                    default -> throw unexpected(token);
-                };
-            default -> throw unexpected(token);
-        };
-    }
-
-    private static Value integer(Token token) {
-        String digits = token.text().replace("_", "");
-        if (digits.length() > 1000) {
-            throw new JinjaException(token.line(), "number of " + digits.length() + " digits");
-        }
-        int radix = digits.length() < 3
-                ? 10
-                : switch (digits.charAt(1)) {
-                    case 'x', 'X' -> 16;
-                    case 'o', 'O' -> 8;
-                    case 'b', 'B' -> 2;
-                    default -> 10;
-                };
-        return new Value.Int(new BigInteger(radix == 10 ? digits : digits.substring(2), radix));
-    }
-
-    private List<Ast.Expression> listItems() {
-        List<Ast.Expression> items = new ArrayList<>();
-        while (!skip("]")) {
-            if (!items.isEmpty()) {
-                expect(",");
-                if (skip("]")) {
-                    break;
-                }
-            }
-            items.add(expression());
-        }
-        return items;
-    }
-
-    private Ast.Expression dictionary(int line) {
-        List<Ast.Expression> keys = new ArrayList<>();
-        List<Ast.Expression> values = new ArrayList<>();
-        while (!skip("}")) {
-            if (!keys.isEmpty()) {
-                expect(",");
-                if (skip("}")) {
-                    break;
-                }
-            }
-            keys.add(expression());
-            expect(":");
-            values.add(expression());
-        }
-        return new Ast.Dictionary(line, keys, values);
-    }
-
-    private Ast.Expression postfix(Ast.Expression start) {
-        Ast.Expression value = start;
-        while (true) {
-            int line = peek().line();
-            if (skip(".")) {
-                Token name = next();
-                value = switch (name.kind()) {
-                    case NAME -> new Ast.Attribute(line, value, name.text());
-                    case INTEGER -> new Ast.Subscript(line, value, new Ast.Literal(line, integer(name)));
-                    default -> throw unexpected(name);
-                };
-            } else if (skip("[")) {
-                value = subscript(line, value);
-            } else if (peek().is(Kind.OPERATOR, "(")) {
-                value = call(line, value);
-            } else {
-                return value;
-            }
-        }
-    }
-
-    private Ast.Expression subscript(int line, Ast.Expression object) {
-        Ast.Expression start = peek().is(Kind.OPERATOR, ":") ? null : expression();
-        if (start != null && !peek().is(Kind.OPERATOR, ":")) {
-            expect("]");
-            return new Ast.Subscript(line, object, start);
-        }
-        expect(":");
-        Ast.Expression stop = peek().is(Kind.OPERATOR, ":") || peek().is(Kind.OPERATOR, "]") ? null : expression();
-        Ast.Expression step = skip(":") && !peek().is(Kind.OPERATOR, "]") ? expression() : null;
-        expect("]");
-        return new Ast.Slice(line, object, start, stop, step);
-    }
-
-    private Ast.Call call(int line, Ast.Expression function) {
-        List<Ast.Expression> positional = new ArrayList<>();
-        List<Ast.Named> named = new ArrayList<>();
-        arguments(positional, named);
-        return new Ast.Call(line, function, positional, named);
-    }
-
-    private void arguments(List<Ast.Expression> positional, List<Ast.Named> named) {
-        expect("(");
-        while (!skip(")")) {
-            if (!positional.isEmpty() || !named.isEmpty()) {
-                expect(",");
-                if (skip(")")) {
-                    break;
-                }
-            }
-            if (peek().kind() == Kind.NAME && tokens.get(position + 1).is(Kind.OPERATOR, "=")) {
-                String name = next().text();
-                next();
-                named.add(new Ast.Named(name, expression()));
-            } else if (named.isEmpty()) {
-                positional.add(expression());
-            } else {
-                throw new JinjaException(peek().line(), "an argument without a name follows one with a name");
-            }
-        }
-    }
-
-    private Ast.Expression filtersAndTests(Ast.Expression start) {
-        Ast.Expression value = start;
-        while (true) {
-            int line = peek().line();
-            if (skip("|")) {
-                value = new Ast.Filter(line, value, filter());
-            } else if (skipName("is")) {
-                value = test(line, value);
-            } else if (peek().is(Kind.OPERATOR, "(")) {
-                value = call(line, value);
-            } else {
-                return value;
-            }
-        }
-    }
-
-    private Ast.Modifier filter() {
-        String name = expect(Kind.NAME).text();
-        List<Ast.Expression> positional = new ArrayList<>();
-        List<Ast.Named> named = new ArrayList<>();
-        if (peek().is(Kind.OPERATOR, "(")) {
-            arguments(positional, named);
-        }
-        return new Ast.Modifier(name, positional, named);
-    }
-
-    private Ast.Expression test(int line, Ast.Expression object) {
-        boolean negated = skipName("not");
-        String name = expect(Kind.NAME).text();
-        List<Ast.Expression> positional = new ArrayList<>();
-        List<Ast.Named> named = new ArrayList<>();
-        Token token = peek();
-        if (token.is(Kind.OPERATOR, "(")) {
-            arguments(positional, named);
-        } else if (beginsTestArgument(token)) {
-            positional.add(postfix(primary()));
-        }
-        return new Ast.Test(line, object, new Ast.Modifier(name, positional, named), negated);
-    }
-
-    private static boolean beginsTestArgument(Token token) {
-        return switch (token.kind()) {
-            case STRING, INTEGER, FLOAT -> true;
-            case NAME -> !KEYWORDS.contains(token.text());
-            case OPERATOR -> token.text().equals("[") || token.text().equals("{");
-            default -> false;
-        };
-    }
-
-    private void enter() {
-        if (++depth > MAX_DEPTH) {
-            throw new JinjaException(peek().line(), "nested deeper than " + MAX_DEPTH + " levels");
-        }
-    }
-
-    private Token peek() {
-        return tokens.get(position);
-    }
-
-    private Token next() {
-        Token token = tokens.get(position);
-        if (token.kind() != Kind.END) {
-            position++;
-        }
-        return token;
-    }
-
-    private boolean skip(String operator) {
-        if (peek().is(Kind.OPERATOR, operator)) {
-            position++;
-            return true;
-        }
-        return false;
-    }
-
-    private boolean skipName(String name) {
-        if (peek().is(Kind.NAME, name)) {
-            position++;
-            return true;
-        }
-        return false;
-    }
-
-    private Token expect(Kind kind) {
-        Token token = next();
-        if (token.kind() != kind) {
-            throw unexpected(token);
-        }
-        return token;
-    }
-
-    private void expect(String operator) {
-        Token token = next();
-        if (!token.is(Kind.OPERATOR, operator)) {
-            throw new JinjaException(token.line(), "expected '" + operator + "', found " + describe(token));
-        }
-    }
-
-    private void expectName(String name) {
-        Token token = next();
-        if (!token.is(Kind.NAME, name)) {
-            throw new JinjaException(token.line(), "expected '" + name + "', found " + describe(token));
-        }
-    }
-
-    private void endBlock() {
-        expect(Kind.BLOCK_END);
-    }
-
-    private static JinjaException unexpected(Token token) {
-        return new JinjaException(token.line(), "unexpected " + describe(token));
-    }
-
-    private static String describe(Token token) {
-        return switch (token.kind()) {
-            case TEXT -> "text";
-            case PRINT_BEGIN -> "'{{'";
-            case PRINT_END -> "'}}'";
-            case BLOCK_BEGIN -> "'{%'";
-            case BLOCK_END -> "'%}'";
-            case END -> "end of template";
-            case NAME, STRING, INTEGER, FLOAT, OPERATOR -> "'" + token.text() + "'";
-        };
+        declare(name.text());
+        return name.text();
     }
 }

@@ -4,7 +4,9 @@ import baton.jinja.Value.Bool;
 import baton.jinja.Value.Dict;
 import baton.jinja.Value.Function;
 import baton.jinja.Value.Generator;
+import baton.jinja.Value.Instance;
 import baton.jinja.Value.Int;
+import baton.jinja.Value.Kind;
 import baton.jinja.Value.Loop;
 import baton.jinja.Value.Namespace;
 import baton.jinja.Value.None;
@@ -14,7 +16,9 @@ import baton.jinja.Value.Str;
 import baton.jinja.Value.Undefined;
 import java.math.BigInteger;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.Comparator;
+import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
@@ -30,7 +34,7 @@ final class Python {
     Python(Budget budget) {
         this.budget = budget;
         this.numbers = new Numbers(budget);
-        this.representation = new Representation(budget, numbers);
+        this.representation = new Representation(budget);
     }
 
     boolean truth(Value value) {
@@ -39,10 +43,10 @@ final class Python {
             case Bool(boolean truth) -> truth;
             case Int(BigInteger number) -> number.signum() != 0;
             case Real(double number) -> number != 0;
-            case Str(String text) -> !text.isEmpty();
-            case Seq(List<Value> items, boolean _) -> !items.isEmpty();
+            case Str(String text, boolean _) -> !text.isEmpty();
+            case Seq(List<Value> items, Kind _) -> !items.isEmpty();
             case Dict(Map<Value, Value> entries) -> !entries.isEmpty();
-            case Generator _, Function _, Namespace _, Loop _ -> true;
+            case Generator _, Function _, Instance _, Namespace _, Loop _ -> true;
         };
     }
 
@@ -54,10 +58,11 @@ final class Python {
             case Int _ -> "int";
             case Real _ -> "float";
             case Str _ -> "str";
-            case Seq(List<Value> _, boolean tuple) -> tuple ? "tuple" : "list";
+            case Seq(List<Value> _, Kind kind) -> kind.type;
             case Dict _ -> "dict";
             case Generator _ -> "generator";
             case Function _ -> "function";
+            case Instance instance -> instance.type();
             case Namespace _ -> "Namespace";
             case Loop _ -> "LoopContext";
         };
@@ -73,9 +78,9 @@ final class Python {
         return representation.string(value);
     }
 
-    /** See {@link Representation#format}. */
-    String format(String format, List<Value> arguments) {
-        return representation.format(format, arguments);
+    /** {@code repr(value)}. */
+    String represent(Value value) {
+        return representation.represent(value);
     }
 
     /** See {@link Numbers#toDouble}. */
@@ -88,6 +93,11 @@ final class Python {
         return numbers.toInteger(number);
     }
 
+    /** See {@link Numbers#limited}. */
+    BigInteger limited(BigInteger number) {
+        return numbers.limited(number);
+    }
+
     Value minus(Value value) {
         return numbers.minus(value);
     }
@@ -97,42 +107,61 @@ final class Python {
     }
 
     /**
-     * {@code json.dumps(value, ensure_ascii=False)}.
+     * {@code json.dumps(value)}.
      *
      * @param indent one level's indent; null for one line
      */
-    String json(Value value, @Nullable String indent, String itemSeparator, String keySeparator, boolean sortKeys) {
+    String json(
+            Value value,
+            boolean ascii,
+            @Nullable String indent,
+            String itemSeparator,
+            String keySeparator,
+            boolean sortKeys) {
         StringBuilder out = new StringBuilder();
         Optional<Comparator<Value>> order = sortKeys ? Optional.of(this::compare) : Optional.empty();
-        new JsonWriter(budget, indent, itemSeparator, keySeparator, order, out).write(value);
+        new JsonWriter(budget, ascii, indent, itemSeparator, keySeparator, order, out).write(value);
         return out.toString();
     }
 
     boolean equal(Value left, Value right) {
         budget.enter();
         try {
-            if (Numbers.isNumber(left) && Numbers.isNumber(right)) {
-                return numbers.compare(left, right) == 0;
-            }
             return switch (left) {
-                case Str(String text) -> {
+                case Str(String text, boolean _) -> {
                     budget.chargeText(text.length());
-                    yield right instanceof Str(String other) && text.equals(other);
+                    yield right instanceof Str(String other, boolean _) && text.equals(other);
                 }
-                case Seq(List<Value> items, boolean tuple) ->
-                    right instanceof Seq(List<Value> others, boolean otherTuple)
-                            && tuple == otherTuple
-                            && equalItems(items, others);
+                case Seq(List<Value> items, Kind kind) ->
+                    left == right
+                            || (right instanceof Seq(List<Value> others, Kind otherKind)
+                                    && kind.type.equals(otherKind.type)
+                                    && kind != Kind.VALUES
+                                    && (kind == Kind.KEYS || kind == Kind.ITEMS
+                                            ? sameItems(items, others)
+                                            : equalItems(items, others)));
                 case Dict(Map<Value, Value> entries) ->
                     right instanceof Dict(Map<Value, Value> others) && equalEntries(entries, others);
                 case Undefined _ -> right instanceof Undefined;
                 case None _ -> right instanceof None;
-                case Bool _, Int _, Real _ -> false;
-                case Generator _, Function _, Namespace _, Loop _ -> false;
+                case Value.Number number ->
+                    right instanceof Value.Number other
+                            && !Numbers.isNan(left)
+                            && !Numbers.isNan(right)
+                            && Numbers.compare(number, other) == 0;
+                case Generator _, Function _, Instance _, Namespace _, Loop _ -> left == right;
             };
         } finally {
             budget.leave();
         }
+    }
+
+    /** Equality of sets. */
+    private boolean sameItems(List<Value> items, List<Value> others) {
+        budget.charge((long) items.size() + others.size());
+        items.forEach(this::key);
+        others.forEach(this::key);
+        return items.size() == others.size() && new HashSet<>(items).containsAll(others);
     }
 
     private boolean equalItems(List<Value> items, List<Value> others) {
@@ -160,14 +189,32 @@ final class Python {
         return true;
     }
 
+    boolean holds(Ast.Comparison comparison, Value left, Value right) {
+        return switch (comparison) {
+            case EQUAL -> equal(left, right);
+            case NOT_EQUAL -> !equal(left, right);
+            case LESS -> ordered(left, right) && compare(left, right) < 0;
+            case LESS_OR_EQUAL -> ordered(left, right) && compare(left, right) <= 0;
+            case GREATER -> ordered(left, right) && compare(left, right) > 0;
+            case GREATER_OR_EQUAL -> ordered(left, right) && compare(left, right) >= 0;
+            case IN -> contains(right, left);
+            case NOT_IN -> !contains(right, left);
+        };
+    }
+
+    private static boolean ordered(Value left, Value right) {
+        return !(Numbers.isNumber(left) && Numbers.isNumber(right) && (Numbers.isNan(left) || Numbers.isNan(right)));
+    }
+
     /** @throws JinjaException if Python knows no order between them */
     int compare(Value left, Value right) {
         budget.enter();
         try {
-            if (Numbers.isNumber(left) && Numbers.isNumber(right)) {
-                return numbers.compare(left, right);
+            if (left instanceof Value.Number number && right instanceof Value.Number other) {
+                return Numbers.compare(number, other);
             }
-            if (left instanceof Str(String text) && right instanceof Str(String other)) {
+            if (left instanceof Str(String text, boolean _) && right instanceof Str(String other, boolean _)) {
+                budget.chargeText(Math.min(text.length(), other.length()));
                 // Code points and UTF-16 units sort differently above the surrogates.
                 for (int i = 0; i < Math.min(text.length(), other.length()); i++) {
                     if (text.charAt(i) != other.charAt(i)) {
@@ -176,9 +223,11 @@ final class Python {
                 }
                 return Integer.compare(text.length(), other.length());
             }
-            if (left instanceof Seq(List<Value> items, boolean tuple)
-                    && right instanceof Seq(List<Value> others, boolean otherTuple)
-                    && tuple == otherTuple) {
+            if (left instanceof Seq(List<Value> items, Kind kind)
+                    && right instanceof Seq(List<Value> others, Kind otherKind)
+                    && (kind.isTuple() || kind == Kind.LIST)
+                    && kind.isTuple() == otherKind.isTuple()
+                    && (otherKind.isTuple() || otherKind == Kind.LIST)) {
                 for (int i = 0; i < Math.min(items.size(), others.size()); i++) {
                     if (!equal(items.get(i), others.get(i))) {
                         return compare(items.get(i), others.get(i));
@@ -196,17 +245,19 @@ final class Python {
 
     boolean contains(Value container, Value item) {
         return switch (container) {
-            case Str(String text) -> {
+            case Str(String text, boolean _) -> {
                 budget.chargeText(text.length());
-                if (item instanceof Str(String part)) {
+                if (item instanceof Str(String part, boolean _)) {
                     yield text.contains(part);
                 }
                 throw error(item, "'in <string>' requires string as left operand, not " + typeName(item));
             }
             case Dict(Map<Value, Value> entries) -> entries.containsKey(key(item));
             default -> {
-                for (Value candidate : iterate(container)) {
-                    if (equal(candidate, item)) {
+                Iterator<Value> candidates = iterator(container);
+                while (candidates.hasNext()) {
+                    budget.charge(1);
+                    if (equal(candidates.next(), item)) {
                         yield true;
                     }
                 }
@@ -220,30 +271,33 @@ final class Python {
             return numbers.binary(operator, left, right);
         }
         if (operator == Ast.BinaryOperator.ADD) {
-            if (left instanceof Str(String text) && right instanceof Str(String other)) {
-                budget.chargeText((long) text.length() + other.length());
-                return Value.of(text + other);
+            if (left instanceof Str text && right instanceof Str other) {
+                boolean markup = text.markup() || other.markup();
+                String first = markup ? Strings.escape(text) : text.text();
+                String second = markup ? Strings.escape(other) : other.text();
+                budget.chargeText((long) first.length() + second.length());
+                return new Str(first + second, markup);
             }
-            if (left instanceof Seq(List<Value> items, boolean tuple)
-                    && right instanceof Seq(List<Value> others, boolean otherTuple)
-                    && tuple == otherTuple) {
+            if (left instanceof Seq(List<Value> items, Kind kind)
+                    && right instanceof Seq(List<Value> others, Kind otherKind)
+                    && kind.type.equals(otherKind.type)
+                    && (kind == Kind.LIST || kind.isTuple())) {
                 budget.charge((long) items.size() + others.size());
                 List<Value> all = new ArrayList<>(items);
                 all.addAll(others);
-                return new Seq(all, tuple);
+                return new Seq(all, kind == Kind.LIST ? kind : Kind.TUPLE);
             }
         }
         if (operator == Ast.BinaryOperator.MULTIPLY) {
-            if (left instanceof Str || left instanceof Seq) {
+            if (isRepeatable(left)) {
                 return repeat(left, right);
             }
-            if (right instanceof Str || right instanceof Seq) {
+            if (isRepeatable(right)) {
                 return repeat(right, left);
             }
         }
-        if (operator == Ast.BinaryOperator.MODULO && left instanceof Str(String format)) {
-            return Value.of(format(
-                    format, right instanceof Seq(List<Value> items, boolean tuple) && tuple ? items : List.of(right)));
+        if (operator == Ast.BinaryOperator.MODULO && left instanceof Str format) {
+            return new Formats(budget, this).percent(format, right);
         }
         throw error(
                 left instanceof Undefined ? left : right,
@@ -251,12 +305,17 @@ final class Python {
                         + "'");
     }
 
+    private static boolean isRepeatable(Value value) {
+        return value instanceof Str
+                || (value instanceof Seq(List<Value> _, Kind kind) && (kind == Kind.LIST || kind.isTuple()));
+    }
+
     private Value repeat(Value value, Value count) {
         BigInteger wanted = toInteger(count).max(BigInteger.ZERO);
         int times = wanted.bitLength() > 31 ? Integer.MAX_VALUE : wanted.intValue();
-        if (value instanceof Str(String text)) {
+        if (value instanceof Str(String text, boolean markup)) {
             budget.chargeText((long) text.length() * times);
-            return Value.of(text.isEmpty() ? "" : text.repeat(times));
+            return new Str(text.isEmpty() ? "" : text.repeat(times), markup);
         }
         Seq seq = (Seq) value;
         budget.charge((long) seq.items().size() * times);
@@ -264,67 +323,110 @@ final class Python {
         for (int i = 0; i < times && !seq.items().isEmpty(); i++) {
             all.addAll(seq.items());
         }
-        return new Seq(all, seq.tuple());
+        return new Seq(all, seq.kind() == Kind.LIST ? Kind.LIST : Kind.TUPLE);
     }
 
     /** The elements; a generator's are used up. */
     List<Value> iterate(Value value) {
         List<Value> items = switch (value) {
-            case Seq(List<Value> own, boolean _) -> own;
+            case Seq(List<Value> own, Kind _) -> own;
             case Dict(Map<Value, Value> entries) -> List.copyOf(entries.keySet());
-            case Str(String text) -> {
+            case Str(String text, boolean _) -> {
                 budget.charge(text.length());
                 yield Strings.characters(text).stream().map(Value::of).toList();
             }
             case Generator(Iterator<Value> own) -> {
                 List<Value> rest = new ArrayList<>();
-                own.forEachRemaining(rest::add);
+                while (own.hasNext()) {
+                    budget.charge(1);
+                    rest.add(own.next());
+                }
                 yield rest;
             }
             case Undefined _ -> List.of();
-            case None _, Bool _, Int _, Real _, Function _, Namespace _, Loop _ ->
+            case None _, Value.Number _, Function _, Instance _, Namespace _, Loop _ ->
                 throw budget.error("'" + typeName(value) + "' object is not iterable");
         };
         budget.charge(items.size());
         return items;
     }
 
+    /** The elements in order; a generator computes each when it is asked for. */
+    Iterator<Value> iterator(Value value) {
+        return value instanceof Generator(Iterator<Value> own)
+                ? own
+                : iterate(value).iterator();
+    }
+
+    /** A generator over what {@code step} makes of the elements of {@code value}; over nothing where that is false, as in Jinja. */
+    Value generate(Value value, java.util.function.Function<Value, Optional<Value>> step) {
+        return new Generator(
+                new LazyItems(budget, () -> truth(value) ? iterator(value) : Collections.emptyIterator(), step));
+    }
+
+    /** The elements from the last to the first. @throws JinjaException if Python cannot reverse it */
+    List<Value> reversed(Value value) {
+        if (value instanceof Generator) {
+            throw budget.error("'generator' object is not reversible");
+        }
+        return iterate(value).reversed();
+    }
+
     int length(Value value) {
         return switch (value) {
-            case Seq(List<Value> items, boolean _) -> items.size();
+            case Seq(List<Value> items, Kind _) -> items.size();
             case Dict(Map<Value, Value> entries) -> entries.size();
-            case Str(String text) -> {
+            case Str(String text, boolean _) -> {
                 budget.chargeText(text.length());
                 yield Strings.length(text);
             }
             case Undefined _ -> 0;
-            case Loop(Value.LoopState state, int _) -> state.items.size();
-            case None _, Bool _, Int _, Real _, Function _, Namespace _, Generator _ ->
+            case Loop(LoopState state) -> state.length();
+            case None _, Value.Number _, Function _, Instance _, Namespace _, Generator _ ->
                 throw budget.error("object of type '" + typeName(value) + "' has no len()");
         };
     }
 
     /** A value usable as a dictionary's key. */
     Value key(Value value) {
-        return switch (value) {
-            case Str _, Int _, Bool _, Real _, None _ -> value;
-            default -> throw error(value, "a dictionary's key cannot be a " + typeName(value));
-        };
+        if (isKey(value)) {
+            return value;
+        }
+        throw budget.error("unhashable type: '" + typeName(value) + "'");
+    }
+
+    /** Whether a dictionary can have this key. */
+    boolean isKey(Value value) {
+        budget.enter();
+        try {
+            return switch (value) {
+                case Str(String text, boolean _) -> {
+                    budget.charge(text.length() / Budget.CHARACTERS_PER_STEP);
+                    yield true;
+                }
+                case Value.Number _, None _, Undefined _ -> true;
+                case Seq(List<Value> items, Kind kind) ->
+                    (kind.isTuple() || kind == Kind.RANGE) && items.stream().allMatch(this::isKey);
+                case Dict _, Generator _, Function _, Instance _, Namespace _, Loop _ -> false;
+            };
+        } finally {
+            budget.leave();
+        }
     }
 
     /** {@code value[index]}; Undefined if there is none. */
     Value item(Value value, Value index) {
         return switch (value) {
             case Dict(Map<Value, Value> entries) -> {
-                Value found = entries.get(key(index));
+                Value found = isKey(index) ? entries.get(index) : null;
                 yield found != null ? found : missing(value, index);
             }
-            case Seq(List<Value> items, boolean _)
-            when index instanceof Int || index instanceof Bool -> {
+            case Seq(List<Value> items, Kind kind)
+            when kind.hasPlaces() && (index instanceof Int || index instanceof Bool) -> {
                 int place = place(index, items.size());
                 yield place < 0 ? missing(value, index) : items.get(place);
             }
-            case Str(String text)
+            case Str(String text, boolean markup)
             when index instanceof Int || index instanceof Bool -> {
                 budget.chargeText(text.length());
                 int place = place(index, Strings.length(text));
@@ -332,7 +434,7 @@ final class Python {
                     yield missing(value, index);
                 }
                 int at = text.offsetByCodePoints(0, place);
-                yield Value.of(Character.toString(text.codePointAt(at)));
+                yield new Str(Character.toString(text.codePointAt(at)), markup);
             }
             case Undefined(String reason) -> throw budget.error(reason);
             default -> missing(value, index);
@@ -349,9 +451,10 @@ final class Python {
 
     Undefined missing(Value value, Value index) {
         return new Undefined(
-                index instanceof Str(String name)
+                index instanceof Str(String name, boolean _)
                         ? "'" + typeName(value) + " object' has no attribute '" + name + "'"
-                        : typeName(value) + " object has no element " + string(index));
+                        : typeName(value) + " object has no element " + typeName(index)
+                                + (index instanceof Int(BigInteger number) ? " " + number : ""));
     }
 
     /** {@code value[start:stop:step]}. */
@@ -361,10 +464,20 @@ final class Python {
             throw budget.error("slice step cannot be zero");
         }
         return switch (value) {
-            case Seq(List<Value> items, boolean tuple) -> new Seq(slice(items, start, stop, stride), tuple);
-            case Str(String text) -> {
+            case Seq(NumberRange range, Kind kind)
+            when kind == Kind.RANGE -> {
+                int size = range.size();
+                long first = range.start + bound(start, size, stride < 0, stride < 0 ? size - 1 : 0) * range.step;
+                long end = range.start + bound(stop, size, stride < 0, stride < 0 ? -1 : size) * range.step;
+                long pace = range.step * stride;
+                yield new Seq(new NumberRange(first, end, pace, (int) NumberRange.size(first, end, pace)), Kind.RANGE);
+            }
+            case Seq(List<Value> items, Kind kind)
+            when kind.hasPlaces() ->
+                new Seq(slice(items, start, stop, stride), kind == Kind.LIST ? Kind.LIST : Kind.TUPLE);
+            case Str(String text, boolean markup) -> {
                 budget.charge(text.length());
-                yield Value.of(String.join("", slice(Strings.characters(text), start, stop, stride)));
+                yield new Str(String.join("", slice(Strings.characters(text), start, stop, stride)), markup);
             }
             default -> throw error(value, "'" + typeName(value) + "' cannot be sliced");
         };

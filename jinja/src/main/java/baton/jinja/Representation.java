@@ -4,7 +4,9 @@ import baton.jinja.Value.Bool;
 import baton.jinja.Value.Dict;
 import baton.jinja.Value.Function;
 import baton.jinja.Value.Generator;
+import baton.jinja.Value.Instance;
 import baton.jinja.Value.Int;
+import baton.jinja.Value.Kind;
 import baton.jinja.Value.Loop;
 import baton.jinja.Value.Namespace;
 import baton.jinja.Value.None;
@@ -14,34 +16,31 @@ import baton.jinja.Value.Str;
 import baton.jinja.Value.Undefined;
 import java.math.BigDecimal;
 import java.math.BigInteger;
-import java.math.RoundingMode;
-import java.util.IllegalFormatException;
-import java.util.Iterator;
 import java.util.List;
-import java.util.Locale;
 import java.util.Map;
 
-/** Values as text: Python's {@code str}, {@code repr} and {@code %} formatting. */
+/** Values as text: Python's {@code str} and {@code repr}. */
 final class Representation {
     private final Budget budget;
-    private final Numbers numbers;
 
-    Representation(Budget budget, Numbers numbers) {
+    Representation(Budget budget) {
         this.budget = budget;
-        this.numbers = numbers;
     }
 
     /** {@code str(value)}. */
     String string(Value value) {
         return switch (value) {
-            case Str(String text) -> text;
+            case Str(String text, boolean _) -> text;
             case Undefined _ -> "";
-            default -> {
-                StringBuilder out = new StringBuilder();
-                represent(value, out);
-                yield out.toString();
-            }
+            default -> represent(value);
         };
+    }
+
+    /** {@code repr(value)}. */
+    String represent(Value value) {
+        StringBuilder out = new StringBuilder();
+        represent(value, out);
+        return out.toString();
     }
 
     /** Appends {@code repr(value)}. */
@@ -54,14 +53,23 @@ final class Representation {
             case Bool(boolean truth) -> out.append(truth ? "True" : "False");
             case Int(BigInteger number) -> out.append(number);
             case Real(double number) -> out.append(floatText(number));
-            case Str(String text) -> quote(text, out);
-            case Seq(List<Value> items, boolean tuple) -> {
-                out.append(tuple ? '(' : '[');
+            case Str(String text, boolean markup) -> {
+                out.append(markup ? "Markup(" : "");
+                quote(text, out);
+                out.append(markup ? ")" : "");
+            }
+            case Seq(NumberRange range, Kind kind) when kind == Kind.RANGE -> out.append(range);
+            case Seq(List<Value> items, Kind kind) -> {
+                boolean tuple = kind.isTuple();
+                boolean view = !tuple && kind != Kind.LIST;
+                out.append(view ? kind.type + "(" : "").append(tuple ? '(' : '[');
                 for (int i = 0; i < items.size(); i++) {
                     out.append(i == 0 ? "" : ", ");
                     represent(items.get(i), out);
                 }
-                out.append(tuple && items.size() == 1 ? "," : "").append(tuple ? ')' : ']');
+                out.append(tuple && items.size() == 1 ? "," : "")
+                        .append(tuple ? ')' : ']')
+                        .append(view ? ")" : "");
             }
             case Dict(Map<Value, Value> entries) -> {
                 out.append('{');
@@ -87,12 +95,9 @@ final class Representation {
                 }
                 out.append("}>");
             }
-            case Loop(Value.LoopState state, int index) ->
-                out.append("<LoopContext ")
-                        .append(index + 1)
-                        .append('/')
-                        .append(state.items.size())
-                        .append('>');
+            case Loop(LoopState state) -> out.append(state);
+            case Instance instance ->
+                out.append(instance.text().orElseThrow(() -> budget.error("a " + instance.type() + " has no text")));
             case Generator _, Function _ ->
                 throw budget.error("a " + Python.typeName(value) + " has no text; use |list or call it");
         }
@@ -138,10 +143,7 @@ final class Representation {
                     } else if (isPrintable(point)) {
                         out.appendCodePoint(point);
                     } else {
-                        out.append(
-                                point < 0x100
-                                        ? "\\x%02x".formatted(point)
-                                        : point < 0x10000 ? "\\u%04x".formatted(point) : "\\U%08x".formatted(point));
+                        out.append(escape(point));
                     }
                 }
             }
@@ -149,7 +151,14 @@ final class Representation {
         out.append(quote);
     }
 
-    private static boolean isPrintable(int point) {
+    /** A character as Python's {@code \x}, {@code \U} or one between. */
+    static String escape(int point) {
+        return point < 0x100
+                ? "\\x%02x".formatted(point)
+                : point < 0x10000 ? "\\u%04x".formatted(point) : "\\U%08x".formatted(point);
+    }
+
+    static boolean isPrintable(int point) {
         return switch (Character.getType(point)) {
             case Character.CONTROL,
                     Character.FORMAT,
@@ -161,69 +170,5 @@ final class Representation {
             case Character.SPACE_SEPARATOR -> point == ' ';
             default -> true;
         };
-    }
-
-    /** Python's {@code %} formatting with {@code %s %r %d %i %f %x %%}, without mapping keys. */
-    String format(String format, List<Value> arguments) {
-        StringBuilder out = new StringBuilder();
-        Iterator<Value> next = arguments.iterator();
-        for (int i = 0; i < format.length(); i++) {
-            char c = format.charAt(i);
-            if (c != '%') {
-                out.append(c);
-                continue;
-            }
-            int start = ++i;
-            while (i < format.length() && "-+ 0#123456789.".indexOf(format.charAt(i)) >= 0) {
-                i++;
-            }
-            String flags = format.substring(start, i);
-            if (i == format.length() || flags.length() > 6) {
-                throw budget.error("incomplete format in '" + format + "'");
-            }
-            char kind = format.charAt(i);
-            if (kind == '%') {
-                out.append('%');
-                continue;
-            }
-            if (!next.hasNext()) {
-                throw budget.error("not enough arguments for format string '" + format + "'");
-            }
-            Value value = next.next();
-            try {
-                out.append(
-                        switch (kind) {
-                            case 's' -> budget.text(String.format(Locale.ROOT, "%" + flags + "s", string(value)));
-                            case 'd', 'i' ->
-                                budget.text(String.format(
-                                        Locale.ROOT,
-                                        "%" + flags + "d",
-                                        value instanceof Real(double number)
-                                                ? BigInteger.valueOf((long) number)
-                                                : numbers.toInteger(value)));
-                            case 'x' ->
-                                budget.text(String.format(Locale.ROOT, "%" + flags + "x", numbers.toInteger(value)));
-                            case 'f' -> {
-                                int point = flags.indexOf('.');
-                                int digits = point < 0 ? 6 : Integer.parseInt("0" + flags.substring(point + 1));
-                                BigDecimal rounded = new BigDecimal(numbers.toDouble(value))
-                                        .setScale(digits, RoundingMode.HALF_EVEN);
-                                yield budget.text(String.format(Locale.ROOT, "%" + flags + "f", rounded));
-                            }
-                            case 'r' -> {
-                                StringBuilder represented = new StringBuilder();
-                                represent(value, represented);
-                                yield represented.toString();
-                            }
-                            default -> throw budget.error("unsupported format character '" + kind + "'");
-                        });
-            } catch (IllegalFormatException | NumberFormatException e) {
-                throw budget.error("unsupported format '%" + flags + kind + "'");
-            }
-        }
-        if (next.hasNext()) {
-            throw budget.error("not all arguments converted during string formatting");
-        }
-        return budget.text(out.toString());
     }
 }

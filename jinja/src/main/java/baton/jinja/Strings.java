@@ -13,6 +13,45 @@ final class Strings {
         return Character.isWhitespace(point) || Character.isSpaceChar(point) || point == 0x85;
     }
 
+    /** Safe in HTML. */
+    static String escape(Value.Str text) {
+        return text.markup()
+                ? text.text()
+                : text.text()
+                        .replace("&", "&amp;")
+                        .replace("<", "&lt;")
+                        .replace(">", "&gt;")
+                        .replace("'", "&#39;")
+                        .replace("\"", "&#34;");
+    }
+
+    /** Whether Python counts it to a word of {@code \w}. */
+    static boolean isWord(int point) {
+        return isAlphanumeric(point) || point == '_';
+    }
+
+    static boolean isAlphanumeric(int point) {
+        return Character.isLetter(point) || isNumeric(point);
+    }
+
+    static boolean isNumeric(int point) {
+        int type = Character.getType(point);
+        return type == Character.DECIMAL_DIGIT_NUMBER
+                || type == Character.LETTER_NUMBER
+                || type == Character.OTHER_NUMBER;
+    }
+
+    /** Whether it is a digit, be it superscript or circled. */
+    static boolean isDigit(int point) {
+        int value = Character.getNumericValue(point);
+        return Character.isDigit(point)
+                || (Character.getType(point) == Character.OTHER_NUMBER && value >= 0 && value <= 9);
+    }
+
+    static boolean isCased(int point) {
+        return Character.isUpperCase(point) || Character.isLowerCase(point) || Character.isTitleCase(point);
+    }
+
     static String stripRight(String text) {
         return strip(text, Strings::isSpace, false, true);
     }
@@ -44,20 +83,45 @@ final class Strings {
     /** {@code split()}: at runs of white space. */
     static List<String> words(String text, int limit) {
         List<String> words = new ArrayList<>();
-        String rest = strip(text, Strings::isSpace, true, false);
-        while (!rest.isEmpty()) {
-            if (limit >= 0 && words.size() == limit) {
-                words.add(stripRight(rest));
-                break;
+        int at = 0;
+        while (true) {
+            while (at < text.length() && isSpace(text.charAt(at))) {
+                at++;
             }
-            int end = 0;
-            while (end < rest.length() && !isSpace(rest.charAt(end))) {
+            if (at == text.length()) {
+                return words;
+            }
+            int end = at;
+            if (limit >= 0 && words.size() == limit) {
+                // Python keeps the white space at the end.
+                end = text.length();
+            }
+            while (end < text.length() && !isSpace(text.charAt(end))) {
                 end++;
             }
-            words.add(rest.substring(0, end));
-            rest = strip(rest.substring(end), Strings::isSpace, true, false);
+            words.add(text.substring(at, end));
+            at = end;
         }
-        return words;
+    }
+
+    /** {@code rsplit(None, limit)}. */
+    static List<String> wordsFromRight(String text, int limit) {
+        List<String> words = new ArrayList<>();
+        int end = text.length();
+        while (true) {
+            while (end > 0 && isSpace(text.charAt(end - 1))) {
+                end--;
+            }
+            if (end == 0) {
+                return words.reversed();
+            }
+            int at = limit >= 0 && words.size() == limit ? 0 : end;
+            while (at > 0 && !isSpace(text.charAt(at - 1))) {
+                at--;
+            }
+            words.add(text.substring(at, end));
+            end = at;
+        }
     }
 
     static List<String> split(String text, String separator, int limit) {
@@ -87,15 +151,20 @@ final class Strings {
     }
 
     static List<String> lines(String text) {
+        return lines(text, false);
+    }
+
+    static List<String> lines(String text, boolean withEnds) {
         List<String> lines = new ArrayList<>();
         int from = 0;
         for (int i = 0; i < text.length(); i++) {
             char c = text.charAt(i);
             if ((c >= '\n' && c <= '\r') || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029) {
-                lines.add(text.substring(from, i));
+                int end = i;
                 if (c == '\r' && i + 1 < text.length() && text.charAt(i + 1) == '\n') {
                     i++;
                 }
+                lines.add(text.substring(from, withEnds ? i + 1 : end));
                 from = i + 1;
             }
         }
@@ -114,19 +183,14 @@ final class Strings {
                 + text.substring(first).toLowerCase(Locale.ROOT);
     }
 
-    /** {@code str.title()}: a word is a run of letters. */
+    /** {@code str.title()}: a word is a run of letters with case. */
     static String title(String text) {
-        return title(text, Character::isLetter);
-    }
-
-    /** Upper case after a character that is not {@code inWord}, lower case otherwise. */
-    static String title(String text, IntPredicate inWord) {
         StringBuilder titled = new StringBuilder(text.length());
         boolean within = false;
         for (int i = 0; i < text.length(); i += Character.charCount(text.codePointAt(i))) {
             int point = text.codePointAt(i);
             titled.appendCodePoint(within ? Character.toLowerCase(point) : Character.toTitleCase(point));
-            within = inWord.test(point);
+            within = isCased(point);
         }
         return titled.toString();
     }

@@ -1,27 +1,9 @@
 """Writes jinja-cases.json: templates, variables and what real Jinja2 renders, in the environment that
 transformers give chat templates. Needs `pip install jinja2` (made with 3.1.6). Tests read only the JSON."""
 
-import json, datetime, os, sys
-import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.ext import Extension
-import jinja2.ext
-from jinja2 import nodes
-class Gen(Extension):
-    tags={"generation"}
-    def parse(self, parser):
-        lineno=next(parser.stream).lineno
-        body=parser.parse_statements(["name:endgeneration"],drop_needle=True)
-        return nodes.CallBlock(self.call_method("_g"),[],[],body).set_lineno(lineno)
-    def _g(self, caller): return caller()
-def raise_exception(m): raise jinja2.exceptions.TemplateError(m)
-def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-NOW=datetime.datetime(2026,3,5,14,7,9)
-env=ImmutableSandboxedEnvironment(trim_blocks=True,lstrip_blocks=True,extensions=[Gen,jinja2.ext.loopcontrols])
-env.filters["tojson"]=tojson
-env.globals["raise_exception"]=raise_exception
-env.globals["strftime_now"]=lambda f: NOW.strftime(f)
+import json, os, sys
+from jinja_environment import environment
+env=environment()
 tools=[{"type":"function","function":{"name":"get_weather","description":"Weather \"now\" in a <city> & more","parameters":{"type":"object","properties":{"city":{"type":"string","description":"Stadt, z.\u202fB. Zürich 漢字 😀"},"days":{"type":"integer","default":3,"minimum":-1.5}},"required":["city"]}}},
  {"type":"function","function":{"name":"noop","parameters":{"type":"object","properties":{}}}}]
 call={"id":"call_1","type":"function","function":{"name":"get_weather","arguments":{"city":"Bern","days":2,"flags":[True,None,1e20]}}}
@@ -67,6 +49,25 @@ range(3)|list|range(1, 7, 2)|list|range(3, 0, -1)|list|dict(a=1, b='x')|namespac
 0x1F|1_000|0b11|0o17|1_0.5|.5 is defined
 people|selectattr('nope', 'undefined')|list|length|e|sum|e|join|'a'|join(',')|s|wordcount|d|length|nope|length|nope|list|nope|upper|nope ~ 'a'|nope|tojson|nope.a|nope + 1|nope[0]|l.nope|l.nope.x|l['a']|s.nope|x.a|x['a']|x.a.b|1/0|'a' + 1|l + (1,)|len(l)|l.append(4)|d.update({})|d.pop('a')|s.__class__|x()|l|nofilter|l is notest|x < 1|for|e|select and 'true'|e|select|length|(e|select)[0]|range(200000)|raise_exception('no')|x + 1
 '''
+exprs += r'''
+{"a":1}[nothing]|{"a":1}[["x"]]|{"a":1}[{}]|[1][nothing]|{"a":1}[["x"]] is defined|(d[nothing] or 'z')|d.get(nothing)|d.get(nothing, 4)|nothing in d|['x'] in d|d.get(['x'])|{['x']: 1}|{nothing: 1}
+{(1, 'a'): 2}[(1, 'a')]|{(1, 'a'): 2}[1, 'a']|{(1, ['a']): 2}|{1: 2}[1.0]|{1: 2}[true]|{1.0: 2}[1]|{true: 'x'}[1]|{1: 'a', true: 'b', 1.0: 'c'}|{0.5: 1}[1/2]|1.0 in {1: 2}|{2 ** 70: 'x'}[2.0 ** 70]|{none: 1}[none]
+d.items|list|d.append is defined|l.append is defined|l.append|d.pop is defined|d.clear|l.pop()|l.nope.x|d|attr('b')|d|attr('items') is callable|n.real|f.is_integer()|n.bit_length()|l.index(1)|(1, 2, 1).count(1)|range(5).stop
+range(4)|range(1, 9, 3)|range(4)[1:]|range(9)[::2]|range(3) == range(0, 3, 1)|range(3) == [0, 1, 2]|range(3)|tojson|d.keys()|d.values()|d.items()|d.keys()[0]|d.keys()|last|d.keys() == ['b', 'a', 'items']|d.items() is sequence|d.items()|tojson|range(3)|last|range(10 ** 9)
+none|map('upper')|list|nothing|map('upper')|list|none|selectattr('a')|list|0|select|list|5|map('string')|list|nothing|int|nothing|float|nothing|round|nothing|abs|nothing|indent|nothing|replace('a', 'b')|nothing|dictsort|nothing|items|list|nothing is callable|nothing is iterable|nothing is sequence|nothing is mapping
+people|map(attribute='age.nope')|list|people|map('attr', 'x')|list|[{'a': 'x'}, {}]|map(attribute='a.b')|first|(l|map('nofilter')) is defined|l|map('nofilter')|list|[1, 'x']|map('abs')|first|l|select('notest')|first|(people|selectattr('age', 'equalto', 1)|first).name
+people|groupby('age')|people|groupby('age')|map(attribute='grouper')|list|(people|groupby('age'))[0].list|length|people|groupby('on', default=false)|map('first')|list|['b', 'A', 'a']|groupby(0)|people|groupby('name', case_sensitive=true)|map(attribute=0)|list|[1, 2, 3, 4, 5]|slice(2)|list|[1, 2, 3, 4, 5]|slice(3, 'x')|list|l|slice(0)|list|[1, 2, 3]|batch(2, 'x')|list
+'foo bar baz qux'|truncate(9)|'foo bar baz qux'|truncate(9, true)|'foo bar baz qux'|truncate(11)|'foo bar baz qux'|truncate(11, False, '...', 0)|'foo bar'|truncate(2)|'a b&c/ü?'|urlencode|{'a b': 'c&d', 'e': 1}|urlencode|[('x', 'y/z')]|urlencode|5|urlencode|{'class': 'a<b', 'n': none, 'x': 1}|xmlattr|1500|filesizeformat|1500|filesizeformat(true)|1|filesizeformat
+s|tojson(ensure_ascii=true)|s|tojson(true)|{'ü': '漢 '}|tojson(ensure_ascii=true, indent=1)|d|tojson(indent='-')|d|tojson(indent=0)|{(1, 2): 3}|tojson|{1: 2, 'a': 3}|tojson(sort_keys=true)|nothing|tojson|[nothing]|tojson|l|tojson(separators='ab')|l|tojson(separators=[1, 2])
+'{} {}'.format(1, 'a')|'{1} {0}'.format(1, 'a')|'{a} {b!r}'.format(a=1, b='x')|'{0[a]} {0.b} {1[0]}'.format({'a': 1, 'b': 2}, 'xy')|'{:>8}|{:<4}|{:^5}'.format('ab', 1, 2)|'{:08.3f} {:+d} {:,} {:x} {:#o} {:b} {:e} {:%} {:g}'.format(3.14159, 5, 1234567, 255, 8, 5, 12345.678, 0.25, 1e20)|'{:{}}'.format('a', 5)|'{{}}'.format()|'{}'.format()|'{} {0}'.format(1)|'{nope}'.format(a=1)|'{.__class__}'.format(1)|'{0.__class__}'.format(1)|'{:d}'.format('a')|'{:5}'.format(none)|'{a}'.format_map({'a': 3})|'{:_}'.format(1000000)|'{:015,}'.format(1234567)|'{:.3}'.format('abcdef')|'{}'.format(nothing)
+'%(a)s %(b)05d' % {'a': 1, 'b': 2}|'%5.1f|%-8s|%+d|%x|%o|%e|%g|%c|%r|%a|%%' % (1.25, 'a', 3, 255, 8, 12345.6789, 1e-5, 'x', 'y', 'ü')|'%s' % nothing|'%d' % 3.7|'%d' % 'a'|'%s %s' % ('a',)|'%s' % (1, 2)|'a' % 1|'a' % l|'%s' % l|'%*d' % (5, 3)|'%#x %#o' % (255, 8)|'%g %g %g' % (100000, 1000000, 0.0001)|'%(a)s'|format(a='x')|'%s' % true|'%.3d' % 7|'%i' % true|'%q' % 1|'%' % 1
+7.0 // 0.1|-7 // 2.0|5.5 % -2|0.0 ** -1|2 ** 0.5|10 ** -2|0 ** 0|10 ** 400 * 1.0|2 ** 53 + 1 == 2.0 ** 53|9007199254740993 / 3|1e308 * 10|(1e308 * 10)|int|'nan'|float == 'nan'|float|'nan'|float < 1|'1_000'|int|' 12 '|int|'0b11'|int(base=0)|'1d'|float|'inf'|float|-7 % -3|15|round(-1)|2.5|round|int|1234.5|round(-2)|-0.4|round|2.675|round(2, 'ceil')|true|round
+'ab'.startswith('b', 1)|'abcabc'.find('c', 3)|'abcabc'.rfind('a')|'abc'.index('z')|'abab'.count('ab', 1)|'a b c'.rsplit(none, 1)|'a  b '.split(none, 1)|'a
+b'.splitlines(true)|'ß'.upper()|'ß'.casefold()|'they're bill's'.title()|'Ab Cd'.istitle()|'²'.isdigit()|'²'.isdecimal()|'½'.isnumeric()|'a_b'.isidentifier()|'a	b'.expandtabs(4)|'abc'.center(2)|'aXbX'.replace('X', '-', count=1)|'abc'.ljust(5, 'xy')|d.get(key='b')|'abc'.encode is defined|s.nope()|'x'.join([1])|'a-b_c d'|wordcount|"a'b"|title
+'<a>'|safe + '<b>'|('<'|e) ~ '<'|'<b>'|e is escaped|'x' is escaped|('%s'|safe) % '<'|('<'|safe)|upper + '<'|(', '|safe).join(['<', '>'])|['<'|safe]|'<'|safe|length|'<'|forceescape|('<'|e)|e
+x is sameas none|l is sameas l|'map' is filter|'nomap' is filter|'odd' is test|1.0 is odd|2.5 is even|1 is divisibleby 0|n is in l|loop is defined|l is not string and n is number|'a' is in s|x is eq x|n is between 3|n is odd is defined|n is odd if t else 3|'a' if x is none else 'b'|l is eq [3, 1, 2]|n is not odd|(1, 2) < (1, 3)|[1] < (1,)|{} < {}|x < none|nothing < 1|'a' < 1|[nothing] == [nope]|(1,) == [1]|true == 1 == 1.0
+dict([(1, 2), ['a', 'b']])|dict({'a': 1}, b=2)|dict([1])|dict(1, 2)|namespace([('a', 1)]).a|namespace(_a=1)._a|namespace(a=1)|[*l]|f(*l)|'•AA\q'|'a' 'b' ~ 1|l[1:2, 0]|'\é'|1if t else 2
+'''
 import re
 def split(line):
     # A | outside brackets separates expressions unless a filter's name follows.
@@ -111,6 +112,12 @@ for i,t in enumerate([
  "{% if t %}", "{{ n", "{% foo %}", "{{ 'a }}", "{{ [1, 2 }}", "{% endif %}", "{{ m(a=1, 2) }}", "{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}", "{% macro m(a) %}{% endmacro %}{{ m(z=2) }}", "{% for i in l %}{{ i }}", "{# x", "{{ 1 ? 2 }}", "{{ }}", "{% break %}",
  "{% for i in range(2) %}{% for j in range(3) %}{% if j == 1 %}{% break %}{% endif %}{{ i }}{{ j }} {% endfor %}{% endfor %}", "{% macro a() %}{% set z = 3 %}{{ z }}{% endmacro %}{{ a() }}{{ z is defined }}", "{{ loop is defined }}", "{% set ns = namespace({'a': 1}, b=2) %}{{ ns.a }}{{ ns['b'] }}","{% for d in people %}{{ d['name'] }}{% endfor %}{{ d.b }}",
  ]): add("statement %d"%i, t)
+for i,t in enumerate([
+ "{% macro m(a, b=a) %}{{ a }}{{ b }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1) }}{{ m(1, 2, 3, 4, z=5) }}{{ m(*l) }}{{ m(*l, z=1) }}{{ m(**{'a': 1, 'q': 2}) }}{{ m(*[1], **{'b': 2}) }}", "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(*[1, 2]) }}", "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(**{1: 2}) }}", "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(a=1, **{'a': 2}) }}", "{% macro m(a) %}{% endmacro %}{{ m(1, a=2) }}", "{% macro m(a, a) %}{% endmacro %}", "{% macro m(a=1, b) %}{% endmacro %}", "{% macro m(a, b=2) %}{{ caller() }}{% endmacro %}{{ m }}{{ m.name }}{{ m.arguments }}{{ m.caller }}{{ m.catch_kwargs }}{{ m is callable }}", "{% macro m() %}{{ caller() }}{% endmacro %}{{ m() }}", "{% macro m() %}x{% endmacro %}{% call m() %}y{% endcall %}", "{% macro m() %}{{ caller is defined }}{% endmacro %}{{ m() }}{% call m() %}{% endcall %}", "{% macro m(caller=none) %}{{ caller is none }}{% endmacro %}{{ m() }}{% call m() %}{% endcall %}", "{% macro m(kwargs) %}{{ kwargs }}{% endmacro %}{{ m(3) }}",
+ "{% for n in [{'v': 1, 'c': [{'v': 2, 'c': []}, {'v': 3}]}, {'v': 4}] recursive %}{{ loop.depth }}{{ loop.depth0 }}:{{ n.v }}{% if n.c %}[{{ loop(n.c) }}]{% endif %}{% else %}empty{% endfor %}", "{% for i in [[1, [2]], 3] recursive %}{% if i is iterable %}({{ loop(i) }}){% else %}{{ i }}{{ loop.last }}{% endif %}{% endfor %}", "{% for i in l %}{{ loop(l) }}{% endfor %}", "{% for i in l, recursive %}{{ i }}{% endfor %}", "{% for i in l %}{% for j in l %}{{ loop.depth }}{% endfor %}{% endfor %}", "{% for i in l %}{% break %}{% else %}else{% endfor %}", "{% for i in l %}{% continue %}{% else %}else{% endfor %}", "{% for i in l|select('gt', 1) %}{{ loop.length }}{{ loop.nextitem }}{{ i }}{{ loop.last }} {% endfor %}", "{% set g = l|map('string') %}{% for i in g %}{{ i }}{% break %}{% endfor %}{{ g|list }}", "{% for i in l %}{{ loop }}{{ loop|length }}{% endfor %}", "{% for loop in l %}{% endfor %}", "{% for i in l %}{% set loop = 1 %}{% endfor %}", "{% set true = 1 %}", "{% for i in l %}{% macro m() %}{% break %}{% endmacro %}{% endfor %}", "{% for i in l %}{% set v %}a{% break %}{% endset %}{% endfor %}{{ v is defined }}", "{% for i in l %}{% filter upper %}a{{ i }}{% if i == 1 %}{% continue %}{% endif %}b{% endfilter %}{% endfor %}",
+ "{% set c = cycler('a', 'b') %}{{ c.current }}{{ c.next() }}{{ c.next() }}{{ c.next() }}{{ c.reset() }}{{ c.next() }}", "{{ cycler() }}", "{% set j = joiner('|') %}{% for i in l %}{{ j() }}{{ i }}{% endfor %}", "{% set j = joiner() %}{{ j() }}{{ j() }}", "{% block a %}{{ n }}{% set n = 3 %}{% endblock %}{{ n }}{% for i in l %}{% block b scoped %}{{ i }}{% endblock %}{% endfor %}", "{% for i in l %}{% block c %}[{{ i }}]{% endblock c %}{% endfor %}", "{% block a %}{% endblock %}{% block a %}{% endblock %}", "{% if x %}{% include 'a' %}{% import 'b' as b %}{% from 'c' import d %}{% endif %}ok", "{% include 'a' %}", "{% import 'b' as b %}", "{% extends 'x' %}", "{% autoescape false %}{{ '<' }}{% endautoescape %}", "{% print n, 'a' %}", "{% if t: %}a{% endif %}{% for i in l: %}{{ i }}{% endfor %}", "{% with a = 1, (b, c) = (2, 3) %}{{ a }}{{ b }}{{ c }}{% endwith %}", "{% call d.get('b') %}{% endcall %}", "{#-#}  a{#+#} b", "{{- '\\u00e9' }}{{+n}}{{+ l -}} x",
+ "{% for t in [{'type': 'array', 'items': {'type': 'string'}}, {'type': ['string', 'null']}, {'type': 'integer'}] %}{% set m = {'string': 'str', 'integer': 'int'} %}{{ m[t.type] if t.type in ['string', 'integer'] else m[t.type] }}|{{ m[t['type']] is defined }}|{{ t.items is mapping }}{% endfor %}",
+ ]): add("language %d"%i, t)
 chatml="""{% for message in messages %}
 {% if loop.first and messages[0]['role'] != 'system' %}
 {{ '<|im_start|>system\\nYou help.<|im_end|>\\n' }}
