@@ -22,13 +22,19 @@ import tools.jackson.databind.node.ObjectNode;
 record ChatPrompt(String text, String responseRole, String continued) {
     private static final List<String> EFFORTS = List.of("none", "minimal", "low", "medium", "high", "xhigh", "max");
 
-    /** Names in {@code chat_template_kwargs} of arguments that are not variables of the template. */
-    private static final List<String> ARGUMENTS = List.of(
+    /** Names in {@code chat_template_kwargs} that are not variables of the template: arguments of the renderer, and Jinja's own functions. */
+    private static final List<String> NOT_VARIABLES = List.of(
             "add_generation_prompt",
             "chat_template",
             "continue_final_message",
+            "cycler",
+            "dict",
+            "joiner",
+            "lipsum",
             "max_length",
+            "namespace",
             "padding",
+            "range",
             "return_assistant_tokens_mask",
             "return_dict",
             "return_tensors",
@@ -102,7 +108,7 @@ record ChatPrompt(String text, String responseRole, String continued) {
                 .ifPresent(documents ->
                         documents.forEach(document -> document.names().forEach(document::string)));
         fields.value("documents").ifPresent(documents -> variables.put("documents", documents));
-        ARGUMENTS.forEach(variables::remove);
+        NOT_VARIABLES.forEach(variables::remove);
         variables
                 .values()
                 .removeIf(value -> value.isNull() || value.asString("").equals("auto"));

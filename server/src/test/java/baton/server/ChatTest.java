@@ -143,6 +143,7 @@ class ChatTest {
             {{ a is defined }}{{ b is defined }}{{ c }}       | "chat_template_kwargs":{"a":null,"b":"auto","c":[1]}       | FalseFalse[1]
             {{ add_generation_prompt }}                       | "chat_template_kwargs":{"add_generation_prompt":false}     | True
             {{ padding is defined }}                          | "chat_template_kwargs":{"padding":true}                    | False
+            `{{ range(2) | list }}`                             | "chat_template_kwargs":{"range":7}                         | [0, 1]
             {{ documents }}                                   | "documents":[{"b":"1"}],"chat_template_kwargs":{"documents":[]} | [{'b': '1'}]
             `{{ tools | tojson }}`                            | "tools":[{"function":{"parameters":{"z":1,"a":2},"name":"f","x":1},"y":1}] | [{"type": "function", "function": {"name": "f", "description": null, "parameters": {"z": 1, "a": 2}}}]
             `{{ tools | tojson }}`                            | "tools":[{"function":{"strict":true,"description":"d","name":"f"},"defer_loading":true}] | [{"type": "function", "function": {"name": "f", "description": "d", "parameters": null, "strict": true, "defer_loading": true}, "defer_loading": true}]

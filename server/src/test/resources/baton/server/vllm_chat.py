@@ -229,6 +229,8 @@ TOOLS = [
     {"function": {"name": "i"}, "defer_loading": True},
 ]
 ARGUMENTS = ['{"b": 1, "a": [2.50, "é", null]}', '{"a": {"z": 1e3, "y": true}}', "{}", "", " ", "{", "null", "[1]", "5", '"x"', "{'a': 1}", '{"a": 1} x', '{"a": NaN}', '{"a": 12345678901234567890, "a": 2}', ' {"a" : "<&>" } ']
+ARGUMENTS += ['{"a": 1E400, "b": -0.0, "c": 1e-7, "d": 1E5, "e": 1e16, "f": 123456789.123456789, "g": -12345678901234567890}', '{"a": -Infinity, "b": [], "c": {}}', '{"a": -NaN}', '{"a": +1}', '{"a": 01}', '{"a": .5}', '{"a": 1,}']
+ARGUMENTS += [r'{"\u00e9\ud83d\ude00": "a\tb\u0000", "ключ": "😀"}', '{"a": "x\ny"}', "\ufeff{}", '"{\\"a\\": 1}"', "/* c */ {}", "true", "{}{}", "\u00a0{}", "\n{}\t", "[" * 50 + "]" * 50, '{"a": "\\x"}', '{"a": [1, [2, [3, {"b": "c"}]]]}']
 CALLS = [[call(a)] for a in ARGUMENTS] + [
     [],
     None,
@@ -240,6 +242,7 @@ CONTENTS = [
     "",
     " two\nlines \n",
     "<|end|>",
+    "\u00e9\U0001f600\u2028 \x00\ufeff<|assistant|>{{ x }}",
     [],
     [{"type": "text", "text": "a"}],
     [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
@@ -377,6 +380,8 @@ def fixed():
         yield {"messages": hi, "tools": tools, "chat_template": DUMP}
     for kwargs in [{"messages": []}, {"conversation": []}, {"tools": "x"}, {"tools": ["x"]}, {"documents": ["x"]}, {"chat_template": "T"}, {"chat_template": None}]:
         yield {"messages": hi, "chat_template_kwargs": kwargs}
+    for name in ["range", "namespace", "raise_exception", "strftime_now", "loop", "dict", "true", "none", "messages_", "eos_token", "x y", ""]:
+        yield {"messages": hi, "chat_template_kwargs": {name: 7}, "chat_template": "{{ " + (name if name.isidentifier() else "eos_token") + " is number }}"}
     for documents in [[{"a": 1}], ["x"], {}]:
         yield {"messages": hi, "documents": documents}
     for options in [{"continue_final_message": True}, {"continue_final_message": True, "add_generation_prompt": True}, {"chat_template": ""}]:
