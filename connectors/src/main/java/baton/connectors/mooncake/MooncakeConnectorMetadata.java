@@ -28,15 +28,21 @@ record MooncakeConnectorMetadata(
      *
      * @param bootstrap the registry that has the prefill instance, {@code http://host:port}
      */
-    record Source(String transferId, String engineId, String bootstrap) {}
+    record Source(String transferId, String engineId, String bootstrap) {
+        /** Tells prefill instances apart. */
+        String instance() {
+            return engineId + "@" + bootstrap;
+        }
+    }
 
     /**
      * Has the last blocks of a prompt written.
      *
      * @param blocks without any, the prefill instance is only told that they are not needed
      * @param prompt digest of the prompt
+     * @param waitsSince a registry that has failed to answer since then is not asked again for it
      */
-    record Load(String requestId, Source source, int[] blocks, String prompt) {
+    record Load(String requestId, Source source, int[] blocks, String prompt, long waitsSince) {
         boolean isRelease() {
             return blocks.length == 0;
         }

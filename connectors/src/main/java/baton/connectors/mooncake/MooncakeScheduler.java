@@ -1,5 +1,6 @@
 package baton.connectors.mooncake;
 
+import baton.connectors.ReachedPeers;
 import baton.connectors.mooncake.MooncakeConnectorMetadata.Load;
 import baton.connectors.mooncake.MooncakeConnectorMetadata.Ready;
 import baton.connectors.mooncake.MooncakeConnectorMetadata.Source;
@@ -54,6 +55,9 @@ final class MooncakeScheduler implements SchedulerConnector {
 
     private final Map<String, Tracked> requests = new LinkedHashMap<>();
     private final List<Load> loads = new ArrayList<>();
+    /** By engine id and registry. */
+    private final ReachedPeers<String> reached = new ReachedPeers<>();
+
     private final Set<String> cancelled = new LinkedHashSet<>();
     private final List<Ready> ready = new ArrayList<>();
     private final Set<String> abandoned = new LinkedHashSet<>();
@@ -68,6 +72,7 @@ final class MooncakeScheduler implements SchedulerConnector {
     }
 
     private static final class Tracked {
+        private final long came;
         /** Of a prefill request that a decode instance waits for. */
         private Optional<String> keptAs = Optional.empty();
         /** Where a decode request's prompt is computed. */
@@ -76,6 +81,10 @@ final class MooncakeScheduler implements SchedulerConnector {
         private boolean settled;
 
         private boolean loading;
+
+        private Tracked(long came) {
+            this.came = came;
+        }
     }
 
     @Override
@@ -149,7 +158,7 @@ final class MooncakeScheduler implements SchedulerConnector {
 
     @Override
     public void onNewRequest(KvRequest request) {
-        Tracked tracked = new Tracked();
+        Tracked tracked = new Tracked(context.ticker().nanos());
         requests.put(request.id(), tracked);
         request.kvTransferParams().ifPresent(params -> {
             try {
@@ -223,7 +232,7 @@ final class MooncakeScheduler implements SchedulerConnector {
     }
 
     private void release(String requestId, Source source) {
-        loads.add(new Load(requestId, source, new int[0], ""));
+        loads.add(new Load(requestId, source, new int[0], "", context.ticker().nanos()));
     }
 
     @Override
@@ -232,7 +241,10 @@ final class MooncakeScheduler implements SchedulerConnector {
         boolean loads = tracked != null && tracked.source.isPresent() && !tracked.settled;
         // The prompt's last token is computed here in any case, for its logits; its slot comes with its block.
         return loads && request.promptLength() - 1 > computedTokens
-                ? new KvMatch.Tokens(request.promptLength() - computedTokens, true)
+                ? new KvMatch.Tokens(
+                        request.promptLength() - computedTokens,
+                        true,
+                        reached.contains(tracked.source.get().instance()))
                 : new KvMatch.None();
     }
 
@@ -249,11 +261,12 @@ final class MooncakeScheduler implements SchedulerConnector {
         }
         tracked.loading = true;
         int end = Math.ceilDiv(computedTokens + externalTokens, blockSize);
-        loads.add(new Load(
-                request.id(),
-                tracked.source.get(),
-                Arrays.copyOfRange(blockTable, computedTokens / blockSize, end),
-                digest(request)));
+        int[] blocks = Arrays.copyOfRange(blockTable, computedTokens / blockSize, end);
+        reached.loads(request.id(), tracked.source.get().instance(), blocks);
+        long waitsSince = reached.contains(tracked.source.get().instance())
+                ? context.ticker().nanos()
+                : tracked.came;
+        loads.add(new Load(request.id(), tracked.source.get(), blocks, digest(request), waitsSince));
     }
 
     private String digest(KvRequest request) {
@@ -275,6 +288,7 @@ final class MooncakeScheduler implements SchedulerConnector {
     @Override
     public void onStepDone(WorkerReport report) {
         workersBusy = report.busy();
+        reached.learn(report);
         for (String id : report.received()) {
             Tracked tracked = requests.get(id);
             if (tracked != null) {
@@ -290,6 +304,7 @@ final class MooncakeScheduler implements SchedulerConnector {
             return Release.NOW;
         }
         if (tracked.loading) {
+            reached.forget(request.id());
             cancelled.add(request.id());
         }
         tracked.source.filter(_ -> !tracked.settled).ifPresent(source -> release(request.id(), source));

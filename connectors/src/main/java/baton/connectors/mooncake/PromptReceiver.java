@@ -61,6 +61,8 @@ final class PromptReceiver {
     private final Map<String, Loading> loads = new LinkedHashMap<>();
     /** By engine id. */
     private final Map<String, Engine> engines = new LinkedHashMap<>();
+    /** By the registry's address. */
+    private final Map<String, Lookup> lookups = new LinkedHashMap<>();
     /** What other threads have to say. */
     private final Queue<Runnable> events = new ConcurrentLinkedQueue<>();
 
@@ -82,11 +84,28 @@ final class PromptReceiver {
      */
     record Finished(Set<String> received, Set<Integer> invalid) {}
 
+    /** A question to a registry, for all loads that wait for its answer. */
+    private static final class Lookup {
+        private final CompletableFuture<EngineTable> answer;
+        /** When its end was first seen. */
+        private OptionalLong ended = OptionalLong.empty();
+
+        private Lookup(CompletableFuture<EngineTable> answer) {
+            this.answer = answer;
+        }
+
+        private boolean isOf(long since, long now) {
+            if (answer.isDone() && ended.isEmpty()) {
+                ended = OptionalLong.of(now);
+            }
+            return ended.isEmpty() || ended.getAsLong() - since >= 0;
+        }
+    }
+
     private final class Loading {
         private final Load load;
         private final long begun;
         private final String attempt;
-        private Optional<CompletableFuture<EngineTable>> query = Optional.empty();
         private final List<Leg> legs = new ArrayList<>();
         private boolean asked;
         private Optional<String> failure = Optional.empty();
@@ -314,14 +333,7 @@ final class PromptReceiver {
         MooncakeConnectorMetadata.Source source = loading.load.source();
         Engine known = engines.get(source.engineId());
         if (known == null) {
-            CompletableFuture<EngineTable> query = loading.query.orElseGet(() -> {
-                CompletableFuture<EngineTable> begun = exchange.query(
-                        source.bootstrap(), local.settings().timeouts().handshake());
-                CompletableFuture<?> unusedWake =
-                        begun.whenComplete((_, _) -> local.context().wake().run());
-                return begun;
-            });
-            loading.query = Optional.of(query);
+            CompletableFuture<EngineTable> query = lookup(source.bootstrap(), loading.load.waitsSince(), now).answer;
             if (!query.isDone()) {
                 return;
             }
@@ -350,6 +362,23 @@ final class PromptReceiver {
         } catch (Misfit e) {
             loading.fail(String.valueOf(e.getMessage()));
         }
+    }
+
+    /** The question to a registry that is under way, or that has ended since then; else a new one. */
+    private Lookup lookup(String bootstrap, long since, long now) {
+        Lookup known = lookups.get(bootstrap);
+        if (known != null && known.isOf(since, now)) {
+            return known;
+        }
+        if (lookups.size() >= MOST_ENGINES) {
+            lookups.clear();
+        }
+        Lookup begun =
+                new Lookup(exchange.query(bootstrap, local.settings().timeouts().handshake()));
+        CompletableFuture<?> _ =
+                begun.answer.whenComplete((_, _) -> local.context().wake().run());
+        lookups.put(bootstrap, begun);
+        return begun;
     }
 
     /** The prefill ranks that have this rank's heads and layers, or may have. */

@@ -231,12 +231,12 @@ final class MultiScheduler implements SchedulerConnector {
                 case KvMatch.Pending _ -> {
                     return match;
                 }
-                case KvMatch.Tokens(int count, boolean async) -> {
+                case KvMatch.Tokens(int count, boolean async, boolean reached) -> {
                     // One token must be computed in a step that loads the other tokens.
                     int usable = async ? count : Math.min(count, request.length() - computedTokens - 1);
                     if (usable > 0) {
                         answers.put(request.id(), new Answer(i, async));
-                        return new KvMatch.Tokens(usable, true);
+                        return new KvMatch.Tokens(usable, true, reached);
                     }
                 }
             }

@@ -1,6 +1,7 @@
 package baton.connectors.nixl;
 
 import baton.connectors.ConnectorRuntime;
+import baton.connectors.ReachedPeers;
 import baton.connectors.nixl.NixlConnectorMetadata.Lease;
 import baton.connectors.nixl.NixlConnectorMetadata.Opened;
 import baton.connectors.onesided.Incarnation;
@@ -40,6 +41,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalDouble;
+import java.util.OptionalLong;
 import java.util.Set;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -84,6 +86,7 @@ final class NixlScheduler implements SchedulerConnector {
     private final List<Allocation> allocations = new ArrayList<>();
 
     private final List<LoadRequest> loads = new ArrayList<>();
+    private final ReachedPeers<PeerAddress> reached = new ReachedPeers<>();
     private final List<RemoteBlocks> unused = new ArrayList<>();
     private final Set<String> cancelled = new LinkedHashSet<>();
     private final List<Lease> leases = new ArrayList<>();
@@ -322,7 +325,13 @@ final class NixlScheduler implements SchedulerConnector {
         int end = Math.min(tracked.source.get().tokens(), request.promptLength());
         // The prompt's last token is computed here in any case, for its logits.
         int useful = Math.min(end, request.promptLength() - 1) - computedTokens;
-        return useful >= tracked.leastTokens ? new KvMatch.Tokens(end - computedTokens, true) : new KvMatch.None();
+        return useful >= tracked.leastTokens
+                ? new KvMatch.Tokens(
+                        end - computedTokens,
+                        true,
+                        tracked.refused.isPresent()
+                                || reached.contains(tracked.source.get().address()))
+                : new KvMatch.None();
     }
 
     @Override
@@ -343,13 +352,17 @@ final class NixlScheduler implements SchedulerConnector {
         tracked.loading = true;
         phase("queue", tracked);
         int end = computedTokens + externalTokens;
+        int[] blocks = Arrays.copyOfRange(blockTable, computedTokens / blockSize, Math.ceilDiv(end, blockSize));
+        OptionalLong waitsSince =
+                reached.contains(source.address()) ? OptionalLong.empty() : OptionalLong.of(tracked.since);
+        if (tracked.refused.isEmpty()) {
+            reached.loads(request.id(), source.address(), blocks);
+        }
         loads.add(new LoadRequest(
                 request.id(),
                 source,
-                new TransferPlan(
-                        computedTokens,
-                        externalTokens,
-                        Arrays.copyOfRange(blockTable, computedTokens / blockSize, Math.ceilDiv(end, blockSize))),
+                new TransferPlan(computedTokens, externalTokens, blocks),
+                waitsSince,
                 tracked.expiry,
                 source.proof().isEmpty() && source.mode() == TransferMode.PUSH
                         ? Optional.of(tracked.promptDigest(request))
@@ -467,6 +480,7 @@ final class NixlScheduler implements SchedulerConnector {
     public void onStepDone(WorkerReport report) {
         workersBusy = report.busy();
         lastStepDone = context.ticker().nanos();
+        reached.learn(report);
         for (int block : report.invalidBlocks()) {
             if (block >= 0 && block < writers.length) {
                 writers[block] = 0;
@@ -492,6 +506,7 @@ final class NixlScheduler implements SchedulerConnector {
         Tracked tracked = tracked(request);
         requests.remove(request.id());
         if (tracked.loading) {
+            reached.forget(request.id());
             cancelled.add(request.id());
         }
         tracked.source.filter(_ -> !tracked.settled).ifPresent(unused::add);

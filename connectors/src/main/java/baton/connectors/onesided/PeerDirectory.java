@@ -13,6 +13,9 @@ import java.util.stream.Stream;
 
 /** The peer instances that one rank knows, by the address of their side channel. The rank's thread owns it. */
 public final class PeerDirectory {
+    /** For how many times the timeout of a handshake it is remembered that one failed. */
+    private static final int REMEMBERED_TIMEOUTS = 2;
+
     private final RankContext context;
     private final Map<PeerAddress, PeerEngine> engines = new LinkedHashMap<>();
     /** Replaced by a later handshake, or given up; closed when no load uses them and their handshakes are over. */
@@ -42,11 +45,14 @@ public final class PeerDirectory {
     /** The owner of the blocks that a reference names; see {@link #engine}. */
     PeerEngine owner(RemoteBlocks reference, long since, long now) {
         return engine(
-                new PeerAddress(reference.host(), reference.port()),
-                reference.tensorParallelSize(),
-                since,
-                now,
-                engine -> engine.isOwnerOf(reference));
+                reference.address(), reference.tensorParallelSize(), since, now, engine -> engine.isOwnerOf(reference));
+    }
+
+    /** Why the last handshake with an address failed, if that was not before {@code since} and none has begun after it. */
+    Optional<String> failureSince(PeerAddress address, long since) {
+        return Optional.ofNullable(engines.get(address))
+                .filter(engine -> engine.hasFailedSince(since))
+                .flatMap(PeerEngine::failure);
     }
 
     /** The instance of that id at an address; see {@link #engine}. */
@@ -82,13 +88,17 @@ public final class PeerDirectory {
         return connecting;
     }
 
-    /** Closes connections to instances that were not used for long, or that failed. */
+    /** Closes connections to instances that were not used for long, or that failed. Of a failure those learn that wait in the queue. */
     public void closeUnused(long now) {
         long ttl = context.settings().engineTtl().toNanos();
+        long remembered = context.settings()
+                .handshakeTimeout()
+                .multipliedBy(REMEMBERED_TIMEOUTS)
+                .toNanos();
         for (Iterator<PeerEngine> all = engines.values().iterator(); all.hasNext(); ) {
             PeerEngine engine = all.next();
             boolean idle = ttl > 0 && !engine.isPending() && now - engine.lastUsed() >= ttl;
-            if (!engine.isUsed() && (idle || (engine.failure().isPresent() && now - engine.lastUsed() > 0))) {
+            if (!engine.isUsed() && (idle || engine.hasFailedBefore(now - remembered))) {
                 all.remove();
                 closing.add(engine);
             }

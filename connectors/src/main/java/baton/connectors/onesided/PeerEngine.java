@@ -78,6 +78,7 @@ public final class PeerEngine {
 
     private List<RemoteRank> ranks = List.of();
     private Optional<String> failure = Optional.empty();
+    private long failed;
     private int users;
     private long lastUsed;
 
@@ -227,9 +228,11 @@ public final class PeerEngine {
                 } catch (CompletionException e) {
                     failure = Optional.of(String.valueOf(
                             Optional.ofNullable(e.getCause()).orElse(e).getMessage()));
+                    failed = now;
                 }
             } else if (now - deadline >= 0) {
                 failure = Optional.of("no answer from " + address + " in time");
+                failed = now;
             }
         }
     }
@@ -245,6 +248,16 @@ public final class PeerEngine {
 
     Optional<String> failure() {
         return failure;
+    }
+
+    /** Whether its handshake has failed, at that time or later. */
+    boolean hasFailedSince(long since) {
+        return failure.isPresent() && failed - since >= 0;
+    }
+
+    /** Whether its handshake has failed, before that time. */
+    boolean hasFailedBefore(long then) {
+        return failure.isPresent() && failed - then < 0;
     }
 
     PeerAddress address() {

@@ -99,6 +99,15 @@ final class PullLoad {
             reject(load.refused().get().cause(), load.refused().get().words());
             return true;
         }
+        Optional<String> unreached = load.waitsSince().isPresent()
+                ? table.peers()
+                        .failureSince(load.source().address(), load.waitsSince().getAsLong())
+                : Optional.empty();
+        if (unreached.isPresent()) {
+            ownerKnows = true;
+            fail("handshake_failed", unreached.get(), now);
+            return true;
+        }
         PeerEngine owner = table.peers().owner(load.source(), since, now);
         if (owner.isPending()) {
             if (now - deadline >= 0) {

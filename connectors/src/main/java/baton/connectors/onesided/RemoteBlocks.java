@@ -2,6 +2,7 @@ package baton.connectors.onesided;
 
 import baton.kv.InvalidFieldException;
 import baton.kv.JsonFields;
+import baton.messages.PeerAddress;
 import java.io.ByteArrayOutputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
@@ -51,6 +52,11 @@ public record RemoteBlocks(
 
     /** Each rank costs a connection. */
     private static final int MOST_RANKS = 1024;
+
+    /** Of the owner's side channel. */
+    public PeerAddress address() {
+        return new PeerAddress(host, port);
+    }
 
     /**
      * Reads a reference. If it names no blocks, both legs were asked at once and the blocks do not exist yet: the owner then pushes them,

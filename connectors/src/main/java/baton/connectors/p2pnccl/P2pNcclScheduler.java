@@ -1,5 +1,6 @@
 package baton.connectors.p2pnccl;
 
+import baton.connectors.ReachedPeers;
 import baton.connectors.p2pnccl.P2pNcclConnectorMetadata.Load;
 import baton.connectors.p2pnccl.P2pNcclConnectorMetadata.Save;
 import baton.kv.Bursts;
@@ -47,6 +48,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
     private final Bursts complaints;
     private final Map<String, Tracked> requests = new HashMap<>();
     private final List<Load> loads = new ArrayList<>();
+    private final ReachedPeers<PeerAddress> reached = new ReachedPeers<>();
     private final List<String> dropped = new ArrayList<>();
     private final List<String> unwanted = new ArrayList<>();
     private Optional<PeerAddress> self = Optional.empty();
@@ -131,7 +133,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
         if (tracked == null || !tracked.receives || tracked.loaded || count <= 0) {
             return new KvMatch.None();
         }
-        return new KvMatch.Tokens(count, true);
+        return new KvMatch.Tokens(count, true, reached.contains(tracked.id.id().prefill()));
     }
 
     @Override
@@ -144,6 +146,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
         int[] blocks = Arrays.copyOfRange(blockTable, computedTokens / blockSize, Math.ceilDiv(end, blockSize));
         Load load = new Load(request.id(), tracked.id, computedTokens, end, blocks, digest(request));
         tracked.loaded = true;
+        reached.loads(request.id(), tracked.id.id().prefill(), blocks);
         loads.add(load);
     }
 
@@ -173,6 +176,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
     @Override
     public Release onFinished(KvRequest request, RequestEnd end, int[] blockTable) {
         Tracked tracked = requests.remove(request.id());
+        reached.forget(request.id());
         if (tracked != null) {
             if (tracked.receives) {
                 unwanted.add(tracked.id.shared());
@@ -193,6 +197,7 @@ final class P2pNcclScheduler implements SchedulerConnector {
     @Override
     public void onStepDone(WorkerReport report) {
         workersBusy = report.busy();
+        reached.learn(report);
     }
 
     @Override

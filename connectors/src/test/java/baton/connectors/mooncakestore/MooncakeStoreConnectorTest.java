@@ -64,7 +64,7 @@ class MooncakeStoreConnectorTest {
             match = engine.scheduler().match(request, 0);
         }
         engine.endWithoutBlocks(request, RequestEnd.ABORTED);
-        return match instanceof KvMatch.Tokens(int count, boolean async) && async ? count : 0;
+        return match instanceof KvMatch.Tokens(int count, boolean async, boolean _) && async ? count : 0;
     }
 
     @ParameterizedTest

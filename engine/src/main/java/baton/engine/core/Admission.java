@@ -19,16 +19,22 @@ final class Admission {
     /** At most this many requests with a pending match are asked about in a step; the next step continues behind them. */
     private static final int MAX_PENDING_MATCHES = 256;
 
+    /** One in so many blocks may be of requests that load from peers which were never reached; but one such request may always load. */
+    private static final int UNREACHED_PART = 4;
+
     private final SchedulerConfig config;
     private final KvCacheManager blocks;
     private final LiveRequests live;
     private final WaitingQueue waiting;
+    private final DelayedReleases releases;
     private final ConnectorView connector;
     private final RemoteLoads loads;
     private final Counters counters;
 
     /** Free blocks that admitted requests need to hold all their tokens. */
     private int reserved;
+    /** Blocks, held or reserved, of requests that load from peers which were never reached. */
+    private int unreached;
     /** Hashes of blocks that running requests are computing. */
     private Set<BlockHash> inFlight = new HashSet<>();
 
@@ -36,6 +42,7 @@ final class Admission {
             SchedulerConfig config,
             KvCacheManager blocks,
             LiveRequests live,
+            DelayedReleases releases,
             ConnectorView connector,
             RemoteLoads loads,
             Counters counters) {
@@ -43,6 +50,7 @@ final class Admission {
         this.blocks = blocks;
         this.live = live;
         this.waiting = live.waiting();
+        this.releases = releases;
         this.connector = connector;
         this.loads = loads;
         this.counters = counters;
@@ -54,8 +62,12 @@ final class Admission {
             return;
         }
         reserved = 0;
+        unreached = releases.blocksOfUnreachedPeers();
         for (Request request : waiting.withBlocks()) {
             reserved += blocks.missing(request);
+            if (request.state == Request.State.WAITING_FOR_REMOTE_KVS && request.fromUnreachedPeer) {
+                unreached += blocks.blocksFor(request.length());
+            }
         }
         inFlight = new HashSet<>();
         for (Request request : live.running()) {
@@ -110,6 +122,7 @@ final class Admission {
             }
             int external = 0;
             boolean async = false;
+            boolean reached = true;
             Optional<SchedulerConnector> source = connector.of(request);
             if (source.isPresent() && !request.connectorDone && request.mayLoad()) {
                 KvMatch match;
@@ -125,14 +138,20 @@ final class Admission {
                         pendingMatches++;
                         continue;
                     }
-                    case KvMatch.Tokens(int count, boolean isAsync) -> {
+                    case KvMatch.Tokens(int count, boolean isAsync, boolean isReached) -> {
                         // One token must be computed in the step that loads the other tokens.
                         external = Math.min(count, request.length() - local - (isAsync ? 0 : 1));
                         async = isAsync && external > 0;
+                        reached = isReached || !async;
                     }
                 }
             }
             waiting.setToLoad(request, async);
+            int needed = blocks.blocksFor(request.length());
+            if (!reached && unreached > 0 && unreached + needed > blocks.size() / UNREACHED_PART) {
+                pendingMatches++;
+                continue;
+            }
             int known = local + external;
             int count = async ? 0 : plan.tokensFor(request, known);
             if (!async && count == 0) {
@@ -144,6 +163,8 @@ final class Admission {
             blocks.share(request, hits);
             countHits(request, local, external);
             loads.begin(request, external);
+            request.fromUnreachedPeer = !reached;
+            unreached += reached ? 0 : needed;
             queue.remove();
             if (async) {
                 live.awaitLoad(request);

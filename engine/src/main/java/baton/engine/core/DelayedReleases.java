@@ -90,6 +90,14 @@ final class DelayedReleases {
         return ids;
     }
 
+    /** Blocks that loads from peers which were never reached may write to. */
+    int blocksOfUnreachedPeers() {
+        return byId.values().stream()
+                .filter(held -> held.awaitsReceived && held.request.fromUnreachedPeer)
+                .mapToInt(held -> held.request.blocks.size())
+                .sum();
+    }
+
     /** Frees all: nothing more will be reported. */
     void releaseAll() {
         for (Held held : byId.values()) {

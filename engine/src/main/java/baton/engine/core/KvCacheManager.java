@@ -44,6 +44,11 @@ final class KvCacheManager {
         return blocksFor(request.length()) - request.blocks.size();
     }
 
+    /** All blocks that there are. */
+    int size() {
+        return pool.size();
+    }
+
     boolean hasFree(int blocks) {
         return blocks <= pool.free();
     }

@@ -68,6 +68,8 @@ public final class Request implements KvRequest {
     /** Hidden state of the prompt's last token, if the whole prompt was computed elsewhere: the first token is sampled from it. */
     @Nullable
     HiddenState hidden;
+    /** Its load is from a peer that nothing has been loaded from. */
+    boolean fromUnreachedPeer;
     /** Tokens that a load which is not over brings; 0 if there is none. */
     int loadingTokens;
     /** Tokens that the first scheduling found in the prefix cache. */

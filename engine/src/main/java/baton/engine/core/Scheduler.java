@@ -48,7 +48,8 @@ import org.slf4j.LoggerFactory;
  * Loads from elsewhere
  *
  *   The connector is asked about a request while none of its tokens are computed. A load within the step counts as computed at
- *   once; a load between steps parks the request, with its blocks, as WAITING_FOR_REMOTE_KVS. If the hidden state of the prompt's
+ *   once; a load between steps parks the request, with its blocks, as WAITING_FOR_REMOTE_KVS. Loads from peers that were never reached may
+ *   take until a deadline, so all of them together have a part of the blocks only. If the hidden state of the prompt's
  *   last token comes with all its KV, the request's first slice has no tokens: its next token is sampled from that. Blocks that fail to load cut the
  *   request's computed tokens at the first of them; by policy the rest is computed here or the request fails. What several
  *   requests share is computed again by the first of them, for which the other requests wait.
@@ -198,7 +199,7 @@ final class Scheduler {
         this.loads = new RemoteLoads(config, blocks, live, counters, ticker);
         this.connector = connector;
         this.connectorView = new ConnectorView(connector, live);
-        this.admission = new Admission(config, blocks, live, connectorView, loads, counters);
+        this.admission = new Admission(config, blocks, live, releases, connectorView, loads, counters);
     }
 
     /** Queues a request. What the connector said, if it refuses it: the request must then end. */

@@ -16,6 +16,7 @@ import baton.kv.connector.KvMatch;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
@@ -73,6 +74,67 @@ class LoadFailureTest {
                 assertThat(times.firstToken().orElseThrow())
                         .isBetween(times.scheduled().orElseThrow(), times.ended());
             }
+        }
+    }
+
+    /** A quarter of 64 blocks, so three of these prompts at once; what is loaded from other peers, or computed here, goes on. */
+    @Test
+    void loadsFromPeersThatWereNeverReachedHoldAPartOfThePool() {
+        connector.match = (request, computed) -> switch (request.id().charAt(0)) {
+            case 'u' -> new KvMatch.Tokens(16, true, false);
+            case 'r' -> new KvMatch.Tokens(16, true, true);
+            default -> new KvMatch.None();
+        };
+        try (CoreHarness harness = core(LoadFailurePolicy.RECOMPUTE)) {
+            List<Result> dead = IntStream.range(0, 8)
+                    .mapToObj(i -> harness.add("u" + i, prompt(10 + i, 19), 2))
+                    .toList();
+            Result reached = harness.add("r", prompt(1, 19), 2);
+            Result local = harness.add("local", prompt(2, 19), 2);
+            for (int i = 0; i < 4; i++) {
+                harness.step();
+            }
+            assertThat(connector.started.stream().map(ScriptedConnector.Load::request))
+                    .containsExactly("u0", "u1", "u2", "r");
+            assertThat(harness.used()).isEqualTo(16);
+            assertThat(local.tokens).isEqualTo(expected(prompt(2, 19), 2));
+            connector.complete("r");
+            // Its load may still write to its blocks.
+            harness.core.abort("u0");
+            connector.complete("u1");
+            for (int i = 0; i < 4; i++) {
+                harness.step();
+            }
+            assertThat(reached.tokens).isEqualTo(expected(prompt(1, 19), 2));
+            assertThat(connector.started.stream().map(ScriptedConnector.Load::request))
+                    .containsExactly("u0", "u1", "u2", "r", "u3");
+            for (String id : List.of("u0", "u2", "u3")) {
+                connector.complete(id);
+            }
+            for (int i = 4; i < 8; i++) {
+                while (!connector.isLoading("u" + i)) {
+                    harness.step();
+                }
+                connector.complete("u" + i);
+            }
+            harness.run();
+            for (int i = 1; i < 8; i++) {
+                assertThat(dead.get(i).tokens).isEqualTo(expected(prompt(10 + i, 19), 2));
+            }
+            assertThat(harness.used()).isZero();
+        }
+    }
+
+    /** It may take all blocks that there are. */
+    @Test
+    void oneLoadFromAPeerThatWasNeverReachedIsAlwaysAdmitted() {
+        connector.match = (request, computed) -> new KvMatch.Tokens(200, true, false);
+        try (CoreHarness harness = core(LoadFailurePolicy.RECOMPUTE)) {
+            Result result = harness.add("u", prompt(1, 203), 2);
+            harness.step();
+            connector.complete("u");
+            harness.run();
+            assertThat(result.tokens).isEqualTo(expected(prompt(1, 203), 2));
         }
     }
 

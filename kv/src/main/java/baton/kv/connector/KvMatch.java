@@ -13,8 +13,15 @@ public sealed interface KvMatch {
      *
      * @param count tokens that can be loaded, following the computed ones; positive
      * @param async true: loaded between steps while the request waits; false: loaded within the step that schedules the request
+     * @param reached false: from a peer that nothing has been loaded from, so that it may not be there. All loads of this kind together hold a
+     *     part of the pool only; a request beyond it waits without blocks
      */
-    record Tokens(int count, boolean async) implements KvMatch {
+    record Tokens(int count, boolean async, boolean reached) implements KvMatch {
+        /** From a place that is known to be there. */
+        public Tokens(int count, boolean async) {
+            this(count, async, true);
+        }
+
         public Tokens {
             if (count <= 0) {
                 throw new IllegalArgumentException("count=" + count + " must be positive");
