@@ -100,7 +100,12 @@ final class Ast {
 
     record Call(int line, Expression function, Arguments arguments) implements Expression {}
 
-    /** @param rest of {@code *rest} @param keywords of {@code **keywords} */
+    /**
+     * A call's arguments.
+     *
+     * @param rest a list of more arguments, written with a star
+     * @param keywords a mapping of more named arguments, written with two stars
+     */
     record Arguments(
             List<Expression> positional,
             List<Named> named,
