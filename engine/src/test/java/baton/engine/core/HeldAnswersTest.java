@@ -50,7 +50,7 @@ class HeldAnswersTest {
     private static final Duration TIMEOUT = Duration.ofSeconds(2);
 
     /** A connector that finds blocks by their content in a store that instances share. */
-    private enum ByKey {
+    enum ByKey {
         LMCACHE,
         MOONCAKE,
         OFFLOADING
