@@ -14,6 +14,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
+import org.slf4j.LoggerFactory;
 import picocli.CommandLine;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.IVersionProvider;
@@ -36,19 +37,57 @@ import picocli.CommandLine.IVersionProvider;
             AotTrainingCommand.class
         })
 public final class Baton {
+    /** Of {@code -Xmx32m} the JVM counts a part as not usable. */
+    private static final long LEAST_HEAP = 24 << 20;
+
     private static final String OVERRIDE_GENERATION = "--override-generation-config";
 
     private Baton() {}
 
     /** Ends the process with 0, with 1 if the command failed, or with 2 if it was called wrongly. */
     public static void main(String[] args) {
-        NixlExit.atShutdown();
-        // As baton.messages.http does: a POST, too, goes again whose connection was used before and has ended without
-        // an answer.
-        System.setProperty("jdk.httpclient.enableAllMethodRetry", "true");
-        int status = run(args);
+        int status;
+        try {
+            requireHeap();
+            NixlExit.atShutdown();
+            // As baton.messages.http does: a POST, too, goes again whose connection was used before and has ended
+            // without an answer.
+            System.setProperty("jdk.httpclient.enableAllMethodRetry", "true");
+            status = run(args);
+        } catch (Throwable e) {
+            System.err.println("baton: " + describe(e));
+            status = 1;
+            if (e instanceof OutOfMemoryError) {
+                // An orderly end needs memory too, and says so in a line of its own.
+                Runtime.getRuntime().halt(status);
+            }
+        }
         // A server's threads must not keep a failed or finished command alive.
         System.exit(status);
+    }
+
+    /** Before classes are loaded that need more than there is, wherever that then shows. */
+    private static void requireHeap() {
+        long heap = Runtime.getRuntime().maxMemory();
+        if (heap < LEAST_HEAP) {
+            throw new OutOfMemoryError("-Xmx allows a heap of " + (heap >> 20) + " MiB, must allow at least 32 MiB");
+        }
+    }
+
+    /** One line of what no command foresees. */
+    private static String describe(Throwable e) {
+        String said =
+                String.valueOf(e.getMessage() == null ? e : e.getMessage()).replaceAll("\\s+", " ");
+        return switch (e) {
+            case OutOfMemoryError _ ->
+                "out of memory: " + said
+                        + "; BATON_JAVA_OPTS=-Xmx1g gives the heap more, ulimit -v and -u the process and its threads";
+            case LinkageError _ ->
+                "a class or library cannot be loaded: " + said
+                        + "; a process needs at least 256 open files (ulimit -n) and all jars of the installation";
+            case IllegalStateException _ -> said;
+            default -> e.getClass().getSimpleName() + ": " + said;
+        };
     }
 
     /** Runs Baton in a process like this one. */
@@ -99,7 +138,10 @@ public final class Baton {
                         case IOException e -> describe(e);
                         case UncheckedIOException e -> describe(Objects.requireNonNull(e.getCause()));
                         case CommandFailedException e -> String.valueOf(e.getMessage());
-                        default -> throw exception;
+                        default -> {
+                            LoggerFactory.getLogger(Baton.class).debug("a command failed", exception);
+                            yield describe((Throwable) exception);
+                        }
                     };
                     command.getErr().println("baton: " + message);
                     return exception instanceof ConfigException

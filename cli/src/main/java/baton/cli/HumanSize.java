@@ -9,6 +9,9 @@ import picocli.CommandLine.TypeConversionException;
 final class HumanSize {
     private static final Pattern FORM = Pattern.compile("(\\d+(?:\\.\\d+)?)([kKmMgGtT]?)(?:i?[bB])?");
 
+    /** More than any machine has, and little enough to be added and multiplied. */
+    private static final long MOST = 1L << 50;
+
     private HumanSize() {}
 
     static long parse(String text) {
@@ -28,7 +31,11 @@ final class HumanSize {
             case "T" -> 1L << 40;
             default -> 1;
         };
-        return Math.round(Double.parseDouble(matcher.group(1)) * factor);
+        double number = Double.parseDouble(matcher.group(1)) * factor;
+        if (number > MOST) {
+            throw new TypeConversionException("'" + text + "' is too large: at most 1024T");
+        }
+        return Math.round(number);
     }
 
     static final class AsInt implements ITypeConverter<Integer> {

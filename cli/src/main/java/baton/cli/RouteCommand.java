@@ -377,13 +377,14 @@ final class RouteCommand implements Callable<Integer> {
     }
 
     private Optional<RouterConfig.Registry> registry() {
-        return Optional.ofNullable(registerPort)
-                .map(open -> new RouterConfig.Registry(
-                        registerHost(),
-                        open,
-                        Duration.ofMillis((long) (registerTtl * 1000)),
-                        RouterConfig.Registry.DEFAULT_MAX_INSTANCES,
-                        registerAllow));
+        // Checked without a port too.
+        RouterConfig.Registry registry = new RouterConfig.Registry(
+                registerHost(),
+                registerPort == null ? 0 : registerPort,
+                Duration.ofMillis((long) (registerTtl * 1000)),
+                RouterConfig.Registry.DEFAULT_MAX_INSTANCES,
+                registerAllow);
+        return Optional.of(registry).filter(_ -> registerPort != null);
     }
 
     private RouterConfig.Sources sources() {

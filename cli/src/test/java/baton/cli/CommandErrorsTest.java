@@ -102,6 +102,27 @@ class CommandErrorsTest {
     }
 
     @Test
+    void moreMemoryThanThereIs() throws Exception {
+        assertRefused(
+                run("serve", Instances.MODEL.toString(), "--port", "0", "--kv-cache-memory-bytes", "900T"),
+                2,
+                List.of("kv_cache_memory_bytes", "KV blocks", "MiB of memory for this process", "give less"));
+        assertRefused(
+                run("serve", Instances.MODEL.toString(), "--port", "0", "--num-gpu-blocks-override", "2147483647"),
+                2,
+                List.of("num_gpu_blocks_override", "2147483647 KV blocks", "give less"));
+        assertRefused(
+                Program.run(List.of("-Xmx10m"), List.of("serve", Instances.MODEL.toString())),
+                1,
+                List.of("-Xmx", "must allow at least 32 MiB"));
+        Ended huge = run("kv-server", "--memory", "99999999999999999999");
+        assertThat(huge.status()).isEqualTo(2);
+        assertThat(huge.err())
+                .contains("--memory", "is too large: at most 1024T")
+                .doesNotContain("\tat ");
+    }
+
+    @Test
     void corruptTokenizer() throws Exception {
         copyModel();
         Files.writeString(directory.resolve("tokenizer.json"), "{}");
@@ -223,6 +244,19 @@ class CommandErrorsTest {
                 run("route", "--port", "0", "--register-port", "0", "--register-allow", "everybody"),
                 2,
                 List.of("register allow", "everybody", "10.1.0.0/16"));
+        for (String seconds : List.of("-1", "0", "NaN", "1e20")) {
+            assertRefused(
+                    run(
+                            "route",
+                            "--register-ttl",
+                            seconds,
+                            "--prefill",
+                            "http://127.0.0.1:1",
+                            "--decode",
+                            "http://127.0.0.1:2"),
+                    2,
+                    List.of("register ttl", "1 ms to 1 day"));
+        }
         assertRefused(
                 run(
                         "route",

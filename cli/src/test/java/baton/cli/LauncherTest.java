@@ -145,6 +145,29 @@ class LauncherTest {
                 .doesNotContain("-XX:+UseSerialGC");
     }
 
+    /** Another JDK than the one that was asked for would be a surprise. */
+    @Test
+    void aJdkThatIsNotThereIsNamed() throws Exception {
+        Path gone = home.resolve("gone");
+        for (String command : List.of("--help", "jdk")) {
+            assertThat(said(0, Map.of("BATON_JAVA_HOME", gone.toString(), "JAVA_HOME", home.toString()), command))
+                    .isEqualTo("baton: BATON_JAVA_HOME is '" + gone
+                            + "', which is no directory of a JDK 25 or later: set it to one, or unset it.\n");
+        }
+    }
+
+    @Test
+    void tooFewOpenFilesAreNamed() throws Exception {
+        Path limited = home.resolve("limited");
+        script("limited", "ulimit -n 64\nexec " + home.resolve("baton") + " \"$@\"");
+        Process process = launch(0, limited, Map.of(), "--help");
+        assertThat(process.waitFor(DEADLINE)).as("ended in time").isTrue();
+        assertThat(process.exitValue()).isEqualTo(1);
+        assertThat(Files.readString(home.resolve("said0")))
+                .isEqualTo("baton: ulimit -n allows 64 open files, must allow at least 256,"
+                        + " and two more for each connection.\n");
+    }
+
     private String said(int index, Map<String, String> environment, String... arguments) throws Exception {
         Process process = launch(index, home.resolve("baton"), environment, arguments);
         assertThat(process.waitFor(DEADLINE)).as("ended in time").isTrue();

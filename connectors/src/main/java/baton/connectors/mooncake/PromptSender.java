@@ -6,6 +6,7 @@ import baton.connectors.mooncake.XferReply.Status;
 import baton.connectors.mooncake.XferReply.Written;
 import baton.connectors.mooncake.XferRequest.Own;
 import baton.connectors.mooncake.XferRequest.Wanted;
+import baton.kv.Bursts;
 import baton.kv.Deadline;
 import baton.kv.InvalidFieldException;
 import baton.messages.PeerAddress;
@@ -57,6 +58,9 @@ final class PromptSender {
     private static final int MOST_REMEMBERED = 20_000;
 
     private final LocalRank local;
+    /** Of messages, which a peer may send as often as it likes. */
+    private final Bursts complaints;
+
     private final List<Region> regions;
     private final Queue<Question> arrivals = new ConcurrentLinkedQueue<>();
     private final Map<String, Prompt> prompts = new LinkedHashMap<>();
@@ -71,6 +75,7 @@ final class PromptSender {
     PromptSender(LocalRank local) {
         this.local = local;
         this.regions = Region.of(local.cache());
+        this.complaints = new Bursts(1, Duration.ofSeconds(10), local.context().ticker());
     }
 
     private static final class Prompt {
@@ -250,7 +255,7 @@ final class PromptSender {
         try {
             request = XferRequest.decode(question.message());
         } catch (InvalidFieldException e) {
-            log.warn("Error processing Mooncake xfer request: {}", e.getMessage());
+            complaints.event(more -> log.warn("Error processing Mooncake xfer request: {}{}", e.getMessage(), more));
             local.stats().count("baton:mooncake_bad_messages");
             question.answer(XferReply.error(String.valueOf(e.getMessage())).encode());
             return;
@@ -294,7 +299,7 @@ final class PromptSender {
                 writes.add(new Write(message, id, wanted, prompt, now, deadline));
             });
         } catch (Misfit e) {
-            log.warn("Error processing Mooncake xfer request: {}", e.getMessage());
+            complaints.event(more -> log.warn("Error processing Mooncake xfer request: {}{}", e.getMessage(), more));
             local.stats().count("baton:mooncake_refused_requests");
             question.answer(XferReply.error(String.valueOf(e.getMessage())).encode());
         }

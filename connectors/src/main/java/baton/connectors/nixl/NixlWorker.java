@@ -24,6 +24,7 @@ import baton.connectors.onesided.RankContext;
 import baton.connectors.onesided.RankInfo;
 import baton.connectors.onesided.TransferMode;
 import baton.connectors.onesided.TransferStats;
+import baton.kv.Bursts;
 import baton.kv.ConfigException;
 import baton.kv.InvalidFieldException;
 import baton.kv.KvCache;
@@ -74,6 +75,8 @@ final class NixlWorker implements WorkerConnector {
     private final Rank rank;
     private final TransferMode mode;
     private final TransferStats stats;
+    /** Of notifications, which a peer may send as often as it likes. */
+    private final Bursts complaints;
     /** Bytes of peers' memory that were mapped when that was last reported. */
     private long reportedMapped;
 
@@ -128,6 +131,7 @@ final class NixlWorker implements WorkerConnector {
         this.handshake = handshake;
         this.rank = rank;
         this.stats = new TransferStats(METRICS, LABEL, context.ticker().nanos());
+        this.complaints = new Bursts(1, Duration.ofSeconds(10), context.ticker());
     }
 
     @Override
@@ -294,7 +298,8 @@ final class NixlWorker implements WorkerConnector {
             try {
                 take(shared.codec().read(notification.message()), notification, now);
             } catch (InvalidFieldException e) {
-                log.warn("A notification of {} is dropped: {}", notification.from(), e.getMessage());
+                complaints.event(more ->
+                        log.warn("A notification of {} is dropped: {}{}", notification.from(), e.getMessage(), more));
                 stats.count("baton:kv_unknown_notifications");
             }
         }

@@ -8,6 +8,7 @@ import baton.connectors.onesided.PeerNotification.PushDone;
 import baton.connectors.onesided.PeerNotification.PushFailed;
 import baton.connectors.onesided.PeerNotification.PushPart;
 import baton.connectors.onesided.PeerNotification.PushRegistration;
+import baton.kv.Bursts;
 import baton.kv.KvLayout;
 import baton.kv.Ticker;
 import baton.transfer.Range;
@@ -64,6 +65,8 @@ public final class PushSender {
     private final OneSidedSettings settings;
     private final TransferStats stats;
     private final Ticker ticker;
+    /** Of registrations, which a peer may send as often as it likes. */
+    private final Bursts complaints;
 
     private final RequestIdMap<PromptSource> sources = new RequestIdMap<>();
     private final List<PushTarget> targets = new ArrayList<>();
@@ -206,6 +209,7 @@ public final class PushSender {
         this.settings = context.settings();
         this.stats = context.stats();
         this.ticker = context.ticker();
+        this.complaints = new Bursts(1, Duration.ofSeconds(10), ticker);
     }
 
     public boolean isBusy() {
@@ -235,7 +239,8 @@ public final class PushSender {
             }
         }
         if (targets.size() >= MAX_TARGETS) {
-            log.warn("A push of request {} to {} is refused: too many wait", registration.requestId(), from);
+            complaints.event(more -> log.warn(
+                    "A push of request {} to {} is refused: too many wait{}", registration.requestId(), from, more));
             return;
         }
         targets.add(new PushTarget(registration, from, ticker.nanos()));

@@ -31,7 +31,9 @@ import baton.kv.JsonFields;
 import baton.kv.Ticker;
 import baton.kv.connector.KvConnectors;
 import baton.memory.MappableMemory;
+import com.sun.management.OperatingSystemMXBean;
 import java.io.IOException;
+import java.lang.management.ManagementFactory;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -222,10 +224,19 @@ public final class LocalEngine implements Engine {
     private static int numBlocks(EngineConfig config, long blockBytes, int maxModelLen) {
         int blocks = config.numBlocks()
                 .orElseGet(() -> (int) Math.min(Integer.MAX_VALUE / 2, config.kvCacheBytes() / blockBytes));
+        String field = config.numBlocks().isPresent() ? "num_gpu_blocks_override" : "kv_cache_memory_bytes";
+        long memory = ((OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean()).getTotalMemorySize();
+        // Where memory can be shared the system promises more than it has, and ends the process that uses it.
+        if (blocks > memory / blockBytes) {
+            throw new ConfigException(
+                    field,
+                    "gives %d KV blocks of %d bytes, %d MiB together, but there are only %d MiB of memory for this process; give less"
+                            .formatted(blocks, blockBytes, (blocks * blockBytes) >> 20, memory >> 20));
+        }
         int least = Math.ceilDiv(maxModelLen, config.blockSize());
         if (blocks < least) {
             throw new ConfigException(
-                    config.numBlocks().isPresent() ? "num_gpu_blocks_override" : "kv_cache_memory_bytes",
+                    field,
                     "gives %d KV blocks of %d bytes, but one request of max_model_len=%d needs %d; give at least %d bytes or lower max_model_len"
                             .formatted(blocks, blockBytes, maxModelLen, least, least * blockBytes));
         }

@@ -146,7 +146,9 @@ final class HugePages {
     }
 
     private static IllegalStateException refused(long bytes, String purpose) {
-        return new IllegalStateException("no memory: the system refused %d bytes for %s".formatted(bytes, purpose));
+        return new IllegalStateException(
+                "no memory: the system refused %d bytes for %s; is ulimit -v too small, or --kv-cache-memory-bytes too large?"
+                        .formatted(bytes, purpose));
     }
 
     /** Empty where there is no such function, or it takes other numbers than Linux's. */

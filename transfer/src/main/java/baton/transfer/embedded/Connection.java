@@ -238,12 +238,15 @@ final class Connection {
                 }
             }
         } catch (TransferException e) {
-            LOG.warn("transfer agent {} disconnects {}: {}", agent.name(), peerName(), e.getMessage());
+            agent.complaints()
+                    .event(more -> LOG.warn(
+                            "transfer agent {} disconnects {}: {}{}", agent.name(), peerName(), e.getMessage(), more));
             end("the connection was broken off: " + e.getMessage());
         } catch (IOException | ClosedSelectorException e) {
             end("the connection ended: " + e.getMessage());
         } catch (RuntimeException | Error e) {
-            LOG.error("transfer agent {} disconnects {}", agent.name(), peerName(), e);
+            agent.complaints()
+                    .event(more -> LOG.error("transfer agent {} disconnects {}{}", agent.name(), peerName(), more, e));
             end("the connection was broken off: " + e);
         } finally {
             closeSelector(readable);
@@ -364,7 +367,8 @@ final class Connection {
         } catch (IOException | ClosedSelectorException e) {
             end("the connection ended: " + e.getMessage());
         } catch (RuntimeException | Error e) {
-            LOG.error("transfer agent {} disconnects {}", agent.name(), peerName(), e);
+            agent.complaints()
+                    .event(more -> LOG.error("transfer agent {} disconnects {}{}", agent.name(), peerName(), more, e));
             end("the connection was broken off: " + e);
         } finally {
             closeSelector(writable);
@@ -467,7 +471,12 @@ final class Connection {
         // Answers are bounded by the peer's requests; a peer that does not take them is disconnected, to bound the
         // queue.
         if (!enqueue(frame, 2 * limits.waitingBytes() + Metadata.MOST_BYTES)) {
-            LOG.warn("transfer agent {} disconnects {}, which takes no answers", agent.name(), peerName());
+            agent.complaints()
+                    .event(more -> LOG.warn(
+                            "transfer agent {} disconnects {}, which takes no answers{}",
+                            agent.name(),
+                            peerName(),
+                            more));
             closeChannel();
         }
     }

@@ -1,5 +1,6 @@
 package baton.transfer.embedded;
 
+import baton.kv.Bursts;
 import baton.kv.ConfigException;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
@@ -82,6 +83,7 @@ import org.slf4j.LoggerFactory;
  * memory, and write to what needs no permit; connections are not encrypted.
  */
 public final class EmbeddedAgent implements TransferAgent {
+    private static final Duration BETWEEN_COMPLAINTS = Duration.ofSeconds(10);
     private static final Logger LOG = LoggerFactory.getLogger(EmbeddedAgent.class);
     private static final Pattern FILE = Pattern.compile("/proc/(\\d+)/fd/(\\d{1,9})");
     private static final Duration HANDSHAKE = Duration.ofSeconds(5);
@@ -94,6 +96,9 @@ public final class EmbeddedAgent implements TransferAgent {
     private final ServerSocketChannel server;
     private final ParallelCopier copier;
     private final Ticker ticker;
+    /** Of connections, which a peer may break off as often as it likes. */
+    private final Bursts complaints;
+
     private final MemoryRegistry registry = new MemoryRegistry(this::sendRegions);
     private final CountDownLatch stopped = new CountDownLatch(1);
     private final Thread acceptor;
@@ -250,6 +255,7 @@ public final class EmbeddedAgent implements TransferAgent {
             String prefix, Settings settings, Ticker ticker, ServerSocketChannel server, Optional<CopyKernel> kernel) {
         this.settings = settings;
         this.ticker = ticker;
+        this.complaints = new Bursts(1, BETWEEN_COMPLAINTS, ticker);
         this.server = server;
         SecureRandom random = new SecureRandom();
         random.nextBytes(secret);
@@ -647,6 +653,10 @@ public final class EmbeddedAgent implements TransferAgent {
     /** Something may have happened that the user of the agent waits for. */
     void tellProgress() {
         progress.run();
+    }
+
+    Bursts complaints() {
+        return complaints;
     }
 
     Ticker ticker() {

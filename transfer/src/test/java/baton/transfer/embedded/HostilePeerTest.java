@@ -222,6 +222,18 @@ class HostilePeerTest {
         }
     }
 
+    /** A line of each would fill the disk. */
+    @Test
+    void connectionsThatArePastCountingHaveALineTogether() throws IOException {
+        for (int i = 0; i < 20; i++) {
+            try (Socket socket = insider()) {
+                socket.getOutputStream().write(frame(99, 0, 0));
+                assertThat(isEnded(socket)).isTrue();
+            }
+        }
+        assertThat(agent.complaints().rest()).as("without a line of their own").isPositive();
+    }
+
     @Test
     void aPeerThatBreaksTheProtocolIsDisconnected() throws IOException {
         List<byte[]> wrong = new ArrayList<>();
