@@ -238,14 +238,17 @@ final class MooncakeScheduler implements SchedulerConnector {
     @Override
     public KvMatch match(KvRequest request, int computedTokens) {
         Tracked tracked = requests.get(request.id());
-        boolean loads = tracked != null && tracked.source.isPresent() && !tracked.settled;
         // The prompt's last token is computed here in any case, for its logits; its slot comes with its block.
-        return loads && request.promptLength() - 1 > computedTokens
-                ? new KvMatch.Tokens(
-                        request.promptLength() - computedTokens,
-                        true,
-                        reached.contains(tracked.source.get().instance()))
-                : new KvMatch.None();
+        if (tracked == null
+                || tracked.source.isEmpty()
+                || tracked.settled
+                || request.promptLength() - 1 <= computedTokens) {
+            return new KvMatch.None();
+        }
+        return new KvMatch.Tokens(
+                request.promptLength() - computedTokens,
+                true,
+                reached.contains(tracked.source.get().instance()));
     }
 
     @Override
