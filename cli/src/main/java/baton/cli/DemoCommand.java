@@ -41,7 +41,7 @@ final class DemoCommand implements Callable<Integer> {
     private @Nullable Path model;
 
     @Mixin
-    private ClusterOptions options;
+    private final ClusterOptions options = new ClusterOptions();
 
     @Override
     public Integer call() throws IOException, InterruptedException {

@@ -41,7 +41,7 @@ final class UpCommand implements Callable<Integer> {
     private int port;
 
     @Mixin
-    private ClusterOptions options;
+    private final ClusterOptions options = new ClusterOptions();
 
     @Option(
             names = "--warmup",
