@@ -335,7 +335,12 @@ final class MooncakeScheduler implements SchedulerConnector {
 
     @Override
     public boolean hasPendingWork() {
-        return workersBusy || !loads.isEmpty() || !cancelled.isEmpty() || !ready.isEmpty() || !abandoned.isEmpty();
+        return workersBusy
+                || !loads.isEmpty()
+                || !cancelled.isEmpty()
+                || !ready.isEmpty()
+                || !abandoned.isEmpty()
+                || !unknown.isEmpty();
     }
 
     @Override

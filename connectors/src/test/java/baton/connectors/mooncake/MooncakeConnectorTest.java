@@ -253,10 +253,12 @@ class MooncakeConnectorTest {
             PeerAddress rank = vllm.query(params.string("remote_bootstrap_addr").orElseThrow(), Duration.ofSeconds(10))
                     .get(10, TimeUnit.SECONDS)
                     .engines()
-                    .get(0)
-                    .workers()
-                    .get(0)
-                    .get(0);
+                    .values()
+                    .stream()
+                    .flatMap(engine -> engine.workers().values().stream())
+                    .flatMap(stage -> stage.values().stream())
+                    .findFirst()
+                    .orElseThrow();
             byte[] question = new XferRequest(
                             HOST,
                             1,
