@@ -213,7 +213,7 @@ final class Formats {
         }
 
         private double asReal(Value value, char kind) {
-            if (value instanceof Value.Number) {
+            if (value instanceof Value.Numeric) {
                 return python.toDouble(value);
             }
             throw budget.error(value, "%" + kind + " format: a number is required, not " + Python.typeName(value));

@@ -93,7 +93,7 @@ final class JsonWriter {
                     first = false;
                     switch (key) {
                         case Str(String text, boolean _) -> string(text);
-                        case Value.Number _, None _ -> {
+                        case Value.Numeric _, None _ -> {
                             out.append('"');
                             write(key, lineBreak);
                             out.append('"');

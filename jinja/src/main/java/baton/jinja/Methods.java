@@ -68,7 +68,7 @@ final class Methods {
                 unsafe(object, name, LIST_CHANGES)
                         .or(() -> ofSequence(seq, name).map(method -> new Function(name, method)));
             case Seq seq -> named(seq, name).or(() -> ofSequence(seq, name).map(method -> new Function(name, method)));
-            case Value.Number number -> ofNumber(number, name);
+            case Value.Numeric number -> ofNumber(number, name);
             case Value.Namespace(Map<String, Value> variables) ->
                 unsafe(object, name, name.startsWith("_") ? variables.keySet() : Set.of())
                         .or(() -> Optional.ofNullable(variables.get(name)));
@@ -104,7 +104,7 @@ final class Methods {
                 };
     }
 
-    private Optional<Value> ofNumber(Value.Number number, String name) {
+    private Optional<Value> ofNumber(Value.Numeric number, String name) {
         boolean whole = !(number instanceof Value.Real);
         return Optional.ofNullable(
                 switch (name) {

@@ -20,12 +20,12 @@ final class Numbers {
     }
 
     static boolean isNumber(Value value) {
-        return value instanceof Value.Number;
+        return value instanceof Value.Numeric;
     }
 
     /** Whether two values are numbers that are one key of a dictionary. */
-    static boolean sameKey(Value.Number number, @Nullable Object other) {
-        return number == other || (other instanceof Value.Number otherNumber && compare(number, otherNumber) == 0);
+    static boolean sameKey(Value.Numeric number, @Nullable Object other) {
+        return number == other || (other instanceof Value.Numeric otherNumber && compare(number, otherNumber) == 0);
     }
 
     static boolean isNan(Value value) {
@@ -33,7 +33,7 @@ final class Numbers {
     }
 
     /** Less than, equal to or greater than 0, exactly; greater if one is not a number. */
-    static int compare(Value.Number left, Value.Number right) {
+    static int compare(Value.Numeric left, Value.Numeric right) {
         if (left instanceof Real(double first)) {
             if (right instanceof Real(double second)) {
                 return first < second ? -1 : first == second ? 0 : 1;
@@ -50,7 +50,7 @@ final class Numbers {
                 : whole(left).compareTo(whole(right));
     }
 
-    private static BigInteger whole(Value.Number number) {
+    private static BigInteger whole(Value.Numeric number) {
         return switch (number) {
             case Int(BigInteger value) -> value;
             case Bool(boolean value) -> value ? BigInteger.ONE : BigInteger.ZERO;

@@ -124,6 +124,12 @@ final class Python {
         return out.toString();
     }
 
+    /** Whether both are one object, as Python's {@code is} compares. */
+    @SuppressWarnings("ReferenceEquality") // an identity is asked for
+    private static boolean isSame(Value left, Value right) {
+        return left == right;
+    }
+
     boolean equal(Value left, Value right) {
         budget.enter();
         try {
@@ -133,7 +139,7 @@ final class Python {
                     yield right instanceof Str(String other, boolean _) && text.equals(other);
                 }
                 case Seq(List<Value> items, Kind kind) ->
-                    left == right
+                    isSame(left, right)
                             || (right instanceof Seq(List<Value> others, Kind otherKind)
                                     && kind.type.equals(otherKind.type)
                                     && kind != Kind.VALUES
@@ -144,12 +150,12 @@ final class Python {
                     right instanceof Dict(Map<Value, Value> others) && equalEntries(entries, others);
                 case Undefined _ -> right instanceof Undefined;
                 case None _ -> right instanceof None;
-                case Value.Number number ->
-                    right instanceof Value.Number other
+                case Value.Numeric number ->
+                    right instanceof Value.Numeric other
                             && !Numbers.isNan(left)
                             && !Numbers.isNan(right)
                             && Numbers.compare(number, other) == 0;
-                case Generator _, Function _, Instance _, Namespace _, Loop _ -> left == right;
+                case Generator _, Function _, Instance _, Namespace _, Loop _ -> isSame(left, right);
             };
         } finally {
             budget.leave();
@@ -210,7 +216,7 @@ final class Python {
     int compare(Value left, Value right) {
         budget.enter();
         try {
-            if (left instanceof Value.Number number && right instanceof Value.Number other) {
+            if (left instanceof Value.Numeric number && right instanceof Value.Numeric other) {
                 return Numbers.compare(number, other);
             }
             if (left instanceof Str(String text, boolean _) && right instanceof Str(String other, boolean _)) {
@@ -344,7 +350,7 @@ final class Python {
                 yield rest;
             }
             case Undefined _ -> List.of();
-            case None _, Value.Number _, Function _, Instance _, Namespace _, Loop _ ->
+            case None _, Value.Numeric _, Function _, Instance _, Namespace _, Loop _ ->
                 throw budget.error("'" + typeName(value) + "' object is not iterable");
         };
         budget.charge(items.size());
@@ -382,7 +388,7 @@ final class Python {
             }
             case Undefined _ -> 0;
             case Loop(LoopState state) -> state.length();
-            case None _, Value.Number _, Function _, Instance _, Namespace _, Generator _ ->
+            case None _, Value.Numeric _, Function _, Instance _, Namespace _, Generator _ ->
                 throw budget.error("object of type '" + typeName(value) + "' has no len()");
         };
     }
@@ -404,7 +410,7 @@ final class Python {
                     budget.charge(text.length() / Budget.CHARACTERS_PER_STEP);
                     yield true;
                 }
-                case Value.Number _, None _, Undefined _ -> true;
+                case Value.Numeric _, None _, Undefined _ -> true;
                 case Seq(List<Value> items, Kind kind) ->
                     (kind.isTuple() || kind == Kind.RANGE) && items.stream().allMatch(this::isKey);
                 case Dict _, Generator _, Function _, Instance _, Namespace _, Loop _ -> false;

@@ -106,9 +106,9 @@ final class Tests {
             case "iterable" ->
                 switch (value) {
                     case Str _, Seq _, Dict _, Undefined _, Generator _, Loop _ -> true;
-                    case None _, Value.Number _, Function _, Instance _, Namespace _ -> false;
+                    case None _, Value.Numeric _, Function _, Instance _, Namespace _ -> false;
                 };
-            case "number" -> value instanceof Value.Number;
+            case "number" -> value instanceof Value.Numeric;
             case "integer" -> value instanceof Int;
             case "float" -> value instanceof Real;
             case "callable" ->

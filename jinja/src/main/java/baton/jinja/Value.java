@@ -34,9 +34,9 @@ sealed interface Value {
     record None() implements Value {}
 
     /** A number. As a dictionary's key it equals every other number of its value. */
-    sealed interface Number extends Value {}
+    sealed interface Numeric extends Value {}
 
-    record Bool(boolean value) implements Number {
+    record Bool(boolean value) implements Numeric {
         @Override
         public boolean equals(@Nullable Object other) {
             return Numbers.sameKey(this, other);
@@ -48,7 +48,7 @@ sealed interface Value {
         }
     }
 
-    record Int(BigInteger value) implements Number, Comparable<Int> {
+    record Int(BigInteger value) implements Numeric, Comparable<Int> {
         @Override
         public boolean equals(@Nullable Object other) {
             return Numbers.sameKey(this, other);
@@ -65,7 +65,7 @@ sealed interface Value {
         }
     }
 
-    record Real(double value) implements Number, Comparable<Real> {
+    record Real(double value) implements Numeric, Comparable<Real> {
         @Override
         public boolean equals(@Nullable Object other) {
             return Numbers.sameKey(this, other);

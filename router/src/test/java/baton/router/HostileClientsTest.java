@@ -176,7 +176,8 @@ class HostileClientsTest {
         try (RawClient client = new RawClient(router.port())) {
             String answers = client.send("OPTIONS /v1/completions HTTP/1.1\r\nHost: ui.example\r\nOrigin: " + origin
                             + "\r\nAccess-Control-Request-Method: POST\r\n\r\n" + HEAD + "Origin: " + origin
-                            + "\r\nSec-Fetch-Site: cross-site\r\nConnection: close\r\nContent-Length: " + BODY.length() + "\r\n\r\n" + BODY)
+                            + "\r\nSec-Fetch-Site: cross-site\r\nConnection: close\r\nContent-Length: " + BODY.length()
+                            + "\r\n\r\n" + BODY)
                     .readUntil("nothing has this");
             assertThat(answers.split("HTTP/1.1 200 ", -1)).hasSize(3);
             assertThat(answers.toLowerCase(Locale.ROOT).split("access-control-allow-origin: " + origin, -1))

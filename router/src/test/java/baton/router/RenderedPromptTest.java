@@ -17,7 +17,6 @@ import org.junit.jupiter.params.provider.CsvSource;
 @Timeout(60)
 class RenderedPromptTest {
     private static final String CHAT = "/v1/chat/completions";
-    private static final String USAGE = "\"usage\":{\"prompt_tokens\":%d,\"total_tokens\":%d}";
 
     private final RouterFixture fixture = new RouterFixture();
     private final FakeInstance prefill = fixture.instance();
@@ -34,7 +33,7 @@ class RenderedPromptTest {
     }
 
     private static String usage(int promptTokens) {
-        return USAGE.formatted(promptTokens, promptTokens + 1);
+        return "\"usage\":{\"prompt_tokens\":%d,\"total_tokens\":%d}".formatted(promptTokens, promptTokens + 1);
     }
 
     private double differences(Router router) {

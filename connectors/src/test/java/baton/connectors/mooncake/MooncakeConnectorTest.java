@@ -250,7 +250,8 @@ class MooncakeConnectorTest {
         JsonFields params = prefill.scheduler().advertisedKvTransferParams().orElseThrow();
         Running running = prefill.admit(request("{\"do_remote_decode\": true, \"transfer_id\": \"t\"}", 10), 0);
         try (MooncakeExchange vllm = new SystemExchange(PeerAccess.everyone(), new DelegatingRuntime().background())) {
-            PeerAddress rank = vllm.query(params.string("remote_bootstrap_addr").orElseThrow(), Duration.ofSeconds(10))
+            PeerAddress rank = vllm
+                    .query(params.string("remote_bootstrap_addr").orElseThrow(), Duration.ofSeconds(10))
                     .get(10, TimeUnit.SECONDS)
                     .engines()
                     .values()

@@ -62,7 +62,8 @@ public record GenerationConfig(String source, JsonFields overrides) {
     public ConfigException refusal(ConfigException ofParameter) {
         String field = ofParameter.field();
         String path = overrides.names().contains(field) ? overrides.field(field) : FILE + "." + field;
-        return new ConfigException(path, String.valueOf(ofParameter.getMessage()).substring(field.length() + 2), ofParameter);
+        return new ConfigException(
+                path, String.valueOf(ofParameter.getMessage()).substring(field.length() + 2), ofParameter);
     }
 
     /** For people. */

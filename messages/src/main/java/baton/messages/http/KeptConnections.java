@@ -72,8 +72,7 @@ public final class KeptConnections {
 
     /** New connections use these certificates. Any thread. */
     public Future<Boolean> update(ClientSSLOptions certificates) {
-        return kept.updateSSLOptions(certificates, true)
-                .compose(_ -> fresh.updateSSLOptions(certificates, true));
+        return kept.updateSSLOptions(certificates, true).compose(_ -> fresh.updateSSLOptions(certificates, true));
     }
 
     /** Ends all connections. */

@@ -122,7 +122,7 @@ public final class Leg {
 
     /** Writes the rest of the body, as fast as the instance reads. */
     private void writeSlices(HttpClientRequest connected, Buffer body) {
-        while (!over && request == connected && written < body.length()) {
+        while (!over && connected.equals(request) && written < body.length()) {
             if (connected.writeQueueFull()) {
                 connected.drainHandler(drained -> writeSlices(connected, body));
                 return;
