@@ -19,7 +19,6 @@ final class AnnouncedPorts implements DamagingProxy.Rewriting, AutoCloseable {
     /** Lane names begin with it. */
     static final String NAME = "announced";
 
-    private static final String HOST = "127.0.0.1";
     private static final int FIVE_DIGITS = 10_000;
     /** Text of a port, or its bytes: the embedded agent's four, msgpack's two behind their type. */
     private static final Pattern PORT = Pattern.compile(
@@ -73,7 +72,7 @@ final class AnnouncedPorts implements DamagingProxy.Rewriting, AutoCloseable {
     }
 
     private DamagingProxy open(int port) throws IOException {
-        InetSocketAddress server = new InetSocketAddress(InetAddress.getByName(HOST), port);
+        InetSocketAddress server = new InetSocketAddress(InetAddress.getLoopbackAddress(), port);
         while (true) {
             DamagingProxy proxy = new DamagingProxy(NAME, 0, server, damages, this);
             if (proxy.port() >= FIVE_DIGITS) {

@@ -23,7 +23,7 @@ final class LoopState {
 
     /**
      * @param length how many items there are; negative if that is not known
-     * @param recursion renders the loop's body for other items, a level deeper; empty if the loop is not {@code recursive}
+     * @param recursion renders the loop's body for other items, a level deeper; empty of a loop that does not recur
      */
     LoopState(Iterator<Value> items, int length, int depth0, Optional<UnaryOperator<Value>> recursion, Budget budget) {
         this.items = items;

@@ -24,6 +24,7 @@ final class Numbers {
     }
 
     /** Whether two values are numbers that are one key of a dictionary. */
+    @SuppressWarnings("ReferenceEquality") // as a key, NaN equals itself, as in Python
     static boolean sameKey(Value.Numeric number, @Nullable Object other) {
         return number == other || (other instanceof Value.Numeric otherNumber && compare(number, otherNumber) == 0);
     }

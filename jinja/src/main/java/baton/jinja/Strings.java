@@ -42,6 +42,7 @@ final class Strings {
     }
 
     /** Whether it is a digit, be it superscript or circled. */
+    @SuppressWarnings("CharacterGetNumericValue") // only asked of numbers, which letters are not
     static boolean isDigit(int point) {
         int value = Character.getNumericValue(point);
         return Character.isDigit(point)

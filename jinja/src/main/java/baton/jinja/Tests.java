@@ -144,6 +144,7 @@ final class Tests {
     }
 
     /** Identity, of small values that Python has once. */
+    @SuppressWarnings("ReferenceEquality") // an identity is asked for
     private static boolean isSame(Value value, Value other) {
         return switch (value) {
             case None _, Bool _, Int _, Str _ -> value.getClass() == other.getClass() && value.equals(other);

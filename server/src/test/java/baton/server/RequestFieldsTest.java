@@ -143,10 +143,10 @@ class RequestFieldsTest {
         JsonNode ignored = ServerFixture.MAPPER.readTree(WITHOUT_EFFECT);
         assertThat(new TreeSet<>(ignored.propertyNames())).isEqualTo(documented("no effect"));
         for (String request : List.of("CompletionRequest", "ChatCompletionRequest")) {
-            String path = REQUESTS.get(request).getFirst();
-            ObjectNode body = ((ObjectNode)
-                            ServerFixture.MAPPER.readTree(REQUESTS.get(request).getLast()))
-                    .put("request_id", "r");
+            List<String> pathAndBody = Objects.requireNonNull(REQUESTS.get(request));
+            String path = pathAndBody.getFirst();
+            ObjectNode body =
+                    ((ObjectNode) ServerFixture.MAPPER.readTree(pathAndBody.getLast())).put("request_id", "r");
             HttpResponse<String> plain = fixture.post(path, body.toString());
             assertThat(plain.statusCode()).isEqualTo(200);
             HttpResponse<String> same =

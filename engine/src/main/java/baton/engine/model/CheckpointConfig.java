@@ -78,7 +78,7 @@ final class CheckpointConfig {
         ObjectNode json = JsonNodeFactory.instance.objectNode();
         Variant variant = config.variant();
         json.putArray("architectures").add(variant.architecture());
-        DecoderFamily.ALL.stream()
+        DecoderFamily.all().stream()
                 .filter(family -> family.architecture().equals(variant.architecture()))
                 .forEach(family -> json.put("model_type", family.modelType()));
         json.put("hidden_act", "silu");

@@ -14,11 +14,13 @@ import tools.jackson.databind.JsonNode;
 /**
  * A family of dense decoders: what its config.json says beyond the fields that all families share, with transformers' defaults.
  * All norm their layers' input by its root mean square, rotate the halves of heads and gate the feed-forward layer by SiLU. A new
- * family is one more class here and its place in {@link #ALL}.
+ * family is one more class here and its place in {@link #all}.
  */
 sealed interface DecoderFamily {
     /** The supported families. */
-    List<DecoderFamily> ALL = List.of(new Llama(), new Mistral(), new Qwen2(), new Qwen3());
+    static List<DecoderFamily> all() {
+        return List.of(new Llama(), new Mistral(), new Qwen2(), new Qwen3());
+    }
 
     /** {@code num_key_value_heads} of a Qwen's config.json without that field. */
     int QWEN_KV_HEADS = 32;
@@ -45,7 +47,7 @@ sealed interface DecoderFamily {
 
     /** @throws ConfigException listing the supported families if the checkpoint's is none of them */
     static DecoderFamily of(JsonFields json) {
-        List<String> names = ALL.stream().map(DecoderFamily::architecture).toList();
+        List<String> names = all().stream().map(DecoderFamily::architecture).toList();
         JsonNode architectures = json.value("architectures")
                 .orElseThrow(() -> new ConfigException(
                         json.field("architectures"), "is missing; supported: " + String.join(", ", names)));
@@ -56,7 +58,7 @@ sealed interface DecoderFamily {
             throw ConfigException.unsupported(
                     json.field("architectures"), architectures, "one of " + String.join(", ", names));
         }
-        return ALL.get(index);
+        return all().get(index);
     }
 
     /** Llama 2 and 3. */

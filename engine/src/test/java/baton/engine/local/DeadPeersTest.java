@@ -122,7 +122,7 @@ class DeadPeersTest {
         KvTransferConfig transfer =
                 connector.config().loadFailurePolicy(LoadFailurePolicy.FAIL).build();
         // Takes connections, and says nothing.
-        try (ServerSocket silent = new ServerSocket(0, 1000, InetAddress.getByName(HOST));
+        try (ServerSocket silent = new ServerSocket(0, 1000, InetAddress.getLoopbackAddress());
                 LocalEngine engine = LocalEngine.start(
                         LLMTest.config().numBlocks(BLOCKS).kvTransfer(transfer).build(), EngineListener.NONE)) {
             List<CompletableFuture<RequestOutput>> dead = new ArrayList<>();
