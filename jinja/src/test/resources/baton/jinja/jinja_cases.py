@@ -407,5 +407,6 @@ for name,t in [("chatml",chatml),("qwen",qwen),("llama",llama),("mistral",mistra
     add(name+" agent, one call",t,chat=True,tools=tools,messages=[({**m,"tool_calls":m["tool_calls"][:1]} if "tool_calls" in m else m) for m in agent])
     add(name+" parts",t,chat=True,messages=[agent[-1]],enable_thinking=False)
     add(name+" empty",t,chat=True,messages=[])
-json.dump(cases,open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "jinja-cases.json"), "w"),ensure_ascii=True,indent=0)
+with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "jinja-cases.json"), "w") as out:
+    out.write("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
 print(len(cases), sum('fails' in c for c in cases))
