@@ -14,10 +14,12 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
+import java.util.Set;
 import org.slf4j.LoggerFactory;
 import picocli.CommandLine;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.IVersionProvider;
+import picocli.CommandLine.Model.OptionSpec;
 
 /** {@code baton}: the program. */
 @Command(
@@ -39,6 +41,9 @@ import picocli.CommandLine.IVersionProvider;
 public final class Baton {
     /** Of {@code -Xmx32m} the JVM counts a part as not usable. */
     private static final long LEAST_HEAP = 24 << 20;
+
+    /** Options of benchmarks that may be below 0: fields of requests, and a seed. */
+    private static final Set<String> SIGNED = Set.of("--seed", "--top-k", "--frequency-penalty", "--presence-penalty");
 
     private static final String OVERRIDE_GENERATION = "--override-generation-config";
 
@@ -132,6 +137,10 @@ public final class Baton {
     static CommandLine commandLine(ServeCommand serve) {
         return new CommandLine(new Baton())
                 .addSubcommand(serve)
+                .setExecutionStrategy(parsed -> {
+                    requireNumbers(parsed);
+                    return new CommandLine.RunLast().execute(parsed);
+                })
                 .setExecutionExceptionHandler((exception, command, parsed) -> {
                     String message = switch (exception) {
                         case ConfigException e -> String.valueOf(e.getMessage());
@@ -157,6 +166,28 @@ public final class Baton {
                     }
                     return command.getCommandSpec().exitCodeOnInvalidInput();
                 });
+    }
+
+    /**
+     * Checks numbers that have no check of their own: none is infinite or no number, and benchmarks have none below 0 but those that a
+     * request may have.
+     */
+    private static void requireNumbers(CommandLine.ParseResult parsed) {
+        CommandLine command = parsed.asCommandLineList().getLast();
+        boolean isBench = command.getCommandSpec().qualifiedName().startsWith("baton bench ");
+        for (OptionSpec option : command.getParseResult().matchedOptions()) {
+            if (!(option.getValue() instanceof Number number)) {
+                continue;
+            }
+            double value = number.doubleValue();
+            boolean isTooSmall = isBench && value < 0 && !SIGNED.contains(option.longestName());
+            if (!Double.isFinite(value) || isTooSmall) {
+                ConfigException refusal = new ConfigException(
+                        option.longestName(),
+                        "is %s, must be a number%s".formatted(number, isBench ? " of at least 0" : ""));
+                throw new CommandLine.ExecutionException(command, String.valueOf(refusal.getMessage()), refusal);
+            }
+        }
     }
 
     /** vLLM takes {@code --max_model_len} for {@code --max-model-len}; so does this. Values stay as they are. */

@@ -294,6 +294,7 @@ class LongTextTest {
     private static CompletableFuture<HttpResponse<String>> ask(ServerFixture fixture, String path, String body) {
         return fixture.client.sendAsync(
                 HttpRequest.newBuilder(fixture.uri(path))
+                        .header("Content-Type", "application/json")
                         .POST(HttpRequest.BodyPublishers.ofString(body))
                         .build(),
                 HttpResponse.BodyHandlers.ofString());
