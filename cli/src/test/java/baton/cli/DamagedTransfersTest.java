@@ -52,7 +52,7 @@ class DamagedTransfersTest {
         alone = INSTANCES.serve("alone", "--dtype", "float32", "--no-enable-prefix-caching");
     }
 
-    /** What is damaged. */
+    /** Paths of keys and values. */
     enum Way {
         NIXL,
         NIXL_PUSH,

@@ -35,7 +35,7 @@ public final class ReachedPeers<K> {
         loads.remove(requestId);
     }
 
-    /** What has become of loads. */
+    /** Results of loads. */
     public void learn(WorkerReport report) {
         for (String id : report.received()) {
             Load<K> load = loads.remove(id);

@@ -103,7 +103,7 @@ sealed interface Value {
         }
     }
 
-    /** What a sequence is in Python. */
+    /** A sequence's type in Python. */
     enum Kind {
         LIST("list"),
         TUPLE("tuple"),

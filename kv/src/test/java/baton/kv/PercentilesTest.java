@@ -10,7 +10,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 class PercentilesTest {
-    /** What {@code numpy.percentile} says. */
+    /** Values of {@code numpy.percentile}. */
     @ParameterizedTest
     @CsvSource({
         "7, 0, 7",

@@ -76,7 +76,7 @@ class VllmChatTest {
         return fixture.engine.tokenizer().decode(ids, false);
     }
 
-    /** What the script prints. */
+    /** Output of the script. */
     private List<JsonNode> cases() throws Exception {
         String environment = System.getenv("BATON_VLLM");
         assumeTrue(environment != null, "BATON_VLLM is not set: it names a Python environment with vLLM 0.32");

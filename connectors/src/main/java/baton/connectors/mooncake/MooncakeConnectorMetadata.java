@@ -10,7 +10,7 @@ import java.util.Set;
  * @param cancelled requests of which the loads are not wanted any more
  * @param ready finished prompts
  * @param abandoned transfers of prefill requests that ended without their blocks
- * @param unknown prefill requests whose answer reached nobody
+ * @param unknown prefill requests whose answer was lost
  */
 record MooncakeConnectorMetadata(
         List<Load> loads, Set<String> cancelled, List<Ready> ready, Set<String> abandoned, Set<String> unknown)

@@ -190,7 +190,7 @@ final class PromptSender {
         }
     }
 
-    /** The answer to a prefill request reached nobody: its prompt is kept for a decode rank that has asked for it, and for no other. */
+    /** The answer to a prefill request was lost: its prompt is kept for a decode rank that has asked for it, and for no other. */
     void answerLost(String requestId, long now) {
         prompts.values().stream()
                 .filter(prompt -> prompt.ready

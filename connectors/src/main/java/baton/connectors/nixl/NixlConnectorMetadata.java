@@ -18,7 +18,7 @@ import java.util.Set;
  * @param heartbeats references whose blocks are still wanted; their owner gets a heartbeat
  * @param leases finished requests whose blocks peers will read
  * @param preempted requests that lost their blocks
- * @param abandoned requests whose blocks peers were to read, which ended before they had any, or whose answer reached nobody
+ * @param abandoned requests whose blocks peers were to read, which ended before they had any, or whose answer was lost
  * @param port of the side channel
  * @param progress of prompts that this step computes and whose blocks may be pushed
  */

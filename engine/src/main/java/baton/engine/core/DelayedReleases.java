@@ -75,7 +75,7 @@ final class DelayedReleases {
     }
 
     /**
-     * The answer to a request reached nobody.
+     * The answer to a request was lost.
      *
      * @return its sequences whose blocks are being sent, or kept to be sent; each of them once
      */

@@ -424,7 +424,7 @@ final class Scheduler {
                 .orElse(Release.NOW);
     }
 
-    /** The answer to a request reached nobody; see {@link SchedulerConnector#onAnswerLost}. */
+    /** The answer to a request was lost; see {@link SchedulerConnector#onAnswerLost}. */
     void answerLost(String requestId) {
         owner.check();
         connector.ifPresent(c -> releases.answerLost(requestId).forEach(c::onAnswerLost));

@@ -52,7 +52,7 @@ final class EngineThread {
     private sealed interface Command {
         record Submit(LiveRequest request, List<Request> sequences) implements Command {}
 
-        /** @param answerLost whether the answer reaches nobody */
+        /** @param answerLost whether the answer is lost */
         record Abort(String id, boolean answerLost) implements Command {}
 
         record Refused(String id, JsonFields kvTransferParams) implements Command {}
@@ -211,7 +211,7 @@ final class EngineThread {
         }
     }
 
-    /** @param answerLost whether the answer reaches nobody */
+    /** @param answerLost whether the answer is lost */
     void abort(String id, boolean answerLost) {
         commands.add(new Command.Abort(id, answerLost));
     }

@@ -56,7 +56,7 @@ class HeldAnswersTest {
         OFFLOADING
     }
 
-    /** What all instances' stores have. */
+    /** Contents of all instances' stores. */
     private final Map<BlockHash, byte[]> values = new HashMap<>();
 
     /** The instances' stores, in the order of their start. */

@@ -108,7 +108,7 @@ class DeadPeersTest {
 
         abstract KvTransferConfig.Builder config() throws IOException;
 
-        /** What leads to a peer at that port. */
+        /** A reference to a peer at that port. */
         abstract String params(int port);
 
         String id(int port, int number) {

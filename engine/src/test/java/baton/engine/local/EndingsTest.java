@@ -179,7 +179,7 @@ class EndingsTest {
             return false;
         }
 
-        /** What both legs' ids have in common. */
+        /** The common part of both legs' ids. */
         String id(Site site, int number) {
             return "%032x".formatted(number);
         }

@@ -291,7 +291,7 @@ public final class P2pEndpoint implements TensorExchange {
             toSend.giveUp(address, group);
             int dropped = drop(gone ? "" : group);
             if (closed) {
-                // What this side ends itself is no news.
+                // A connection that this side ends is not logged.
                 log.debug("{} was not sent to {}: {}", outgoing.tensorId(), address, e.getMessage());
             } else {
                 log.warn(

@@ -155,7 +155,7 @@ final class TokenListener implements AutoCloseable {
             }
             claimed = claim(wire, deadline);
         } catch (IOException e) {
-            // What this side ends itself is no news.
+            // A connection that this side ends is not logged.
             if (server.isOpen()) {
                 disconnected.event(
                         more -> LOG.info("waiting for {}: sent {} away: {}{}", awaited, peer, e.getMessage(), more));
