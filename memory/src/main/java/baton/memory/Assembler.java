@@ -45,30 +45,26 @@ public final class Assembler {
         }
     }
 
-    /** General registers. */
+    /** General registers, in the order of their numbers. */
     public enum Reg {
-        RAX(0),
-        RCX(1),
-        RDX(2),
-        RBX(3),
-        RSP(4),
-        RBP(5),
-        RSI(6),
-        RDI(7),
-        R8(8),
-        R9(9),
-        R10(10),
-        R11(11),
-        R12(12),
-        R13(13),
-        R14(14),
-        R15(15);
+        RAX,
+        RCX,
+        RDX,
+        RBX,
+        RSP,
+        RBP,
+        RSI,
+        RDI,
+        R8,
+        R9,
+        R10,
+        R11,
+        R12,
+        R13,
+        R14,
+        R15;
 
-        private final int number;
-
-        Reg(int number) {
-            this.number = number;
-        }
+        private final int number = ordinal();
     }
 
     /** The address {@code base + index * scale + offset}; a scale of 0 means no index. */
@@ -255,6 +251,18 @@ public final class Assembler {
         integerWithMemory(0x8b, to, from);
     }
 
+    /** Stores the lower 32 bits. */
+    public void storeInt(Mem to, Reg from) {
+        bytes(0x40 | from.number >> 3 << 2 | indexBit(to) << 1 | to.base.number >> 3, 0x89);
+        memory(from.number, to);
+    }
+
+    /** Takes 8 bytes into a CRC32C (SSE4.2). */
+    public void crc32c(Reg crc, Mem data) {
+        bytes(0xf2, 0x48 | crc.number >> 3 << 2 | indexBit(data) << 1 | data.base.number >> 3, 0x0f, 0x38, 0xf1);
+        memory(crc.number, data);
+    }
+
     /** The address itself. */
     public void address(Reg to, Mem of) {
         integerWithMemory(0x8d, to, of);
@@ -264,19 +272,24 @@ public final class Assembler {
         registers(0x01, to, what);
     }
 
+    public void add(Reg to, Mem what) {
+        integerWithMemory(0x03, to, what);
+    }
+
     public void add(Reg to, int number) {
-        bytes(0x48 | to.number >> 3, 0x81, 0xc0 | to.number & 7);
-        number(number);
+        withNumber(0xc0, to, number);
+    }
+
+    public void subtract(Reg from, Reg what) {
+        registers(0x29, from, what);
     }
 
     public void subtract(Reg from, int number) {
-        bytes(0x48 | from.number >> 3, 0x81, 0xe8 | from.number & 7);
-        number(number);
+        withNumber(0xe8, from, number);
     }
 
     public void compare(Reg register, int number) {
-        bytes(0x48 | register.number >> 3, 0x81, 0xf8 | register.number & 7);
-        number(number);
+        withNumber(0xf8, register, number);
     }
 
     public void shiftLeft(Reg register, int bits) {
@@ -285,11 +298,6 @@ public final class Assembler {
 
     public void shiftRight(Reg register, int bits) {
         bytes(0x48 | register.number >> 3, 0xc1, 0xe8 | register.number & 7, bits);
-    }
-
-    public void and(Reg register, int number) {
-        bytes(0x48 | register.number >> 3, 0x81, 0xe0 | register.number & 7);
-        number(number);
     }
 
     /** Fetches the line into all caches. */
@@ -386,12 +394,43 @@ public final class Assembler {
         withRegister(Width.XMM, Prefix.F3, unary.map, unary.opcode, to, to, from);
     }
 
+    /** The first lane alone; the others become zero. */
+    public void firstLane(Unary unary, int to, Mem from) {
+        withMemory(Width.XMM, Prefix.F3, unary.map, unary.opcode, to, 0, from);
+    }
+
     public void load(int to, Mem from) {
         op(Unary.LOAD, to, from);
     }
 
     public void store(Mem to, int from) {
         withMemory(width, Prefix.NONE, Map.M0F, 0x11, from, 0, to);
+    }
+
+    /** Stores without a place in the caches; the address is a multiple of a vector's bytes. */
+    public void storePastCaches(Mem to, int from) {
+        withMemory(width, Prefix.P66, Map.M0F, 0xe7, from, 0, to); // vmovntdq
+    }
+
+    /** Stores before it are seen before those behind it. */
+    public void fenceStores() {
+        bytes(0x0f, 0xae, 0xf8); // sfence
+    }
+
+    /** Changes the bits of {@code to} that one of the two others has, and not both. Only for {@link Width#ZMM}. */
+    public void xorBoth(int to, int one, int other) {
+        require(Width.ZMM);
+        withRegister(width, Prefix.P66, Map.M0F3A, 0x25, to, one, other); // vpternlogd
+        bytes(0x96);
+    }
+
+    /**
+     * Of 128 bits each: the product of the sources' lower or upper halves as polynomials over bits (PCLMULQDQ, with more than 128 bits
+     * VPCLMULQDQ).
+     */
+    public void multiplyPolynomials(int to, int one, int other, boolean upper) {
+        withRegister(width, Prefix.P66, Map.M0F3A, 0x44, to, one, other);
+        bytes(upper ? 0x11 : 0x00);
     }
 
     public void clear(int register) {
@@ -598,6 +637,11 @@ public final class Assembler {
     private void integerWithMemory(int opcode, Reg register, Mem memory) {
         bytes(0x48 | register.number >> 3 << 2 | indexBit(memory) << 1 | memory.base.number >> 3, opcode);
         memory(register.number, memory);
+    }
+
+    private void withNumber(int operation, Reg register, int number) {
+        bytes(0x48 | register.number >> 3, 0x81, operation | register.number & 7);
+        number(number);
     }
 
     private void registers(int opcode, Reg to, Reg from) {

@@ -77,6 +77,23 @@ class AssemblerTest {
     }
 
     @Test
+    void copiesAndChecksums() {
+        assertThat(hex(Width.ZMM, code -> code.subtract(Reg.R10, Reg.RDI))).isEqualTo("4929fa");
+        assertThat(hex(Width.ZMM, code -> code.add(Reg.RSI, at(Reg.R8, 152)))).isEqualTo("4903b098000000");
+        assertThat(hex(Width.ZMM, code -> code.storeInt(at(Reg.R9, 4), Reg.RAX)))
+                .isEqualTo("41898104000000");
+        assertThat(hex(Width.ZMM, code -> code.crc32c(Reg.RAX, at(Reg.R8, 8)))).isEqualTo("f2490f38f18008000000");
+        assertThat(hex(Width.ZMM, code -> code.storePastCaches(at(Reg.RDI, Reg.R10, 1, 0), 3)))
+                .isEqualTo("62b17d48e79c1700000000");
+        assertThat(hex(Width.ZMM, code -> code.firstLane(Unary.LOAD, 1, at(Reg.R9, 4))))
+                .isEqualTo("c4c17a108904000000");
+        assertThat(hex(Width.ZMM, code -> code.multiplyPolynomials(5, 1, 6, true)))
+                .isEqualTo("62f3754844ee11");
+        assertThat(hex(Width.ZMM, code -> code.xorBoth(1, 5, 3))).isEqualTo("62f3554825cb96");
+        assertThat(hex(Width.ZMM, Assembler::fenceStores)).isEqualTo("0faef8");
+    }
+
+    @Test
     void tiles() {
         assertThat(hex(Width.ZMM, code -> code.configureTiles(at(Reg.RAX, 64)))).isEqualTo("c4e278498040000000");
         assertThat(hex(Width.ZMM, Assembler::releaseTiles)).isEqualTo("c4e27849c0");
