@@ -89,7 +89,7 @@ public record BlockCopy(KvCache cache, int firstHead, int heads) {
     /** Copies a run of {@code bytes} of each of {@code count} neighbouring tokens of one head. */
     private void copy(
             long inPool, long bytes, MemorySegment memory, long inMemory, long tokenBytes, int count, boolean toPool) {
-        MemorySegment pool = cache.memory();
+        MemorySegment pool = cache.host();
         long entry = cache.layout().entryBytes();
         for (int i = 0; i < count; i++) {
             if (toPool) {

@@ -1,33 +1,31 @@
 package baton.kv;
 
 import java.lang.foreign.MemorySegment;
-import java.nio.file.Path;
 import java.util.List;
 import java.util.Objects;
 import java.util.Optional;
 
 /**
- * A pool of KV blocks in one contiguous region of native memory: block {@code b} is the bytes {@code [b * blockBytes, (b +
+ * A pool of KV blocks in one contiguous region of memory, of the host or of a device: block {@code b} is the bytes {@code [b * blockBytes, (b +
  * 1) * blockBytes)}, laid out as {@link KvLayout} says. The region's owner decides how long it lives and which threads may write;
  * this record only says where things are.
  *
  * @param memory the region, at least {@code blocks * layout.blockBytes()} long
  * @param blocks number of blocks
  * @param layerNames the name of each layer in vLLM's terms, e.g. {@code model.layers.0.self_attn.attn}
- * @param file of which the region is a shared mapping, if it is; by it another process of this host can map the pool
  */
-public record KvCache(MemorySegment memory, KvLayout layout, int blocks, List<String> layerNames, Optional<Path> file) {
-    /** A pool that only this process can map. */
+public record KvCache(KvMemory memory, KvLayout layout, int blocks, List<String> layerNames) {
+    /** A pool in host memory that only this process can map. */
     public KvCache(MemorySegment memory, KvLayout layout, int blocks, List<String> layerNames) {
-        this(memory, layout, blocks, layerNames, Optional.empty());
+        this(new KvMemory.Host(memory, Optional.empty()), layout, blocks, layerNames);
     }
 
     public KvCache {
         Objects.requireNonNull(memory, "memory");
         layerNames = List.copyOf(layerNames);
-        if (memory.byteSize() < blocks * layout.blockBytes()) {
+        if (memory.bytes() < blocks * layout.blockBytes()) {
             throw new IllegalArgumentException("memory of %d bytes is smaller than blocks=%d of %d bytes"
-                    .formatted(memory.byteSize(), blocks, layout.blockBytes()));
+                    .formatted(memory.bytes(), blocks, layout.blockBytes()));
         }
         if (layerNames.size() != layout.layers()) {
             throw new IllegalArgumentException(
@@ -35,15 +33,32 @@ public record KvCache(MemorySegment memory, KvLayout layout, int blocks, List<St
         }
     }
 
-    /** The bytes of a block, all layers. */
-    public MemorySegment block(int block) {
-        Objects.checkIndex(block, blocks);
-        return memory.asSlice(block * layout.blockBytes(), layout.blockBytes());
+    /**
+     * The bytes of the pool.
+     *
+     * @throws IllegalStateException if they are a device's
+     */
+    public MemorySegment host() {
+        return memory.host();
     }
 
-    /** The bytes of one layer of a block. */
+    /**
+     * The bytes of a block, all layers.
+     *
+     * @throws IllegalStateException if they are a device's
+     */
+    public MemorySegment block(int block) {
+        Objects.checkIndex(block, blocks);
+        return host().asSlice(block * layout.blockBytes(), layout.blockBytes());
+    }
+
+    /**
+     * The bytes of one layer of a block.
+     *
+     * @throws IllegalStateException if they are a device's
+     */
     public MemorySegment layer(int block, int layer) {
-        return memory.asSlice(layerStart(block, layer), layout.layerBytes());
+        return host().asSlice(layerStart(block, layer), layout.layerBytes());
     }
 
     /** Offset in {@link #memory} of one layer of a block. */

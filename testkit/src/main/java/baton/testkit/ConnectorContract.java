@@ -228,7 +228,7 @@ public abstract class ConnectorContract {
     }
 
     private byte[] poolWithout(Set<Integer> blocks) {
-        byte[] pool = decode.cache().memory().toArray(ValueLayout.JAVA_BYTE);
+        byte[] pool = decode.cache().host().toArray(ValueLayout.JAVA_BYTE);
         int bytes = (int) decode.cache().layout().blockBytes();
         blocks.forEach(block -> Arrays.fill(pool, block * bytes, (block + 1) * bytes, (byte) 0));
         return pool;
@@ -431,7 +431,7 @@ public abstract class ConnectorContract {
         admitted(prompt, answer, 0);
         decode.idleStep();
         decode.closeConnector();
-        MemorySegment pool = decode.cache().memory();
+        MemorySegment pool = decode.cache().host();
         byte[] before = pool.toArray(ValueLayout.JAVA_BYTE);
         for (int i = 0; i < 50; i++) {
             round();

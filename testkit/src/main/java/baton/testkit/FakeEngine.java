@@ -552,7 +552,7 @@ public final class FakeEngine implements AutoCloseable {
     private MemorySegment slot(RankSide rank, Running running, int layer, int head, int position) {
         int block = running.blockTable[position / layout.blockSize()];
         long at = block * layout.blockBytes() + layout.entryOffset(layer, head, position % layout.blockSize());
-        return rank.cache().memory().asSlice(at, layout.entryBytes());
+        return rank.cache().host().asSlice(at, layout.entryBytes());
     }
 
     private static void entry(long state, int layer, int head, byte[] into) {

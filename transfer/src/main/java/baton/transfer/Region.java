@@ -1,5 +1,6 @@
 package baton.transfer;
 
+import baton.kv.KvMemory;
 import baton.memory.MappableMemory;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -26,6 +27,20 @@ public record Region(MemorySegment memory, Optional<Path> file, boolean needsPer
     /** One that peers may write to as they like. */
     public Region(MemorySegment memory, Optional<Path> file) {
         this(memory, file, false);
+    }
+
+    /**
+     * A KV pool that peers may write to as they like.
+     *
+     * @throws IllegalArgumentException if its bytes are a device's
+     */
+    public static Region of(KvMemory memory) {
+        return switch (memory) {
+            case KvMemory.Host(MemorySegment bytes, Optional<Path> file) -> new Region(bytes, file);
+            case KvMemory.Device device ->
+                throw new IllegalArgumentException(
+                        "memory=%s of %s is not the host's".formatted(device.address(), device.device()));
+        };
     }
 
     /**

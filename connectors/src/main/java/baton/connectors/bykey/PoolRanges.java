@@ -23,7 +23,7 @@ record PoolRanges(KvCache cache, KvLayout model, int firstLayer, int firstHead, 
 
     /** An empty list of ranges in this pool. */
     ValueRanges ranges() {
-        return new ValueRanges(cache.memory());
+        return new ValueRanges(cache.host());
     }
 
     /**

@@ -493,7 +493,7 @@ final class PromptReceiver {
                 continue;
             }
             int[] checksums =
-                    WritePlan.checksums(local.cache().memory(), covered, part.offset(), part.bytes(), load.blocks());
+                    WritePlan.checksums(local.cache().host(), covered, part.offset(), part.bytes(), load.blocks());
             for (int i = 0; i < checksums.length; i++) {
                 if (checksums[i] != part.checksums()[i]) {
                     wrong.add(load.blocks()[i]);

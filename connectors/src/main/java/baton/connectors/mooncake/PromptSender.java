@@ -410,7 +410,7 @@ final class PromptSender {
         write.prompt.writing++;
         write.checksums = write.message.request.own().isEmpty()
                 ? write.checksums
-                : inBackground(() -> plan.checksums(local.cache().memory(), own));
+                : inBackground(() -> plan.checksums(local.cache().host(), own));
         byte[] metadata = write.message
                 .request
                 .own()

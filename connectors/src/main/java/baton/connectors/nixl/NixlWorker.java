@@ -97,7 +97,7 @@ final class NixlWorker implements WorkerConnector {
             LoadTable loads) {
         private static Parts of(RankContext context, ConnectorRuntime.Memory memory) {
             KvCache cache = context.cache();
-            BlockChecksums checksums = new BlockChecksums(memory.region().memory(), cache.memory(), cache.layout());
+            BlockChecksums checksums = new BlockChecksums(memory.region().memory(), cache.host(), cache.layout());
             PeerDirectory peers = new PeerDirectory(context);
             Outbox outbox = new Outbox(context, peers);
             PushSender pushes = new PushSender(context, peers, checksums);
@@ -142,7 +142,8 @@ final class NixlWorker implements WorkerConnector {
                 runtime.allocate(cache.blocks() * BlockChecksums.entryBytes(cache.layout()), "block checksums");
         try {
             // Closing the agent ends these registrations.
-            TransferAgent.Registration _ = agent.register(new Region(cache.memory(), cache.file()).withPermitsOnly());
+            TransferAgent.Registration _ =
+                    agent.register(Region.of(cache.memory()).withPermitsOnly());
             // No peer ever gets a permit to write here.
             TransferAgent.Registration _ = agent.register(checksums.region().withPermitsOnly());
         } catch (TransferException e) {

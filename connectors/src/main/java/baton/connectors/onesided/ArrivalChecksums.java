@@ -74,7 +74,7 @@ final class ArrivalChecksums {
                     if (layers[at] == layer) {
                         BlockChecksums.update(
                                 digests[at],
-                                cache.memory(),
+                                cache.host(),
                                 cache.layout(),
                                 piece.block(),
                                 layer,

@@ -531,7 +531,7 @@ final class BlockLoad {
             Piece piece = map.pieces().get(i);
             for (int head = 0; head < heads; head++) {
                 digests[i * heads + head] = BlockChecksums.checksum(
-                        crc, cache.memory(), cache.layout(), piece.block(), head, piece.slot(), map.slots());
+                        crc, cache.host(), cache.layout(), piece.block(), head, piece.slot(), map.slots());
             }
             isDigested[i] = true;
         }

@@ -111,7 +111,7 @@ final class PyNcclWorker implements WorkerConnector {
     @Override
     public void register(KvCache cache) {
         tensors = new KvTensors(cache, hasHidden);
-        session.start(cache.memory().byteSize());
+        session.start(cache.memory().bytes());
     }
 
     private KvTensors tensors() {

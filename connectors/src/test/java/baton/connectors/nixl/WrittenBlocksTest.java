@@ -545,7 +545,7 @@ class WrittenBlocksTest {
         decode.end(running, RequestEnd.ABORTED);
         step(decode);
         assertThat(running.isFreed()).isTrue();
-        decode.cache().memory().fill((byte) 0x55);
+        decode.cache().host().fill((byte) 0x55);
         net.hold(false);
         assertThat(isUntouched()).isTrue();
         allBlocksAreBack();
@@ -554,7 +554,7 @@ class WrittenBlocksTest {
 
     /** Since the decode pool was filled with this. */
     private boolean isUntouched() {
-        MemorySegment pool = decode.cache().memory();
+        MemorySegment pool = decode.cache().host();
         return pool.get(ValueLayout.JAVA_BYTE, 0) == 0x55
                 && pool.asSlice(1).mismatch(pool.asSlice(0, pool.byteSize() - 1)) == -1;
     }
@@ -567,7 +567,7 @@ class WrittenBlocksTest {
         prefills("r");
         loads(running);
         assertThat(decode.holds(running, 0, 8)).isTrue();
-        prefill.cache().memory().fill((byte) 0x33);
+        prefill.cache().host().fill((byte) 0x33);
         assertThat(net.repeatWrites()).isPositive();
         assertThat(decode.holds(running, 0, 8)).isTrue();
         decode.resume(running);
@@ -689,7 +689,7 @@ class WrittenBlocksTest {
         assertThat(running.isLoading()).isFalse();
         assertThat(running.computedTokens()).isZero();
         decode.end(running, RequestEnd.ABORTED);
-        decode.cache().memory().fill((byte) 0x55);
+        decode.cache().host().fill((byte) 0x55);
         // The same again; the prefill instance does not know that the first has ended.
         Running again = decode.admit(atDecode("cmpl-r-0-fadedcab", 9).withKvTransferParams(whereToLook(1)), 0);
         prefill.step(new Share(first, 5));

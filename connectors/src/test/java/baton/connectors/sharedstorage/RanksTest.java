@@ -93,9 +93,9 @@ class RanksTest {
         private void fill(int seed) {
             Random random = new Random(seed);
             for (KvCache cache : caches) {
-                byte[] bytes = new byte[(int) cache.memory().byteSize()];
+                byte[] bytes = new byte[(int) cache.host().byteSize()];
                 random.nextBytes(bytes);
-                cache.memory().asByteBuffer().put(bytes);
+                cache.host().asByteBuffer().put(bytes);
             }
         }
 

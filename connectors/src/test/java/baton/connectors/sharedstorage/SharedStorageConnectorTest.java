@@ -507,11 +507,11 @@ class SharedStorageConnectorTest {
                 MODEL,
                 ticker,
                 18);
-        consumer.cache().memory().fill((byte) 0x55);
+        consumer.cache().host().fill((byte) 0x55);
         Running running = consumer.admit(request, 0);
         ticker.leap();
         WorkerReport report = consumer.awaitLoad(running);
-        consumer.cache().memory().fill((byte) 0x55);
+        consumer.cache().host().fill((byte) 0x55);
         consumer.worker().close();
 
         assertThat(report.invalidBlocks()).isEqualTo(running.externalBlocks(BLOCK));
@@ -519,8 +519,8 @@ class SharedStorageConnectorTest {
                 .containsExactly(Measurement.count("baton:kv_load_failures", 1, "cause", "timeout"));
         byte[] expected = new byte[1 << 20];
         Arrays.fill(expected, (byte) 0x55);
-        for (long at = 0; at < consumer.cache().memory().byteSize(); at += expected.length) {
-            assertThat(consumer.cache().memory().asSlice(at, expected.length).toArray(ValueLayout.JAVA_BYTE))
+        for (long at = 0; at < consumer.cache().host().byteSize(); at += expected.length) {
+            assertThat(consumer.cache().host().asSlice(at, expected.length).toArray(ValueLayout.JAVA_BYTE))
                     .isEqualTo(expected);
         }
     }

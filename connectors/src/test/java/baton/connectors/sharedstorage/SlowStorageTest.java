@@ -262,9 +262,9 @@ class SlowStorageTest {
         assertThat(wakes).hasValue(1);
 
         // The blocks have other contents by the time the file answers.
-        consumer.cache().memory().fill((byte) 0x55);
+        consumer.cache().host().fill((byte) 0x55);
         threads.release();
-        assertThat(consumer.cache().memory().asByteBuffer()).satisfies(pool -> {
+        assertThat(consumer.cache().host().asByteBuffer()).satisfies(pool -> {
             while (pool.hasRemaining()) {
                 assertThat(pool.get()).isEqualTo((byte) 0x55);
             }

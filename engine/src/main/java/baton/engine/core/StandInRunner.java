@@ -6,6 +6,7 @@ import baton.engine.model.ModelRunner;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
+import baton.kv.KvMemory;
 import baton.kv.ModelFingerprint;
 import baton.kv.connector.HiddenState;
 import baton.transfer.Region;
@@ -47,7 +48,7 @@ final class StandInRunner implements ModelRunner {
         List<String> layers = IntStream.range(0, layout.layers())
                 .mapToObj(layer -> "layers." + layer)
                 .toList();
-        this.cache = new KvCache(region.memory(), layout, blocks, layers, region.file());
+        this.cache = new KvCache(new KvMemory.Host(region.memory(), region.file()), layout, blocks, layers);
     }
 
     @Override

@@ -387,7 +387,7 @@ public final class PagedAttention {
                 last.fill((byte) 0);
                 for (int i = 0; i < some; i++) {
                     long value = entry(call, span, head, position + i) + rowBytes;
-                    MemorySegment.copy(cache.memory(), value - cache.memory().address(), last, i * rowBytes, rowBytes);
+                    MemorySegment.copy(cache.host(), value - cache.host().address(), last, i * rowBytes, rowBytes);
                 }
                 from = last.address();
                 next = from + TileCode.ROWS * rowBytes;
@@ -405,7 +405,7 @@ public final class PagedAttention {
 
     /** Address of a position's key, behind which is its value. */
     private long entry(Call call, Span span, int head, int position) {
-        return cache.memory().address() + cache.entryStart(span.blockTable, call.layer, head, position);
+        return cache.host().address() + cache.entryStart(span.blockTable, call.layer, head, position);
     }
 
     /** Where the first run begins for a row at this position. */
@@ -426,10 +426,10 @@ public final class PagedAttention {
     private void convert(int layer, int block, int head, int first, int count, long to) {
         long from = cache.layerStart(block, layer) + head * layout.headBytes() + first * layout.entryBytes();
         if (layout.dtype() == DType.BF16) {
-            kernels.widen(cache.memory().address() + from, to, count * 2 * headDim);
+            kernels.widen(cache.host().address() + from, to, count * 2 * headDim);
         } else {
             long bytes = count * layout.entryBytes();
-            MemorySegment.copy(cache.memory(), from, MemorySegment.ofAddress(to).reinterpret(bytes), 0, bytes);
+            MemorySegment.copy(cache.host(), from, MemorySegment.ofAddress(to).reinterpret(bytes), 0, bytes);
         }
     }
 

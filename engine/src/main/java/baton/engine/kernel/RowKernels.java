@@ -192,7 +192,7 @@ public final class RowKernels {
                     kernels.narrow(
                             pairs.address(row),
                             pairs.headStride,
-                            cache.memory().address() + to,
+                            cache.host().address() + to,
                             layout.headBytes(),
                             layout.kvHeads(),
                             width);
@@ -202,7 +202,7 @@ public final class RowKernels {
                     MemorySegment.copy(
                             pairs.rows.memory(),
                             pairs.start + row * pairs.rows.stride() + head * pairs.headStride,
-                            cache.memory(),
+                            cache.host(),
                             to + head * layout.headBytes(),
                             (long) width * Float.BYTES);
                 }

@@ -146,9 +146,9 @@ final class TileDecodeAttention implements DecodeAttention {
         }
         int last = positions % TileCode.ROWS;
         if (last > 0) {
-            long entries = keys.getAtIndex(LONG, groups - 1) - cache.memory().address();
+            long entries = keys.getAtIndex(LONG, groups - 1) - cache.host().address();
             lastValues.fill((byte) 0);
-            MemorySegment.copy(cache.memory(), entries, lastValues, 0, last * layout.entryBytes());
+            MemorySegment.copy(cache.host(), entries, lastValues, 0, last * layout.entryBytes());
             values.setAtIndex(LONG, groups - 1, lastValues.address() + keyBytes);
         }
         if (groups % 2 != 0) {
@@ -167,7 +167,7 @@ final class TileDecodeAttention implements DecodeAttention {
     }
 
     private long entry(int layer, Context context, int position) {
-        return cache.memory().address() + cache.entryStart(context.blockTable(), layer, context.head(), position);
+        return cache.host().address() + cache.entryStart(context.blockTable(), layer, context.head(), position);
     }
 
     private void limits(int positions, int masked) {

@@ -104,7 +104,7 @@ final class VectorDecodeAttention implements DecodeAttention {
             int slot = (at + done) % layout.blockSize();
             int some = Math.min(layout.blockSize() - slot, positions - done);
             long from =
-                    cache.memory().address() + cache.entryStart(context.blockTable(), layer, context.head(), at + done);
+                    cache.host().address() + cache.entryStart(context.blockTable(), layer, context.head(), at + done);
             convert(from, done, some);
             done += some;
         }

@@ -9,6 +9,7 @@ import baton.engine.model.Weights.Owned;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
+import baton.kv.KvMemory;
 import baton.kv.ModelFingerprint;
 import baton.kv.connector.HiddenState;
 import baton.memory.MappableMemory;
@@ -151,7 +152,11 @@ final class DecoderRunner implements ModelRunner {
                     options.maxPositions(),
                     choice,
                     new Loaded(
-                            new KvCache(pool, layout, options.blocks(), names, shared.map(MappableMemory::file)),
+                            new KvCache(
+                                    new KvMemory.Host(pool, shared.map(MappableMemory::file)),
+                                    layout,
+                                    options.blocks(),
+                                    names),
                             kernels,
                             times,
                             weights,

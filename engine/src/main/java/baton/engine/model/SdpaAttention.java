@@ -365,7 +365,7 @@ final class SdpaAttention implements Attention {
                 int block = 0;
                 for (long at = 0; at < used; at += layout.headBytes()) {
                     long from = cache.layerStart(blockTables.get(sequence)[block++], layer) + head * layout.headBytes();
-                    MemorySegment.copy(cache.memory(), from, memory, to + at, Math.min(layout.headBytes(), used - at));
+                    MemorySegment.copy(cache.host(), from, memory, to + at, Math.min(layout.headBytes(), used - at));
                 }
                 memory.asSlice(to + used, padded * entry - used).fill((byte) 0);
             }

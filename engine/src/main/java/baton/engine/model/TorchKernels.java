@@ -135,8 +135,7 @@ final class TorchKernels implements ModelKernels {
                 long from = i * rowBytes;
                 long to = cache.layerStart(batch.block(first + i), layer) + batch.slot(first + i) * entry;
                 for (int head = 0; head < layout.kvHeads(); head++) {
-                    MemorySegment.copy(
-                            rows, from + head * entry, cache.memory(), to + head * layout.headBytes(), entry);
+                    MemorySegment.copy(rows, from + head * entry, cache.host(), to + head * layout.headBytes(), entry);
                 }
             }
         });

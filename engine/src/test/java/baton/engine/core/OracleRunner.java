@@ -77,8 +77,8 @@ public final class OracleRunner implements ModelRunner {
         KvLayout layout = cache.layout();
         long at = cache.layerStart(blockTable[position / layout.blockSize()], layer)
                 + (position % layout.blockSize()) * layout.entryBytes();
-        cache.memory().set(ValueLayout.JAVA_FLOAT, at, token);
-        cache.memory().set(ValueLayout.JAVA_FLOAT, at + 4, position);
+        cache.host().set(ValueLayout.JAVA_FLOAT, at, token);
+        cache.host().set(ValueLayout.JAVA_FLOAT, at + 4, position);
     }
 
     private static long mix(long state, int token, int position) {
@@ -172,8 +172,8 @@ public final class OracleRunner implements ModelRunner {
             int block = blockTable[position / layout.blockSize()];
             for (int layer = 0; layer < LAYERS; layer++) {
                 long at = cache.layerStart(block, layer) + inBlock;
-                int token = (int) cache.memory().get(ValueLayout.JAVA_FLOAT, at);
-                int stored = (int) cache.memory().get(ValueLayout.JAVA_FLOAT, at + 4);
+                int token = (int) cache.host().get(ValueLayout.JAVA_FLOAT, at);
+                int stored = (int) cache.host().get(ValueLayout.JAVA_FLOAT, at + 4);
                 if (layer == 0) {
                     state = mix(state, token, stored);
                 } else if (stored != position) {

@@ -263,12 +263,12 @@ class PagedAttentionTest {
 
     private static void fill(KvCache cache, Random random) {
         DType dtype = cache.layout().dtype();
-        for (long at = 0; at < cache.memory().byteSize(); at += dtype.bytes()) {
+        for (long at = 0; at < cache.host().byteSize(); at += dtype.bytes()) {
             float value = 4 * random.nextFloat() - 2;
             if (dtype == DType.BF16) {
-                cache.memory().set(ValueLayout.JAVA_SHORT, at, TestKernels.bf16Bits(value));
+                cache.host().set(ValueLayout.JAVA_SHORT, at, TestKernels.bf16Bits(value));
             } else {
-                cache.memory().set(FLOAT, at, value);
+                cache.host().set(FLOAT, at, value);
             }
         }
     }
@@ -318,7 +318,7 @@ class PagedAttentionTest {
                 + position % layout.blockSize() * layout.entryBytes()
                 + (long) element * layout.dtype().bytes();
         return layout.dtype() == DType.BF16
-                ? Float.intBitsToFloat(cache.memory().get(ValueLayout.JAVA_SHORT, at) << 16)
-                : cache.memory().get(FLOAT, at);
+                ? Float.intBitsToFloat(cache.host().get(ValueLayout.JAVA_SHORT, at) << 16)
+                : cache.host().get(FLOAT, at);
     }
 }

@@ -223,10 +223,10 @@ class RowKernelsTest {
                                 + i % 4 * layout.entryBytes()
                                 + (long) d * dtype.bytes();
                         if (dtype == DType.BF16) {
-                            assertThat(cache.memory().get(ValueLayout.JAVA_SHORT, at))
+                            assertThat(cache.host().get(ValueLayout.JAVA_SHORT, at))
                                     .isEqualTo(TestKernels.bf16Bits(value));
                         } else {
-                            assertThat(cache.memory().get(FLOAT, at)).isEqualTo(value);
+                            assertThat(cache.host().get(FLOAT, at)).isEqualTo(value);
                         }
                     }
                 }

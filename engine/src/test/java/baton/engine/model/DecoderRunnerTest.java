@@ -137,7 +137,7 @@ class DecoderRunnerTest {
         try (ModelRunner runner = TorchModels.load(
                 checkpoint, dtype, checkpoint.config().kvLayout(4, dtype), 2 * blocks, OptionalInt.of(1), 2048)) {
             // Slots never written may hold anything.
-            runner.cache().memory().fill((byte) 0xff);
+            runner.cache().host().fill((byte) 0xff);
             int at = 0;
             for (int length : lengths) {
                 int wanted = Math.min(length, most);

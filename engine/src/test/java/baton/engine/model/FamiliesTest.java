@@ -158,7 +158,7 @@ class FamiliesTest {
                     ? List.of(goldens)
                     : goldens.stream().map(List::of).toList()) {
                 // Slots never written may hold anything.
-                runner.cache().memory().fill((byte) 0xff);
+                runner.cache().host().fill((byte) 0xff);
                 Replay replay = new Replay(runner, true);
                 sequences.addAll(replay.add(batch));
                 replay.run(cut.chunk, cut.budget);

@@ -9,6 +9,7 @@ import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
+import baton.kv.KvMemory;
 import baton.kv.connector.HiddenState;
 import baton.memory.MappableMemory;
 import java.io.IOException;
@@ -75,8 +76,8 @@ class RanksTest {
             KvLayout layout = whole.cache().layout();
             assertThat(halves.ranks.layout()).isEqualTo(layout);
             for (ModelRunner runner : halves.ranks.runners()) {
-                assertThat(runner.cache().memory().byteSize())
-                        .isEqualTo(whole.cache().memory().byteSize() / 2);
+                assertThat(runner.cache().host().byteSize())
+                        .isEqualTo(whole.cache().host().byteSize() / 2);
                 assertThat(runner.cache().layout()).isEqualTo(new KvLayout(6, 2, 32, 16, DType.F32));
                 assertThat(runner.cache().layerNames()).isEqualTo(whole.cache().layerNames());
                 assertThat(runner.config()).isEqualTo(whole.config());
@@ -97,8 +98,8 @@ class RanksTest {
                 Arena arena = Arena.ofConfined()) {
             halves.forward(List.of(slice(3, 100)), LayerHooks.NONE).close();
             for (ModelRunner runner : halves.ranks.runners()) {
-                Path file = runner.cache().file().orElseThrow();
-                MemorySegment pool = runner.cache().memory();
+                Path file = ((KvMemory.Host) runner.cache().memory()).file().orElseThrow();
+                MemorySegment pool = runner.cache().host();
                 MemorySegment mapped = MappableMemory.map(arena, file, MappableMemory.inode(file), pool.byteSize());
                 assertThat(mapped.mismatch(pool)).isEqualTo(-1);
                 assertThat(mapped.mismatch(pool.asSlice(1))).isNotEqualTo(-1);

@@ -293,7 +293,7 @@ final class SimCluster implements AutoCloseable {
 
         private void begin() {
             OracleRunner runner = new OracleRunner(connectors.arena(), blocks, blockSize);
-            Endpoint endpoint = network.open(name, ++epoch, runner.cache().memory());
+            Endpoint endpoint = network.open(name, ++epoch, runner.cache().host());
             SimNode node = new SimNode(endpoint, ticker);
             InvariantChecker checker = new InvariantChecker(
                     node,

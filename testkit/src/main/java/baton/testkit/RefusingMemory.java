@@ -1,0 +1,90 @@
+package baton.testkit;
+
+import baton.kv.KvCopier;
+import baton.kv.KvDevice;
+import baton.kv.KvFence;
+import baton.kv.KvMemory;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicBoolean;
+
+/**
+ * Plays a device over ordinary memory: its bytes reach the host by copies only. {@link KvMemory#host} refuses, and the address is
+ * none of this process's, so code that takes it for one crashes.
+ *
+ * <p>A copy happens when its fence is awaited, or before a later copy, as late as a device may do it: who does not await it sees the
+ * bytes of before.
+ */
+public final class RefusingMemory implements KvCopier {
+    /** Not canonical on x86-64 and AArch64: no process has memory there. */
+    private static final long ADDRESS = 0x00de_0000_0000_0000L;
+
+    private final MemorySegment bytes;
+    private final KvMemory.Device memory;
+    private final List<Copy> queue = new ArrayList<>();
+
+    /** @param bytes the device's, which whoever plays the model reads and writes */
+    public RefusingMemory(MemorySegment bytes) {
+        this.bytes = bytes;
+        this.memory = new KvMemory.Device(ADDRESS, bytes.byteSize(), new KvDevice("refusing", 0), this);
+    }
+
+    public KvMemory.Device memory() {
+        return memory;
+    }
+
+    @Override
+    public KvFence toHost(List<Range> ranges, MemorySegment host, KvFence after) {
+        return enqueue(
+                after,
+                () -> ranges.forEach(
+                        range -> MemorySegment.copy(bytes, range.device(), host, range.host(), range.bytes())));
+    }
+
+    @Override
+    public KvFence toDevice(List<Range> ranges, MemorySegment host, KvFence after) {
+        return enqueue(
+                after,
+                () -> ranges.forEach(
+                        range -> MemorySegment.copy(host, range.host(), bytes, range.device(), range.bytes())));
+    }
+
+    private synchronized KvFence enqueue(KvFence after, Runnable work) {
+        Copy copy = new Copy(after, work, new AtomicBoolean());
+        queue.add(copy);
+        return copy;
+    }
+
+    /** Copies in the order in which they were started, as one stream of a device does. */
+    private synchronized void copyUntil(Copy last) {
+        while (!last.done.get()) {
+            Copy next = queue.removeFirst();
+            next.after.await();
+            next.work.run();
+            next.done.set(true);
+        }
+    }
+
+    private final class Copy implements KvFence {
+        private final KvFence after;
+        private final Runnable work;
+        private final AtomicBoolean done;
+
+        private Copy(KvFence after, Runnable work, AtomicBoolean done) {
+            this.after = after;
+            this.work = work;
+            this.done = done;
+        }
+
+        @Override
+        public boolean isPassed() {
+            return done.get();
+        }
+
+        @Override
+        public void await() {
+            copyUntil(this);
+        }
+    }
+}

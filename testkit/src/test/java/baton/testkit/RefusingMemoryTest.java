@@ -1,0 +1,62 @@
+package baton.testkit;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.kv.DType;
+import baton.kv.KvCache;
+import baton.kv.KvCopier.Range;
+import baton.kv.KvFence;
+import baton.kv.KvLayout;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.List;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+
+class RefusingMemoryTest {
+    private final Arena arena = Arena.ofConfined();
+    private final MemorySegment bytes = arena.allocate(64);
+    private final MemorySegment host = arena.allocate(64);
+    private final RefusingMemory device = new RefusingMemory(bytes);
+
+    @AfterEach
+    void end() {
+        arena.close();
+    }
+
+    @Test
+    void aPoolOfADeviceHasOffsetsButNoBytes() {
+        KvLayout layout = new KvLayout(2, 1, 2, 2, DType.F32);
+        KvCache cache = new KvCache(device.memory(), layout, 1, List.of("0", "1"));
+        assertThat(cache.layerStart(0, 1)).isEqualTo(layout.layerBytes());
+        assertThatThrownBy(cache::host).hasMessageContaining("64 bytes of refusing:0 at 0xde000000000000");
+        assertThatThrownBy(() -> cache.block(0)).isInstanceOf(IllegalStateException.class);
+        assertThatThrownBy(() -> cache.layer(0, 1)).isInstanceOf(IllegalStateException.class);
+    }
+
+    @Test
+    void aCopyIsThereWhenItsFenceIsPassed() {
+        bytes.fill((byte) 7);
+        KvFence copied = device.toHost(List.of(new Range(8, 0, 16)), host, KvFence.PASSED);
+        assertThat(copied.isPassed()).isFalse();
+        assertThat(host.get(ValueLayout.JAVA_BYTE, 0)).isZero();
+        copied.await();
+        assertThat(copied.isPassed()).isTrue();
+        assertThat(host.asSlice(0, 16).mismatch(bytes.asSlice(8, 16))).isEqualTo(-1);
+        assertThat(host.get(ValueLayout.JAVA_BYTE, 16)).isZero();
+    }
+
+    @Test
+    void copiesKeepTheirOrderAndAwaitTheFencesBeforeThem() {
+        host.fill((byte) 1);
+        KvFence in = device.toDevice(List.of(new Range(0, 0, 64)), host, KvFence.PASSED);
+        MemorySegment back = arena.allocate(64);
+        KvFence out = device.toHost(List.of(new Range(0, 0, 32), new Range(40, 32, 8)), back, in);
+        out.await();
+        assertThat(in.isPassed()).isTrue();
+        assertThat(back.get(ValueLayout.JAVA_BYTE, 39)).isEqualTo((byte) 1);
+        assertThat(back.get(ValueLayout.JAVA_BYTE, 40)).isZero();
+    }
+}
