@@ -1,6 +1,7 @@
 package baton.engine.model;
 
-import baton.engine.model.ModelConfig.Variant;
+import baton.engine.model.Recipe.Rotation;
+import baton.engine.model.Recipe.Window;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.JsonFields;
@@ -17,6 +18,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HexFormat;
 import java.util.List;
@@ -29,6 +31,7 @@ import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import java.util.stream.Collectors;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -87,7 +90,7 @@ public final class Checkpoint implements AutoCloseable {
                         "{}: fields {} mean nothing to {} and are not used",
                         configFile,
                         unknown,
-                        config.variant().architecture());
+                        config.recipe().architecture());
             }
         } catch (IOException | RuntimeException e) {
             close();
@@ -141,6 +144,7 @@ public final class Checkpoint implements AutoCloseable {
         } catch (NoSuchAlgorithmException e) {
             throw new AssertionError("every Java has SHA-256", e);
         }
+        Rotation rotation = config.recipe().layers().getFirst().rotation();
         String architecture =
                 "vocab=%d hidden=%d intermediate=%d layers=%d heads=%d kv_heads=%d head_dim=%d eps=%s theta=%s rope=%s tied=%s window=%s\n"
                         .formatted(
@@ -152,13 +156,10 @@ public final class Checkpoint implements AutoCloseable {
                                 config.kvHeads(),
                                 config.headDim(),
                                 config.rmsNormEps(),
-                                config.ropeTheta(),
-                                config.ropeScaling().map(Object::toString).orElse("default"),
+                                rotation.theta(),
+                                rotation.scaling().map(Object::toString).orElse("default"),
                                 config.tiedEmbeddings(),
-                                config.variant()
-                                        .slidingWindow()
-                                        .map(Record::toString)
-                                        .orElse("none"));
+                                windows(config.recipe()));
         digest.update(architecture.getBytes(StandardCharsets.UTF_8));
         for (String name : tensorShapes(config).keySet()) {
             TensorInfo info = info(name);
@@ -172,6 +173,23 @@ public final class Checkpoint implements AutoCloseable {
             }
         }
         return new ModelFingerprint(config.name(), HexFormat.of().formatHex(digest.digest()));
+    }
+
+    /** The windows and the layers of each, in a form that instances of other versions write too. */
+    private static String windows(Recipe recipe) {
+        SequencedMap<Integer, List<Integer>> layers = new TreeMap<>();
+        for (int layer = 0; layer < recipe.layers().size(); layer++) {
+            if (recipe.layers().get(layer).reach() instanceof Window window) {
+                layers.computeIfAbsent(window.positions(), _ -> new ArrayList<>())
+                        .add(layer);
+            }
+        }
+        return layers.isEmpty()
+                ? "none"
+                : layers.entrySet().stream()
+                        .map(window ->
+                                "SlidingWindow[positions=%d, layers=%s]".formatted(window.getKey(), window.getValue()))
+                        .collect(Collectors.joining(" "));
     }
 
     /** Unmaps the weights. A loaded model does not need them any more. */
@@ -193,40 +211,12 @@ public final class Checkpoint implements AutoCloseable {
     /** The tensors of a model of that shape by name, in name order. */
     static SequencedMap<String, List<Long>> tensorShapes(ModelConfig config) {
         long hidden = config.hiddenSize();
-        long queries = (long) config.heads() * config.headDim();
-        long keys = (long) config.kvHeads() * config.headDim();
-        long intermediate = config.intermediateSize();
-        Variant variant = config.variant();
         SequencedMap<String, List<Long>> shapes = new TreeMap<>();
         shapes.put(EMBEDDING, List.of((long) config.vocabularySize(), hidden));
+        Map<String, List<Long>> ofLayer = config.recipe().shapes(config);
         for (int layer = 0; layer < config.layers(); layer++) {
             String prefix = "model.layers." + layer + ".";
-            shapes.put(prefix + "input_layernorm.weight", List.of(hidden));
-            shapes.put(prefix + "self_attn.q_proj.weight", List.of(queries, hidden));
-            shapes.put(prefix + "self_attn.k_proj.weight", List.of(keys, hidden));
-            shapes.put(prefix + "self_attn.v_proj.weight", List.of(keys, hidden));
-            shapes.put(prefix + "self_attn.o_proj.weight", List.of(hidden, queries));
-            shapes.put(prefix + "post_attention_layernorm.weight", List.of(hidden));
-            shapes.put(prefix + "mlp.gate_proj.weight", List.of(intermediate, hidden));
-            shapes.put(prefix + "mlp.up_proj.weight", List.of(intermediate, hidden));
-            shapes.put(prefix + "mlp.down_proj.weight", List.of(hidden, intermediate));
-            if (variant.projectionBias()) {
-                shapes.put(prefix + "self_attn.q_proj.bias", List.of(queries));
-                shapes.put(prefix + "self_attn.k_proj.bias", List.of(keys));
-                shapes.put(prefix + "self_attn.v_proj.bias", List.of(keys));
-            }
-            if (variant.outputBias()) {
-                shapes.put(prefix + "self_attn.o_proj.bias", List.of(hidden));
-            }
-            if (variant.feedForwardBias()) {
-                shapes.put(prefix + "mlp.gate_proj.bias", List.of(intermediate));
-                shapes.put(prefix + "mlp.up_proj.bias", List.of(intermediate));
-                shapes.put(prefix + "mlp.down_proj.bias", List.of(hidden));
-            }
-            if (variant.headNorms()) {
-                shapes.put(prefix + "self_attn.q_norm.weight", List.of((long) config.headDim()));
-                shapes.put(prefix + "self_attn.k_norm.weight", List.of((long) config.headDim()));
-            }
+            ofLayer.forEach((name, shape) -> shapes.put(prefix + name, shape));
         }
         shapes.put("model.norm.weight", List.of(hidden));
         if (!config.tiedEmbeddings()) {
@@ -331,7 +321,7 @@ public final class Checkpoint implements AutoCloseable {
         }
         if (!name.equals(OUTPUT)) {
             throw new SafetensorsException("%s: weight '%s' is of no part of the %s that config.json describes"
-                    .formatted(file(name).path(), name, config.variant().architecture()));
+                    .formatted(file(name).path(), name, config.recipe().architecture()));
         }
         if (!info(OUTPUT).dtype().equals(info(EMBEDDING).dtype())
                 || data(OUTPUT).mismatch(data(EMBEDDING)) >= 0) {

@@ -3,14 +3,17 @@ package baton.engine.model;
 import baton.engine.model.ModelConfig.LinearRopeScaling;
 import baton.engine.model.ModelConfig.Llama3RopeScaling;
 import baton.engine.model.ModelConfig.RopeScaling;
-import baton.engine.model.ModelConfig.Variant;
 import baton.engine.model.ModelConfig.YarnRopeScaling;
+import baton.engine.model.Recipe.Part;
+import baton.engine.model.Recipe.Rotation;
+import baton.engine.model.Recipe.Window;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.JsonFields;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.stream.Stream;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.JsonNodeFactory;
@@ -28,7 +31,10 @@ final class CheckpointConfig {
         int hidden = positive(json, "hidden_size");
         int heads = positive(json, "num_attention_heads");
         int kvHeads = json.integerAtLeast("num_key_value_heads", 1)
-                .orElse(json.names().contains("num_key_value_heads") ? heads : family.defaultKvHeads(heads));
+                .orElse(
+                        json.names().contains("num_key_value_heads")
+                                ? heads
+                                : family.defaultKvHeads().applyAsInt(heads));
         if (heads % kvHeads != 0) {
             throw new ConfigException(
                     json.field("num_key_value_heads"),
@@ -49,7 +55,7 @@ final class CheckpointConfig {
             throw new ConfigException(json.field("head_dim"), "is " + headDim + ", must be even");
         }
         int configured = positive(json, "max_position_embeddings");
-        RopeConfig rope = RopeConfig.parse(json, configured);
+        Rotation rope = RopeConfig.parse(json, configured, 10000);
         int maxPositions =
                 rope.scaling().map(scaled -> maxPositions(scaled, configured)).orElse(configured);
         return new ModelConfig(
@@ -57,29 +63,27 @@ final class CheckpointConfig {
                 positive(json, "vocab_size"),
                 hidden,
                 positive(json, "intermediate_size"),
-                layers,
                 heads,
                 kvHeads,
                 headDim,
                 maxPositions,
                 positiveNumber(json, "rms_norm_eps").orElse(1e-6),
-                rope.theta(),
-                rope.scaling(),
                 json.bool("tie_word_embeddings").orElse(false),
                 json.string("dtype")
                         .map(type -> DType.parse(json.field("dtype"), type))
                         .or(() -> json.string("torch_dtype").map(type -> DType.parse(json.field("torch_dtype"), type)))
                         .orElse(DType.F32),
-                family.variant(json, layers));
+                family.reader().read(json, layers, rope));
     }
 
     /** The config.json that {@link #parse} reads as {@code config}. */
     static ObjectNode write(ModelConfig config) {
         ObjectNode json = JsonNodeFactory.instance.objectNode();
-        Variant variant = config.variant();
-        json.putArray("architectures").add(variant.architecture());
-        DecoderFamily.all().stream()
-                .filter(family -> family.architecture().equals(variant.architecture()))
+        Recipe recipe = config.recipe();
+        Rotation rotation = recipe.layers().getFirst().rotation();
+        json.putArray("architectures").add(recipe.architecture());
+        DecoderFamily.ALL.stream()
+                .filter(family -> family.architecture().equals(recipe.architecture()))
                 .forEach(family -> json.put("model_type", family.modelType()));
         json.put("hidden_act", "silu");
         json.put("vocab_size", config.vocabularySize());
@@ -91,18 +95,21 @@ final class CheckpointConfig {
         json.put("head_dim", config.headDim());
         json.put("max_position_embeddings", config.maxPositions());
         json.put("rms_norm_eps", config.rmsNormEps());
-        json.put("rope_theta", config.ropeTheta());
-        json.set("rope_scaling", ropeScaling(config));
-        json.put("attention_bias", variant.projectionBias());
-        json.put("mlp_bias", variant.feedForwardBias());
-        json.put("use_sliding_window", variant.slidingWindow().isPresent());
+        json.put("rope_theta", rotation.theta());
+        json.set("rope_scaling", ropeScaling(rotation));
+        json.put("attention_bias", recipe.biased().contains(Part.QUERIES));
+        json.put("mlp_bias", recipe.biased().contains(Part.UP));
+        Optional<Window> window = recipe.layers().stream()
+                .flatMap(layer -> layer.reach() instanceof Window each ? Stream.of(each) : Stream.empty())
+                .findFirst();
+        json.put("use_sliding_window", window.isPresent());
         json.putNull("sliding_window");
-        variant.slidingWindow().ifPresent(window -> {
-            json.put("sliding_window", window.positions());
+        window.ifPresent(each -> {
+            json.put("sliding_window", each.positions());
             ArrayNode types = json.putArray("layer_types");
-            for (int layer = 0; layer < config.layers(); layer++) {
-                types.add(window.layers().contains(layer) ? "sliding_attention" : "full_attention");
-            }
+            recipe.layers()
+                    .forEach(layer ->
+                            types.add(layer.reach() instanceof Window ? "sliding_attention" : "full_attention"));
         });
         json.put("tie_word_embeddings", config.tiedEmbeddings());
         json.put("torch_dtype", config.dtype().torchName());
@@ -149,17 +156,19 @@ final class CheckpointConfig {
      * @throws ConfigException if the model's are not
      */
     static void requireRotation(JsonFields json, ModelConfig config) {
-        for (double frequency : Rope.frequencies(config)) {
-            if (!(frequency > 0) || frequency == Double.POSITIVE_INFINITY) {
-                throw new ConfigException(
-                        json.field("rope_theta"),
-                        "is %s, which with %s makes a frequency of %s; it must be positive and finite"
-                                .formatted(
-                                        config.ropeTheta(),
-                                        config.ropeScaling()
-                                                .map(Object::toString)
-                                                .orElse("no scaling"),
-                                        frequency));
+        for (Rotation rotation : config.recipe().rotations()) {
+            for (double frequency : Rope.frequencies(rotation, config.headDim())) {
+                if (!(frequency > 0) || frequency == Double.POSITIVE_INFINITY) {
+                    throw new ConfigException(
+                            json.field("rope_theta"),
+                            "is %s, which with %s makes a frequency of %s; it must be positive and finite"
+                                    .formatted(
+                                            rotation.theta(),
+                                            rotation.scaling()
+                                                    .map(Object::toString)
+                                                    .orElse("no scaling"),
+                                            frequency));
+                }
             }
         }
     }
@@ -173,12 +182,12 @@ final class CheckpointConfig {
     }
 
     /** The object that {@link #parse} reads as the model's, or null. */
-    private static JsonNode ropeScaling(ModelConfig config) {
-        if (config.ropeScaling().isEmpty()) {
+    private static JsonNode ropeScaling(Rotation rotation) {
+        if (rotation.scaling().isEmpty()) {
             return JsonNodeFactory.instance.nullNode();
         }
         ObjectNode json = JsonNodeFactory.instance.objectNode();
-        return switch (config.ropeScaling().get()) {
+        return switch (rotation.scaling().get()) {
             case LinearRopeScaling linear -> json.put("rope_type", "linear").put("factor", linear.factor());
             case Llama3RopeScaling llama3 ->
                 json.put("rope_type", "llama3")

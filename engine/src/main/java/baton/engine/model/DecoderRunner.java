@@ -3,6 +3,7 @@ package baton.engine.model;
 import baton.engine.kernel.ParallelFor;
 import baton.engine.model.ModelKernels.Heads;
 import baton.engine.model.ModelKernels.Norm;
+import baton.engine.model.Recipe.Rotation;
 import baton.engine.model.Weights.HeadNorms;
 import baton.engine.model.Weights.LayerWeights;
 import baton.engine.model.Weights.Owned;
@@ -17,7 +18,10 @@ import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.stream.IntStream;
 import org.bytedeco.javacpp.PointerScope;
@@ -95,7 +99,7 @@ final class DecoderRunner implements ModelRunner {
         this.queryElements = config.heads() * config.headDim();
         this.rowElements = queryElements + 2 * config.kvHeads() * config.headDim();
         int[] reach = IntStream.range(0, config.layers())
-                .map(layer -> shard.model().attendedPositions(shard.layers().first() + layer))
+                .map(config::attendedPositions)
                 .toArray();
         this.times = loaded.times;
         this.attention = times.timed(
@@ -241,13 +245,12 @@ final class DecoderRunner implements ModelRunner {
             }
             Step step = new Step(batch, lastRows(batch, hooks), scratch);
             hooks.begin();
-            Matrix rotation = rotation(batch, scratch);
             Matrix x = shard.isFirstStage() ? embedded(batch, scratch) : ranks.handedOn(activations, batch.rows());
             for (int layer = 0; layer < config.layers(); layer++) {
                 hooks.beforeLayer(layer);
                 try (PointerScope _ = new PointerScope();
                         RowMemory.Scope _ = kernels.scope()) {
-                    layer(layer, x, step, rotation);
+                    layer(layer, x, step);
                 }
                 hooks.afterLayer(layer);
             }
@@ -294,14 +297,16 @@ final class DecoderRunner implements ModelRunner {
         HugePages.giveBack();
     }
 
-    /** The cosines and sines of rows' positions, [T, D]. */
-    private Matrix rotation(Batch batch, Arena scratch) {
+    /** By rotation, the cosines and sines of rows' positions, [T, D]. */
+    private Map<Rotation, Matrix> rotations(Batch batch, Arena scratch) {
         long[] positions = new long[batch.rows()];
         for (int row = 0; row < positions.length; row++) {
             positions[row] = batch.position(row);
         }
-        Matrix table = weights.rope;
-        return table.copyRows(positions, dense(positions.length, table.columns(), table.type(), scratch));
+        Map<Rotation, Matrix> ofRows = new HashMap<>();
+        weights.rotations.forEach((rotation, table) -> ofRows.put(
+                rotation, table.copyRows(positions, dense(positions.length, table.columns(), table.type(), scratch))));
+        return ofRows;
     }
 
     private Matrix embedded(Batch batch, Arena scratch) {
@@ -334,6 +339,8 @@ final class DecoderRunner implements ModelRunner {
         final Matrix attended;
         final Attention.Pass attention;
 
+        final Map<Rotation, Matrix> rotations;
+
         /** The rows that the last layer computes, some repeated, if they are few; an empty array if none. */
         final Optional<long[]> tail;
 
@@ -342,6 +349,7 @@ final class DecoderRunner implements ModelRunner {
             this.batch = batch;
             queries = kernels.rows(batch.rows(), queryElements);
             attended = kernels.inputs(batch.rows(), queryElements);
+            rotations = rotations(batch, scratch);
             boolean few = shard.isLastStage() && 2 * lastRows.length < batch.rows();
             Optional<long[]> tailRows = few ? Optional.of(lastRows) : Optional.empty();
             attention = DecoderRunner.this.attention.begin(batch, tailRows, queries, attended, scratch);
@@ -354,8 +362,10 @@ final class DecoderRunner implements ModelRunner {
     }
 
     /** Adds a layer to {@code x}. After the last layer only the rows of the tail are valid, if there is a tail. */
-    private void layer(int layer, Matrix x, Step step, Matrix rotation) {
+    private void layer(int layer, Matrix x, Step step) {
         LayerWeights layerWeights = weights.layers.get(layer);
+        Matrix rotation = Objects.requireNonNull(
+                step.rotations.get(config.recipe().layers().get(layer).rotation()));
         forPieces(x, (first, piece) -> {
             Matrix projected = layerWeights.projection().apply(norm(piece, layerWeights.attentionNorm()));
             Matrix queries = step.queries.part(first, piece.rows());

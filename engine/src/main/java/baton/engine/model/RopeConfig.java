@@ -4,6 +4,7 @@ import baton.engine.model.ModelConfig.LinearRopeScaling;
 import baton.engine.model.ModelConfig.Llama3RopeScaling;
 import baton.engine.model.ModelConfig.RopeScaling;
 import baton.engine.model.ModelConfig.YarnRopeScaling;
+import baton.engine.model.Recipe.Rotation;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import java.util.List;
@@ -15,12 +16,8 @@ import java.util.stream.Stream;
 /**
  * The rotary embedding of config.json: {@code rope_parameters} of transformers 5, or {@code rope_theta} and {@code rope_scaling} of
  * transformers 4.
- *
- * @param theta the base
- * @param scaling how frequencies are stretched; empty: not at all
  */
-record RopeConfig(double theta, Optional<RopeScaling> scaling) {
-    private static final double DEFAULT_THETA = 10000;
+final class RopeConfig {
 
     private static final Set<String> FIELDS_OF_ALL = Set.of(
             "rope_type",
@@ -30,16 +27,21 @@ record RopeConfig(double theta, Optional<RopeScaling> scaling) {
             "original_max_position_embeddings",
             "finetuned");
 
-    /** @throws ConfigException naming the field that is malformed, unsupported, or contradicted by another */
-    static RopeConfig parse(JsonFields json, int maxPositions) {
+    private RopeConfig() {}
+
+    /**
+     * @param defaultTheta the family's base
+     * @throws ConfigException naming the field that is malformed, unsupported, or contradicted by another
+     */
+    static Rotation parse(JsonFields json, int maxPositions, double defaultTheta) {
         requireWholeHeads(json);
         Optional<Double> theta = positive(json, "rope_theta");
         List<JsonFields> objects = Stream.of("rope_scaling", "rope_parameters")
                 .flatMap(name -> json.object(name).stream())
                 .filter(fields -> !fields.isEmpty())
                 .toList();
-        List<RopeConfig> found = objects.stream()
-                .map(fields -> parse(json, fields, theta, maxPositions))
+        List<Rotation> found = objects.stream()
+                .map(fields -> parse(json, fields, theta, maxPositions, defaultTheta))
                 .distinct()
                 .toList();
         if (found.size() > 1) {
@@ -48,14 +50,15 @@ record RopeConfig(double theta, Optional<RopeScaling> scaling) {
                     "is %s, but rope_parameters is %s; both must say the same, or one be left out"
                             .formatted(objects.getFirst(), objects.getLast()));
         }
-        return found.isEmpty() ? new RopeConfig(theta.orElse(DEFAULT_THETA), Optional.empty()) : found.getFirst();
+        return found.isEmpty() ? new Rotation(theta.orElse(defaultTheta), Optional.empty()) : found.getFirst();
     }
 
-    private static RopeConfig parse(JsonFields json, JsonFields rope, Optional<Double> outer, int maxPositions) {
+    private static Rotation parse(
+            JsonFields json, JsonFields rope, Optional<Double> outer, int maxPositions, double defaultTheta) {
         requireWholeHeads(rope);
         Optional<Double> inner = positive(rope, "rope_theta");
         requireSame(json, rope, "rope_theta", outer, inner);
-        return new RopeConfig(inner.or(() -> outer).orElse(DEFAULT_THETA), scaling(json, rope, maxPositions));
+        return new Rotation(inner.or(() -> outer).orElse(defaultTheta), scaling(json, rope, maxPositions));
     }
 
     private static Optional<RopeScaling> scaling(JsonFields json, JsonFields rope, int maxPositions) {

@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.model.Recipe.Part;
 import baton.kv.ConfigException;
 import baton.kv.connector.Rank;
 import java.util.ArrayList;
@@ -89,27 +90,27 @@ record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
     /** The model as far as this rank computes it: its layers, and of each its heads and its part of the feed-forward layer. */
     ModelConfig config() {
         return model.share(
-                layers().count(),
-                heads().count(),
-                kvHeads().count(),
-                intermediate().count());
+                layers(), heads().count(), kvHeads().count(), intermediate().count());
     }
 
-    /** This rank's part of a tensor of the checkpoint. */
-    Tensor part(String name, Tensor whole) {
+    /** This rank's part of a layer's part, whose weight or bias is {@code whole}. */
+    Tensor part(Part part, Tensor whole) {
         if (tensorSize == 1) {
             return whole;
         }
-        String[] path = name.split("\\.");
-        return switch (path[path.length - 2]) {
-            case "q_proj" -> rows(whole, heads(), model.headDim());
-            case "k_proj", "v_proj" -> rows(whole, kvHeads(), model.headDim());
-            case "gate_proj", "up_proj" -> rows(whole, intermediate(), 1);
-            case "o_proj" -> columns(whole, heads(), model.headDim());
-            case "down_proj" -> columns(whole, intermediate(), 1);
-            case "lm_head" -> rows(whole, vocabulary(), 1);
-            default -> whole;
+        return switch (part) {
+            case QUERIES -> rows(whole, heads(), model.headDim());
+            case KEYS, VALUES -> rows(whole, kvHeads(), model.headDim());
+            case GATE, UP -> rows(whole, intermediate(), 1);
+            case OUTPUT -> columns(whole, heads(), model.headDim());
+            case DOWN -> columns(whole, intermediate(), 1);
+            case ATTENTION_NORM, QUERY_NORM, KEY_NORM, FEED_FORWARD_NORM -> whole;
         };
+    }
+
+    /** This rank's rows of the output projection. */
+    Tensor vocabulary(Tensor whole) {
+        return rows(whole, vocabulary(), 1);
     }
 
     private static Tensor rows(Tensor whole, Range range, int unit) {

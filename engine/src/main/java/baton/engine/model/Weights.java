@@ -1,8 +1,9 @@
 package baton.engine.model;
 
 import baton.engine.model.Linear.Biased;
-import baton.engine.model.ModelConfig.Variant;
 import baton.engine.model.ModelKernels.Norm;
+import baton.engine.model.Recipe.Part;
+import baton.engine.model.Recipe.Rotation;
 import baton.kv.DType;
 import baton.kv.safetensors.TensorInfo;
 import java.io.IOException;
@@ -12,7 +13,9 @@ import java.lang.foreign.ValueLayout;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
@@ -30,19 +33,23 @@ final class Weights {
     /** The output projection to this rank's part of the vocabulary, [tokens, hidden]; only the last stage has it. */
     final Optional<Linear> head;
 
-    /** By position: the cosines of a head's D/2 pairs, then their sines, [positions, D]. */
-    final Matrix rope;
+    /** By rotation and position: the cosines of a head's D/2 pairs, then their sines, [positions, D]. */
+    final Map<Rotation, Matrix> rotations;
 
     private Weights(Loader loader, int maxPositions, Optional<Weights> shared) throws IOException {
         ModelConfig config = loader.config;
         embedding = shared.isPresent() ? shared.get().embedding : loader.embedding();
         layers = new ArrayList<>();
         for (int i = 0; i < config.layers(); i++) {
-            layers.add(loader.layer("model.layers." + (loader.shard.layers().first() + i) + "."));
+            layers.add(loader.layer(loader.shard.layers().first() + i));
         }
         finalNorm = loader.norm("model.norm.weight");
         head = loader.shard.isLastStage() ? Optional.of(loader.head(embedding)) : Optional.empty();
-        rope = shared.isPresent() ? shared.get().rope : loader.rope(maxPositions);
+        rotations = new HashMap<>();
+        for (Rotation rotation : config.recipe().rotations()) {
+            Optional<Matrix> known = shared.map(weights -> weights.rotations.get(rotation));
+            rotations.put(rotation, known.isPresent() ? known.get() : loader.rope(rotation, maxPositions));
+        }
     }
 
     /** @param shared another rank's weights, whose embedding and rotation this one uses too */
@@ -119,31 +126,37 @@ final class Weights {
             Owned owned) {
         private static final String HEAD = "lm_head";
 
-        LayerWeights layer(String prefix) throws IOException {
-            Variant variant = config.variant();
-            String attention = prefix + "self_attn.";
-            Linear projection = projection(attention);
+        LayerWeights layer(int number) throws IOException {
+            Recipe recipe = config.recipe();
+            String prefix = "model.layers." + number + ".";
+            Linear projection = projection(prefix);
             return new LayerWeights(
-                    norm(prefix + "input_layernorm.weight"),
-                    variant.projectionBias() ? new Biased(projection, projectionBias(attention)) : projection,
-                    variant.headNorms()
-                            ? Optional.of(
-                                    new HeadNorms(norm(attention + "q_norm.weight"), norm(attention + "k_norm.weight")))
+                    norm(prefix, Part.ATTENTION_NORM),
+                    recipe.biased().contains(Part.QUERIES)
+                            ? new Biased(projection, projectionBias(prefix))
+                            : projection,
+                    recipe.has(Part.QUERY_NORM)
+                            ? Optional.of(new HeadNorms(norm(prefix, Part.QUERY_NORM), norm(prefix, Part.KEY_NORM)))
                             : Optional.empty(),
-                    linear(attention, "o_proj", variant.outputBias()),
-                    norm(prefix + "post_attention_layernorm.weight"),
-                    linear(prefix + "mlp.", "gate_proj", variant.feedForwardBias()),
-                    linear(prefix + "mlp.", "up_proj", variant.feedForwardBias()),
-                    linear(prefix + "mlp.", "down_proj", variant.feedForwardBias()));
+                    linear(prefix, Part.OUTPUT, "o_proj"),
+                    norm(prefix, Part.FEED_FORWARD_NORM),
+                    linear(prefix, Part.GATE, "gate_proj"),
+                    linear(prefix, Part.UP, "up_proj"),
+                    linear(prefix, Part.DOWN, "down_proj"));
         }
 
-        private Linear linear(String prefix, String name, boolean bias) throws IOException {
-            Linear matrix = linear(prefix, name);
-            if (!bias) {
-                return matrix;
-            }
+        private Norm norm(String prefix, Part part) throws IOException {
+            return norm(prefix + config.recipe().weight(part));
+        }
+
+        /** @param operator name of the product among the operators that are timed */
+        private Linear linear(String prefix, Part part, String operator) throws IOException {
             try (PointerScope _ = new PointerScope()) {
-                Tensor source = source(prefix + name + ".bias");
+                Linear matrix = linear(operator, weight(prefix, part));
+                if (!config.recipe().biased().contains(part)) {
+                    return matrix;
+                }
+                Tensor source = bias(prefix, part);
                 Tensor vector = allocate(LibTorch.scalarType(dtype), source.numel());
                 vector.copy_(source);
                 return new Biased(matrix, vector);
@@ -160,7 +173,9 @@ final class Weights {
 
         Linear head(Matrix embedding) throws IOException {
             if (!config.tiedEmbeddings()) {
-                return linear("", HEAD);
+                try (PointerScope _ = new PointerScope()) {
+                    return linear(HEAD, shard.vocabulary(source(HEAD + ".weight")));
+                }
             }
             Shard.Range tokens = shard.vocabulary();
             Tensor matrix =
@@ -168,14 +183,11 @@ final class Weights {
             return timed(HEAD, matrix.numel(), () -> kernels.shared(matrix));
         }
 
-        private Linear linear(String prefix, String name) throws IOException {
-            try (PointerScope _ = new PointerScope()) {
-                Tensor source = source(prefix + name + ".weight");
-                return timed(
-                        name,
-                        source.numel(),
-                        () -> kernels.linear(matrix -> matrix.copy_(source), source.size(0), source.size(1)));
-            }
+        private Linear linear(String operator, Tensor source) {
+            return timed(
+                    operator,
+                    source.numel(),
+                    () -> kernels.linear(matrix -> matrix.copy_(source), source.size(0), source.size(1)));
         }
 
         private Linear timed(String name, long elements, Supplier<Linear> maker) {
@@ -200,9 +212,9 @@ final class Weights {
             long queries = config.heads() * head;
             long pairRows = 2L * config.kvHeads() * head;
             try (PointerScope _ = new PointerScope()) {
-                Tensor q = source(prefix + "q_proj.weight");
-                Tensor k = source(prefix + "k_proj.weight");
-                Tensor v = source(prefix + "v_proj.weight");
+                Tensor q = weight(prefix, Part.QUERIES);
+                Tensor k = weight(prefix, Part.KEYS);
+                Tensor v = weight(prefix, Part.VALUES);
                 Consumer<Tensor> filler = matrix -> {
                     matrix.narrow(0, 0, queries).copy_(q);
                     Tensor pairs = matrix.narrow(0, queries, pairRows).view(config.kvHeads(), 2, head, hidden);
@@ -220,20 +232,20 @@ final class Weights {
             long queries = config.heads() * head;
             Tensor bias = allocate(LibTorch.scalarType(dtype), queries + 2L * config.kvHeads() * head);
             try (PointerScope _ = new PointerScope()) {
-                bias.narrow(0, 0, queries).copy_(source(prefix + "q_proj.bias"));
+                bias.narrow(0, 0, queries).copy_(bias(prefix, Part.QUERIES));
                 Tensor pairs =
                         bias.narrow(0, queries, 2L * config.kvHeads() * head).view(config.kvHeads(), 2, head);
-                pairs.select(1, 0).copy_(source(prefix + "k_proj.bias").view(config.kvHeads(), head));
-                pairs.select(1, 1).copy_(source(prefix + "v_proj.bias").view(config.kvHeads(), head));
+                pairs.select(1, 0).copy_(bias(prefix, Part.KEYS).view(config.kvHeads(), head));
+                pairs.select(1, 1).copy_(bias(prefix, Part.VALUES).view(config.kvHeads(), head));
             }
             return bias;
         }
 
-        Matrix rope(int positions) {
+        Matrix rope(Rotation rotation, int positions) {
             int head = config.headDim();
             int half = head / 2;
-            double[] frequencies = Rope.frequencies(config);
-            double amplitude = Rope.amplitude(config);
+            double[] frequencies = Rope.frequencies(rotation, head);
+            double amplitude = Rope.amplitude(rotation);
             try (Arena scratch = Arena.ofConfined()) {
                 MemorySegment values = scratch.allocate((long) positions * head * Float.BYTES, Float.BYTES);
                 for (int position = 0; position < positions; position++) {
@@ -254,12 +266,27 @@ final class Weights {
             }
         }
 
-        /** This rank's part of a tensor of the checkpoint, for the caller's scope. */
+        /** This rank's part of a weight, for the caller's scope. */
+        private Tensor weight(String prefix, Part part) throws IOException {
+            return share(part, source(prefix + config.recipe().weight(part)));
+        }
+
+        private Tensor bias(String prefix, Part part) throws IOException {
+            return share(part, source(prefix + config.recipe().bias(part)));
+        }
+
+        private Tensor share(Part part, Tensor tensor) {
+            ModelConfig model = shard.model();
+            long rows = part.shape(model).getFirst();
+            return shard.part(part, tensor.narrow(0, model.recipe().firstRow(part, model), rows));
+        }
+
+        /** A tensor of the checkpoint, for the caller's scope. */
         private Tensor source(String name) throws IOException {
             TensorInfo info = checkpoint.info(name);
             DType stored = Checkpoint.dtypeOf(info).orElseThrow();
             long[] shape = info.shape().stream().mapToLong(Long::longValue).toArray();
-            return shard.part(name, LibTorch.over(checkpoint.data(name), LibTorch.scalarType(stored), shape));
+            return LibTorch.over(checkpoint.data(name), LibTorch.scalarType(stored), shape);
         }
 
         private Tensor allocate(ScalarType type, long... shape) {

@@ -126,7 +126,8 @@ class CheckpointLiesTest {
         set("config.json", "rope_scaling", "{\"type\": \"linear\", \"factor\": 2}");
         set("config.json", "rope_parameters", "{\"rope_type\": \"linear\", \"factor\": 2, \"rope_theta\": 10000.0}");
         try (Checkpoint checkpoint = Checkpoint.open(directory)) {
-            assertThat(checkpoint.config().ropeScaling()).contains(new ModelConfig.LinearRopeScaling(2));
+            assertThat(checkpoint.config().recipe().rotations().getFirst().scaling())
+                    .contains(new ModelConfig.LinearRopeScaling(2));
         }
     }
 

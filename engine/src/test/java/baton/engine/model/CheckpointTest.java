@@ -4,9 +4,10 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.engine.model.ModelConfig.LinearRopeScaling;
-import baton.engine.model.ModelConfig.SlidingWindow;
-import baton.engine.model.ModelConfig.Variant;
 import baton.engine.model.ModelConfig.YarnRopeScaling;
+import baton.engine.model.Recipe.Part;
+import baton.engine.model.Recipe.Rotation;
+import baton.engine.model.Recipe.Window;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.JsonFields;
@@ -109,26 +110,34 @@ class CheckpointTest {
     }
 
     @Test
-    void whatFamiliesDiffer() {
-        assertThat(variant("LlamaForCausalLM", "\"attention_bias\": true, \"mlp_bias\": true"))
-                .isEqualTo(new Variant("LlamaForCausalLM", true, true, true, false, Optional.empty()));
-        assertThat(variant("MistralForCausalLM", "\"sliding_window\": 7"))
-                .isEqualTo(new Variant("MistralForCausalLM", false, false, false, false, window(7, 0, 1, 2)));
-        assertThat(variant("MistralForCausalLM", "\"sliding_window\": null").slidingWindow())
-                .isEmpty();
-        assertThat(variant("MistralForCausalLM", "\"hidden_act\": \"silu\"").slidingWindow())
-                .isEqualTo(window(4096, 0, 1, 2));
-        assertThat(variant("Qwen2ForCausalLM", "\"sliding_window\": 7"))
-                .isEqualTo(new Variant("Qwen2ForCausalLM", true, false, false, false, Optional.empty()));
+    void recipesOfFamilies() {
+        Recipe llama = recipe("LlamaForCausalLM", "\"attention_bias\": true, \"mlp_bias\": true");
+        assertThat(llama.biased())
+                .containsExactlyInAnyOrder(
+                        Part.QUERIES, Part.KEYS, Part.VALUES, Part.OUTPUT, Part.GATE, Part.UP, Part.DOWN);
+        assertThat(llama.tensors()).isEqualTo(Recipe.USUAL_TENSORS);
+        Recipe mistral = recipe("MistralForCausalLM", "\"sliding_window\": 7");
+        assertThat(mistral.architecture()).isEqualTo("MistralForCausalLM");
+        assertThat(mistral.biased()).isEmpty();
+        assertThat(windows(mistral)).containsExactly(7, 7, 7);
+        assertThat(windows(recipe("MistralForCausalLM", "\"sliding_window\": null")))
+                .containsExactly(0, 0, 0);
+        assertThat(windows(recipe("MistralForCausalLM", "\"hidden_act\": \"silu\"")))
+                .containsExactly(4096, 4096, 4096);
+        Recipe qwen2 = recipe("Qwen2ForCausalLM", "\"sliding_window\": 7");
+        assertThat(qwen2.biased()).containsExactlyInAnyOrder(Part.QUERIES, Part.KEYS, Part.VALUES);
+        assertThat(windows(qwen2)).containsExactly(0, 0, 0);
         String window = "\"use_sliding_window\": true, \"sliding_window\": 7";
-        assertThat(variant("Qwen2ForCausalLM", window).slidingWindow())
+        assertThat(windows(recipe("Qwen2ForCausalLM", window)))
                 .as("the first 28 layers have none")
-                .isEmpty();
-        assertThat(variant("Qwen2ForCausalLM", window + ", \"max_window_layers\": 2")
-                        .slidingWindow())
-                .isEqualTo(window(7, 2));
-        assertThat(variant("Qwen3ForCausalLM", window + ", \"attention_bias\": true, \"layer_types\": " + LAYER_TYPES))
-                .isEqualTo(new Variant("Qwen3ForCausalLM", true, true, false, true, window(7, 0, 2)));
+                .containsExactly(0, 0, 0);
+        assertThat(windows(recipe("Qwen2ForCausalLM", window + ", \"max_window_layers\": 2")))
+                .containsExactly(0, 0, 7);
+        Recipe qwen3 =
+                recipe("Qwen3ForCausalLM", window + ", \"attention_bias\": true, \"layer_types\": " + LAYER_TYPES);
+        assertThat(qwen3.biased()).containsExactlyInAnyOrder(Part.QUERIES, Part.KEYS, Part.VALUES, Part.OUTPUT);
+        assertThat(qwen3.tensors()).containsKeys(Part.QUERY_NORM, Part.KEY_NORM);
+        assertThat(windows(qwen3)).containsExactly(7, 0, 7);
     }
 
     @ParameterizedTest
@@ -145,40 +154,47 @@ class CheckpointTest {
                 "Qwen3 | \"layer_types\": [\"full_attention\", \"linear_attention\", \"full_attention\"] | config.json.layer_types[1]: unsupported value '\"linear_attention\"'; allowed: full_attention, sliding_attention",
             })
     void windowsThatCannotBe(String family, String fields, String message) {
-        assertThatThrownBy(() -> variant(family + "ForCausalLM", fields))
+        assertThatThrownBy(() -> recipe(family + "ForCausalLM", fields))
                 .isInstanceOf(ConfigException.class)
                 .hasMessage(message);
     }
 
     @Test
     void ropeScalingInTheFormsOfTransformers4And5() {
-        assertThat(rope("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_theta\": 5e5")
-                        .ropeScaling())
-                .contains(new LinearRopeScaling(2));
+        assertThat(rotation(rope("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_theta\": 5e5")))
+                .isEqualTo(new Rotation(5e5, Optional.of(new LinearRopeScaling(2))));
         ModelConfig yarn = rope(
                 "\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4, \"rope_theta\": 1e6, \"original_max_position_embeddings\": 100}");
-        assertThat(yarn.ropeTheta()).isEqualTo(1e6);
+        assertThat(rotation(yarn).theta()).isEqualTo(1e6);
         assertThat(yarn.maxPositions())
                 .as("what scaling makes of the 128 positions of max_position_embeddings")
                 .isEqualTo(400);
-        assertThat(yarn.ropeScaling()).contains(new YarnRopeScaling(4, 100, 0.1 * Math.log(4) + 1, 32, 1, true));
-        assertThat(
-                        rope("\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"mscale\": 1, \"mscale_all_dim\": 0.5, \"beta_fast\": 16, \"beta_slow\": 2, \"truncate\": false}")
-                                .ropeScaling())
+        assertThat(rotation(yarn).scaling()).contains(new YarnRopeScaling(4, 100, 0.1 * Math.log(4) + 1, 32, 1, true));
+        assertThat(rotation(
+                                rope(
+                                        "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"mscale\": 1, \"mscale_all_dim\": 0.5, \"beta_fast\": 16, \"beta_slow\": 2, \"truncate\": false}"))
+                        .scaling())
                 .contains(
                         new YarnRopeScaling(4, 128, (0.1 * Math.log(4) + 1) / (0.05 * Math.log(4) + 1), 16, 2, false));
     }
 
-    private static Optional<SlidingWindow> window(int positions, Integer... layers) {
-        return Optional.of(new SlidingWindow(positions, List.of(layers)));
+    /** By layer, 0 for none. */
+    private static List<Integer> windows(Recipe recipe) {
+        return recipe.layers().stream()
+                .map(layer -> layer.reach() instanceof Window window ? window.positions() : 0)
+                .toList();
+    }
+
+    private static Rotation rotation(ModelConfig config) {
+        return config.recipe().rotations().getFirst();
     }
 
     private static ModelConfig rope(String fields) {
         return CheckpointConfig.parse("small", json("LlamaForCausalLM", fields));
     }
 
-    private static Variant variant(String architecture, String fields) {
-        return CheckpointConfig.parse("small", json(architecture, fields)).variant();
+    private static Recipe recipe(String architecture, String fields) {
+        return CheckpointConfig.parse("small", json(architecture, fields)).recipe();
     }
 
     private static JsonFields json(String architecture, String fields) {

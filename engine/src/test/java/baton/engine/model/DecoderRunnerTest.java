@@ -4,12 +4,17 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.assertj.core.api.Assertions.within;
 
+import baton.engine.kernel.Activation;
 import baton.engine.model.ModelConfig.LinearRopeScaling;
 import baton.engine.model.ModelConfig.Llama3RopeScaling;
-import baton.engine.model.ModelConfig.SlidingWindow;
-import baton.engine.model.ModelConfig.Variant;
 import baton.engine.model.ModelRunner.LayerHooks;
 import baton.engine.model.ModelRunner.SequenceSlice;
+import baton.engine.model.Recipe.Dense;
+import baton.engine.model.Recipe.Everything;
+import baton.engine.model.Recipe.LayerAttention;
+import baton.engine.model.Recipe.Part;
+import baton.engine.model.Recipe.Rotation;
+import baton.engine.model.Recipe.Window;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvLayout;
@@ -23,6 +28,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Random;
+import java.util.Set;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -70,24 +76,18 @@ class DecoderRunnerTest {
     void slidingWindowsAgreeWithAPlainForwardPass(int positions, String layers) throws IOException {
         List<Integer> windowed =
                 Arrays.stream(layers.split(" ")).map(Integer::valueOf).toList();
-        Variant variant = new Variant(
-                "Qwen3ForCausalLM", true, true, false, true, Optional.of(new SlidingWindow(positions, windowed)));
-        ModelConfig config = new ModelConfig(
-                "random",
-                97,
-                32,
-                48,
-                3,
-                4,
-                2,
-                8,
-                2048,
-                1e-5,
-                10000,
-                Optional.of(new LinearRopeScaling(2)),
-                true,
-                DType.F32,
-                variant);
+        Rotation rotation = new Rotation(10000, Optional.of(new LinearRopeScaling(2)));
+        List<LayerAttention> layerAttention = IntStream.range(0, 3)
+                .mapToObj(layer -> new LayerAttention(
+                        windowed.contains(layer) ? new Window(positions) : new Everything(), rotation))
+                .toList();
+        Recipe recipe = new Recipe(
+                "Qwen3ForCausalLM",
+                layerAttention,
+                DecoderFamily.NORMED_HEADS,
+                Set.of(Part.QUERIES, Part.KEYS, Part.VALUES, Part.OUTPUT),
+                new Dense(Activation.SILU));
+        ModelConfig config = new ModelConfig("random", 97, 32, 48, 4, 2, 8, 2048, 1e-5, true, DType.F32, recipe);
         assertAgreesWithAPlainForwardPass(config, 1, 1, 50, 1, 700, 1, 1, 520, 2, 1);
         assertAgreesWithAPlainForwardPass(config, 1100, 1, 1, 30);
     }

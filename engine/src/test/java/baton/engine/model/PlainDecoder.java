@@ -3,6 +3,8 @@ package baton.engine.model;
 import baton.engine.model.ModelConfig.LinearRopeScaling;
 import baton.engine.model.ModelConfig.Llama3RopeScaling;
 import baton.engine.model.ModelConfig.YarnRopeScaling;
+import baton.engine.model.Recipe.Part;
+import baton.engine.model.Recipe.Rotation;
 import baton.kv.DType;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
@@ -33,13 +35,13 @@ final class PlainDecoder {
             double[][] q = linear(normed, prefix + "self_attn.q_proj");
             double[][] k = linear(normed, prefix + "self_attn.k_proj");
             double[][] v = linear(normed, prefix + "self_attn.v_proj");
-            if (config.variant().headNorms()) {
+            if (config.recipe().has(Part.QUERY_NORM)) {
                 normHeads(q, tensor(prefix + "self_attn.q_norm.weight"));
                 normHeads(k, tensor(prefix + "self_attn.k_norm.weight"));
             }
             for (int t = 0; t < tokens.length; t++) {
-                rotate(q[t], t);
-                rotate(k[t], t);
+                rotate(q[t], t, config.recipe().layers().get(layer).rotation());
+                rotate(k[t], t, config.recipe().layers().get(layer).rotation());
             }
             add(x, linear(attend(q, k, v, config.attendedPositions(layer)), prefix + "self_attn.o_proj"));
             normed = norm(x, tensor(prefix + "post_attention_layernorm.weight"));
@@ -104,10 +106,10 @@ final class PlainDecoder {
         return out;
     }
 
-    private void rotate(double[] heads, int position) {
+    private void rotate(double[] heads, int position, Rotation rotation) {
         int size = config.headDim();
         for (int pair = 0; pair < size / 2; pair++) {
-            double angle = position * frequency(pair);
+            double angle = position * frequency(rotation, pair);
             for (int at = pair; at < heads.length; at += size) {
                 double first = heads[at];
                 double second = heads[at + size / 2];
@@ -117,9 +119,9 @@ final class PlainDecoder {
         }
     }
 
-    private double frequency(int pair) {
-        double frequency = 1 / Math.pow(config.ropeTheta(), 2.0 * pair / config.headDim());
-        return switch (config.ropeScaling().orElse(new LinearRopeScaling(1))) {
+    private double frequency(Rotation rotation, int pair) {
+        double frequency = 1 / Math.pow(rotation.theta(), 2.0 * pair / config.headDim());
+        return switch (rotation.scaling().orElse(new LinearRopeScaling(1))) {
             case LinearRopeScaling linear -> frequency / linear.factor();
             case Llama3RopeScaling scaling -> {
                 double wavelength = 2 * Math.PI / frequency;

@@ -1,0 +1,174 @@
+package baton.engine.model;
+
+import baton.engine.kernel.Activation;
+import baton.engine.model.ModelConfig.RopeScaling;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.Set;
+import java.util.TreeMap;
+
+/**
+ * The computation of a decoder as data: {@link DecoderFamily} makes it of config.json, {@link DecoderRunner} carries it out. Every layer
+ * is attention and a gated feed-forward layer, each of which adds to the residual stream, with the norms that {@code tensors} names.
+ *
+ * @param architecture the family's name in config.json
+ * @param layers the attention of each layer, which may be computed when it is asked for
+ * @param tensors by part of a layer, the tensor that holds it, as its name in the checkpoint reads between {@code model.layers.N.} and
+ *     {@code .weight}. Parts in one tensor are its rows in the order of {@link Part}. A layer has the parts that are named
+ * @param biased the parts whose product has a bias added, beside the weight in the checkpoint
+ * @param feedForward kind of the feed-forward layer
+ */
+public record Recipe(
+        String architecture,
+        List<LayerAttention> layers,
+        Map<Part, String> tensors,
+        Set<Part> biased,
+        FeedForward feedForward) {
+    /** Names of tensors as most families have them. */
+    static final Map<Part, String> USUAL_TENSORS = Map.of(
+            Part.ATTENTION_NORM, "input_layernorm",
+            Part.QUERIES, "self_attn.q_proj",
+            Part.KEYS, "self_attn.k_proj",
+            Part.VALUES, "self_attn.v_proj",
+            Part.OUTPUT, "self_attn.o_proj",
+            Part.FEED_FORWARD_NORM, "post_attention_layernorm",
+            Part.GATE, "mlp.gate_proj",
+            Part.UP, "mlp.up_proj",
+            Part.DOWN, "mlp.down_proj");
+
+    public Recipe {
+        tensors = Map.copyOf(tensors);
+        biased = Set.copyOf(biased);
+    }
+
+    /** A part of a layer, with weights of its own. */
+    public enum Part {
+        /** Norm of the input of attention. */
+        ATTENTION_NORM,
+        QUERIES,
+        KEYS,
+        VALUES,
+        /** Norm of each head of the queries before it is rotated. */
+        QUERY_NORM,
+        /** Norm of each head of the keys before it is rotated. */
+        KEY_NORM,
+        OUTPUT,
+        /** Norm of the input of the feed-forward layer. */
+        FEED_FORWARD_NORM,
+        GATE,
+        UP,
+        DOWN;
+
+        static final Set<Part> PROJECTIONS = Set.of(QUERIES, KEYS, VALUES);
+
+        /** Shape of the weight in a model. */
+        List<Long> shape(ModelConfig config) {
+            long hidden = config.hiddenSize();
+            long queries = (long) config.heads() * config.headDim();
+            long keys = (long) config.kvHeads() * config.headDim();
+            long intermediate = config.intermediateSize();
+            return switch (this) {
+                case ATTENTION_NORM, FEED_FORWARD_NORM -> List.of(hidden);
+                case QUERY_NORM, KEY_NORM -> List.of((long) config.headDim());
+                case QUERIES -> List.of(queries, hidden);
+                case KEYS, VALUES -> List.of(keys, hidden);
+                case OUTPUT -> List.of(hidden, queries);
+                case GATE, UP -> List.of(intermediate, hidden);
+                case DOWN -> List.of(hidden, intermediate);
+            };
+        }
+    }
+
+    /** Attention of one layer. */
+    public record LayerAttention(Reach reach, Rotation rotation) {}
+
+    /** Which positions a token attends to, of those up to its own. */
+    public sealed interface Reach {}
+
+    /** All. */
+    public record Everything() implements Reach {}
+
+    /** The latest ones, as many, its own included. */
+    public record Window(int positions) implements Reach {}
+
+    /**
+     * The rotary embedding.
+     *
+     * @param theta base of the frequencies
+     * @param scaling how they are stretched for long contexts; empty: not at all
+     */
+    public record Rotation(double theta, Optional<RopeScaling> scaling) {}
+
+    /** Kinds of feed-forward layers. */
+    public sealed interface FeedForward {}
+
+    /** {@code down(activation(gate(x)) * up(x))}. */
+    public record Dense(Activation activation) implements FeedForward {}
+
+    /** Llama without biases. */
+    static Recipe llama(int layers, Rotation rotation) {
+        return new Recipe(
+                "LlamaForCausalLM",
+                Collections.nCopies(layers, new LayerAttention(new Everything(), rotation)),
+                USUAL_TENSORS,
+                Set.of(),
+                new Dense(Activation.SILU));
+    }
+
+    boolean has(Part part) {
+        return tensors.containsKey(part);
+    }
+
+    /** The rotations of all layers, each once. */
+    List<Rotation> rotations() {
+        return layers.stream().map(LayerAttention::rotation).distinct().toList();
+    }
+
+    /** The same of some of the layers. */
+    Recipe ofLayers(Shard.Range range) {
+        List<LayerAttention> some = List.copyOf(layers.subList(range.first(), range.first() + range.count()));
+        return new Recipe(architecture, some, tensors, biased, feedForward);
+    }
+
+    /** A layer's tensors in a model by name, as it reads behind {@code model.layers.N.}. */
+    Map<String, List<Long>> shapes(ModelConfig config) {
+        Map<String, List<Long>> shapes = new TreeMap<>();
+        for (Part part : Part.values()) {
+            if (has(part)) {
+                List<Long> shape = part.shape(config);
+                shapes.merge(weight(part), shape, Recipe::below);
+                if (biased.contains(part)) {
+                    shapes.merge(bias(part), shape.subList(0, 1), Recipe::below);
+                }
+            }
+        }
+        return shapes;
+    }
+
+    private static List<Long> below(List<Long> shape, List<Long> other) {
+        List<Long> both = new ArrayList<>(shape);
+        both.set(0, shape.getFirst() + other.getFirst());
+        return both;
+    }
+
+    String weight(Part part) {
+        return Objects.requireNonNull(tensors.get(part)) + ".weight";
+    }
+
+    String bias(Part part) {
+        return Objects.requireNonNull(tensors.get(part)) + ".bias";
+    }
+
+    /** Rows of a part's tensor that are in front of it. */
+    long firstRow(Part part, ModelConfig config) {
+        return Arrays.stream(Part.values())
+                .filter(other -> other.compareTo(part) < 0 && Objects.equals(tensors.get(other), tensors.get(part)))
+                .mapToLong(other -> other.shape(config).getFirst())
+                .sum();
+    }
+}

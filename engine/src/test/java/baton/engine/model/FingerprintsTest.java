@@ -1,0 +1,34 @@
+package baton.engine.model;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import java.nio.file.Path;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Instances of different versions hand over to each other only if both give a checkpoint the same fingerprint. */
+class FingerprintsTest {
+    @ParameterizedTest
+    @CsvSource({
+        "llama-biases, 6e254b81f5a74e1f7df0ea48790db79b6778df27b5413269481c05c3e6ccc257",
+        "llama2, 927948e49c754de0ad793beeded237be8e6f3189cbdd386c20331ed9bd27b88c",
+        "llama3, 778de174eb27e02d05adcce14afb78759246ae0639e091dbae9305dfeca7107c",
+        "mistral, 6514623b3e8bf37c22a6eb21f78f3c3e04e780e52ffc1bb535b99bb343114d27",
+        "qwen2, f4e530de7c2e652045ea6696253fd3d2d315ecfc1a847e904b3e59d35b5ef799",
+        "qwen2-yarn, 853ba362ee9e4f2fca5962afd245e1e9fe94f66ca2f0806c54961d687855f658",
+        "qwen3, a067a74f0c288a4af21be990f82220419e8b56649f889663afcaffd18e59d056",
+        "qwen3-layers, 5bdbaca8ccfcf3037deb45b0b3850858118fcab14e9a27e6c7a6c078211baaa9",
+        "tiny-ledger, d3c127668fa6922e9b034317a0eb615f4a5d67671e350f9bde689741321a0238"
+    })
+    void fingerprintsStayTheSame(String name, String digest) throws Exception {
+        Path directory = name.equals("tiny-ledger")
+                ? Golden.TINY_LEDGER
+                : FamiliesTest.checkpoints()
+                        .filter(path -> path.endsWith(name))
+                        .findFirst()
+                        .orElseThrow();
+        try (Checkpoint checkpoint = Checkpoint.open(directory)) {
+            assertThat(checkpoint.fingerprint().digest()).isEqualTo(digest);
+        }
+    }
+}
