@@ -7,6 +7,7 @@ import baton.kv.JsonFields;
 import baton.kv.connector.KvMatch;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.WorkerReport;
+import baton.testkit.FakeEngine.PoolMemory;
 import baton.testkit.FakeEngine.Running;
 import baton.testkit.FakeEngine.Share;
 import java.lang.foreign.MemorySegment;
@@ -24,7 +25,10 @@ import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.Parameter;
+import org.junit.jupiter.params.ParameterizedClass;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /**
@@ -34,7 +38,13 @@ import org.junit.jupiter.params.provider.ValueSource;
  *
  * <p>A load may fail wherever a check does not say that the prompt must come: what the connector then reports as loaded has to be right.
  */
+@ParameterizedClass(name = "pools in memory of the {0}")
+@EnumSource
 public abstract class ConnectorContract {
+    /** Where the pools of both instances are; goes to their {@link FakeEngine}. */
+    @Parameter
+    protected PoolMemory pools = PoolMemory.HOST;
+
     /** Rounds of steps after which a transfer must be over, well or badly. */
     private static final int MOST_ROUNDS = 20_000;
 
@@ -228,7 +238,7 @@ public abstract class ConnectorContract {
     }
 
     private byte[] poolWithout(Set<Integer> blocks) {
-        byte[] pool = decode.cache().host().toArray(ValueLayout.JAVA_BYTE);
+        byte[] pool = decode.bytes().toArray(ValueLayout.JAVA_BYTE);
         int bytes = (int) decode.cache().layout().blockBytes();
         blocks.forEach(block -> Arrays.fill(pool, block * bytes, (block + 1) * bytes, (byte) 0));
         return pool;
@@ -431,7 +441,7 @@ public abstract class ConnectorContract {
         admitted(prompt, answer, 0);
         decode.idleStep();
         decode.closeConnector();
-        MemorySegment pool = decode.cache().host();
+        MemorySegment pool = decode.bytes();
         byte[] before = pool.toArray(ValueLayout.JAVA_BYTE);
         for (int i = 0; i < 50; i++) {
             round();

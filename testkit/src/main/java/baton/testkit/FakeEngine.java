@@ -3,7 +3,9 @@ package baton.testkit;
 import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.KvCache;
+import baton.kv.KvFence;
 import baton.kv.KvLayout;
+import baton.kv.KvMemory;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HandshakeMetadata;
@@ -22,6 +24,8 @@ import baton.kv.connector.SchedulerConnector.ScheduledStep;
 import baton.kv.connector.WorkerConnector;
 import baton.kv.connector.WorkerMetadata;
 import baton.kv.connector.WorkerReport;
+import baton.kv.staging.StagedConnector;
+import baton.transfer.Region;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -64,24 +68,58 @@ public final class FakeEngine implements AutoCloseable {
     private final ReportMerger merger;
 
     /** One rank's pool. Its first head is the model's {@code firstHead}. */
-    private record RankSide(Rank rank, WorkerConnector worker, KvCache cache, int firstHead) {}
+    private record RankSide(Rank rank, WorkerConnector worker, KvCache cache, MemorySegment bytes, int firstHead) {
+        private MemorySegment block(int block) {
+            long length = cache.layout().blockBytes();
+            return bytes.asSlice(block * length, length);
+        }
+    }
 
+    /** Where the pools of an engine are. */
+    public enum PoolMemory {
+        HOST,
+        /** {@link RefusingMemory}. */
+        DEVICE
+    }
+
+    /** An engine with pools in host memory. */
     public FakeEngine(KvConnector connector, ConnectorContext context, int blocks) {
+        this(connector, context, blocks, PoolMemory.HOST);
+    }
+
+    public FakeEngine(KvConnector configured, ConnectorContext context, int blocks, PoolMemory pools) {
         this.layout = context.layout();
+        KvConnector connector = configured;
         this.freeBlocks = new ArrayList<>(IntStream.range(0, blocks).boxed().toList());
         Map<Rank, HandshakeMetadata> handshakes = new HashMap<>();
         for (int tensor = 0; tensor < context.tensorParallelSize(); tensor++) {
             Rank rank = new Rank(0, tensor);
+            MemorySegment bytes = arena.allocate(blocks * layout.blockBytes(), 64);
             KvCache cache = new KvCache(
-                    arena.allocate(blocks * layout.blockBytes(), 64),
+                    switch (pools) {
+                        case HOST -> new KvMemory.Host(bytes, Optional.empty());
+                        case DEVICE -> new RefusingMemory(bytes).memory();
+                    },
                     layout,
                     blocks,
                     IntStream.range(0, layout.layers())
                             .mapToObj(i -> "model.layers." + i + ".self_attn.attn")
                             .toList());
+            if (tensor == 0) {
+                connector = StagedConnector.where(
+                        configured,
+                        context.config(),
+                        cache,
+                        (of, length) ->
+                                Region.allocate(of, length, "a staging pool").asPool());
+            }
             WorkerConnector worker = connector.worker(context, rank);
             ranks.add(new RankSide(
-                    rank, worker, cache, tensor * context.modelLayout().kvHeads() / context.tensorParallelSize()));
+                    rank,
+                    worker,
+                    cache,
+                    bytes,
+                    tensor * context.modelLayout().kvHeads() / context.tensorParallelSize()));
             worker.register(cache);
             worker.handshakeMetadata().ifPresent(own -> handshakes.put(rank, own));
         }
@@ -95,6 +133,11 @@ public final class FakeEngine implements AutoCloseable {
     /** The first rank's pool. */
     public KvCache cache() {
         return ranks.getFirst().cache();
+    }
+
+    /** The bytes of the first rank's pool, also if it is a device's. */
+    public MemorySegment bytes() {
+        return ranks.getFirst().bytes();
     }
 
     /** The pools of all ranks. */
@@ -268,7 +311,7 @@ public final class FakeEngine implements AutoCloseable {
         ranks.forEach(rank -> rank.worker().startLoad(metadata));
         for (int layer = 0; layer < layout.layers(); layer++) {
             for (RankSide rank : ranks) {
-                rank.worker().waitForLayerLoad(layer);
+                rank.worker().layerLoaded(layer).await();
             }
             for (Share share : shares) {
                 compute(
@@ -278,7 +321,7 @@ public final class FakeEngine implements AutoCloseable {
                         share.running.computedTokens + share.tokens);
             }
             for (RankSide rank : ranks) {
-                rank.worker().saveLayer(layer);
+                rank.worker().saveLayer(layer, KvFence.PASSED);
             }
             afterLayer.accept(layer);
         }
@@ -450,7 +493,7 @@ public final class FakeEngine implements AutoCloseable {
     /** Frees the blocks only, as a preemption does. */
     public void free(Running running) {
         for (int block : running.blockTable) {
-            ranks.forEach(rank -> rank.cache().block(block).fill((byte) 0xEE));
+            ranks.forEach(rank -> rank.block(block).fill((byte) 0xEE));
             freeBlocks.addLast(block);
         }
     }
@@ -552,7 +595,7 @@ public final class FakeEngine implements AutoCloseable {
     private MemorySegment slot(RankSide rank, Running running, int layer, int head, int position) {
         int block = running.blockTable[position / layout.blockSize()];
         long at = block * layout.blockBytes() + layout.entryOffset(layer, head, position % layout.blockSize());
-        return rank.cache().host().asSlice(at, layout.entryBytes());
+        return rank.bytes().asSlice(at, layout.entryBytes());
     }
 
     private static void entry(long state, int layer, int head, byte[] into) {

@@ -63,6 +63,11 @@ public record Region(MemorySegment memory, Optional<Path> file, boolean needsPer
         }
     }
 
+    /** The memory of a KV pool. */
+    public KvMemory.Host asPool() {
+        return new KvMemory.Host(memory, file);
+    }
+
     /** The same, to be written to by peers with a permit only. */
     public Region withPermitsOnly() {
         return new Region(memory, file, true);

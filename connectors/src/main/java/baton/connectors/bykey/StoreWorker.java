@@ -52,6 +52,11 @@ public final class StoreWorker implements WorkerConnector {
     }
 
     @Override
+    public boolean savesByLayer() {
+        return false;
+    }
+
+    @Override
     public void discardSaves(Set<String> requestIds) {
         unstarted.stream().filter(save -> requestIds.contains(save.requestId())).forEach(session::dropped);
         unstarted = unstarted.stream()

@@ -120,6 +120,11 @@ final class MooncakeWorker implements WorkerConnector {
     }
 
     @Override
+    public boolean savesByLayer() {
+        return false;
+    }
+
+    @Override
     public WorkerReport report(Set<String> finished) {
         work();
         PromptReceiver.Finished loaded = parts().receiver().takeFinished();

@@ -64,6 +64,11 @@ public final class MultiConnector implements KvConnector {
     }
 
     @Override
+    public boolean needsHostMemory(KvTransferConfig config) {
+        return children(config).stream().anyMatch(child -> child.connector().needsHostMemory(child.config()));
+    }
+
+    @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
         List<Child> children = children(context.config());
         List<SchedulerConnector> schedulers = new ArrayList<>();

@@ -160,6 +160,11 @@ final class MultiWorker implements WorkerConnector {
     }
 
     @Override
+    public boolean savesByLayer() {
+        return parts.stream().anyMatch(part -> part.connector().savesByLayer());
+    }
+
+    @Override
     public void saveHidden(String requestId, HiddenState state) {
         wantsHidden.stream().forEach(i -> {
             WorkerConnector connector = parts.get(i).connector();

@@ -215,6 +215,11 @@ final class PyNcclWorker implements WorkerConnector {
     }
 
     @Override
+    public boolean savesByLayer() {
+        return false;
+    }
+
+    @Override
     public WorkerReport report(Set<String> finished) {
         ended.addAll(finished);
         Set<String> sent = new HashSet<>();

@@ -39,7 +39,8 @@ class LmCacheContractTest extends ConnectorContract {
                                 new ModelFingerprint("tiny", "feed"),
                                 new KvLayout(3, 2, 8, 16, DType.BF16),
                                 Ticker.system()),
-                        64);
+                        64,
+                        pools);
             }
         };
     }

@@ -46,7 +46,8 @@ class PdContractTest extends ConnectorContract {
                                 new ModelFingerprint("fake", "digest"),
                                 new KvLayout(3, 2, 4, 4, DType.F32),
                                 Ticker.system()),
-                        64);
+                        64,
+                        pools);
             }
         };
     }

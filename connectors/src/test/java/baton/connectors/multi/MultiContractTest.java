@@ -103,7 +103,8 @@ class MultiContractTest {
                                     new ModelFingerprint("fake", "00"),
                                     new KvLayout(3, 2, 4, 4, DType.F32),
                                     ticker),
-                            40);
+                            40,
+                            pools);
                 }
 
                 @Override

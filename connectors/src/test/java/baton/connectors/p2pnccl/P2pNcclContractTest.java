@@ -43,7 +43,8 @@ class P2pNcclContractTest extends ConnectorContract {
                                 new ModelFingerprint("fake", "digest"),
                                 new KvLayout(3, 2, 4, 4, DType.F32),
                                 Ticker.system()),
-                        64);
+                        64,
+                        pools);
             }
 
             @Override

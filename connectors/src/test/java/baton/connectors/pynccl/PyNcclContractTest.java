@@ -41,7 +41,8 @@ class PyNcclContractTest extends ConnectorContract {
                                 new ModelFingerprint("fake", "00"),
                                 new KvLayout(3, 2, 4, 4, DType.BF16),
                                 Ticker.system()),
-                        64);
+                        64,
+                        pools);
             }
 
             @Override

@@ -41,7 +41,8 @@ class SharedStorageContractTest extends ConnectorContract {
                                 new ModelFingerprint("tiny", "feed"),
                                 new KvLayout(3, 2, 8, 16, DType.BF16),
                                 Ticker.system()),
-                        64);
+                        64,
+                        pools);
             }
         };
     }

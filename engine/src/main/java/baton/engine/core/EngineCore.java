@@ -108,11 +108,12 @@ public final class EngineCore implements AutoCloseable {
             EngineConfig config,
             ModelRanks ranks,
             Set<Integer> eosTokens,
-            Optional<KvConnector> kvConnector,
+            Optional<KvConnector> configured,
             EngineListener listener,
             Ticker ticker,
             Runnable wake) {
         ModelRunner runner = ranks.first();
+        Optional<KvConnector> kvConnector = configured.map(c -> Workers.staged(c, config.kvTransfer(), runner.cache()));
         this.layout = ranks.layout();
         this.clock = new StepClock(ticker);
         this.failures = new ConnectorFailures(ticker);

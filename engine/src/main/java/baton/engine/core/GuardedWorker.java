@@ -1,6 +1,7 @@
 package baton.engine.core;
 
 import baton.kv.KvCache;
+import baton.kv.KvFence;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HandshakeMetadata;
 import baton.kv.connector.HiddenState;
@@ -69,13 +70,18 @@ final class GuardedWorker implements WorkerConnector {
     }
 
     @Override
-    public void waitForLayerLoad(int layer) {
-        call("waitForLayerLoad", () -> connector.waitForLayerLoad(layer));
+    public KvFence layerLoaded(int layer) {
+        return call("waitForLayerLoad", KvFence.PASSED, () -> connector.layerLoaded(layer));
     }
 
     @Override
-    public void saveLayer(int layer) {
-        call("saveLayer", () -> connector.saveLayer(layer));
+    public void saveLayer(int layer, KvFence computed) {
+        call("saveLayer", () -> connector.saveLayer(layer, computed));
+    }
+
+    @Override
+    public boolean savesByLayer() {
+        return connector.savesByLayer();
     }
 
     @Override

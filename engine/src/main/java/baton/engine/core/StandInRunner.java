@@ -5,8 +5,8 @@ import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelRunner;
 import baton.kv.DType;
 import baton.kv.KvCache;
+import baton.kv.KvFence;
 import baton.kv.KvLayout;
-import baton.kv.KvMemory;
 import baton.kv.ModelFingerprint;
 import baton.kv.connector.HiddenState;
 import baton.transfer.Region;
@@ -48,7 +48,7 @@ final class StandInRunner implements ModelRunner {
         List<String> layers = IntStream.range(0, layout.layers())
                 .mapToObj(layer -> "layers." + layer)
                 .toList();
-        this.cache = new KvCache(new KvMemory.Host(region.memory(), region.file()), layout, blocks, layers);
+        this.cache = new KvCache(region.asPool(), layout, blocks, layers);
     }
 
     @Override
@@ -70,8 +70,8 @@ final class StandInRunner implements ModelRunner {
     public Logits forward(List<SequenceSlice> slices, LayerHooks hooks) {
         hooks.begin();
         for (int layer = 0; layer < cache.layout().layers(); layer++) {
-            hooks.beforeLayer(layer);
-            hooks.afterLayer(layer);
+            hooks.beforeLayer(layer).await();
+            hooks.afterLayer(layer, KvFence.PASSED);
         }
         hooks.hiddenWanted()
                 .forEach(slice ->

@@ -6,6 +6,7 @@ import baton.engine.model.Logits;
 import baton.engine.model.ModelRunner;
 import baton.engine.model.ModelRunner.LayerHooks;
 import baton.engine.model.ModelRunner.SequenceSlice;
+import baton.kv.KvFence;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HiddenState;
 import baton.kv.connector.WorkerConnector;
@@ -100,16 +101,17 @@ final class Worker {
             }
 
             @Override
-            public void beforeLayer(int layer) {
+            public KvFence beforeLayer(int layer) {
                 clock.enter(StepPhase.CONNECTOR);
-                connector.waitForLayerLoad(layer);
+                KvFence loaded = connector.layerLoaded(layer);
                 clock.enter(StepPhase.MODEL);
+                return loaded;
             }
 
             @Override
-            public void afterLayer(int layer) {
+            public void afterLayer(int layer, KvFence computed) {
                 clock.enter(StepPhase.CONNECTOR);
-                connector.saveLayer(layer);
+                connector.saveLayer(layer, computed);
                 clock.enter(StepPhase.MODEL);
             }
 
@@ -133,12 +135,6 @@ final class Worker {
             public void begin() {
                 clock.enter(StepPhase.MODEL);
             }
-
-            @Override
-            public void beforeLayer(int layer) {}
-
-            @Override
-            public void afterLayer(int layer) {}
         };
     }
 }

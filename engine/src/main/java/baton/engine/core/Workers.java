@@ -6,6 +6,8 @@ import baton.engine.model.Logits;
 import baton.engine.model.ModelRanks;
 import baton.engine.model.ModelRunner;
 import baton.engine.model.ModelRunner.SequenceSlice;
+import baton.kv.KvCache;
+import baton.kv.KvTransferConfig;
 import baton.kv.Ticker;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
@@ -17,6 +19,8 @@ import baton.kv.connector.ReportMerger;
 import baton.kv.connector.WorkerConnector;
 import baton.kv.connector.WorkerMetadata;
 import baton.kv.connector.WorkerReport;
+import baton.kv.staging.StagedConnector;
+import baton.transfer.Region;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -78,6 +82,16 @@ final class Workers implements AutoCloseable {
     private Optional<String> stuck = Optional.empty();
     /** A connector could not be closed: its transfers may go on. */
     private boolean mayTransfer;
+
+    /** The connector over staging pools, where it needs host memory and the ranks' pools are a device's. */
+    static KvConnector staged(KvConnector connector, KvTransferConfig config, KvCache pool) {
+        return StagedConnector.where(
+                connector,
+                config,
+                pool,
+                (arena, bytes) -> Region.allocate(arena, bytes, "the staging pool of a connector")
+                        .asPool());
+    }
 
     /**
      * @param context of the rank whose runner it is given

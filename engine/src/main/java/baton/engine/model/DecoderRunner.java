@@ -9,6 +9,7 @@ import baton.engine.model.Weights.LayerWeights;
 import baton.engine.model.Weights.Owned;
 import baton.kv.DType;
 import baton.kv.KvCache;
+import baton.kv.KvFence;
 import baton.kv.KvLayout;
 import baton.kv.KvMemory;
 import baton.kv.ModelFingerprint;
@@ -247,12 +248,12 @@ final class DecoderRunner implements ModelRunner {
             hooks.begin();
             Matrix x = shard.isFirstStage() ? embedded(batch, scratch) : ranks.handedOn(activations, batch.rows());
             for (int layer = 0; layer < config.layers(); layer++) {
-                hooks.beforeLayer(layer);
+                hooks.beforeLayer(layer).await();
                 try (PointerScope _ = new PointerScope();
                         RowMemory.Scope _ = kernels.scope()) {
                     layer(layer, x, step);
                 }
-                hooks.afterLayer(layer);
+                hooks.afterLayer(layer, KvFence.PASSED);
             }
             ranks.handOn(x);
             if (shard.isLastStage()) {

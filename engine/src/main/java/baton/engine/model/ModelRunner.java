@@ -2,6 +2,7 @@ package baton.engine.model;
 
 import baton.engine.kernel.ParallelFor;
 import baton.kv.KvCache;
+import baton.kv.KvFence;
 import baton.kv.ModelFingerprint;
 import baton.kv.connector.HiddenState;
 import java.util.List;
@@ -68,22 +69,26 @@ public interface ModelRunner extends AutoCloseable {
 
     /** Called before and around the layers of this runner, counted from 0, so that keys and values can be loaded just in time and saved early. */
     interface LayerHooks {
-        LayerHooks NONE = new LayerHooks() {
-            @Override
-            public void beforeLayer(int layer) {}
-
-            @Override
-            public void afterLayer(int layer) {}
-        };
+        LayerHooks NONE = new LayerHooks() {};
 
         /** The batch is laid out; from here on the model computes. */
         default void begin() {}
 
-        /** The layer is about to read and write the cache. */
-        void beforeLayer(int layer);
+        /**
+         * The layer is about to read and write the cache.
+         *
+         * @return passed when keys and values from elsewhere are in the cache; before that the layer reads nothing of it
+         */
+        default KvFence beforeLayer(int layer) {
+            return KvFence.PASSED;
+        }
 
-        /** The layer's keys and values are in the cache. */
-        void afterLayer(int layer);
+        /**
+         * The layer is computed, or on its way through a device.
+         *
+         * @param computed passed when the keys and values of this layer, and of those before it, are in the cache
+         */
+        default void afterLayer(int layer, KvFence computed) {}
 
         /** The slices, by their index, of whose last tokens the hidden states are wanted. */
         default Set<Integer> hiddenWanted() {

@@ -6,9 +6,12 @@ import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelRunner;
 import baton.kv.DType;
 import baton.kv.KvCache;
+import baton.kv.KvFence;
 import baton.kv.KvLayout;
+import baton.kv.KvMemory;
 import baton.kv.ModelFingerprint;
 import baton.kv.connector.HiddenState;
+import baton.testkit.RefusingMemory;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -30,6 +33,10 @@ public final class OracleRunner implements ModelRunner {
     public static final int LAYERS = 2;
 
     private final Arena arena;
+    private final boolean device;
+    /** The cache's bytes. */
+    private final MemorySegment pool;
+
     private final KvCache cache;
     private final ModelConfig config;
     /** Slices run so far, for tests that count what was computed. */
@@ -39,12 +46,21 @@ public final class OracleRunner implements ModelRunner {
         this(Arena.ofShared(), blocks, blockSize);
     }
 
-    /** @param arena for the cache; closed with this runner */
     public OracleRunner(Arena arena, int blocks, int blockSize) {
+        this(arena, blocks, blockSize, false);
+    }
+
+    /**
+     * @param arena for the cache; closed with this runner
+     * @param device whether the cache is a device's, which computes a layer when its fence is awaited
+     */
+    public OracleRunner(Arena arena, int blocks, int blockSize, boolean device) {
         this.arena = arena;
+        this.device = device;
         KvLayout layout = new KvLayout(LAYERS, 1, 1, blockSize, DType.F32);
-        cache = new KvCache(
-                arena.allocate(blocks * layout.blockBytes()), layout, blocks, List.of("layers.0", "layers.1"));
+        pool = arena.allocate(blocks * layout.blockBytes());
+        KvMemory memory = device ? new RefusingMemory(pool).memory() : new KvMemory.Host(pool, Optional.empty());
+        cache = new KvCache(memory, layout, blocks, List.of("layers.0", "layers.1"));
         config = new ModelConfig(
                 "oracle", VOCABULARY, 1, 1, LAYERS, 1, 1, 1, 1 << 20, 1e-5, 1e4, Optional.empty(), true, DType.F32);
     }
@@ -74,11 +90,15 @@ public final class OracleRunner implements ModelRunner {
 
     /** Writes what {@link #forward} would write for that token. */
     static void write(KvCache cache, int layer, int[] blockTable, int position, int token) {
+        write(cache.host(), cache, layer, blockTable, position, token);
+    }
+
+    private static void write(MemorySegment pool, KvCache cache, int layer, int[] blockTable, int position, int token) {
         KvLayout layout = cache.layout();
         long at = cache.layerStart(blockTable[position / layout.blockSize()], layer)
                 + (position % layout.blockSize()) * layout.entryBytes();
-        cache.host().set(ValueLayout.JAVA_FLOAT, at, token);
-        cache.host().set(ValueLayout.JAVA_FLOAT, at + 4, position);
+        pool.set(ValueLayout.JAVA_FLOAT, at, token);
+        pool.set(ValueLayout.JAVA_FLOAT, at + 4, position);
     }
 
     private static long mix(long state, int token, int position) {
@@ -123,15 +143,16 @@ public final class OracleRunner implements ModelRunner {
             }
         }
         computed.addAll(slices);
+        List<KvFence> launched = new ArrayList<>();
         for (int layer = 0; layer < LAYERS; layer++) {
-            hooks.beforeLayer(layer);
-            for (SequenceSlice slice : slices) {
-                for (int i = 0; i < slice.tokens().length; i++) {
-                    write(cache, layer, slice.blockTable(), slice.start() + i, slice.tokens()[i]);
-                }
+            KvFence computed = new Layer(layer, slices, hooks.beforeLayer(layer));
+            if (!device) {
+                computed.await();
             }
-            hooks.afterLayer(layer);
+            launched.add(computed);
+            hooks.afterLayer(layer, computed);
         }
+        launched.forEach(KvFence::await);
         for (int index : hooks.hiddenWanted()) {
             SequenceSlice slice = slices.get(index);
             hooks.hidden(index, hidden(predict(slice.blockTable(), slice.start() + slice.tokens().length - 1)));
@@ -154,6 +175,44 @@ public final class OracleRunner implements ModelRunner {
         return new OneHot(rows, unusable);
     }
 
+    /** A layer that is computed when its fence is awaited. */
+    private final class Layer implements KvFence {
+        private final int layer;
+        private final List<SequenceSlice> slices;
+        private final KvFence loaded;
+        private boolean computed;
+
+        private Layer(int layer, List<SequenceSlice> slices, KvFence loaded) {
+            this.layer = layer;
+            this.slices = slices;
+            this.loaded = loaded;
+        }
+
+        @Override
+        public boolean isPassed() {
+            return computed;
+        }
+
+        @Override
+        public void await() {
+            if (computed) {
+                return;
+            }
+            computed = true;
+            loaded.await();
+            for (SequenceSlice slice : slices) {
+                for (int i = 0; i < slice.tokens().length; i++) {
+                    write(pool, cache, layer, slice.blockTable(), slice.start() + i, slice.tokens()[i]);
+                }
+            }
+        }
+    }
+
+    /** The cache's bytes, also if it is a device's. */
+    public MemorySegment pool() {
+        return pool;
+    }
+
     /** The hidden state from which that token follows. */
     static HiddenState hidden(int next) {
         return new HiddenState(DType.F32, MemorySegment.ofArray(new float[] {next}));
@@ -172,8 +231,8 @@ public final class OracleRunner implements ModelRunner {
             int block = blockTable[position / layout.blockSize()];
             for (int layer = 0; layer < LAYERS; layer++) {
                 long at = cache.layerStart(block, layer) + inBlock;
-                int token = (int) cache.host().get(ValueLayout.JAVA_FLOAT, at);
-                int stored = (int) cache.host().get(ValueLayout.JAVA_FLOAT, at + 4);
+                int token = (int) pool.get(ValueLayout.JAVA_FLOAT, at);
+                int stored = (int) pool.get(ValueLayout.JAVA_FLOAT, at + 4);
                 if (layer == 0) {
                     state = mix(state, token, stored);
                 } else if (stored != position) {

@@ -17,6 +17,7 @@ import baton.engine.model.Recipe.Rotation;
 import baton.engine.model.Recipe.Window;
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.KvFence;
 import baton.kv.KvLayout;
 import java.io.IOException;
 import java.lang.foreign.ValueLayout;
@@ -181,12 +182,14 @@ class DecoderRunnerTest {
             List<String> calls = new ArrayList<>();
             LayerHooks hooks = new LayerHooks() {
                 @Override
-                public void beforeLayer(int layer) {
+                public KvFence beforeLayer(int layer) {
                     calls.add("before " + layer + " " + written(layer));
+                    return KvFence.PASSED;
                 }
 
                 @Override
-                public void afterLayer(int layer) {
+                public void afterLayer(int layer, KvFence computed) {
+                    computed.await();
                     calls.add("after " + layer + " " + written(layer));
                 }
 

@@ -8,6 +8,7 @@ import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvCache;
+import baton.kv.KvFence;
 import baton.kv.KvLayout;
 import baton.kv.KvMemory;
 import baton.kv.connector.HiddenState;
@@ -163,14 +164,12 @@ class RanksTest {
             float[] expected = row(ranks.forward(slices, LayerHooks.NONE));
             List<Future<Logits>> ends = ranks.forwardAll(slices, rank -> new LayerHooks() {
                 @Override
-                public void beforeLayer(int layer) {
+                public KvFence beforeLayer(int layer) {
                     if (rank == failing && layer == 1) {
                         throw new IllegalStateException("no blocks here");
                     }
+                    return KvFence.PASSED;
                 }
-
-                @Override
-                public void afterLayer(int layer) {}
             });
             int failingStage = failing / tensorSize;
             for (int rank = 0; rank < ends.size(); rank++) {
@@ -192,12 +191,6 @@ class RanksTest {
             Map<Integer, HiddenState> states = new ConcurrentHashMap<>();
             List<SequenceSlice> slices = List.of(slice(1, 90), slice(2, 33));
             List<Future<Logits>> ends = from.forwardAll(slices, _ -> new LayerHooks() {
-                @Override
-                public void beforeLayer(int layer) {}
-
-                @Override
-                public void afterLayer(int layer) {}
-
                 @Override
                 public Set<Integer> hiddenWanted() {
                     return Set.of(0, 1);
@@ -276,14 +269,12 @@ class RanksTest {
             boolean fails = step % 10 == 9;
             ranks.forwardAll(slices, rank -> new LayerHooks() {
                 @Override
-                public void beforeLayer(int layer) {
+                public KvFence beforeLayer(int layer) {
                     if (fails && rank == 1 && layer == 1) {
                         throw new IllegalStateException("now and then");
                     }
+                    return KvFence.PASSED;
                 }
-
-                @Override
-                public void afterLayer(int layer) {}
             });
         }
     }

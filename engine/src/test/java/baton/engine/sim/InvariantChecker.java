@@ -51,6 +51,8 @@ final class InvariantChecker {
     private final Map<String, Long> lent = new HashMap<>();
     /** Until when blocks must be back that nobody can ask for. */
     private final Map<String, Long> withoutReader = new HashMap<>();
+
+    private Optional<KvCache> connected = Optional.empty();
     /** The connector has thrown, as it was meant to, and will be closed. */
     private boolean thrown;
     /** The first thing that was wrong. Thrown later too, as an engine survives what a connector throws. */
@@ -114,6 +116,11 @@ final class InvariantChecker {
         }
     }
 
+    /** The pool that the connector uses. */
+    private KvCache connected() {
+        return connected.orElseThrow();
+    }
+
     private long bytes() {
         return runner.cache().layout().blockBytes();
     }
@@ -122,7 +129,7 @@ final class InvariantChecker {
         if (network.isRead(node.endpoint(), block * bytes(), bytes())) {
             throw broken("block=" + block + " goes to request " + request + " while a peer reads it");
         }
-        if (network.isWritten(runner.cache().block(block))) {
+        if (network.isWritten(connected().block(block))) {
             throw broken("block=" + block + " goes to request " + request + " while a load writes it");
         }
     }
@@ -184,7 +191,7 @@ final class InvariantChecker {
                     }
                     for (int i = 0; i * blockSize < end; i++) {
                         int block = slice.blockTable()[i];
-                        if (network.isWritten(runner.cache().block(block))) {
+                        if (network.isWritten(connected().block(block))) {
                             throw broken("block=" + block + " is used while a load writes it");
                         }
                         if ((i + 1) * blockSize > slice.start()
@@ -385,6 +392,7 @@ final class InvariantChecker {
 
         @Override
         public void register(KvCache cache) {
+            connected = Optional.of(cache);
             inner.register(cache);
         }
 
@@ -410,6 +418,11 @@ final class InvariantChecker {
         public void saveLayer(int layer) {
             mayFail();
             inner.saveLayer(layer);
+        }
+
+        @Override
+        public boolean savesByLayer() {
+            return inner.savesByLayer();
         }
 
         @Override

@@ -252,6 +252,7 @@ final class SimCluster implements AutoCloseable {
     private final class Instance implements EngineListener {
         private final String name;
         private final int blocks = Math.ceilDiv(maxLength, blockSize) * (1 + random.nextInt(3)) + random.nextInt(4);
+        private final boolean device = random.nextInt(3) == 0;
         private final EngineConfig config;
         private final BlockHasher hasher;
         private long epoch;
@@ -292,8 +293,9 @@ final class SimCluster implements AutoCloseable {
         }
 
         private void begin() {
-            OracleRunner runner = new OracleRunner(connectors.arena(), blocks, blockSize);
-            Endpoint endpoint = network.open(name, ++epoch, runner.cache().host());
+            OracleRunner runner = new OracleRunner(connectors.arena(), blocks, blockSize, device);
+            count("lives with a device's pool", device ? 1 : 0);
+            Endpoint endpoint = network.open(name, ++epoch, runner.pool());
             SimNode node = new SimNode(endpoint, ticker);
             InvariantChecker checker = new InvariantChecker(
                     node,

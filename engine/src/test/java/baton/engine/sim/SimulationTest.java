@@ -70,6 +70,7 @@ class SimulationTest {
                             "fault: client leaves",
                             "fault: connection breaks",
                             "fault: copy late",
+                            "lives with a device's pool",
                             "fault: connector fails",
                             "fault: connector in a connector fails",
                             "fault: connection ends",

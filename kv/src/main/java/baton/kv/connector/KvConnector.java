@@ -41,6 +41,14 @@ public interface KvConnector {
     }
 
     /**
+     * Whether the workers read and write the pool's bytes, so that a pool of a device reaches them through a staging pool in host
+     * memory. A connector that says no is given a pool of a device as it is.
+     */
+    default boolean needsHostMemory(KvTransferConfig config) {
+        return true;
+    }
+
+    /**
      * Refuses what cannot work, as far as that can be told before the model is loaded, which may take minutes. Asked once for
      * an engine.
      *

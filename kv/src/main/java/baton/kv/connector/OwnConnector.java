@@ -65,6 +65,11 @@ record OwnConnector(String className, KvConnector inner) implements KvConnector 
     }
 
     @Override
+    public boolean needsHostMemory(KvTransferConfig config) {
+        return linked(() -> inner.needsHostMemory(config));
+    }
+
+    @Override
     public void check(KvTransferConfig config, int ranks) {
         linked(() -> {
             inner.check(config, ranks);

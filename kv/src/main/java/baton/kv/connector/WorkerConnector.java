@@ -1,6 +1,7 @@
 package baton.kv.connector;
 
 import baton.kv.KvCache;
+import baton.kv.KvFence;
 import java.util.Optional;
 import java.util.Set;
 
@@ -13,7 +14,10 @@ import java.util.Set;
  * throws because of a peer, a file or a network. One that throws all the same is closed, see {@link SchedulerConnector}.
  */
 public interface WorkerConnector extends AutoCloseable {
-    /** The pool to load into and save from, once, before the first step. It outlives this connector. */
+    /**
+     * The pool to load into and save from, once, before the first step. It outlives this connector. It is in host memory, unless
+     * {@link KvConnector#needsHostMemory} says that it need not be.
+     */
     void register(KvCache cache);
 
     /** What peers must know of this worker, asked for once, after {@link #register}. */
@@ -31,8 +35,36 @@ public interface WorkerConnector extends AutoCloseable {
      */
     default void waitForLayerLoad(int layer) {}
 
+    /**
+     * {@link #waitForLayerLoad} as the engine calls it. A connector over a device's pool need not wait.
+     *
+     * @return passed when the layer's blocks are loaded, or known not to be
+     */
+    default KvFence layerLoaded(int layer) {
+        waitForLayerLoad(layer);
+        return KvFence.PASSED;
+    }
+
     /** The layer's keys and values of this step are in the pool. */
     default void saveLayer(int layer) {}
+
+    /**
+     * {@link #saveLayer(int)} as the engine calls it. A connector over a device's pool need not wait.
+     *
+     * @param computed passed when this step's keys and values of the layer, and of those before it, are in the pool
+     */
+    default void saveLayer(int layer, KvFence computed) {
+        computed.await();
+        saveLayer(layer);
+    }
+
+    /**
+     * Whether {@link #saveLayer(int)} does something. Over a device's pool, a connector that says no gets whole blocks, in fewer and
+     * larger copies, before {@link #waitForSave}.
+     */
+    default boolean savesByLayer() {
+        return true;
+    }
 
     /** Whether {@link #saveHidden} is to be called; asked once, after {@link #register}. */
     default boolean wantsHidden() {

@@ -41,7 +41,8 @@ class DirectoryConnectorTest extends ConnectorContract {
                                 new ModelFingerprint("fake", "00"),
                                 new KvLayout(3, 2, 8, 16, DType.BF16),
                                 Ticker.system()),
-                        64);
+                        64,
+                        pools);
             }
         };
     }

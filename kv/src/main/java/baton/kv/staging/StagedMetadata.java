@@ -1,0 +1,20 @@
+package baton.kv.staging;
+
+import baton.kv.connector.ConnectorMetadata;
+import java.util.List;
+
+/**
+ * What is to be copied in a step.
+ *
+ * @param inner for the connector inside
+ * @param loads whose blocks have been allocated since the last step
+ * @param written blocks that the step's forward pass writes to
+ */
+record StagedMetadata(ConnectorMetadata inner, List<Load> loads, int[] written) implements ConnectorMetadata {
+    /**
+     * A load by the connector inside.
+     *
+     * @param withinStep it is over when the step's layers have been waited for; else when it is reported as received
+     */
+    record Load(String requestId, int[] blocks, boolean withinStep) {}
+}

@@ -1,0 +1,242 @@
+package baton.kv.staging;
+
+import baton.kv.KvCache;
+import baton.kv.KvCopier;
+import baton.kv.KvFence;
+import baton.kv.KvLayout;
+import baton.kv.KvMemory;
+import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.HandshakeMetadata;
+import baton.kv.connector.HiddenState;
+import baton.kv.connector.WorkerConnector;
+import baton.kv.connector.WorkerReport;
+import baton.kv.staging.StagedConnector.StagingMemory;
+import baton.kv.staging.StagedMetadata.Load;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Deque;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.Set;
+import org.jspecify.annotations.Nullable;
+
+/** One rank's copies between the device's pool and its mirror, around the calls of the connector inside. */
+final class StagedWorker implements WorkerConnector {
+    private final WorkerConnector inner;
+    private final StagingMemory memory;
+    private @Nullable Mirror mirror;
+    /** Blocks of loads between steps, by request. */
+    private final Map<String, int[]> loading = new HashMap<>();
+    /** Blocks of loads within this step. */
+    private final List<int[]> loadingWithinStep = new ArrayList<>();
+    /** Blocks that this step writes. */
+    private int[] written = {};
+    /** Layers of this step that are on their way to the mirror, in order. */
+    private final Deque<Saved> saves = new ArrayDeque<>();
+
+    /** The last copy to the device. */
+    private KvFence filled = KvFence.PASSED;
+
+    private record Saved(int layer, KvFence copied) {}
+
+    StagedWorker(WorkerConnector inner, StagingMemory memory) {
+        this.inner = inner;
+        this.memory = memory;
+    }
+
+    /** The pool in host memory. */
+    private record Mirror(Arena arena, MemorySegment bytes, KvLayout layout, KvCopier copier, KvCopier.Pinned pinned) {
+        /** Ranges of a layer of blocks. The offsets are the same in both pools. */
+        private List<KvCopier.Range> layer(int[] blocks, int layer) {
+            return ranges(blocks, layout.layerOffset(layer), layout.layerBytes());
+        }
+
+        /** One range for each block. */
+        private List<KvCopier.Range> whole(int[] blocks) {
+            return ranges(blocks, 0, layout.blockBytes());
+        }
+
+        private List<KvCopier.Range> ranges(int[] blocks, long offset, long length) {
+            return Arrays.stream(blocks)
+                    .mapToLong(block -> block * layout.blockBytes() + offset)
+                    .mapToObj(at -> new KvCopier.Range(at, at, length))
+                    .toList();
+        }
+
+        private KvFence toHost(List<KvCopier.Range> ranges, KvFence after) {
+            return ranges.isEmpty() ? after : copier.toHost(ranges, bytes, after);
+        }
+
+        private KvFence toDevice(List<KvCopier.Range> ranges, KvFence after) {
+            return ranges.isEmpty() ? after : copier.toDevice(ranges, bytes, after);
+        }
+
+        private void close() {
+            pinned.close();
+            arena.close();
+        }
+    }
+
+    @Override
+    public void register(KvCache cache) {
+        KvMemory.Device device = (KvMemory.Device) cache.memory();
+        Arena arena = Arena.ofShared();
+        try {
+            KvMemory.Host host = memory.allocate(arena, device.bytes());
+            mirror = new Mirror(
+                    arena,
+                    host.host(),
+                    cache.layout(),
+                    device.copier(),
+                    device.copier().pin(host.host()));
+            inner.register(new KvCache(host, cache.layout(), cache.blocks(), cache.layerNames()));
+        } catch (RuntimeException | Error e) {
+            if (mirror == null) {
+                arena.close();
+            }
+            throw e;
+        }
+    }
+
+    @Override
+    public Optional<HandshakeMetadata> handshakeMetadata() {
+        return inner.handshakeMetadata();
+    }
+
+    @Override
+    public boolean wantsHidden() {
+        return inner.wantsHidden();
+    }
+
+    @Override
+    public void startLoad(ConnectorMetadata metadata) {
+        dropSaves();
+        if (!(metadata instanceof StagedMetadata(ConnectorMetadata own, List<Load> loads, int[] blocks))) {
+            written = new int[0];
+            inner.startLoad(metadata);
+            return;
+        }
+        written = blocks;
+        for (Load load : loads) {
+            if (load.withinStep()) {
+                loadingWithinStep.add(load.blocks());
+            } else {
+                loading.put(load.requestId(), load.blocks());
+            }
+        }
+        inner.startLoad(own);
+    }
+
+    @Override
+    public void waitForLayerLoad(int layer) {
+        layerLoaded(layer).await();
+    }
+
+    @Override
+    public KvFence layerLoaded(int layer) {
+        inner.waitForLayerLoad(layer);
+        int[] blocks = all(loadingWithinStep);
+        if (layer == mirror().layout().layers() - 1) {
+            loadingWithinStep.clear();
+        }
+        filled = mirror().toDevice(mirror().layer(blocks, layer), filled);
+        return filled;
+    }
+
+    private static int[] all(List<int[]> blocks) {
+        return blocks.stream().flatMapToInt(Arrays::stream).toArray();
+    }
+
+    @Override
+    public void saveLayer(int layer) {
+        saveLayer(layer, KvFence.PASSED);
+    }
+
+    @Override
+    public void saveLayer(int layer, KvFence computed) {
+        Mirror host = mirror();
+        if (inner.savesByLayer()) {
+            saves.add(new Saved(layer, host.toHost(host.layer(written, layer), computed)));
+        } else if (layer == host.layout().layers() - 1) {
+            saves.add(new Saved(layer, host.toHost(host.whole(written), computed)));
+        }
+        while (!saves.isEmpty() && saves.element().copied().isPassed()) {
+            save(saves.remove());
+        }
+    }
+
+    private void save(Saved next) {
+        next.copied().await();
+        if (inner.savesByLayer()) {
+            inner.saveLayer(next.layer());
+        }
+    }
+
+    /** All layers are in the mirror, and the connector knows it. */
+    private void finishSaves() {
+        while (!saves.isEmpty()) {
+            save(saves.remove());
+        }
+    }
+
+    /** A step that failed is not saved. */
+    private void dropSaves() {
+        while (!saves.isEmpty()) {
+            saves.remove().copied().await();
+        }
+    }
+
+    @Override
+    public void saveHidden(String requestId, HiddenState state) {
+        finishSaves();
+        inner.saveHidden(requestId, state);
+    }
+
+    @Override
+    public void discardSaves(Set<String> requestIds) {
+        finishSaves();
+        inner.discardSaves(requestIds);
+    }
+
+    @Override
+    public void waitForSave() {
+        finishSaves();
+        inner.waitForSave();
+    }
+
+    @Override
+    public WorkerReport report(Set<String> finished) {
+        dropSaves();
+        WorkerReport report = inner.report(finished);
+        int[] blocks = all(report.received().stream()
+                .map(loading::remove)
+                .filter(Objects::nonNull)
+                .toList());
+        filled = mirror().toDevice(mirror().whole(blocks), filled);
+        filled.await();
+        return report;
+    }
+
+    private Mirror mirror() {
+        return Objects.requireNonNull(mirror, "no pool is registered");
+    }
+
+    /** If the connector cannot be closed, its transfers may go on, so the mirror stays. */
+    @Override
+    public void close() {
+        inner.close();
+        Mirror last = mirror;
+        mirror = null;
+        if (last != null) {
+            dropSaves();
+            filled.await();
+            last.close();
+        }
+    }
+}
