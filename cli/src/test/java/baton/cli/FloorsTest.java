@@ -340,6 +340,17 @@ class FloorsTest {
                 .dependOnClassesThat()
                 .resideInAPackage("org.bytedeco..")
                 .check(CODE);
+        // Whatever else of the package is loaded does without LibTorch's jars.
+        noClasses()
+                .that()
+                .resideInAPackage("baton.engine.model..")
+                .and()
+                .haveNameNotMatching(
+                        "baton\\.engine\\.model\\.(LibTorch|Torch(Kernels|Linear)|SdpaAttention|OneDnn|Blas|MachineLimits)([$].*)?")
+                .should()
+                .dependOnClassesThat()
+                .resideInAPackage("org.bytedeco..")
+                .check(CODE);
     }
 
     @Test

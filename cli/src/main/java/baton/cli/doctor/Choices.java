@@ -18,13 +18,15 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 
-/** What an instance that serves a model would take here, in the words of its log. */
-final class Choices {
-    private Choices() {}
-
-    static List<Finding> findings(Path model, int processors) {
+/**
+ * What an instance that serves a model would take here, in the words of its log.
+ *
+ * @param loadsLibTorch whether that instance loads LibTorch
+ */
+record Choices(List<Finding> findings, boolean loadsLibTorch) {
+    static Choices of(Path model, int processors) {
         List<Finding> all = new ArrayList<>();
-        all.add(kernels(model));
+        boolean loadsLibTorch = kernels(model, all);
         all.add(Finding.ok(
                 "threads", "%d; instances that share these cores share them out by --threads".formatted(processors)));
         all.add(Finding.ok("copies", CopyKernel.ofThisMachine().isPresent() ? "machine code (AVX-512)" : "Java"));
@@ -34,25 +36,32 @@ final class Choices {
         all.add(Finding.ok("one-sided connectors", TransferAgents.automaticChoice()));
         all.add(Finding.ok("two-sided connectors", WireTransports.automaticChoice()));
         all.add(connectors());
-        return all;
+        return new Choices(all, loadsLibTorch);
     }
 
-    private static Finding kernels(Path model) {
+    /** Adds what is found; whether LibTorch's operators compute. */
+    private static boolean kernels(Path model, List<Finding> all) {
         try (Checkpoint checkpoint = Checkpoint.open(model)) {
             ModelConfig config = checkpoint.config();
             DTypeChoice dtype = DTypeChoice.here(Optional.empty(), config, Quantization.NONE);
             KernelChoice choice = KernelChoice.here(config, dtype.dtype(), Quantization.NONE);
             String found = "%s; dtype %s".formatted(String.join("; ", choice.reasons()), dtype.describe());
-            return choice.kind() == KernelChoice.Kind.LIBTORCH
-                    ? Finding.advice(
-                            "kernels", found, "export GOMP_SPINCOUNT=1000 where several instances share these cores")
-                    : Finding.ok("kernels", found);
+            boolean byLibTorch = choice.kind() == KernelChoice.Kind.LIBTORCH;
+            all.add(
+                    byLibTorch
+                            ? Finding.advice(
+                                    "kernels",
+                                    found,
+                                    "export GOMP_SPINCOUNT=1000 where several instances share these cores")
+                            : Finding.ok("kernels", found));
+            return byLibTorch;
         } catch (ConfigException | SafetensorsException e) {
-            return Finding.broken("kernels", model + ": " + e.getMessage(), "change what the line before names");
+            all.add(Finding.broken("kernels", model + ": " + e.getMessage(), "change what the line before names"));
         } catch (IOException e) {
-            return Finding.broken(
-                    "kernels", model + " cannot be read: " + e, "name a checkpoint: ./baton doctor MODEL_DIR");
+            all.add(Finding.broken(
+                    "kernels", model + " cannot be read: " + e, "name a checkpoint: ./baton doctor MODEL_DIR"));
         }
+        return false;
     }
 
     private static Finding connectors() {

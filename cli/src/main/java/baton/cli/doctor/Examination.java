@@ -31,10 +31,11 @@ public record Examination(List<Finding> machine, List<Finding> software, List<Fi
      */
     public static Examination of(Host host, Path model) {
         boolean rdma = !host.names("/sys/class/infiniband", "*").isEmpty();
+        Choices choices = Choices.of(model, host.processors());
         return new Examination(
                 new Machine(host).findings(Processor.current()),
-                new Software(host.environment(), rdma).findings(),
-                Choices.findings(model, host.processors()));
+                new Software(host.environment(), rdma, choices.loadsLibTorch()).findings(),
+                choices.findings());
     }
 
     /** Whether Baton can run. */

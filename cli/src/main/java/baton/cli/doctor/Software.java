@@ -23,9 +23,14 @@ final class Software {
 
     private final Map<String, String> environment;
     private final boolean rdma;
+    private final boolean loadsLibTorch;
 
-    /** @param rdma whether there is a device that a library for RDMA could use */
-    Software(Map<String, String> environment, boolean rdma) {
+    /**
+     * @param rdma whether there is a device that a library for RDMA could use
+     * @param loadsLibTorch whether an instance does
+     */
+    Software(Map<String, String> environment, boolean rdma, boolean loadsLibTorch) {
+        this.loadsLibTorch = loadsLibTorch;
         this.environment = environment;
         this.rdma = rdma;
     }
@@ -86,7 +91,13 @@ final class Software {
         return newEnough ? Finding.ok("C library", found) : Finding.broken("C library", found, remedy);
     }
 
-    private static Finding libTorch() {
+    private Finding libTorch() {
+        if (!loadsLibTorch) {
+            return Finding.ok(
+                    "LibTorch",
+                    "not loaded, as the kernels that are chosen need none"
+                            + TorchModels.whyNoLibTorch().map(why -> "; " + why).orElse(""));
+        }
         try {
             return Finding.ok("LibTorch", "loads, computes with %d threads".formatted(TorchModels.loadLibrary()));
         } catch (IllegalStateException e) {

@@ -2,6 +2,7 @@ package baton.engine.kernel;
 
 import baton.engine.kernel.RowCode.Finish;
 import baton.kv.DType;
+import baton.memory.Assembler.Binary;
 import baton.memory.Assembler.Width;
 import baton.memory.MachineCode;
 import baton.memory.Posix;
@@ -45,7 +46,7 @@ public final class Kernels {
     private final Map<Width, MethodHandle> rotations = new EnumMap<>(Width.class);
     private final MethodHandle narrowNorm;
     private final MethodHandle pairNarrowing;
-    private final MethodHandle scaling;
+    private final Map<Binary, MethodHandle> columns = new EnumMap<>(Binary.class);
     private final MethodHandle largest;
     private final MethodHandle softmax;
     private final MethodHandle maskedSoftmax;
@@ -155,7 +156,8 @@ public final class Kernels {
         }
         narrowNorm = function(RowCode.normNarrow(), 5);
         pairNarrowing = function(RowCode.narrowPairs(), 6);
-        scaling = function(RowCode.scaleColumns(width), 3);
+        columns.put(Binary.MUL, function(RowCode.columns(width, Binary.MUL), 3));
+        columns.put(Binary.ADD, function(RowCode.columns(width, Binary.ADD), 3));
         largest = function(RowCode.largest(width), 4);
         softmax = function(AttentionCode.softmax(width, false), 6);
         maskedSoftmax = function(AttentionCode.softmax(width, true), 6);
@@ -530,9 +532,10 @@ public final class Kernels {
         }
     }
 
-    void scaleColumns(long tile, long scales, long rows) {
+    /** See {@link RowCode#columns}. */
+    void columns(Binary op, long tile, long numbers, long rows) {
         try {
-            scaling.invokeExact(tile, scales, rows);
+            get(columns, op).invokeExact(tile, numbers, rows);
         } catch (Throwable e) {
             throw failed(e);
         }

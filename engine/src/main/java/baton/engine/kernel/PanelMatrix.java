@@ -2,6 +2,7 @@ package baton.engine.kernel;
 
 import baton.engine.kernel.RowCode.Finish;
 import baton.kv.DType;
+import baton.memory.Assembler.Binary;
 import baton.memory.Assembler.Width;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -65,6 +66,7 @@ public final class PanelMatrix {
     private final WeightType type;
     private final MemorySegment panels;
     private final MemorySegment scales;
+    private final MemorySegment biases;
     private final int outputs;
     private final int inputs;
     private final int panelCount;
@@ -113,8 +115,15 @@ public final class PanelMatrix {
      *
      * @param panels the weights in the layout of this class, {@link #bytes}
      * @param scales of outputs, filled up to whole panels, for {@link WeightType#hasScales}; else empty
+     * @param biases of outputs, filled up to whole panels, which are added to each row's product; empty: none are
      */
-    public record Weights(WeightType type, MemorySegment panels, MemorySegment scales, int outputs, int inputs) {}
+    public record Weights(
+            WeightType type,
+            MemorySegment panels,
+            MemorySegment scales,
+            MemorySegment biases,
+            int outputs,
+            int inputs) {}
 
     /** @throws IllegalArgumentException if the weights have another size than their shape says, or there are no such products */
     public PanelMatrix(Kernels kernels, ParallelFor threads, Scratch scratch, Weights weights) {
@@ -124,6 +133,7 @@ public final class PanelMatrix {
         this.type = weights.type;
         this.panels = weights.panels;
         this.scales = weights.scales;
+        this.biases = weights.biases;
         this.outputs = weights.outputs;
         this.inputs = weights.inputs;
         this.panelCount = Math.ceilDiv(outputs, kernels.panelWidth());
@@ -247,17 +257,18 @@ public final class PanelMatrix {
         }
     }
 
-    /** The sums of a block, times the outputs' scales. */
+    /** The sums of a block, times the outputs' scales, and the outputs' biases added. */
     private void compute(Block block, boolean direct) {
         if (direct) {
             direct(block);
         } else {
             slices(block);
         }
-        if (type.hasScales()) {
-            for (int i = 0; i < block.panels; i++) {
-                kernels.scaleColumns(sums(block, i), scalesOf(block.firstPanel + i), block.rows);
-            }
+        for (int i = 0; type.hasScales() && i < block.panels; i++) {
+            kernels.columns(Binary.MUL, sums(block, i), ofPanel(scales, block.firstPanel + i), block.rows);
+        }
+        for (int i = 0; biases.byteSize() > 0 && i < block.panels; i++) {
+            kernels.columns(Binary.ADD, sums(block, i), ofPanel(biases, block.firstPanel + i), block.rows);
         }
     }
 
@@ -372,8 +383,9 @@ public final class PanelMatrix {
         return type.inPairs() ? inputs / 2 : inputs;
     }
 
-    private long scalesOf(int panel) {
-        return scales.address() + (long) panel * kernels.panelWidth() * Float.BYTES;
+    /** Address of a panel's numbers, one for each output. */
+    private long ofPanel(MemorySegment numbers, int panel) {
+        return numbers.address() + (long) panel * kernels.panelWidth() * Float.BYTES;
     }
 
     private void finish(Finish finish, Block block, Rows out, int row) {

@@ -358,8 +358,8 @@ final class RowCode {
         return row.end();
     }
 
-    /** {@code (tile, scales, rows)}: multiplies each column of a tile by its scale. */
-    static byte[] scaleColumns(Width width) {
+    /** {@code (tile, numbers, rows)}: multiplies each column of a tile by its number, or adds that. */
+    static byte[] columns(Width width, Binary op) {
         RowCode row = new RowCode(width);
         Assembler code = row.code;
         for (int i = 0; i < ProductCode.VECTORS; i++) {
@@ -368,7 +368,7 @@ final class RowCode {
         Label loop = code.label();
         code.bind(loop);
         for (int i = 0; i < ProductCode.VECTORS; i++) {
-            code.op(Binary.MUL, i, 2 + i, at(RDI, i * row.vector));
+            code.op(op, i, 2 + i, at(RDI, i * row.vector));
             code.store(at(RDI, i * row.vector), i);
         }
         code.add(RDI, ProductCode.VECTORS * row.vector);

@@ -4,6 +4,7 @@ import baton.engine.kernel.RowCode.Finish;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
+import baton.memory.Assembler.Binary;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -76,7 +77,7 @@ final class VectorDecodeAttention implements DecodeAttention {
     public void attend(int layer, Context context, Context next, long from, long to) {
         long bytes = rows.byteSize();
         MemorySegment.copy(MemorySegment.ofAddress(from).reinterpret(bytes), 0, rows, 0, bytes);
-        kernels.scaleColumns(rows.address(), factor.address(), (long) queries * panels);
+        kernels.columns(Binary.MUL, rows.address(), factor.address(), (long) queries * panels);
         for (int query = 0; query < queries; query++) {
             state(largest, query, PagedAttention.NO_SCORE);
             state(sums, query, 0);

@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.kernel.ParallelFor;
 import baton.kv.DType;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -10,9 +11,7 @@ import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.function.Supplier;
-import org.bytedeco.javacpp.PointerScope;
-import org.bytedeco.pytorch.Tensor;
-import org.bytedeco.pytorch.global.torch.ScalarType;
+import java.util.stream.IntStream;
 
 /*
  * What the ranks of a model, each on a thread of its own, exchange in a forward pass.
@@ -33,6 +32,9 @@ final class Collective implements AutoCloseable {
 
     /** Rows that are summed together. */
     private static final int ROWS = 512;
+
+    /** Rows that a thread adds up at once. */
+    private static final int ROWS_AT_ONCE = 16;
 
     /** A few microseconds, about what waking a thread takes. */
     private static final int SPINS = 2_000;
@@ -204,24 +206,38 @@ final class Collective implements AutoCloseable {
             }
             for (long first = 0; first < rows.rows(); first += ROWS) {
                 long count = Math.min(ROWS, rows.rows() - first);
-                try (PointerScope _ = new PointerScope();
-                        RowMemory.Scope _ = kernels.scope()) {
-                    product(tensor, count)
-                            .copy_(part.apply(rows.part(first, count)).tensor());
+                try (RowMemory.Scope _ = kernels.scope()) {
+                    part.apply(rows.part(first, count)).convert(product(tensor, count), kernels.threads());
                     await();
-                    Tensor sum = product(0, count).add(product(1, count));
-                    for (int other = 2; other < tensorSize; other++) {
-                        sum.add_(product(other, count));
-                    }
-                    x.part(first, count).tensor().add_(sum);
+                    addProducts(x.part(first, count), kernels.threads());
                 }
                 turn = 1 - turn;
             }
         }
 
-        private Tensor product(int ofTensor, long rows) {
+        private void addProducts(Matrix x, ParallelFor threads) {
+            List<Matrix> products = IntStream.range(0, tensorSize)
+                    .mapToObj(each -> product(each, x.rows()))
+                    .toList();
+            threads.parallelFor(x.rows(), ROWS_AT_ONCE, (_, first, end) -> {
+                RowBuffer sum = new RowBuffer(hiddenSize);
+                RowBuffer addend = new RowBuffer(hiddenSize);
+                for (int row = first; row < end; row++) {
+                    sum.load(products.getFirst(), row, 0, hiddenSize);
+                    for (Matrix product : products.subList(1, tensorSize)) {
+                        addend.load(product, row, 0, hiddenSize);
+                        sum.add(addend, hiddenSize);
+                    }
+                    addend.load(x, row, 0, hiddenSize);
+                    sum.add(addend, hiddenSize);
+                    sum.store(x, row, 0, hiddenSize);
+                }
+            });
+        }
+
+        private Matrix product(int ofTensor, long rows) {
             MemorySegment memory = products.get(2 * (stage * tensorSize + ofTensor) + turn);
-            return LibTorch.over(memory, ScalarType.Float, rows, hiddenSize);
+            return Matrix.dense(memory, rows, hiddenSize, DType.F32);
         }
 
         /** What the stage's first rank supplies, for all of its ranks. */
@@ -234,20 +250,22 @@ final class Collective implements AutoCloseable {
         }
 
         /** Hands the hidden states, which are equal in all ranks of the stage, to the next one, if there is one. */
-        void handOn(Matrix x) {
+        void handOn(Matrix x, ModelKernels kernels) {
             if (tensor == 0 && stage < pipelineSize - 1) {
                 MemorySegment memory = handed.get(stage)
                         .ofBytes((long) x.rows() * hiddenSize * x.type().bytes());
-                Matrix.dense(memory, x.rows(), hiddenSize, x.type()).tensor().copy_(x.tensor());
+                x.convert(Matrix.dense(memory, x.rows(), hiddenSize, x.type()), kernels.threads());
                 current.count(pipelineSize + stage, 1);
             }
         }
 
         /** The hidden states of the stage before, [rows, hidden]. */
-        Matrix handedOn(DType type, long rows) {
+        Matrix handedOn(long rows, ModelKernels kernels) {
             current.await(pipelineSize + stage - 1, 1);
-            Matrix states = Matrix.dense(handed.get(stage - 1).memory, rows, hiddenSize, type);
-            return Matrix.of(states.tensor().clone());
+            Matrix own = kernels.rows(rows, hiddenSize);
+            Matrix.dense(handed.get(stage - 1).memory, rows, hiddenSize, own.type())
+                    .convert(own, kernels.threads());
+            return own;
         }
     }
 }

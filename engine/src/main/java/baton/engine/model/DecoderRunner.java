@@ -25,10 +25,6 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.stream.IntStream;
-import org.bytedeco.javacpp.PointerScope;
-import org.bytedeco.pytorch.InferenceMode;
-import org.bytedeco.pytorch.Tensor;
-import org.bytedeco.pytorch.global.torch;
 
 /*
  * Shapes. T rows (tokens) of a batch, H query heads, G key/value heads, R = H / G query heads that share one, D head dim.
@@ -37,7 +33,7 @@ import org.bytedeco.pytorch.global.torch;
  * The fused projection gives [T, H*D + G*2D]: all queries, then for each key/value head its key and its value side by side. So
  * the right part of a row is the entries of the KV cache, and a token's entry of one head is one run of bytes to copy.
  *
- * Native memory. Every tensor made in a forward pass belongs to a PointerScope that ends within it; what lives longer is made at
+ * Native memory. Every matrix made in a forward pass belongs to a scope of the kernels that ends within it; what lives longer is made at
  * load, listed in `owned`, and freed by close. Nothing waits for the garbage collector.
  */
 final class DecoderRunner implements ModelRunner {
@@ -71,7 +67,6 @@ final class DecoderRunner implements ModelRunner {
     private boolean closed;
     private Arena logitsArena = Arena.ofShared();
     private MemorySegment logitsMemory = MemorySegment.NULL;
-    private long threadConfigured = -1;
 
     /** What a rank has in native memory, and what computes with it. */
     private record Loaded(
@@ -231,38 +226,30 @@ final class DecoderRunner implements ModelRunner {
     }
 
     private Logits compute(Batch batch, LayerHooks hooks) {
-        if (threadConfigured != Thread.currentThread().threadId()) {
-            // OpenMP keeps the number by calling thread.
-            torch.set_num_threads(kernels.torchThreads());
-            threadConfigured = Thread.currentThread().threadId();
-        }
-        try (InferenceMode _ = new InferenceMode(true);
-                PointerScope _ = new PointerScope();
-                RowMemory.Scope _ = kernels.scope();
+        try (RowMemory.Scope _ = kernels.pass();
                 Arena scratch = Arena.ofConfined()) {
             if (batch.tokens() == 0) {
                 hooks.begin();
-                return logits(Matrix.dense(MemorySegment.NULL, 0, config.hiddenSize(), activations), batch, scratch);
+                return logits(Matrix.dense(MemorySegment.NULL, 0, config.hiddenSize(), activations), batch);
             }
             Step step = new Step(batch, lastRows(batch, hooks), scratch);
             hooks.begin();
-            Matrix x = shard.isFirstStage() ? embedded(batch, scratch) : ranks.handedOn(activations, batch.rows());
+            Matrix x = shard.isFirstStage() ? embedded(batch) : ranks.handedOn(batch.rows(), kernels);
             for (int layer = 0; layer < config.layers(); layer++) {
                 hooks.beforeLayer(layer).await();
-                try (PointerScope _ = new PointerScope();
-                        RowMemory.Scope _ = kernels.scope()) {
+                try (RowMemory.Scope _ = kernels.scope()) {
                     layer(layer, x, step);
                 }
                 hooks.afterLayer(layer, KvFence.PASSED);
             }
-            ranks.handOn(x);
+            ranks.handOn(x, kernels);
             if (shard.isLastStage()) {
                 for (int slice : hooks.hiddenWanted()) {
                     Matrix row = x.part(batch.lastRow(slice), 1);
                     hooks.hidden(slice, new HiddenState(activations, row.memory()));
                 }
             }
-            return logits(x, batch, scratch);
+            return logits(x, batch);
         }
     }
 
@@ -295,7 +282,6 @@ final class DecoderRunner implements ModelRunner {
         logitsArena.close();
         arena.close();
         ranks.close();
-        HugePages.giveBack();
     }
 
     /** By rotation, the cosines and sines of rows' positions, [T, D]. */
@@ -310,16 +296,14 @@ final class DecoderRunner implements ModelRunner {
         return ofRows;
     }
 
-    private Matrix embedded(Batch batch, Arena scratch) {
+    private Matrix embedded(Batch batch) {
         long[] ids = batch.ids();
         Matrix x = kernels.rows(ids.length, config.hiddenSize());
-        Matrix table = weights.embedding;
-        if (table.type() == x.type()) {
-            return table.copyRows(ids, x);
+        RowBuffer buffer = new RowBuffer(x.columns());
+        for (int row = 0; row < ids.length; row++) {
+            buffer.load(weights.embedding, (int) ids[row], 0, x.columns());
+            buffer.store(x, row, 0, x.columns());
         }
-        x.tensor()
-                .copy_(table.copyRows(ids, dense(ids.length, table.columns(), table.type(), scratch))
-                        .tensor());
         return x;
     }
 
@@ -398,8 +382,7 @@ final class DecoderRunner implements ModelRunner {
     /** Takes a matrix's rows in pieces: the first row of each and the piece itself, which is a part of the matrix. */
     private void forPieces(Matrix x, PieceWork work) {
         for (long first = 0; first < x.rows(); first += PIECE_ROWS) {
-            try (PointerScope _ = new PointerScope();
-                    RowMemory.Scope _ = kernels.scope()) {
+            try (RowMemory.Scope _ = kernels.scope()) {
                 work.accept(first, x.part(first, Math.min(PIECE_ROWS, x.rows() - first)));
             }
         }
@@ -449,7 +432,7 @@ final class DecoderRunner implements ModelRunner {
         }
     }
 
-    private Logits logits(Matrix x, Batch batch, Arena scratch) {
+    private Logits logits(Matrix x, Batch batch) {
         int rows = batch.logitRows().length;
         if (rows == 0 || weights.head.isEmpty()) {
             return noLogits();
@@ -458,23 +441,24 @@ final class DecoderRunner implements ModelRunner {
         Shard.Range tokens = shard.vocabulary();
         Matrix part =
                 Matrix.dense(memory, rows, config.vocabularySize(), DType.F32).columns(tokens.first(), tokens.count());
-        weights.head.get().applyTo(part, norm(wanted(x, batch, scratch), weights.finalNorm));
+        weights.head.get().applyTo(part, norm(wanted(x, batch), weights.finalNorm));
         ranks.await();
         if (shard.rank().tensor() != 0) {
             return noLogits();
         }
         long[] ids = kernels.largest(memory, rows, config.vocabularySize());
-        return new TorchLogits(rows, config.vocabularySize(), memory, ids);
+        return new RowLogits(rows, config.vocabularySize(), memory, ids);
     }
 
     /** The hidden states to compute logits of, padded with unused rows. */
-    private Matrix wanted(Matrix x, Batch batch, Arena scratch) {
+    private Matrix wanted(Matrix x, Batch batch) {
         int rows = batch.logitRows().length;
         Matrix wanted = kernels.rows(kernels.padded(rows), config.hiddenSize());
         for (int i = 0; i < wanted.rows(); i++) {
             HiddenState state = batch.given().get(i);
             if (state != null) {
-                wanted.part(i, 1).tensor().copy_(hidden(state, scratch));
+                Matrix.dense(state.data(), 1, config.hiddenSize(), state.dtype())
+                        .convert(wanted.part(i, 1), ParallelFor.alone());
             } else if (i < rows && x.rows() > 0) {
                 x.copyRow(batch.logitRows()[i], wanted, i);
             } else {
@@ -484,18 +468,12 @@ final class DecoderRunner implements ModelRunner {
         return wanted;
     }
 
-    private Tensor hidden(HiddenState state, Arena scratch) {
-        MemorySegment memory = scratch.allocate(state.data().byteSize(), Float.BYTES);
-        memory.copyFrom(state.data());
-        return LibTorch.over(memory, LibTorch.scalarType(state.dtype()), 1, config.hiddenSize());
-    }
-
     private long hiddenBytes(DType dtype) {
         return (long) config.hiddenSize() * dtype.bytes();
     }
 
     private Logits noLogits() {
-        return new TorchLogits(0, config.vocabularySize(), MemorySegment.NULL, new long[0]);
+        return new RowLogits(0, config.vocabularySize(), MemorySegment.NULL, new long[0]);
     }
 
     private MemorySegment logitsMemory(long bytes) {
@@ -507,7 +485,7 @@ final class DecoderRunner implements ModelRunner {
         return logitsMemory.asSlice(0, bytes);
     }
 
-    private record TorchLogits(int rows, int vocabularySize, MemorySegment memory, long[] best) implements Logits {
+    private record RowLogits(int rows, int vocabularySize, MemorySegment memory, long[] best) implements Logits {
         @Override
         public MemorySegment row(int row) {
             long bytes = (long) vocabularySize * Float.BYTES;

@@ -59,7 +59,7 @@ public record KernelChoice(Kind kind, List<String> reasons) {
     /**
      * Chooses for this process.
      *
-     * @throws ConfigException if what is forced cannot be had, or 8-bit weights cannot be computed with
+     * @throws ConfigException if what is forced cannot be had, or nothing here computes the model
      */
     public static KernelChoice here(ModelConfig model, DType dtype, Quantization quantization) {
         return choose(
@@ -84,6 +84,11 @@ public record KernelChoice(Kind kind, List<String> reasons) {
             public Optional<String> whyNoTiles() {
                 return whyNot(Kernels::withTiles);
             }
+
+            @Override
+            public Optional<String> whyNoLibTorch() {
+                return TorchModels.whyNoLibTorch();
+            }
         };
 
         /** See {@link Bf16Rate}. */
@@ -91,6 +96,9 @@ public record KernelChoice(Kind kind, List<String> reasons) {
 
         /** Why the system does not let this process use the matrix unit; empty if it does. */
         Optional<String> whyNoTiles();
+
+        /** Why LibTorch cannot be loaded; empty if its classes are there. Does not load it. */
+        Optional<String> whyNoLibTorch();
     }
 
     static KernelChoice choose(
@@ -129,8 +137,10 @@ public record KernelChoice(Kind kind, List<String> reasons) {
         if (!forced.equals("auto")) {
             throw ConfigException.unsupported(field, forced, "auto, amx, avx512_bf16, avx512, avx2, libtorch");
         }
-        throw new ConfigException(
-                "quantization", "is 'int8', which nothing here computes: " + String.join("; ", refused));
+        String why = "which nothing here computes: " + String.join("; ", refused);
+        throw quantization == Quantization.INT8
+                ? new ConfigException("quantization", "is 'int8', " + why)
+                : new ConfigException("dtype", "is '%s', %s".formatted(dtype.torchName(), why));
     }
 
     private static String describe(Kind kind, DType dtype, Quantization quantization) {
@@ -195,7 +205,7 @@ public record KernelChoice(Kind kind, List<String> reasons) {
             case LIBTORCH ->
                 quantization == Quantization.INT8
                         ? Optional.of("LibTorch multiplies 8-bit integers by its reference loops here")
-                        : Optional.empty();
+                        : probes.whyNoLibTorch();
         };
     }
 

@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.model.Weights.Owned;
 import baton.kv.DType;
 import baton.memory.Platform;
 import java.lang.foreign.MemorySegment;
@@ -11,18 +12,24 @@ import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.TensorOptions;
 import org.bytedeco.pytorch.global.torch;
 import org.bytedeco.pytorch.global.torch.ScalarType;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
-/** Loading LibTorch, and tensors over memory that Java allocated. */
+/** Loading LibTorch, and tensors over memory that Java allocated. Without its jars no class that uses it can be loaded either. */
 final class LibTorch {
+    private static final Logger LOG = LoggerFactory.getLogger(LibTorch.class);
+
     private LibTorch() {}
 
     /**
-     * Loads the native library and sets the number of threads it computes with, which is the process's, not the caller's.
+     * Loads the native library, unless it is loaded already, and sets the number of threads it computes with, which is the process's, not the
+     * caller's.
      *
+     * @param purpose that it is loaded for, as the log says
      * @return that number
      * @throws IllegalStateException if it cannot be loaded here, saying what it needs
      */
-    static int load(OptionalInt threads) {
+    static int load(String purpose, OptionalInt threads) {
         HugePages.adviseHugePagesToLibTorch();
         HugePages.keepFreedMemory();
         // Without the properties JavaCPP reads /proc and may collect garbage in an allocation. Memory is freed by
@@ -31,12 +38,16 @@ final class LibTorch {
         setUnlessSet("org.bytedeco.javacpp.maxbytes", "0");
         setUnlessSet("org.bytedeco.javacpp.maxphysicalbytes", "0");
         try {
+            boolean isFirst = !Loader.getLoadedLibraries().containsKey("jnitorch");
             Loader.load(torch.class);
+            if (isFirst) {
+                LOG.info("LibTorch is loaded: {}", purpose);
+            }
             torch.set_num_threads(threads.orElse(Runtime.getRuntime().availableProcessors()));
             return torch.get_num_threads();
         } catch (LinkageError e) {
             throw new IllegalStateException(
-                    "LibTorch cannot be loaded: it needs " + needs(Platform.current())
+                    "LibTorch cannot be loaded (" + purpose + "): it needs " + needs(Platform.current())
                             + " on the class path, and room for 450 MB in ~/.javacpp/cache or"
                             + " -Dorg.bytedeco.javacpp.cachedir: "
                             + e.getMessage(),
@@ -52,7 +63,7 @@ final class LibTorch {
 
     /** Why models cannot be computed on a GPU here. */
     static String whyNoCuda() {
-        load(OptionalInt.empty());
+        load("device=cuda asks it for GPUs", OptionalInt.empty());
         if (torch.cuda_is_available()) {
             return "models keep their weights and KV cache in host memory and compute on the CPU only, although LibTorch has"
                     + " CUDA and a GPU";
@@ -84,6 +95,28 @@ final class LibTorch {
             default ->
                 throw new IllegalArgumentException("a tensor is of " + type + ", must be of BFloat16, Half or Float");
         };
+    }
+
+    /** Has the object live until {@code owned} is closed, and so longer than the scope that it may have been made in. */
+    static <P extends Pointer> P keep(P pointer, Owned owned) {
+        pointer.retainReference();
+        owned.add(pointer::close);
+        return pointer;
+    }
+
+    /** The matrix' memory, as a tensor of the caller's {@link org.bytedeco.javacpp.PointerScope}. */
+    static Tensor tensor(Matrix matrix) {
+        Tensor whole = over(matrix.memory(), scalarType(matrix.type()), matrix.rows(), matrix.stride());
+        return matrix.stride() == matrix.columns() ? whole : whole.narrow(1, 0, matrix.columns());
+    }
+
+    /** The tensor's memory, valid as long as the tensor; elements of a row are side by side. */
+    static Matrix matrix(Tensor tensor) {
+        int rows = Math.toIntExact(tensor.size(0));
+        int columns = Math.toIntExact(tensor.size(1));
+        long stride = rows > 1 ? tensor.stride(0) : columns;
+        DType type = dtype(tensor);
+        return new Matrix(memory(tensor, Matrix.bytes(rows, columns, stride, type)), rows, columns, stride, type);
     }
 
     /** A dense tensor that is the segment's memory, which must outlive it. */

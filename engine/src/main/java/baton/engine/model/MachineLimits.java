@@ -96,7 +96,7 @@ public record MachineLimits(Products bf16, Products fp32, double readBytesPerSec
          * @throws IllegalStateException if LibTorch cannot be loaded or the memory is refused
          */
         public Probe(OptionalInt threads) {
-            this.threads = LibTorch.load(threads);
+            this.threads = LibTorch.load("its products are measured", threads);
             MemorySegment memory = HugePages.allocate(arena, BYTES, "measuring");
             MemorySegment first = memory.asSlice(0, (long) IN * OUT * Short.BYTES);
             draw(first);
@@ -107,7 +107,7 @@ public record MachineLimits(Products bf16, Products fp32, double readBytesPerSec
             bf16 = new Matrices(memory, DType.BF16, blas, owned);
             fp32 = new Matrices(memory, DType.F32, blas, owned);
             ways = Stream.concat(bf16.ways.stream(), fp32.ways.stream()).toList();
-            all = owned.add(LibTorch.over(memory, ScalarType.Float, BYTES / Float.BYTES));
+            all = LibTorch.keep(LibTorch.over(memory, ScalarType.Float, BYTES / Float.BYTES), owned);
         }
 
         /**
@@ -214,19 +214,19 @@ public record MachineLimits(Products bf16, Products fp32, double readBytesPerSec
             Matrices(MemorySegment memory, DType dtype, Blas blas, Owned owned) {
                 this.blas = blas;
                 ScalarType type = LibTorch.scalarType(dtype);
-                Tensor rows = owned.add(LibTorch.empty(type, ROWS, IN));
-                owned.add(rows.normal_());
-                row = owned.add(rows.narrow(0, 0, 1));
+                Tensor rows = LibTorch.keep(LibTorch.empty(type, ROWS, IN), owned);
+                LibTorch.keep(rows.normal_(), owned);
+                row = LibTorch.keep(rows.narrow(0, 0, 1), owned);
                 long bytes = (long) IN * OUT * dtype.bytes();
                 for (long at = 0; at < BYTES; at += bytes) {
-                    all.add(owned.add(LibTorch.over(memory.asSlice(at, bytes), type, OUT, IN)));
+                    all.add(LibTorch.keep(LibTorch.over(memory.asSlice(at, bytes), type, OUT, IN), owned));
                 }
                 Optional<OneDnn> packing = OneDnn.find(type, owned);
                 for (Tensor matrix : all.subList(0, ROW)) {
                     plain.products.add(() -> blas.product(() -> torch.linear(rows, matrix)));
                     packing.ifPresent(oneDnn -> {
                         try (PointerScope _ = new PointerScope()) {
-                            IValue laidOut = owned.add(new IValue(oneDnn.pack(matrix)));
+                            IValue laidOut = LibTorch.keep(new IValue(oneDnn.pack(matrix)), owned);
                             packed.products.add(() -> oneDnn.linear(rows, laidOut));
                         }
                     });

@@ -1,41 +1,27 @@
 package baton.engine.model;
 
+import baton.engine.kernel.ParallelFor;
 import baton.engine.kernel.Rows;
 import baton.kv.DType;
 import java.lang.foreign.MemorySegment;
-import org.bytedeco.javacpp.PointerScope;
-import org.bytedeco.pytorch.Tensor;
 
 /**
- * A matrix of activations in native memory, valid as long as that. Kernels of machine code take it as it is, LibTorch's operators as a tensor.
+ * A matrix of activations in native memory, valid as long as that. Kernels of machine code take it as it is, LibTorch's operators as a tensor ({@link LibTorch#tensor}).
  *
  * @param memory from the first row's first element to the last row's last one, open to all threads
  * @param stride elements from a row to the next one
  */
 record Matrix(MemorySegment memory, int rows, int columns, long stride, DType type) {
+    /** Rows that a thread converts at once. */
+    private static final int PIECE = 16;
+
     /** Without gaps between rows. */
     static Matrix dense(MemorySegment memory, long rows, long columns, DType type) {
         return new Matrix(memory, Math.toIntExact(rows), Math.toIntExact(columns), columns, type);
     }
 
-    /** The tensor's memory, valid as long as the tensor; elements of a row are side by side. */
-    static Matrix of(Tensor tensor) {
-        long rows = tensor.size(0);
-        long columns = tensor.size(1);
-        long stride = rows > 1 ? tensor.stride(0) : columns;
-        DType type = LibTorch.dtype(tensor);
-        MemorySegment memory = LibTorch.memory(tensor, bytes(rows, columns, stride, type));
-        return new Matrix(memory, Math.toIntExact(rows), Math.toIntExact(columns), stride, type);
-    }
-
-    private static long bytes(long rows, long columns, long stride, DType type) {
+    static long bytes(long rows, long columns, long stride, DType type) {
         return rows == 0 ? 0 : ((rows - 1) * stride + columns) * type.bytes();
-    }
-
-    /** The same memory, as a tensor of the caller's {@link PointerScope}. */
-    Tensor tensor() {
-        Tensor whole = LibTorch.over(memory, LibTorch.scalarType(type), rows, stride);
-        return stride == columns ? whole : whole.narrow(1, 0, columns);
     }
 
     /** Some of its rows; the matrix itself if those are all. */
@@ -79,6 +65,25 @@ record Matrix(MemorySegment memory, int rows, int columns, long stride, DType ty
             copyRow(rows[i], to, i);
         }
         return to;
+    }
+
+    /**
+     * Converts these rows to another type, rounded to nearest even.
+     *
+     * @param to as many rows, as wide
+     */
+    void convert(Matrix to, ParallelFor threads) {
+        threads.parallelFor(rows, PIECE, (_, first, end) -> {
+            RowBuffer buffer = new RowBuffer(type == to.type ? 0 : columns);
+            for (int row = first; row < end; row++) {
+                if (type == to.type) {
+                    copyRow(row, to, row);
+                } else {
+                    buffer.load(this, row, 0, columns);
+                    buffer.store(to, row, 0, columns);
+                }
+            }
+        });
     }
 
     /** Where the rows lie, in bytes. */

@@ -4,8 +4,8 @@ import baton.engine.kernel.ParallelFor;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import java.lang.foreign.MemorySegment;
-import java.util.function.Consumer;
-import org.bytedeco.pytorch.Tensor;
+import java.util.List;
+import java.util.Optional;
 
 /**
  * The kernels that a rank of a model is computed with; {@link KernelChoice} chooses them. Objects that they make belong together. Used by
@@ -18,11 +18,11 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     /** The threads that the kernels divide their work among, for other loops too, with pieces that may differ much. */
     ParallelFor threads();
 
-    /** Threads that LibTorch's operators take. */
-    int torchThreads();
-
     /** A number of rows to compute, rounded up if each new number of rows costs time. */
     int padded(int rows);
+
+    /** Begins a forward pass on the calling thread, whose scope this is too. */
+    RowMemory.Scope pass();
 
     /** Begins a scope of {@link #rows} and {@link #inputs}. */
     RowMemory.Scope scope();
@@ -36,11 +36,16 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     /** Converts rows of activations to the type of {@link #inputs}, if they do not have it already. */
     Matrix asInputs(Matrix rows);
 
-    /** Packs a matrix of weights [rows, columns], which {@code filler} fills. */
-    Linear linear(Consumer<Tensor> filler, long rows, long columns);
+    /**
+     * Packs a matrix of weights.
+     *
+     * @param parts its rows, one part below the other, of any type
+     * @param bias that is added to each product, one number for each of the matrix' rows
+     */
+    Linear linear(List<Matrix> parts, Optional<float[]> bias);
 
     /** Packs a matrix that stays in memory anyway. */
-    Linear shared(Tensor matrix);
+    Linear shared(Matrix matrix);
 
     /** @param weights as many as a head or a hidden state has elements */
     Norm norm(float[] weights, double eps);

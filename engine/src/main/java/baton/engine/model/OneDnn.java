@@ -40,22 +40,24 @@ final class OneDnn {
 
     private OneDnn(Owned owned) {
         Dispatcher dispatcher = Dispatcher.singleton();
-        pack = owned.add(dispatcher.findSchemaOrThrow("mkldnn::_reorder_linear_weight", ""));
-        linear = owned.add(dispatcher.findSchemaOrThrow("mkldnn::_linear_pointwise", ""));
-        binary = owned.add(dispatcher.findSchemaOrThrow("mkldnn::_linear_pointwise", "binary"));
-        rows = owned.add(new IValue(ROWS));
-        nothing = owned.add(new IValue());
+        pack = LibTorch.keep(dispatcher.findSchemaOrThrow("mkldnn::_reorder_linear_weight", ""), owned);
+        linear = LibTorch.keep(dispatcher.findSchemaOrThrow("mkldnn::_linear_pointwise", ""), owned);
+        binary = LibTorch.keep(dispatcher.findSchemaOrThrow("mkldnn::_linear_pointwise", "binary"), owned);
+        rows = LibTorch.keep(new IValue(ROWS), owned);
+        nothing = LibTorch.keep(new IValue(), owned);
         // A list's type is part of its value; the schema has the one that the operator wants.
-        noScalars = owned.add(new IValue(new GenericList(torch.parseSchema("f(Scalar?[] x) -> ()")
-                .arguments()
-                .type()
-                .get()
-                .containedType(0))));
-        noAlgorithm = owned.add(new IValue(""));
-        none = owned.add(new IValue("none"));
-        swish = owned.add(new IValue("swish"));
-        mul = owned.add(new IValue("mul"));
-        add = owned.add(new IValue("add"));
+        noScalars = LibTorch.keep(
+                new IValue(new GenericList(torch.parseSchema("f(Scalar?[] x) -> ()")
+                        .arguments()
+                        .type()
+                        .get()
+                        .containedType(0))),
+                owned);
+        noAlgorithm = LibTorch.keep(new IValue(""), owned);
+        none = LibTorch.keep(new IValue("none"), owned);
+        swish = LibTorch.keep(new IValue("swish"), owned);
+        mul = LibTorch.keep(new IValue("mul"), owned);
+        add = LibTorch.keep(new IValue("add"), owned);
     }
 
     /** The operators, if this processor and this LibTorch have them for that type. */

@@ -19,10 +19,6 @@ import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
-import java.util.function.Consumer;
-import org.bytedeco.javacpp.PointerScope;
-import org.bytedeco.pytorch.Tensor;
-import org.bytedeco.pytorch.global.torch.ScalarType;
 
 /**
  * Kernels of machine code, see {@code baton.engine.kernel}: weights in their own type. Rows that are multiplied are bf16 where weights are in
@@ -70,15 +66,14 @@ final class PanelKernels implements ModelKernels {
         return team.forUnevenPieces();
     }
 
-    /** LibTorch's operators have little to do, and their threads would spin beside those of the kernels. */
-    @Override
-    public int torchThreads() {
-        return 1;
-    }
-
     @Override
     public int padded(int rows) {
         return rows;
+    }
+
+    @Override
+    public RowMemory.Scope pass() {
+        return scope();
     }
 
     @Override
@@ -108,7 +103,7 @@ final class PanelKernels implements ModelKernels {
             return rows;
         }
         Matrix inputs = inputs(rows.rows(), rows.columns());
-        inputs.tensor().copy_(rows.tensor());
+        rows.convert(inputs, team);
         return inputs;
     }
 
@@ -125,53 +120,33 @@ final class PanelKernels implements ModelKernels {
     }
 
     @Override
-    public Linear linear(Consumer<Tensor> filler, long rows, long columns) {
-        long width = kernels.panelWidth();
-        long count = Math.ceilDiv(rows, width);
-        int outputs = Math.toIntExact(rows);
-        int inputs = Math.toIntExact(columns);
-        WeightType weightType = weightType(columns);
+    public Linear linear(List<Matrix> parts, Optional<float[]> bias) {
+        int inputs = parts.getFirst().columns();
+        int outputs = parts.stream().mapToInt(Matrix::rows).sum();
+        long padded = (long) Math.ceilDiv(outputs, kernels.panelWidth()) * kernels.panelWidth() * Float.BYTES;
+        WeightType weightType = weightType(inputs);
         MemorySegment panels =
                 HugePages.allocate(arena, PanelMatrix.bytes(kernels, weightType, outputs, inputs), "weights");
-        owned.count(panels.byteSize());
-        MemorySegment scales =
-                weightType.hasScales() ? arena.allocate(count * width * Float.BYTES, 64) : MemorySegment.NULL;
-        owned.count(scales.byteSize());
-        try (PointerScope _ = new PointerScope()) {
-            ScalarType type = LibTorch.scalarType(dtype);
-            Tensor matrix = LibTorch.empty(type, count * width, columns);
-            matrix.narrow(0, rows, count * width - rows).zero_();
-            filler.accept(matrix.narrow(0, 0, rows));
-            switch (weightType) {
-                case FP32 ->
-                    LibTorch.over(panels, type, count, columns, width)
-                            .copy_(matrix.view(count, width, columns).transpose(1, 2));
-                case BF16 ->
-                    LibTorch.over(panels, type, count, columns, width / 2, 2)
-                            .copy_(matrix.view(count, 2, width / 2, columns).permute(0, 3, 2, 1));
-                case BF16_PAIRS ->
-                    LibTorch.over(panels, type, count, columns / 2, width, 2)
-                            .copy_(matrix.view(count, width, columns / 2, 2).transpose(1, 2));
-                case INT8, INT8_PAIRS -> {
-                    Tensor quantized = LibTorch.empty(ScalarType.Char, count * width, columns);
-                    Int8.quantize(matrix, quantized, LibTorch.over(scales, ScalarType.Float, count * width));
-                    long together = weightType.inPairs() ? 2 : 1;
-                    LibTorch.over(panels, ScalarType.Char, count, columns / together, width, together)
-                            .copy_(quantized
-                                    .view(count, width, columns / together, together)
-                                    .transpose(1, 2));
-                }
-            }
-        }
+        MemorySegment scales = weightType.hasScales() ? arena.allocate(padded, 64) : MemorySegment.NULL;
+        MemorySegment biases = bias.map(values -> {
+                    MemorySegment memory = arena.allocate(padded, 64);
+                    return memory.copyFrom(MemorySegment.ofArray(values));
+                })
+                .orElse(MemorySegment.NULL);
+        owned.count(panels.byteSize() + scales.byteSize() + biases.byteSize());
+        new PanelPacking(kernels, weightType, dtype, parts).pack(panels, scales, team);
         return new PanelLinear(
                 new PanelMatrix(
-                        kernels, team, scratch, new PanelMatrix.Weights(weightType, panels, scales, outputs, inputs)),
+                        kernels,
+                        team,
+                        scratch,
+                        new PanelMatrix.Weights(weightType, panels, scales, biases, outputs, inputs)),
                 this);
     }
 
     @Override
-    public Linear shared(Tensor matrix) {
-        return linear(copy -> copy.copy_(matrix), matrix.size(0), matrix.size(1));
+    public Linear shared(Matrix matrix) {
+        return linear(List.of(matrix), Optional.empty());
     }
 
     @Override

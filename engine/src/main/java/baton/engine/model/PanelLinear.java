@@ -22,11 +22,8 @@ record PanelLinear(PanelMatrix matrix, PanelKernels kernels) implements Linear {
 
     @Override
     public Matrix applyGated(Linear gate, Matrix rows) {
-        if (!(gate instanceof PanelLinear panels) || !matrix.takesGate(panels.matrix)) {
-            return Linear.super.applyGated(gate, rows);
-        }
         Matrix out = kernels.inputs(rows.rows(), matrix.outputs());
-        matrix.multiplyGated(panels.matrix, rows.inBytes(), rows.rows(), out.inBytes());
+        matrix.multiplyGated(((PanelLinear) gate).matrix, rows.inBytes(), rows.rows(), out.inBytes());
         return out;
     }
 

@@ -85,14 +85,14 @@ final class SdpaAttention implements Attention {
         this.cacheType = LibTorch.scalarType(layout.dtype());
         this.team = team;
         this.reach = reach.clone();
-        this.defaultScale = owned.add(new DoubleOptional());
-        this.none = owned.add(new TensorOptional());
+        this.defaultScale = LibTorch.keep(new DoubleOptional(), owned);
+        this.none = LibTorch.keep(new TensorOptional(), owned);
         this.queryElements = config.heads() * config.headDim();
     }
 
     @Override
     public Pass begin(Batch batch, Optional<long[]> tailRows, Matrix queries, Matrix attended, Arena scratch) {
-        return new Step(batch, tailRows, queries.tensor(), attended.tensor(), scratch);
+        return new Step(batch, tailRows, LibTorch.tensor(queries), LibTorch.tensor(attended), scratch);
     }
 
     @Override

@@ -5,8 +5,6 @@ import baton.kv.ConfigException;
 import baton.kv.connector.Rank;
 import java.util.ArrayList;
 import java.util.List;
-import org.bytedeco.pytorch.Scalar;
-import org.bytedeco.pytorch.Tensor;
 
 /**
  * What one rank has of a model. The tensor ranks of a stage share its matrices as in Megatron-LM (arXiv 1909.08053): the rows of
@@ -94,7 +92,7 @@ record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
     }
 
     /** This rank's part of a layer's part, whose weight or bias is {@code whole}. */
-    Tensor part(Part part, Tensor whole) {
+    Matrix part(Part part, Matrix whole) {
         if (tensorSize == 1) {
             return whole;
         }
@@ -108,20 +106,17 @@ record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
         };
     }
 
-    /** This rank's rows of the output projection. */
-    Tensor vocabulary(Tensor whole) {
-        return rows(whole, vocabulary(), 1);
+    /** Whether this rank adds the bias of a part: where the products of all ranks are summed up, the first does. */
+    boolean addsBias(Part part) {
+        return rank.tensor() == 0 || part != Part.OUTPUT && part != Part.DOWN;
     }
 
-    private static Tensor rows(Tensor whole, Range range, int unit) {
-        return whole.narrow(0, (long) range.first() * unit, (long) range.count() * unit);
+    private static Matrix rows(Matrix whole, Range range, int unit) {
+        return whole.part((long) range.first() * unit, (long) range.count() * unit);
     }
 
-    /** Of a bias, which is added to a sum of all ranks' products, the first rank has all and the others have zeros. */
-    private Tensor columns(Tensor whole, Range range, int unit) {
-        if (whole.dim() == 1) {
-            return rank.tensor() == 0 ? whole : whole.mul(new Scalar(0));
-        }
-        return whole.narrow(1, (long) range.first() * unit, (long) range.count() * unit);
+    /** Of a weight: the bias of its product is whole. */
+    private static Matrix columns(Matrix whole, Range range, int unit) {
+        return whole.columns() == 1 ? whole : whole.columns((long) range.first() * unit, (long) range.count() * unit);
     }
 }

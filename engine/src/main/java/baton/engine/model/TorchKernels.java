@@ -2,8 +2,9 @@ package baton.engine.model;
 
 import baton.engine.kernel.ParallelFor;
 import baton.engine.model.JavaRowKernels.NormWeights;
-import baton.engine.model.Linear.Dense;
-import baton.engine.model.Linear.Packed;
+import baton.engine.model.TorchLinear.Biased;
+import baton.engine.model.TorchLinear.Dense;
+import baton.engine.model.TorchLinear.Packed;
 import baton.engine.model.Weights.Owned;
 import baton.kv.DType;
 import baton.kv.KvCache;
@@ -11,12 +12,14 @@ import baton.kv.KvLayout;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.List;
 import java.util.Optional;
-import java.util.function.Consumer;
 import org.bytedeco.javacpp.PointerScope;
 import org.bytedeco.pytorch.IValue;
+import org.bytedeco.pytorch.InferenceMode;
 import org.bytedeco.pytorch.LongOptional;
 import org.bytedeco.pytorch.Tensor;
+import org.bytedeco.pytorch.global.torch;
 import org.bytedeco.pytorch.global.torch.ScalarType;
 
 /** LibTorch's operators and, in bf16, oneDNN's packed products. */
@@ -56,24 +59,31 @@ final class TorchKernels implements ModelKernels {
     }
 
     @Override
-    public int torchThreads() {
-        return team.size();
-    }
-
-    @Override
     public int padded(int rows) {
         return Batch.padded(rows);
     }
 
-    /** LibTorch's memory ends with its tensors. */
+    @Override
+    public RowMemory.Scope pass() {
+        // OpenMP keeps the number by calling thread.
+        torch.set_num_threads(team.size());
+        InferenceMode mode = new InferenceMode(true);
+        RowMemory.Scope scope = scope();
+        return () -> {
+            scope.close();
+            mode.close();
+        };
+    }
+
     @Override
     public RowMemory.Scope scope() {
-        return () -> {};
+        PointerScope scope = new PointerScope();
+        return scope::close;
     }
 
     @Override
     public Matrix rows(long rows, long columns) {
-        return Matrix.of(LibTorch.empty(type, rows, columns));
+        return LibTorch.matrix(LibTorch.empty(type, rows, columns));
     }
 
     @Override
@@ -87,29 +97,46 @@ final class TorchKernels implements ModelKernels {
     }
 
     @Override
-    public Linear linear(Consumer<Tensor> filler, long rows, long columns) {
-        if (oneDnn.isEmpty()) {
-            MemorySegment memory = HugePages.allocate(arena, rows * columns * dtype.bytes(), "weights");
-            owned.count(memory.byteSize());
-            Tensor matrix = owned.add(LibTorch.over(memory, type, rows, columns));
-            filler.accept(matrix);
-            return new Dense(matrix, blas);
-        }
+    public Linear linear(List<Matrix> parts, Optional<float[]> bias) {
         try (PointerScope _ = new PointerScope()) {
-            Tensor matrix = LibTorch.empty(type, rows, columns);
-            filler.accept(matrix);
-            owned.count(rows * columns * dtype.bytes());
-            OneDnn packing = oneDnn.get();
-            return new Packed(packing, owned.add(new IValue(packing.pack(matrix))));
+            TorchLinear matrix = packed(parts);
+            return bias.<TorchLinear>map(values -> new Biased(matrix, kept(values)))
+                    .orElse(matrix);
         }
+    }
+
+    private TorchLinear packed(List<Matrix> parts) {
+        long rows = parts.stream().mapToLong(Matrix::rows).sum();
+        long columns = parts.getFirst().columns();
+        MemorySegment memory = oneDnn.isPresent()
+                ? MemorySegment.NULL
+                : HugePages.allocate(arena, rows * columns * dtype.bytes(), "weights");
+        Tensor matrix = oneDnn.isPresent()
+                ? LibTorch.empty(type, rows, columns)
+                : LibTorch.keep(LibTorch.over(memory, type, rows, columns), owned);
+        long filled = 0;
+        for (Matrix part : parts) {
+            matrix.narrow(0, filled, part.rows()).copy_(LibTorch.tensor(part));
+            filled += part.rows();
+        }
+        owned.count(rows * columns * dtype.bytes());
+        return oneDnn.<TorchLinear>map(
+                        packing -> new Packed(packing, LibTorch.keep(new IValue(packing.pack(matrix)), owned)))
+                .orElseGet(() -> new Dense(matrix, blas));
+    }
+
+    private Tensor kept(float[] values) {
+        Tensor floats = LibTorch.empty(ScalarType.Float, values.length);
+        LibTorch.memory(floats, (long) values.length * Float.BYTES).copyFrom(MemorySegment.ofArray(values));
+        return LibTorch.keep(floats.to(type), owned);
     }
 
     /** Packed once more where packing is: all of it is read for each token. */
     @Override
-    public Linear shared(Tensor matrix) {
+    public Linear shared(Matrix matrix) {
         return oneDnn.isEmpty()
-                ? new Dense(matrix, blas)
-                : linear(copy -> copy.copy_(matrix), matrix.size(0), matrix.size(1));
+                ? new Dense(LibTorch.keep(LibTorch.tensor(matrix), owned), blas)
+                : linear(List.of(matrix), Optional.empty());
     }
 
     @Override
@@ -126,7 +153,7 @@ final class TorchKernels implements ModelKernels {
     @Override
     public void save(int layer, Matrix pairs, KvCache cache, Batch batch, int first, int count) {
         KvLayout layout = cache.layout();
-        Matrix stored = Matrix.of(pairs.part(0, count).tensor().to(LibTorch.scalarType(layout.dtype())));
+        Matrix stored = LibTorch.matrix(LibTorch.tensor(pairs.part(0, count)).to(LibTorch.scalarType(layout.dtype())));
         long entry = layout.entryBytes();
         long rowBytes = stored.stride() * layout.dtype().bytes();
         MemorySegment rows = stored.memory();
@@ -148,7 +175,9 @@ final class TorchKernels implements ModelKernels {
     }
 
     @Override
-    public void close() {}
+    public void close() {
+        HugePages.giveBack();
+    }
 
     @Override
     public Attention attention(ModelConfig config, KvCache cache, int[] reach) {

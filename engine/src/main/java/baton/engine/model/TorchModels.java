@@ -7,6 +7,7 @@ import baton.kv.ModelFingerprint;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.FutureTask;
@@ -38,7 +39,7 @@ public final class TorchModels {
      * @param maxPositions positions a sequence may have
      * @throws ConfigException naming what does not fit
      * @throws IOException if the weights cannot be read
-     * @throws IllegalStateException if LibTorch cannot be loaded or memory is refused
+     * @throws IllegalStateException if LibTorch computes and cannot be loaded, or memory is refused
      */
     public static ModelRunner load(
             Checkpoint checkpoint,
@@ -65,7 +66,7 @@ public final class TorchModels {
      *
      * @throws ConfigException naming what does not fit
      * @throws IOException if the weights cannot be read
-     * @throws IllegalStateException if LibTorch cannot be loaded or memory is refused
+     * @throws IllegalStateException if LibTorch computes and cannot be loaded, or memory is refused
      */
     public static ModelRanks load(Checkpoint checkpoint, ModelOptions options) throws IOException {
         if (options.dtype() == DType.F16) {
@@ -91,7 +92,10 @@ public final class TorchModels {
             throw new ConfigException("max_model_len", "is " + options.maxPositions() + ", must be positive");
         }
         List<Shard> shards = Shard.of(config, tensorParallelSize, pipelineParallelSize);
-        int threadCount = LibTorch.load(options.threads());
+        boolean byLibTorch = choice.kind() == KernelChoice.Kind.LIBTORCH;
+        int threadCount = byLibTorch
+                ? LibTorch.load("its kernels compute the model", options.threads())
+                : options.threads().orElse(Runtime.getRuntime().availableProcessors());
         // Another type of computation and quantised weights give other keys and values, as another model does.
         ModelFingerprint fingerprint = checkpoint
                 .fingerprint()
@@ -103,7 +107,7 @@ public final class TorchModels {
                 new Collective(tensorParallelSize, pipelineParallelSize, config.hiddenSize(), Collective.TIMEOUT);
         List<DecoderRunner> runners = new ArrayList<>();
         try {
-            apart(() -> {
+            Work<Boolean> loading = () -> {
                 for (Shard shard : shards) {
                     runners.add(DecoderRunner.load(
                             checkpoint,
@@ -116,7 +120,8 @@ public final class TorchModels {
                             runners.stream().findFirst()));
                 }
                 return true;
-            });
+            };
+            boolean _ = byLibTorch ? apart(loading) : loading.run();
         } catch (IOException | RuntimeException | Error e) {
             runners.reversed().forEach(DecoderRunner::close);
             collective.close();
@@ -189,7 +194,14 @@ public final class TorchModels {
      * @throws IllegalStateException if it cannot be loaded here, saying what it needs
      */
     public static int loadLibrary() {
-        return LibTorch.load(OptionalInt.empty());
+        return LibTorch.load("its state is asked for", OptionalInt.empty());
+    }
+
+    /** Why {@link #loadLibrary} would fail for want of classes; empty if they are there. Loads nothing. */
+    public static Optional<String> whyNoLibTorch() {
+        return TorchModels.class.getResource("/org/bytedeco/pytorch/global/torch.class") == null
+                ? Optional.of("LibTorch's jars (pytorch, openblas, javacpp) are not on the class path")
+                : Optional.empty();
     }
 
     /**
@@ -201,7 +213,9 @@ public final class TorchModels {
         switch (device) {
             case AUTO, CPU -> {}
             case CUDA ->
-                throw new ConfigException("device", "is 'cuda', but " + LibTorch.whyNoCuda() + "; allowed: auto, cpu");
+                throw new ConfigException(
+                        "device",
+                        "is 'cuda', but " + whyNoLibTorch().orElseGet(LibTorch::whyNoCuda) + "; allowed: auto, cpu");
         }
     }
 }

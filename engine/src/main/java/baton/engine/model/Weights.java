@@ -1,6 +1,5 @@
 package baton.engine.model;
 
-import baton.engine.model.Linear.Biased;
 import baton.engine.model.ModelKernels.Norm;
 import baton.engine.model.Recipe.Part;
 import baton.engine.model.Recipe.Rotation;
@@ -8,8 +7,6 @@ import baton.kv.DType;
 import baton.kv.safetensors.TensorInfo;
 import java.io.IOException;
 import java.lang.foreign.Arena;
-import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
@@ -17,12 +14,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.function.Consumer;
 import java.util.function.Supplier;
-import org.bytedeco.javacpp.Pointer;
-import org.bytedeco.javacpp.PointerScope;
-import org.bytedeco.pytorch.Tensor;
-import org.bytedeco.pytorch.global.torch.ScalarType;
 
 /** A model's weights as the forward pass uses them: in huge pages, in the type of computation, and fused where one input goes through several. */
 final class Weights {
@@ -87,7 +79,7 @@ final class Weights {
 
     /** Native objects to free together. */
     static final class Owned implements AutoCloseable {
-        private final Deque<Pointer> pointers = new ArrayDeque<>();
+        private final Deque<Runnable> frees = new ArrayDeque<>();
         private long bytes;
 
         /** Counts memory that is held as long as these objects. */
@@ -100,17 +92,15 @@ final class Weights {
             return bytes;
         }
 
-        <P extends Pointer> P add(P pointer) {
-            // It outlives the scope that it may have been made in.
-            pointer.retainReference();
-            pointers.push(pointer);
-            return pointer;
+        /** @param free of an object, called when all are freed, that of the last one first */
+        void add(Runnable free) {
+            frees.push(free);
         }
 
         @Override
         public void close() {
-            while (!pointers.isEmpty()) {
-                pointers.pop().close();
+            while (!frees.isEmpty()) {
+                frees.pop().run();
             }
         }
     }
@@ -129,12 +119,9 @@ final class Weights {
         LayerWeights layer(int number) throws IOException {
             Recipe recipe = config.recipe();
             String prefix = "model.layers." + number + ".";
-            Linear projection = projection(prefix);
             return new LayerWeights(
                     norm(prefix, Part.ATTENTION_NORM),
-                    recipe.biased().contains(Part.QUERIES)
-                            ? new Biased(projection, projectionBias(prefix))
-                            : projection,
+                    projection(prefix),
                     recipe.has(Part.QUERY_NORM)
                             ? Optional.of(new HeadNorms(norm(prefix, Part.QUERY_NORM), norm(prefix, Part.KEY_NORM)))
                             : Optional.empty(),
@@ -151,94 +138,80 @@ final class Weights {
 
         /** @param operator name of the product among the operators that are timed */
         private Linear linear(String prefix, Part part, String operator) throws IOException {
-            try (PointerScope _ = new PointerScope()) {
-                Linear matrix = linear(operator, weight(prefix, part));
-                if (!config.recipe().biased().contains(part)) {
-                    return matrix;
-                }
-                Tensor source = bias(prefix, part);
-                Tensor vector = allocate(LibTorch.scalarType(dtype), source.numel());
-                vector.copy_(source);
-                return new Biased(matrix, vector);
-            }
+            // Where the products of all ranks are summed up, the first rank's has the bias.
+            boolean biased = config.recipe().biased().contains(part) && shard.addsBias(part);
+            Optional<float[]> bias = biased ? Optional.of(floats(List.of(bias(prefix, part)))) : Optional.empty();
+            return linear(operator, List.of(weight(prefix, part)), bias);
         }
 
         Matrix embedding() throws IOException {
-            try (PointerScope _ = new PointerScope()) {
-                Tensor matrix = allocate(LibTorch.scalarType(dtype), config.vocabularySize(), config.hiddenSize());
-                matrix.copy_(source("model.embed_tokens.weight"));
-                return Matrix.of(matrix);
-            }
+            Matrix source = source("model.embed_tokens.weight");
+            Matrix own = allocate(source.rows(), source.columns(), dtype);
+            source.convert(own, kernels.threads());
+            return own;
         }
 
         Linear head(Matrix embedding) throws IOException {
-            if (!config.tiedEmbeddings()) {
-                try (PointerScope _ = new PointerScope()) {
-                    return linear(HEAD, shard.vocabulary(source(HEAD + ".weight")));
-                }
-            }
             Shard.Range tokens = shard.vocabulary();
-            Tensor matrix =
-                    owned.add(embedding.part(tokens.first(), tokens.count()).tensor());
-            return timed(HEAD, matrix.numel(), () -> kernels.shared(matrix));
+            if (!config.tiedEmbeddings()) {
+                Matrix matrix = source(HEAD + ".weight").part(tokens.first(), tokens.count());
+                return linear(HEAD, List.of(matrix), Optional.empty());
+            }
+            Matrix matrix = embedding.part(tokens.first(), tokens.count());
+            return timed(HEAD, List.of(matrix), () -> kernels.shared(matrix));
         }
 
-        private Linear linear(String operator, Tensor source) {
-            return timed(
-                    operator,
-                    source.numel(),
-                    () -> kernels.linear(matrix -> matrix.copy_(source), source.size(0), source.size(1)));
+        private Linear linear(String operator, List<Matrix> parts, Optional<float[]> bias) {
+            return timed(operator, parts, () -> kernels.linear(parts, bias));
         }
 
-        private Linear timed(String name, long elements, Supplier<Linear> maker) {
+        private Linear timed(String name, List<Matrix> parts, Supplier<Linear> maker) {
             long before = owned.bytes();
             Linear matrix = maker.get();
             long bytes = owned.bytes() - before;
+            long elements = parts.stream()
+                    .mapToLong(part -> (long) part.rows() * part.columns())
+                    .sum();
             return times.timed(name, matrix, elements, bytes > 0 ? bytes : elements * dtype.bytes());
         }
 
         Norm norm(String name) throws IOException {
-            try (PointerScope _ = new PointerScope()) {
-                // Rounded to the type that the model computes in, as in a checkpoint of that type.
-                Tensor floats = source(name).to(LibTorch.scalarType(dtype)).to(ScalarType.Float);
-                MemorySegment memory = LibTorch.memory(floats, floats.numel() * Float.BYTES);
-                return kernels.norm(memory.toArray(ValueLayout.JAVA_FLOAT_UNALIGNED), config.rmsNormEps());
+            return kernels.norm(floats(List.of(source(name))), config.rmsNormEps());
+        }
+
+        /** Vectors one behind the other, rounded to the type that the model computes in, as in a checkpoint of that type. */
+        private float[] floats(List<Matrix> vectors) {
+            float[] all = new float[vectors.stream().mapToInt(Matrix::rows).sum()];
+            RowBuffer element = new RowBuffer(1);
+            int count = 0;
+            for (Matrix vector : vectors) {
+                for (int row = 0; row < vector.rows(); row++) {
+                    element.load(vector, row, 0, 1);
+                    element.round(dtype, 1);
+                    all[count++] = element.values()[0];
+                }
             }
+            return all;
         }
 
         private Linear projection(String prefix) throws IOException {
-            long hidden = config.hiddenSize();
-            long head = config.headDim();
-            long queries = config.heads() * head;
-            long pairRows = 2L * config.kvHeads() * head;
-            try (PointerScope _ = new PointerScope()) {
-                Tensor q = weight(prefix, Part.QUERIES);
-                Tensor k = weight(prefix, Part.KEYS);
-                Tensor v = weight(prefix, Part.VALUES);
-                Consumer<Tensor> filler = matrix -> {
-                    matrix.narrow(0, 0, queries).copy_(q);
-                    Tensor pairs = matrix.narrow(0, queries, pairRows).view(config.kvHeads(), 2, head, hidden);
-                    pairs.select(1, 0).copy_(k.view(config.kvHeads(), head, hidden));
-                    pairs.select(1, 1).copy_(v.view(config.kvHeads(), head, hidden));
-                };
-                long rows = queries + pairRows;
-                return timed("qkv_proj", rows * hidden, () -> kernels.linear(filler, rows, hidden));
-            }
+            List<Matrix> rows =
+                    fused(weight(prefix, Part.QUERIES), weight(prefix, Part.KEYS), weight(prefix, Part.VALUES));
+            Optional<float[]> bias = config.recipe().biased().contains(Part.QUERIES)
+                    ? Optional.of(floats(
+                            fused(bias(prefix, Part.QUERIES), bias(prefix, Part.KEYS), bias(prefix, Part.VALUES))))
+                    : Optional.empty();
+            return linear("qkv_proj", rows, bias);
         }
 
-        /** In the order of the fused projection's columns. */
-        private Tensor projectionBias(String prefix) throws IOException {
-            long head = config.headDim();
-            long queries = config.heads() * head;
-            Tensor bias = allocate(LibTorch.scalarType(dtype), queries + 2L * config.kvHeads() * head);
-            try (PointerScope _ = new PointerScope()) {
-                bias.narrow(0, 0, queries).copy_(bias(prefix, Part.QUERIES));
-                Tensor pairs =
-                        bias.narrow(0, queries, 2L * config.kvHeads() * head).view(config.kvHeads(), 2, head);
-                pairs.select(1, 0).copy_(bias(prefix, Part.KEYS).view(config.kvHeads(), head));
-                pairs.select(1, 1).copy_(bias(prefix, Part.VALUES).view(config.kvHeads(), head));
+        /** The rows of the fused projection: queries of all heads, then for each key/value head its key and its value. */
+        private List<Matrix> fused(Matrix queries, Matrix keys, Matrix values) {
+            List<Matrix> parts = new ArrayList<>(List.of(queries));
+            for (int row = 0; row < keys.rows(); row += config.headDim()) {
+                parts.add(keys.part(row, config.headDim()));
+                parts.add(values.part(row, config.headDim()));
             }
-            return bias;
+            return parts;
         }
 
         Matrix rope(Rotation rotation, int positions) {
@@ -246,58 +219,50 @@ final class Weights {
             int half = head / 2;
             double[] frequencies = Rope.frequencies(rotation, head);
             double amplitude = Rope.amplitude(rotation);
-            try (Arena scratch = Arena.ofConfined()) {
-                MemorySegment values = scratch.allocate((long) positions * head * Float.BYTES, Float.BYTES);
-                for (int position = 0; position < positions; position++) {
-                    long row = (long) position * head;
-                    for (int i = 0; i < half; i++) {
-                        // The angle is rounded to fp32 as the model's makers' code does it.
-                        float angle = position * (float) frequencies[i];
-                        values.setAtIndex(ValueLayout.JAVA_FLOAT, row + i, (float) (amplitude * Math.cos(angle)));
-                        values.setAtIndex(
-                                ValueLayout.JAVA_FLOAT, row + half + i, (float) (amplitude * Math.sin(angle)));
-                    }
+            Matrix table = allocate(positions, head, kernels.activations());
+            RowBuffer row = new RowBuffer(head);
+            for (int position = 0; position < positions; position++) {
+                for (int i = 0; i < half; i++) {
+                    // The angle is rounded to fp32 as the model's makers' code does it.
+                    float angle = position * (float) frequencies[i];
+                    row.values()[i] = (float) (amplitude * Math.cos(angle));
+                    row.values()[half + i] = (float) (amplitude * Math.sin(angle));
                 }
-                try (PointerScope _ = new PointerScope()) {
-                    Tensor table = allocate(LibTorch.scalarType(kernels.activations()), positions, head);
-                    table.copy_(LibTorch.over(values, ScalarType.Float, positions, head));
-                    return Matrix.of(table);
-                }
+                row.store(table, position, 0, head);
             }
+            return table;
         }
 
-        /** This rank's part of a weight, for the caller's scope. */
-        private Tensor weight(String prefix, Part part) throws IOException {
+        /** This rank's part of a weight. */
+        private Matrix weight(String prefix, Part part) throws IOException {
             return share(part, source(prefix + config.recipe().weight(part)));
         }
 
-        private Tensor bias(String prefix, Part part) throws IOException {
+        private Matrix bias(String prefix, Part part) throws IOException {
             return share(part, source(prefix + config.recipe().bias(part)));
         }
 
-        private Tensor share(Part part, Tensor tensor) {
+        private Matrix share(Part part, Matrix matrix) {
             ModelConfig model = shard.model();
-            long rows = part.shape(model).getFirst();
-            return shard.part(part, tensor.narrow(0, model.recipe().firstRow(part, model), rows));
+            return shard.part(
+                    part,
+                    matrix.part(
+                            model.recipe().firstRow(part, model),
+                            part.shape(model).getFirst()));
         }
 
-        /** A tensor of the checkpoint, for the caller's scope. */
-        private Tensor source(String name) throws IOException {
+        /** A tensor of the checkpoint; a vector's elements are rows. */
+        private Matrix source(String name) throws IOException {
             TensorInfo info = checkpoint.info(name);
             DType stored = Checkpoint.dtypeOf(info).orElseThrow();
-            long[] shape = info.shape().stream().mapToLong(Long::longValue).toArray();
-            return LibTorch.over(checkpoint.data(name), LibTorch.scalarType(stored), shape);
+            long columns = info.shape().size() == 1 ? 1 : info.shape().getLast();
+            return Matrix.dense(checkpoint.data(name), info.shape().getFirst(), columns, stored);
         }
 
-        private Tensor allocate(ScalarType type, long... shape) {
-            long elements = 1;
-            for (long size : shape) {
-                elements *= size;
-            }
-            long bytes = elements * (type == ScalarType.Float ? Float.BYTES : dtype.bytes());
-            MemorySegment memory = HugePages.allocate(arena, bytes, "weights");
+        private Matrix allocate(long rows, long columns, DType type) {
+            long bytes = rows * columns * type.bytes();
             owned.count(bytes);
-            return owned.add(LibTorch.over(memory, type, shape));
+            return Matrix.dense(HugePages.allocate(arena, bytes, "weights"), rows, columns, type);
         }
     }
 }

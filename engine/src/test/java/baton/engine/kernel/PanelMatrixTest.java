@@ -162,7 +162,13 @@ class PanelMatrixTest {
                             kernels,
                             TWO_THREADS,
                             scratch,
-                            new PanelMatrix.Weights(WeightType.BF16, arena.allocate(64), MemorySegment.NULL, 10, 20)))
+                            new PanelMatrix.Weights(
+                                    WeightType.BF16,
+                                    arena.allocate(64),
+                                    MemorySegment.NULL,
+                                    MemorySegment.NULL,
+                                    10,
+                                    20)))
                     .isInstanceOf(IllegalArgumentException.class)
                     .hasMessageContaining("panels: are 64 bytes, a matrix [10, 20] of BF16 has");
         }
@@ -197,6 +203,7 @@ class PanelMatrixTest {
                             new PanelMatrix.Weights(
                                     WeightType.BF16_PAIRS,
                                     arena.allocate(PanelMatrix.bytes(kernels, WeightType.BF16_PAIRS, 32, 7)),
+                                    MemorySegment.NULL,
                                     MemorySegment.NULL,
                                     32,
                                     7)))
@@ -255,6 +262,8 @@ class PanelMatrixTest {
         private final double[] plain;
         private final MemorySegment panels;
         private final MemorySegment scales;
+        private final MemorySegment biases;
+        private final float[] plainBiases;
         private double largest;
 
         Weights(Kernels kernels, WeightType type, int outputs, int inputs, Random random, Arena arena) {
@@ -264,6 +273,12 @@ class PanelMatrixTest {
             panels = arena.allocate(PanelMatrix.bytes(kernels, type, outputs, inputs), 64);
             int width = kernels.panelWidth();
             scales = floats(arena, new float[Math.ceilDiv(outputs, width) * width]);
+            plainBiases = new float[Math.ceilDiv(outputs, width) * width];
+            boolean biased = random.nextBoolean();
+            for (int output = 0; biased && output < outputs; output++) {
+                plainBiases[output] = random.nextFloat() - 0.5f;
+            }
+            biases = biased ? floats(arena, plainBiases) : MemorySegment.NULL;
             for (int output = 0; output < outputs; output++) {
                 float scale = 0.001f + random.nextFloat() / 100;
                 scales.setAtIndex(FLOAT, output, scale);
@@ -309,14 +324,17 @@ class PanelMatrixTest {
 
         PanelMatrix matrix(Kernels kernels, WeightType type, PanelMatrix.Scratch scratch) {
             return new PanelMatrix(
-                    kernels, TWO_THREADS, scratch, new PanelMatrix.Weights(type, panels, scales, outputs, inputs));
+                    kernels,
+                    TWO_THREADS,
+                    scratch,
+                    new PanelMatrix.Weights(type, panels, scales, biases, outputs, inputs));
         }
 
         double[] products(float[] a, int rows) {
             double[] products = new double[rows * outputs];
             for (int row = 0; row < rows; row++) {
                 for (int output = 0; output < outputs; output++) {
-                    double sum = 0;
+                    double sum = plainBiases[output];
                     for (int input = 0; input < inputs; input++) {
                         sum += a[row * (inputs + GAP) + input] * plain[output * inputs + input];
                     }

@@ -3,6 +3,7 @@ package baton.engine.model;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.within;
 
+import baton.engine.kernel.ParallelFor;
 import baton.engine.model.KernelChoice.Kind;
 import baton.engine.model.ModelRunner.LayerHooks;
 import baton.engine.model.ModelRunner.SequenceSlice;
@@ -11,6 +12,7 @@ import baton.kv.DType;
 import baton.kv.ModelFingerprint;
 import java.io.IOException;
 import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.file.Path;
 import java.util.Arrays;
@@ -21,10 +23,6 @@ import java.util.OptionalInt;
 import java.util.Random;
 import java.util.Set;
 import java.util.stream.IntStream;
-import org.bytedeco.javacpp.PointerScope;
-import org.bytedeco.pytorch.Tensor;
-import org.bytedeco.pytorch.global.torch.ScalarType;
-import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -34,11 +32,6 @@ import org.junit.jupiter.params.provider.CsvSource;
 class Int8Test {
     @TempDir
     Path directory;
-
-    @BeforeAll
-    static void libTorch() {
-        LibTorch.load(OptionalInt.of(1));
-    }
 
     @ParameterizedTest(name = "{0}: {1} rows, [{2}, {3}] of {4}")
     @CsvSource({
@@ -59,13 +52,12 @@ class Int8Test {
     void multipliesAsPlainArithmeticDoes(Kind kind, int rows, int outputs, int inputs, DType dtype) {
         ModelKernelsOf.requireProcessor(kind);
         Random random = new Random(17);
-        try (PointerScope _ = new PointerScope();
-                Arena arena = Arena.ofShared();
+        try (Arena arena = Arena.ofShared();
                 Owned owned = new Owned();
                 ModelKernels kernels =
                         new KernelChoice(kind, List.of()).make(dtype, Quantization.INT8, 1, arena, owned);
                 RowMemory.Scope _ = kernels.scope()) {
-            ScalarType type = LibTorch.scalarType(kernels.activations());
+            DType type = kernels.activations();
             double resolution = kernels.activations() == DType.F32 ? 1e-6 : 1 / 256.0;
             float[] matrix = random(random, outputs * inputs, 0.02);
             Arrays.fill(matrix, inputs, 2 * inputs, 0);
@@ -73,16 +65,16 @@ class Int8Test {
             // An outlier takes resolution from its row alone.
             x[0] = 60;
             float[] before = random(random, rows * outputs, 1);
-            Tensor weights = tensor(matrix, LibTorch.scalarType(dtype), outputs, inputs);
+            Matrix weights = matrix(matrix, dtype, outputs, inputs, arena);
             // Kernels that multiply in bf16 round the rows; these are in bf16 already.
-            float[] exactX = floats(tensor(x, LibTorch.scalarType(dtype), rows, inputs));
-            Matrix activations = kernels.asInputs(Matrix.of(tensor(exactX, type, rows, inputs)));
+            float[] exactX = floats(matrix(x, dtype, rows, inputs, arena));
+            Matrix activations = kernels.asInputs(matrix(exactX, type, rows, inputs, arena));
             float[] exactMatrix = floats(weights);
-            Linear quantized = kernels.linear(copy -> copy.copy_(weights), outputs, inputs);
-            float[] product = floats(quantized.apply(activations).tensor());
-            Tensor sum = tensor(before, type, rows, outputs);
+            Linear quantized = kernels.linear(List.of(weights), Optional.empty());
+            float[] product = floats(quantized.apply(activations));
+            Matrix sum = matrix(before, type, rows, outputs, arena);
             float[] exactBefore = floats(sum);
-            quantized.addTo(Matrix.of(sum), activations);
+            quantized.addTo(sum, activations);
             float[] added = floats(sum);
             for (int row = 0; row < rows; row++) {
                 double largest = largest(exactX, row, inputs);
@@ -203,15 +195,17 @@ class Int8Test {
         return values;
     }
 
-    private static Tensor tensor(float[] values, ScalarType type, long... shape) {
-        Tensor tensor = LibTorch.empty(ScalarType.Float, shape);
-        LibTorch.memory(tensor, (long) values.length * Float.BYTES)
-                .copyFrom(java.lang.foreign.MemorySegment.ofArray(values));
-        return tensor.to(type);
+    private static Matrix matrix(float[] values, DType type, int rows, int columns, Arena arena) {
+        Matrix matrix = Matrix.dense(arena.allocate((long) rows * columns * type.bytes(), 64), rows, columns, type);
+        Matrix.dense(MemorySegment.ofArray(values), rows, columns, DType.F32).convert(matrix, ParallelFor.alone());
+        return matrix;
     }
 
-    private static float[] floats(Tensor tensor) {
-        return LibTorch.memory(tensor.contiguous().to(ScalarType.Float), tensor.numel() * Float.BYTES)
-                .toArray(ValueLayout.JAVA_FLOAT);
+    private static float[] floats(Matrix matrix) {
+        float[] values = new float[matrix.rows() * matrix.columns()];
+        matrix.convert(
+                Matrix.dense(MemorySegment.ofArray(values), matrix.rows(), matrix.columns(), DType.F32),
+                ParallelFor.alone());
+        return values;
     }
 }

@@ -25,7 +25,7 @@ class JavaRowKernelsTest {
 
     @BeforeAll
     static void load() {
-        LibTorch.load(OptionalInt.empty());
+        LibTorch.load("a test", OptionalInt.empty());
     }
 
     @ParameterizedTest

@@ -77,6 +77,11 @@ class KernelChoiceTest {
             public Optional<String> whyNoTiles() {
                 return whyNoTiles;
             }
+
+            @Override
+            public Optional<String> whyNoLibTorch() {
+                return Optional.empty();
+            }
         };
     }
 

@@ -35,7 +35,7 @@ class OmpTeamTest {
 
     @BeforeAll
     static void load() {
-        LibTorch.load(OptionalInt.empty());
+        LibTorch.load("a test", OptionalInt.empty());
     }
 
     @ParameterizedTest

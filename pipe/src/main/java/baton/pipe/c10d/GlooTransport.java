@@ -26,6 +26,8 @@ import org.bytedeco.pytorch.TCPStore;
 import org.bytedeco.pytorch.TCPStoreOptions;
 import org.bytedeco.pytorch.global.torch;
 import org.bytedeco.pytorch.gloo.Device;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * Wires over Gloo, as {@code torch.distributed} makes them: both ranks connect to a TCPStore, which rank 0 serves, and then to
@@ -36,6 +38,7 @@ import org.bytedeco.pytorch.gloo.Device;
  * notice a peer's death, so a second connection ({@link LivenessSocket}) does.
  */
 public final class GlooTransport implements WireTransport {
+    private static final Logger LOG = LoggerFactory.getLogger(GlooTransport.class);
     private static final String MEETING = "baton-wire";
     private static final long BETWEEN_LOOKS = Duration.ofMillis(5).toNanos();
     /** For the connection of the ranks once both are there. */
@@ -67,7 +70,11 @@ public final class GlooTransport implements WireTransport {
         setUnlessSet("org.bytedeco.javacpp.maxbytes", "0");
         setUnlessSet("org.bytedeco.javacpp.maxphysicalbytes", "0");
         try {
+            boolean isFirst = !Loader.getLoadedLibraries().containsKey("jnitorch");
             Loader.load(torch.class);
+            if (isFirst) {
+                LOG.info("LibTorch is loaded: wires go through its Gloo");
+            }
             // Not every LibTorch has Gloo; a first call fails if it is missing.
             try (Milliseconds timeout = milliseconds(CONNECTING);
                     ProcessGroupGloo.Options _ = ProcessGroupGloo.Options.create(timeout)) {

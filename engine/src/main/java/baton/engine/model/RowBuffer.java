@@ -1,0 +1,80 @@
+package baton.engine.model;
+
+import baton.kv.DType;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+
+/** Elements of a row as fp32, which come from memory of any type and go into memory of any type, rounded to nearest even. Used by one thread. */
+final class RowBuffer {
+    private static final int NAN = 0x7fc0;
+
+    private final float[] values;
+    private final short[] halves;
+
+    /** @param size most elements at once */
+    RowBuffer(int size) {
+        values = new float[size];
+        halves = new short[size];
+    }
+
+    /** The elements that were loaded last. */
+    float[] values() {
+        return values;
+    }
+
+    void load(Matrix from, int row, int column, int count) {
+        long start = offset(from, row, column);
+        if (from.type() == DType.F32) {
+            MemorySegment.copy(from.memory(), ValueLayout.JAVA_FLOAT_UNALIGNED, start, values, 0, count);
+            return;
+        }
+        MemorySegment.copy(from.memory(), ValueLayout.JAVA_SHORT_UNALIGNED, start, halves, 0, count);
+        if (from.type() == DType.BF16) {
+            for (int i = 0; i < count; i++) {
+                values[i] = Float.intBitsToFloat(halves[i] << 16);
+            }
+        } else {
+            for (int i = 0; i < count; i++) {
+                values[i] = Float.float16ToFloat(halves[i]);
+            }
+        }
+    }
+
+    void store(Matrix to, int row, int column, int count) {
+        long start = offset(to, row, column);
+        switch (to.type()) {
+            case F32 -> MemorySegment.copy(values, 0, to.memory(), ValueLayout.JAVA_FLOAT_UNALIGNED, start, count);
+            case BF16 -> {
+                for (int i = 0; i < count; i++) {
+                    halves[i] = bf16(values[i]);
+                }
+                MemorySegment.copy(halves, 0, to.memory(), ValueLayout.JAVA_SHORT_UNALIGNED, start, count);
+            }
+            case F16 -> throw new IllegalArgumentException("nothing is computed in float16");
+        }
+    }
+
+    /** Adds another's elements to these. */
+    void add(RowBuffer other, int count) {
+        for (int i = 0; i < count; i++) {
+            values[i] += other.values[i];
+        }
+    }
+
+    /** Rounds elements to a type's. */
+    void round(DType type, int count) {
+        for (int i = 0; type == DType.BF16 && i < count; i++) {
+            values[i] = Float.intBitsToFloat(bf16(values[i]) << 16);
+        }
+    }
+
+    static short bf16(float value) {
+        int bits = Float.floatToRawIntBits(value);
+        // Half of bf16's last place, less one if that place is even, carries where rounding goes up.
+        return (short) (Float.isNaN(value) ? NAN : (bits + 0x7fff + ((bits >>> 16) & 1)) >>> 16);
+    }
+
+    private static long offset(Matrix matrix, int row, int column) {
+        return (row * matrix.stride() + column) * matrix.type().bytes();
+    }
+}

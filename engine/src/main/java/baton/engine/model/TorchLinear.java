@@ -1,0 +1,79 @@
+package baton.engine.model;
+
+import org.bytedeco.pytorch.IValue;
+import org.bytedeco.pytorch.Tensor;
+import org.bytedeco.pytorch.global.torch;
+
+/** Products by LibTorch's operators. */
+sealed interface TorchLinear extends Linear {
+    Tensor apply(Tensor rows);
+
+    @Override
+    default Matrix apply(Matrix rows) {
+        return LibTorch.matrix(apply(LibTorch.tensor(rows)));
+    }
+
+    @Override
+    default void applyTo(Matrix out, Matrix rows) {
+        LibTorch.tensor(out).copy_(apply(LibTorch.tensor(rows)).narrow(0, 0, out.rows()));
+    }
+
+    @Override
+    default Matrix applyGated(Linear gate, Matrix rows) {
+        Matrix product = gate.apply(rows);
+        torch.silu_(LibTorch.tensor(product)).mul_(apply(LibTorch.tensor(rows)));
+        return product;
+    }
+
+    /** Row by row, as a checkpoint has it. */
+    record Dense(Tensor matrix, Blas blas) implements TorchLinear {
+        @Override
+        public Tensor apply(Tensor rows) {
+            return blas.product(() -> torch.linear(rows, matrix));
+        }
+
+        /** The sum is part of the multiplication, which saves a pass over memory. */
+        @Override
+        public void addTo(Matrix x, Matrix rows) {
+            Tensor sum = LibTorch.tensor(x);
+            blas.product(() -> torch.addmm_out(sum, sum, LibTorch.tensor(rows), matrix.t()));
+        }
+    }
+
+    /** In oneDNN's layout: products of many rows are faster, and a single row's reads the weights at the memory's speed. */
+    record Packed(OneDnn oneDnn, IValue matrix) implements TorchLinear {
+        @Override
+        public Tensor apply(Tensor rows) {
+            return oneDnn.linear(rows, matrix);
+        }
+
+        @Override
+        public Matrix applyGated(Linear gate, Matrix rows) {
+            if (!(gate instanceof Packed packed)) {
+                return TorchLinear.super.applyGated(gate, rows);
+            }
+            Tensor tensor = LibTorch.tensor(rows);
+            return LibTorch.matrix(oneDnn.linearTimes(tensor, oneDnn.linearSilu(tensor, packed.matrix), matrix));
+        }
+
+        @Override
+        public void addTo(Matrix x, Matrix rows) {
+            Tensor before = LibTorch.tensor(x);
+            before.copy_(oneDnn.linearPlus(LibTorch.tensor(rows), before, matrix));
+        }
+    }
+
+    /** What {@code matrix} gives, and a bias [out] added to each row. */
+    record Biased(TorchLinear matrix, Tensor bias) implements TorchLinear {
+        @Override
+        public Tensor apply(Tensor rows) {
+            return matrix.apply(rows).add_(bias);
+        }
+
+        @Override
+        public void addTo(Matrix x, Matrix rows) {
+            matrix.addTo(x, rows);
+            LibTorch.tensor(x).add_(bias);
+        }
+    }
+}
