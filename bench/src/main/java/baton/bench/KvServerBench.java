@@ -16,6 +16,7 @@ import baton.store.lm.LmBlockStore;
 import baton.store.lm.LmSettings;
 import baton.store.redis.RedisBlockStore;
 import baton.store.redis.RedisSettings;
+import baton.store.remote.RemoteLimits;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -26,6 +27,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Random;
 import java.util.TreeMap;
 import java.util.concurrent.locks.LockSupport;
@@ -147,16 +149,7 @@ public final class KvServerBench {
     private static BlockStore openRedis(StoreFormat format, int port, Options options) {
         RedisSettings plain = RedisSettings.of("redis://127.0.0.1:" + port);
         RedisBlockStore store = RedisBlockStore.open(
-                format,
-                new RedisSettings(
-                        plain.url(),
-                        plain.prefix(),
-                        plain.ttl(),
-                        options.connections,
-                        plain.connectTimeout(),
-                        Long.MAX_VALUE,
-                        plain.caCertificates()),
-                TICKER);
+                format, new RedisSettings(plain.url(), plain.prefix(), plain.ttl(), limits(options)), TICKER);
         await(store::isConnected);
         return store;
     }
@@ -164,18 +157,14 @@ public final class KvServerBench {
     private static BlockStore openLm(StoreFormat format, String url, Options options, boolean sharedMemory) {
         LmSettings plain = LmSettings.of(url);
         LmBlockStore store = LmBlockStore.open(
-                format,
-                new LmSettings(
-                        plain.url(),
-                        options.connections,
-                        plain.connectTimeout(),
-                        Long.MAX_VALUE,
-                        sharedMemory,
-                        plain.tokenFile(),
-                        plain.caCertificates()),
-                TICKER);
+                format, new LmSettings(plain.url(), sharedMemory, plain.tokenFile(), limits(options)), TICKER);
         await(store::isConnected);
         return store;
+    }
+
+    private static RemoteLimits limits(Options options) {
+        return new RemoteLimits(
+                options.connections, RemoteLimits.DEFAULT.connectTimeout(), Long.MAX_VALUE, Optional.empty());
     }
 
     private static void await(BooleanSupplier condition) {

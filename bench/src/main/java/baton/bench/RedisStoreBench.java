@@ -12,6 +12,7 @@ import baton.store.StoreTask;
 import baton.store.ValueRanges;
 import baton.store.redis.RedisBlockStore;
 import baton.store.redis.RedisSettings;
+import baton.store.remote.RemoteLimits;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -84,10 +85,8 @@ public final class RedisStoreBench {
                 plain.url(),
                 plain.prefix(),
                 plain.ttl(),
-                options.connections,
-                plain.connectTimeout(),
-                Long.MAX_VALUE,
-                plain.caCertificates());
+                new RemoteLimits(
+                        options.connections, RemoteLimits.DEFAULT.connectTimeout(), Long.MAX_VALUE, Optional.empty()));
         KvLayout layout = new KvLayout(4, 8, 16, 64, DType.BF16);
         StoreFormat format = new StoreFormat(
                 new ModelFingerprint("bench", "00".repeat(32)),

@@ -15,6 +15,7 @@ import baton.store.lmcache.ChunkShare;
 import baton.store.lmcache.FsTransport;
 import baton.store.prompt.SharedStorage;
 import baton.store.redis.RedisSettings;
+import baton.store.remote.RemoteLimits;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Collections;
@@ -242,28 +243,15 @@ record LmCacheSettings(
         Optional<Path> certificates = config.string(CA_CERTIFICATES).map(Path::of);
         Optional<Path> token = config.string(TOKEN_FILE).map(Path::of);
         try {
+            RemoteLimits limits = RemoteLimits.DEFAULT.withCaCertificates(certificates);
             return switch (scheme) {
                 case "redis", "rediss" -> {
                     RedisSettings plain = RedisSettings.of(url);
-                    yield new RemoteStore.Redis(new RedisSettings(
-                            plain.url(),
-                            plain.prefix(),
-                            plain.ttl(),
-                            plain.connections(),
-                            plain.connectTimeout(),
-                            plain.maxBytesInFlight(),
-                            certificates));
+                    yield new RemoteStore.Redis(new RedisSettings(plain.url(), plain.prefix(), plain.ttl(), limits));
                 }
                 case "lm", "lms" -> {
                     LmSettings plain = LmSettings.of(url);
-                    yield new RemoteStore.Lm(new LmSettings(
-                            plain.url(),
-                            plain.connections(),
-                            plain.connectTimeout(),
-                            plain.maxBytesInFlight(),
-                            plain.sharedMemory(),
-                            token,
-                            certificates));
+                    yield new RemoteStore.Lm(new LmSettings(plain.url(), plain.sharedMemory(), token, limits));
                 }
                 case "fs" -> new RemoteStore.Fs(FsTransport.directories(field, url), meta);
                 default ->

@@ -1,7 +1,10 @@
 package baton.store.lm;
 
 import baton.store.StoreTask;
+import baton.store.remote.Destination;
 import baton.store.remote.Failure;
+import baton.store.remote.RemoteClient;
+import baton.store.remote.RemoteOperation;
 import baton.store.remote.StoreCounters;
 import io.netty.buffer.ByteBuf;
 import io.netty.channel.Channel;
@@ -13,11 +16,11 @@ import java.util.List;
 import java.util.Optional;
 
 /** Reads values, each into its place. */
-abstract class Fetch extends LmOperation {
+abstract class Fetch extends RemoteOperation<LmRequest> {
     private final LmKeys keys;
 
-    Fetch(LmConnections connections, StoreTask task, long bytes, LmKeys keys) {
-        super(connections, task, bytes);
+    Fetch(RemoteClient<LmRequest> client, StoreTask task, long bytes, LmKeys keys) {
+        super(client, task, keys.size(), bytes);
         this.keys = keys;
     }
 
@@ -48,8 +51,7 @@ abstract class Fetch extends LmOperation {
         for (int key = 0; key < keys.size(); key++) {
             requests.add(new Get(key));
         }
-        opened(requests);
-        connections.transfer(requests);
+        transfer(requests);
     }
 
     /** Whether {@link #arrived} verifies a value: so it may be copied from memory that the server could give to another one meanwhile. */
@@ -57,7 +59,7 @@ abstract class Fetch extends LmOperation {
         return false;
     }
 
-    private final class Get extends LmOperation.Part {
+    private final class Get extends LmRequest {
         private final int key;
         private Optional<LmReply> hit = Optional.empty();
 
@@ -95,7 +97,7 @@ abstract class Fetch extends LmOperation {
         @Override
         protected Optional<Destination> reply(int index, LmReply reply) {
             if (!reply.isSuccess()) {
-                connections.counters().count(StoreCounters.Result.MISS, 1);
+                client.counters().count(StoreCounters.Result.MISS, 1);
                 absent(key);
                 return Optional.empty();
             }
@@ -130,7 +132,7 @@ abstract class Fetch extends LmOperation {
                 bytes += length;
             }
             if (!fits || bytes > Integer.MAX_VALUE) {
-                connections.counters().failed(Failure.ERROR, 1);
+                client.counters().failed(Failure.ERROR, 1);
                 return;
             }
             LmReply reply = new LmReply(held.code(), (int) bytes, held.metadata());

@@ -3,26 +3,24 @@ package baton.store.lm;
 import baton.kv.BlockHash;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
-import baton.kv.connector.Measurement;
-import baton.store.BlockStore;
-import baton.store.StoreEvent;
 import baton.store.StoreFormat;
 import baton.store.StoreTask;
 import baton.store.ValueRanges;
+import baton.store.remote.ArrivingValues;
+import baton.store.remote.Destination;
 import baton.store.remote.Failure;
 import baton.store.remote.RangesByKey;
+import baton.store.remote.RemoteBlockStore;
+import baton.store.remote.RemoteClient;
 import baton.store.remote.StoreCounters;
 import baton.store.remote.ValueHeader;
 import io.netty.buffer.ByteBuf;
 import java.lang.foreign.MemorySegment;
-import java.util.ArrayList;
 import java.util.BitSet;
 import java.util.List;
-import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import org.jspecify.annotations.Nullable;
 
 /**
  * Keeps values at a server of LMCache's {@code lm} protocol, best {@code baton kv-server}.
@@ -41,26 +39,17 @@ import org.jspecify.annotations.Nullable;
  * A server that is absent, hangs, or breaks off costs operations at most one deadline; while it is away they are rejected at once, and it is
  * found in the background when it is back.
  */
-public final class LmBlockStore implements BlockStore {
+public final class LmBlockStore extends RemoteBlockStore<LmRequest> {
     private static final int MOST_DAMAGED = 1 << 16;
 
-    private final StoreFormat format;
-    private final ValueHeader header;
-    private final int storedBytes;
     private final byte[] prefix;
-    private final StoreCounters counters;
-    private final LmConnections connections;
 
     /** Keys of values that did not verify, until they are written anew: the protocol cannot delete them. */
     private final Set<BlockHash> damaged = ConcurrentHashMap.newKeySet();
 
-    private LmBlockStore(StoreFormat format, LmSettings settings, Ticker ticker) {
-        this.format = format;
-        header = new ValueHeader(format);
-        storedBytes = Math.toIntExact(ValueHeader.BYTES + format.valueBytes());
+    private LmBlockStore(StoreFormat format, StoreCounters counters, RemoteClient<LmRequest> client) {
+        super("lm", format, counters, client);
         prefix = BlockKeys.prefix(header.formatName());
-        counters = new StoreCounters(name());
-        connections = new LmConnections(settings, counters, ticker);
     }
 
     /**
@@ -78,24 +67,12 @@ public final class LmBlockStore implements BlockStore {
                                     Integer.MAX_VALUE - ValueHeader.BYTES,
                                     format.blocksPerChunk()));
         }
-        LmBlockStore store = new LmBlockStore(format, settings, ticker);
-        store.connections.start();
-        return store;
+        StoreCounters counters = new StoreCounters("lm");
+        return new LmBlockStore(format, counters, LmProtocol.client(settings, counters, ticker));
     }
 
-    @Override
-    public String name() {
-        return "lm";
-    }
-
-    @Override
-    public StoreFormat format() {
-        return format;
-    }
-
-    /** Whether the server can be asked at present. */
-    public boolean isConnected() {
-        return connections.isUsable();
+    private int storedBytes() {
+        return Math.toIntExact(header.storedBytes());
     }
 
     private void damaged(BlockHash key) {
@@ -108,13 +85,13 @@ public final class LmBlockStore implements BlockStore {
     public StoreTask contains(List<BlockHash> batch, Deadline deadline) {
         StoreTask task = new StoreTask(batch.size(), deadline);
         List<BlockHash> asked = List.copyOf(batch);
-        LookUp lookUp = new LookUp.Contains(connections, task, new BlockKeys(prefix, asked)) {
+        LookUp lookUp = new LookUp.Contains(client, task, new BlockKeys(prefix, asked)) {
             @Override
             protected void known(int from, int to, BitSet present) {
                 super.known(from, to, good(asked, from, present));
             }
         };
-        return connections.run(lookUp, batch.size());
+        return client.run(lookUp);
     }
 
     /** Takes out the keys of values that are known to be of no use. */
@@ -131,37 +108,22 @@ public final class LmBlockStore implements BlockStore {
 
     @Override
     public StoreTask get(List<BlockHash> batch, List<ValueRanges> to, Deadline deadline) {
-        return connections.run(new Read(new StoreTask(batch.size(), deadline), batch, to), batch.size());
+        return client.run(new Read(new StoreTask(batch.size(), deadline), batch, to));
     }
 
-    /**
-     * A value is read straight into its ranges if they are all of it, and verified there. Otherwise it is read into memory of its own, and
-     * copied to them when it has been verified.
-     */
     private final class Read extends Fetch {
         private final List<BlockHash> batch;
-        private final RangesByKey ranges;
-
-        /** Headers, one after the other. */
-        private final MemorySegment heads;
+        private final ArrivingValues values;
 
         private Read(StoreTask task, List<BlockHash> batch, List<ValueRanges> to) {
-            super(LmBlockStore.this.connections, task, batch.size() * (long) storedBytes, new BlockKeys(prefix, batch));
+            super(LmBlockStore.this.client, task, batch.size() * header.storedBytes(), new BlockKeys(prefix, batch));
             this.batch = List.copyOf(batch);
-            ranges = new RangesByKey(batch.size(), to);
-            heads = MemorySegment.ofArray(new byte[batch.size() * ValueHeader.BYTES]);
-            scratch = new MemorySegment[batch.size()];
-            checksums = new ValueHeader.Checksum[batch.size()];
+            values = new ArrivingValues(header, batch, to);
         }
-
-        /** Values that are not read straight into their ranges. */
-        private final @Nullable MemorySegment[] scratch;
-
-        private final ValueHeader.@Nullable Checksum[] checksums;
 
         @Override
         protected long valueBytes(int key) {
-            return storedBytes;
+            return header.storedBytes();
         }
 
         @Override
@@ -174,57 +136,21 @@ public final class LmBlockStore implements BlockStore {
             return ValueHeader.BYTES;
         }
 
-        private MemorySegment head(int key) {
-            return heads.asSlice((long) key * ValueHeader.BYTES, ValueHeader.BYTES);
-        }
-
         @Override
         protected Optional<Destination> place(int key, LmReply reply) {
-            if (reply.length() != storedBytes) {
+            if (reply.length() != header.storedBytes()) {
                 wrong(key, Failure.LENGTH);
                 return Optional.empty();
             }
-            List<MemorySegment> memories = new ArrayList<>();
-            memories.add(head(key));
-            ranges.whole(key, format.valueBytes()).ifPresentOrElse(memories::addAll, () -> {
-                MemorySegment own = MemorySegment.ofArray(new byte[Math.toIntExact(format.valueBytes())]);
-                scratch[key] = own;
-                memories.add(own);
-            });
-            ValueHeader.Checksum checksum = new ValueHeader.Checksum();
-            checksums[key] = checksum;
-            return Optional.of(new Destination(memories, storedBytes) {
-                private int headBytes;
-
-                @Override
-                protected void placed(int index, MemorySegment bytes) {
-                    if (index > 0) {
-                        checksum.value(bytes);
-                        return;
-                    }
-                    headBytes += (int) bytes.byteSize();
-                    if (headBytes == ValueHeader.BYTES) {
-                        checksum.header(head(key));
-                    }
-                }
-            });
+            return Optional.of(values.place(key));
         }
 
         @Override
         protected void arrived(int key, LmReply reply) {
-            MemorySegment own = scratch[key];
-            ValueHeader.Checksum checksum = Objects.requireNonNull(checksums[key]);
-            Optional<Failure> failure = header.check(head(key), checksum, batch.get(key));
-            if (failure.isPresent()) {
-                wrong(key, failure.get());
-                return;
-            }
-            if (own != null) {
-                ranges.scatter(key, own, 0);
-                scratch[key] = null;
-            }
-            counters.read(format.valueBytes());
-            task.succeed(key);
+            values.verify(key).ifPresentOrElse(failure -> wrong(key, failure), () -> {
+                counters.read(header.valueBytes());
+                task.succeed(key);
+            });
         }
 
         private void wrong(int key, Failure cause) {
@@ -236,7 +162,7 @@ public final class LmBlockStore implements BlockStore {
     /** @throws IllegalArgumentException if the ranges of a key do not have the bytes of a value */
     @Override
     public StoreTask put(List<BlockHash> batch, List<ValueRanges> from, Deadline deadline) {
-        return connections.run(new Write(new StoreTask(batch.size(), deadline), batch, from), batch.size());
+        return client.run(new Write(new StoreTask(batch.size(), deadline), batch, from));
     }
 
     /** Asks which values are there, so that they are not sent again. */
@@ -245,16 +171,9 @@ public final class LmBlockStore implements BlockStore {
         private final RangesByKey ranges;
 
         private Write(StoreTask task, List<BlockHash> batch, List<ValueRanges> from) {
-            super(LmBlockStore.this.connections, task, batch.size() * (long) storedBytes, new BlockKeys(prefix, batch));
+            super(LmBlockStore.this.client, task, batch.size() * header.storedBytes(), new BlockKeys(prefix, batch));
             this.batch = List.copyOf(batch);
-            ranges = new RangesByKey(batch.size(), from);
-            for (int key = 0; key < batch.size(); key++) {
-                long covered = ranges.bytes(key);
-                if (covered != format.valueBytes()) {
-                    throw new IllegalArgumentException("ranges of key %d have %d bytes, a value has %d"
-                            .formatted(key, covered, format.valueBytes()));
-                }
-            }
+            ranges = RangesByKey.ofValues(batch.size(), from, header.valueBytes());
         }
 
         @Override
@@ -273,15 +192,14 @@ public final class LmBlockStore implements BlockStore {
             }
             List<Send> requests =
                     good.stream().mapToObj(key -> send(from + key)).toList();
-            opened(requests);
-            connections.transfer(requests);
+            transfer(requests);
         }
 
         private Send send(int index) {
-            return new Send(this, keys, index, storedBytes) {
+            return new Send(this, counters, keys, index, storedBytes()) {
                 @Override
                 protected LmMetadata metadata() {
-                    return LmMetadata.bytes(storedBytes);
+                    return LmMetadata.bytes(storedBytes());
                 }
 
                 @Override
@@ -294,25 +212,10 @@ public final class LmBlockStore implements BlockStore {
                 @Override
                 protected void stored(int key) {
                     damaged.remove(batch.get(key));
-                    counters.stored(batch.get(key), format.valueBytes());
+                    counters.stored(batch.get(key), header.valueBytes());
                     task.succeed(key);
                 }
             };
         }
-    }
-
-    @Override
-    public List<StoreEvent> takeEvents() {
-        return counters.takeEvents();
-    }
-
-    @Override
-    public List<Measurement> takeMeasurements() {
-        return counters.takeMeasurements(connections.usable());
-    }
-
-    @Override
-    public void close() {
-        connections.close();
     }
 }

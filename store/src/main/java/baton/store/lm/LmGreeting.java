@@ -6,7 +6,6 @@ import io.netty.channel.ChannelHandlerContext;
 import io.netty.handler.codec.ByteToMessageDecoder;
 import java.io.IOException;
 import java.util.List;
-import java.util.function.Consumer;
 
 /** The client's side of the proof that both sides have a token, see {@link LmWire}. Removes itself when it is done. */
 final class LmGreeting extends ByteToMessageDecoder {
@@ -14,10 +13,10 @@ final class LmGreeting extends ByteToMessageDecoder {
 
     private final PeerSecret token;
     private final byte[] nonce = PeerSecret.nonce();
-    private final Consumer<Boolean> end;
+    private final Runnable end;
 
-    /** @param end told once, on the event loop, whether requests can follow */
-    LmGreeting(PeerSecret token, Consumer<Boolean> end) {
+    /** @param end run on the event loop when requests can follow */
+    LmGreeting(PeerSecret token, Runnable end) {
         this.token = token;
         this.end = end;
     }
@@ -48,6 +47,6 @@ final class LmGreeting extends ByteToMessageDecoder {
         var _ = context.writeAndFlush(
                 context.alloc().buffer(PeerSecret.MAC_BYTES).writeBytes(token.mac(LmWire.OF_CLIENT, nonce, other)));
         context.pipeline().remove(this);
-        end.accept(true);
+        end.run();
     }
 }

@@ -1,7 +1,10 @@
 package baton.store.lm;
 
 import baton.store.StoreTask;
+import baton.store.remote.Destination;
 import baton.store.remote.Failure;
+import baton.store.remote.RemoteClient;
+import baton.store.remote.RemoteOperation;
 import baton.store.remote.StoreCounters;
 import io.netty.buffer.ByteBuf;
 import io.netty.channel.Channel;
@@ -12,14 +15,14 @@ import java.util.List;
 import java.util.Optional;
 
 /** Asks which keys are there: in groups, so that the server looks the first ones up while the next are written. */
-abstract class LookUp extends LmOperation {
+abstract class LookUp extends RemoteOperation<LmRequest> {
     private static final int LEAST_GROUP = 1024;
     private static final int GROUPS = 4;
 
     protected final LmKeys keys;
 
-    LookUp(LmConnections connections, StoreTask task, long bytes, LmKeys keys) {
-        super(connections, task, bytes);
+    LookUp(RemoteClient<LmRequest> client, StoreTask task, long bytes, LmKeys keys) {
+        super(client, task, keys.size(), bytes);
         this.keys = keys;
     }
 
@@ -37,11 +40,10 @@ abstract class LookUp extends LmOperation {
         for (int from = 0; from < keys.size(); from += group) {
             requests.add(new Exist(from, Math.min(keys.size(), from + group)));
         }
-        opened(requests);
-        connections.lookUp(requests);
+        lookUp(requests);
     }
 
-    private final class Exist extends LmOperation.Part {
+    private final class Exist extends LmRequest {
         private final int from;
         private final int to;
         private boolean batch;
@@ -108,7 +110,7 @@ abstract class LookUp extends LmOperation {
             }
             bits = new byte[Math.ceilDiv(to - from, 8)];
             if (!reply.isSuccess() || reply.length() != bits.length) {
-                connections.counters().failed(Failure.ERROR, to - from);
+                client.counters().failed(Failure.ERROR, to - from);
                 return Optional.empty();
             }
             return Optional.of(new Destination(List.of(MemorySegment.ofArray(bits)), bits.length));
@@ -124,8 +126,8 @@ abstract class LookUp extends LmOperation {
 
     /** The look-up of a batch. */
     static class Contains extends LookUp {
-        Contains(LmConnections connections, StoreTask task, LmKeys keys) {
-            super(connections, task, (long) keys.size() * LmWire.REQUEST_BYTES, keys);
+        Contains(RemoteClient<LmRequest> client, StoreTask task, LmKeys keys) {
+            super(client, task, (long) keys.size() * LmWire.REQUEST_BYTES, keys);
         }
 
         @Override
@@ -137,8 +139,8 @@ abstract class LookUp extends LmOperation {
         protected void known(int from, int to, BitSet present) {
             task.succeed(from, present);
             int found = present.cardinality();
-            connections.counters().count(StoreCounters.Result.FOUND, found);
-            connections.counters().count(StoreCounters.Result.ABSENT, (long) to - from - found);
+            client.counters().count(StoreCounters.Result.FOUND, found);
+            client.counters().count(StoreCounters.Result.ABSENT, (long) to - from - found);
         }
     }
 }

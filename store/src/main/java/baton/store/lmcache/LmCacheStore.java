@@ -329,10 +329,10 @@ public final class LmCacheStore implements BlockStore {
         @GuardedBy("this")
         private final Set<StoreTask> transfers = new HashSet<>();
 
-        Batch(List<BlockHash> keys, List<ValueRanges> ranges, Deadline deadline) {
+        Batch(List<BlockHash> keys, RangesByKey ranges, Deadline deadline) {
             this.keys = List.copyOf(keys);
             this.task = new StoreTask(keys.size(), deadline);
-            this.ranges = new RangesByKey(keys.size(), ranges);
+            this.ranges = ranges;
         }
 
         abstract void begin();
@@ -445,7 +445,7 @@ public final class LmCacheStore implements BlockStore {
 
     private final class Read extends Batch {
         private Read(List<BlockHash> keys, List<ValueRanges> to, Deadline deadline) {
-            super(keys, to, deadline);
+            super(keys, new RangesByKey(keys.size(), to), deadline);
         }
 
         @Override
@@ -528,13 +528,7 @@ public final class LmCacheStore implements BlockStore {
         private volatile Optional<StoreTask> present = Optional.empty();
 
         private Write(List<BlockHash> keys, List<ValueRanges> from, Deadline deadline) {
-            super(keys, from, deadline);
-            for (int key = 0; key < keys.size(); key++) {
-                if (ranges.bytes(key) != format.valueBytes()) {
-                    throw new IllegalArgumentException("ranges of key %d have %d bytes, a value has %d"
-                            .formatted(key, ranges.bytes(key), format.valueBytes()));
-                }
-            }
+            super(keys, RangesByKey.ofValues(keys.size(), from, format.valueBytes()), deadline);
         }
 
         @Override

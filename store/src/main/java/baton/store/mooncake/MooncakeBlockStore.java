@@ -12,7 +12,7 @@ import baton.store.StoreFormat;
 import baton.store.StoreTask;
 import baton.store.SystemIoThreads;
 import baton.store.ValueRanges;
-import baton.store.redis.Breaker;
+import baton.store.remote.Breaker;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.Closeable;
 import java.lang.foreign.Arena;

@@ -4,6 +4,7 @@ import baton.kv.BlockHash;
 import baton.store.remote.ValueHeader;
 import io.netty.buffer.ByteBuf;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 
 /** Writes commands in the Redis protocol (RESP): arrays of bulk strings. Keys are {@code <prefix>:<format>:<block hash>}. */
 final class Keys {
@@ -58,6 +59,13 @@ final class Keys {
         number(to, text.length());
         to.writeCharSequence(text, StandardCharsets.US_ASCII);
         lineEnd(to);
+    }
+
+    /** A whole command. */
+    static void command(ByteBuf to, List<String> words) {
+        to.writeByte('*');
+        number(to, words.size());
+        words.forEach(word -> argument(to, word.getBytes(StandardCharsets.UTF_8)));
     }
 
     static void argument(ByteBuf to, byte[] bytes) {

@@ -3,55 +3,55 @@ package baton.store.redis;
 import baton.kv.BlockHash;
 import baton.store.StoreTask;
 import baton.store.ValueRanges;
+import baton.store.remote.ArrivingValues;
+import baton.store.remote.Destination;
 import baton.store.remote.Failure;
-import baton.store.remote.RangesByKey;
 import baton.store.remote.StoreCounters;
 import baton.store.remote.ValueHeader;
-import io.lettuce.core.protocol.CommandType;
 import io.netty.buffer.ByteBuf;
-import java.lang.foreign.MemorySegment;
-import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
-import org.jspecify.annotations.Nullable;
 
-/** Reads a batch. A value is verified in the network's buffer, and copied from there to its ranges. */
-final class Read extends Operation {
+/** Reads a batch. */
+final class Read extends RedisOperation {
     private final RedisBlockStore store;
     private final List<BlockHash> keys;
-    private final RangesByKey to;
+    private final ArrivingValues values;
 
-    Read(RedisBlockStore store, StoreTask task, List<BlockHash> keys, long bytes, List<ValueRanges> to) {
-        super(store.operations(), task, keys.size(), bytes);
+    Read(RedisBlockStore store, StoreTask task, List<BlockHash> keys, List<ValueRanges> to) {
+        super(
+                store.redis(),
+                store.redis().reads(),
+                task,
+                keys.size(),
+                keys.size() * store.header().storedBytes());
         this.store = store;
         this.keys = List.copyOf(keys);
-        this.to = new RangesByKey(keys.size(), to);
+        values = new ArrivingValues(store.header(), keys, to);
     }
 
     @Override
     protected void submit() {
-        boolean refresh =
-                store.ttlMillis().isPresent() && store.operations().writes().isClosed();
-        List<Request> requests = new ArrayList<>(keys.size());
+        boolean refresh = store.ttlMillis().isPresent() && redis.writes().isClosed();
+        List<RedisRequest> requests = new ArrayList<>(keys.size());
         for (int key = 0; key < keys.size(); key++) {
             requests.add(new Get(key, refresh));
         }
-        opened(requests.size());
-        store.operations().connections().transfer(requests);
+        transfer(requests);
     }
 
-    private final class Get extends Part {
+    private final class Get extends RedisRequest.Part {
         private final int key;
         private final boolean refresh;
         private boolean refreshed;
-        private boolean copied;
         private boolean missing;
         private Optional<Failure> wrong = Optional.empty();
+        private long storedBytes;
 
         /** @param refresh whether the value is to expire later for having been read */
         private Get(int key, boolean refresh) {
-            super(Read.this, CommandType.GET, store.storedBytes(), 1);
+            super(Read.this, store.header().storedBytes(), 1);
             this.key = key;
             this.refresh = refresh;
         }
@@ -59,9 +59,7 @@ final class Read extends Operation {
         @Override
         protected void write(ByteBuf buffer, boolean getex) {
             refreshed = refresh && getex;
-            if (isOver()) {
-                writePing(buffer);
-            } else if (refreshed) {
+            if (refreshed) {
                 Keys.command(buffer, 4, "GETEX");
                 store.keys().write(buffer, keys.get(key));
                 Keys.argument(buffer, "PX");
@@ -73,33 +71,49 @@ final class Read extends Operation {
         }
 
         @Override
-        public void set(@Nullable ByteBuffer bytes) {
-            if (isOver()) {
-                return;
+        protected int headBytes() {
+            return store.header().storedBytes() < Destination.LEAST_DIRECT ? 0 : ValueHeader.BYTES;
+        }
+
+        @Override
+        protected Optional<Destination> string(int index, int bytes) {
+            storedBytes = bytes;
+            if (isOfRightLength()) {
+                return Optional.of(values.place(key));
             }
-            missing = bytes == null;
-            if (bytes == null) {
-                return;
+            if (bytes == 0) {
+                wrong = Optional.of(Failure.FOREIGN);
+                return Optional.empty();
             }
-            wrong = store.header().check(bytes, keys.get(key));
-            if (wrong.isEmpty()) {
-                copied = use(() -> to.scatter(key, MemorySegment.ofBuffer(bytes), ValueHeader.BYTES));
-            }
+            return Optional.of(values.headOnly(key, bytes));
+        }
+
+        private boolean isOfRightLength() {
+            return storedBytes == store.header().storedBytes();
+        }
+
+        @Override
+        protected void received(int index) {
+            wrong = isOfRightLength() ? values.verify(key) : Optional.of(values.wrongLength(key, storedBytes));
+        }
+
+        @Override
+        protected void missing(int index) {
+            missing = true;
         }
 
         @Override
         protected void apply() {
-            store.operations().reads().succeeded();
-            if (copied) {
+            if (missing) {
+                client.counters().count(StoreCounters.Result.MISS, 1);
+            } else if (wrong.isPresent()) {
+                store.damaged(keys.get(key), wrong.get());
+            } else {
                 if (refresh && !refreshed) {
                     store.refresh(keys.get(key));
                 }
-                store.counters().read(store.format().valueBytes());
+                client.counters().read(store.header().valueBytes());
                 task.succeed(key);
-            } else if (wrong.isPresent()) {
-                store.damaged(keys.get(key), wrong.get());
-            } else if (missing) {
-                store.counters().count(StoreCounters.Result.MISS, 1);
             }
         }
 
@@ -109,13 +123,12 @@ final class Read extends Operation {
                 store.damaged(keys.get(key), cause);
                 return true;
             }
-            if (cause != Failure.READ_ONLY || !refreshed) {
+            if (cause != Failure.READ_ONLY || !refreshed || isAbandoned()) {
                 return false;
             }
             // A replica refuses to change when the value expires, not to read it.
-            store.operations().writes().refused();
-            opened(1);
-            store.operations().connections().transfer(List.of(new Get(key, false)));
+            redis.writes().refused();
+            transfer(List.of(new Get(key, false)));
             return true;
         }
     }

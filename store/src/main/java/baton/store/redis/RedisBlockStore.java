@@ -3,16 +3,13 @@ package baton.store.redis;
 import baton.kv.BlockHash;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
-import baton.kv.connector.Measurement;
-import baton.store.BlockStore;
-import baton.store.StoreEvent;
 import baton.store.StoreFormat;
 import baton.store.StoreTask;
 import baton.store.ValueRanges;
 import baton.store.remote.Failure;
+import baton.store.remote.RemoteBlockStore;
 import baton.store.remote.StoreCounters;
 import baton.store.remote.ValueHeader;
-import io.lettuce.core.protocol.CommandType;
 import io.netty.buffer.ByteBuf;
 import java.util.List;
 import java.util.OptionalLong;
@@ -35,22 +32,19 @@ import java.util.OptionalLong;
  * found in the background when it is back. A kind of command that the server refuses as a whole (it is loading, full, a replica) is not tried
  * again for a second, and then by one operation first.
  */
-public final class RedisBlockStore implements BlockStore {
+public final class RedisBlockStore extends RemoteBlockStore<RedisRequest> {
     /** Redis takes values of at most 512 MiB by default. */
     private static final long MOST_STORED_BYTES = 512L << 20;
 
-    private final StoreFormat format;
-    private final ValueHeader header;
     private final Keys keys;
     private final OptionalLong ttlMillis;
-    private final Operations operations;
+    private final RedisClient redis;
 
-    private RedisBlockStore(StoreFormat format, RedisSettings settings, Ticker ticker) {
-        this.format = format;
-        header = new ValueHeader(format);
+    private RedisBlockStore(StoreFormat format, RedisSettings settings, StoreCounters counters, RedisClient redis) {
+        super("redis", format, counters, redis.remote());
+        this.redis = redis;
         keys = new Keys(settings.prefix(), header.formatName());
         ttlMillis = settings.ttl().map(ttl -> OptionalLong.of(ttl.toMillis())).orElse(OptionalLong.empty());
-        operations = new Operations(name(), settings, storedBytes(), ticker);
     }
 
     /**
@@ -65,51 +59,31 @@ public final class RedisBlockStore implements BlockStore {
                     "values have %d bytes; Redis takes at most %d, so blocksPerChunk=%d is too much"
                             .formatted(format.valueBytes(), MOST_STORED_BYTES, format.blocksPerChunk()));
         }
-        RedisBlockStore store = new RedisBlockStore(format, settings, ticker);
-        store.operations.start();
-        return store;
-    }
-
-    @Override
-    public String name() {
-        return "redis";
-    }
-
-    @Override
-    public StoreFormat format() {
-        return format;
-    }
-
-    /** Whether the server can be asked at present. */
-    public boolean isConnected() {
-        return operations.connections().isUsable();
+        StoreCounters counters = new StoreCounters("redis");
+        long storedBytes = ValueHeader.BYTES + format.valueBytes();
+        return new RedisBlockStore(
+                format, settings, counters, new RedisClient(settings, storedBytes, counters, ticker));
     }
 
     @Override
     public StoreTask contains(List<BlockHash> batch, Deadline deadline) {
         StoreTask task = new StoreTask(batch.size(), deadline);
-        return operations.run(new Presence.Lookup(operations, task, KeyList.of(keys, batch)), operations.reads());
+        return client.run(new Presence.Lookup(redis, task, KeyList.of(keys, batch)));
     }
 
     @Override
     public StoreTask get(List<BlockHash> batch, List<ValueRanges> to, Deadline deadline) {
-        StoreTask task = new StoreTask(batch.size(), deadline);
-        return operations.run(new Read(this, task, batch, batch.size() * storedBytes(), to), operations.reads());
+        return client.run(new Read(this, new StoreTask(batch.size(), deadline), batch, to));
     }
 
     /** @throws IllegalArgumentException if the ranges of a key do not have the bytes of a value */
     @Override
     public StoreTask put(List<BlockHash> batch, List<ValueRanges> from, Deadline deadline) {
-        StoreTask task = new StoreTask(batch.size(), deadline);
-        return operations.run(new Write(this, task, batch, batch.size() * storedBytes(), from), operations.writes());
+        return client.run(new Write(this, new StoreTask(batch.size(), deadline), batch, from));
     }
 
-    Operations operations() {
-        return operations;
-    }
-
-    StoreCounters counters() {
-        return operations.counters();
+    RedisClient redis() {
+        return redis;
     }
 
     ValueHeader header() {
@@ -125,77 +99,41 @@ public final class RedisBlockStore implements BlockStore {
         return ttlMillis;
     }
 
-    /** Bytes of a value with its header. */
-    long storedBytes() {
-        return ValueHeader.BYTES + format.valueBytes();
-    }
-
     /** What is stored under a key is not its value: it is deleted. */
     void damaged(BlockHash key, Failure cause) {
-        counters().failed(cause, 1);
-        operations.connections().transfer(List.of(new Request.OnKey(CommandType.DEL, keys, key) {
+        counters.failed(cause, 1);
+        client.transfer(List.of(new RedisRequest.OnKey(redis) {
             private long deleted;
 
             @Override
             protected void write(ByteBuf to, boolean getex) {
                 Keys.command(to, 2, "DEL");
-                writeKey(to);
+                keys.write(to, key);
             }
 
             @Override
-            public void set(long integer) {
-                deleted = integer;
+            protected void number(long value) {
+                deleted = value;
             }
 
             @Override
             protected void answered() {
                 if (deleted > 0) {
-                    counters().removed(key());
+                    counters.removed(key);
                 }
-            }
-
-            @Override
-            protected void failed(Failure why, String error) {
-                operations.refused(why, error);
             }
         }));
     }
 
     /** Lets a value expire later, at a server that cannot do so while it reads it. */
     void refresh(BlockHash key) {
-        operations.connections().transfer(List.of(new Request.OnKey(CommandType.PEXPIRE, keys, key) {
+        client.transfer(List.of(new RedisRequest.OnKey(redis) {
             @Override
             protected void write(ByteBuf to, boolean getex) {
                 Keys.command(to, 3, "PEXPIRE");
-                writeKey(to);
+                keys.write(to, key);
                 Keys.argument(to, Long.toString(ttlMillis.orElseThrow()));
             }
-
-            @Override
-            public void set(long integer) {}
-
-            @Override
-            protected void answered() {}
-
-            @Override
-            protected void failed(Failure why, String error) {
-                operations.refused(why, error);
-            }
         }));
-    }
-
-    @Override
-    public List<StoreEvent> takeEvents() {
-        return counters().takeEvents();
-    }
-
-    @Override
-    public List<Measurement> takeMeasurements() {
-        return counters().takeMeasurements(operations.connections().usable());
-    }
-
-    @Override
-    public void close() {
-        operations.close();
     }
 }

@@ -4,16 +4,15 @@ import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.kv.connector.Measurement;
 import baton.store.StoreTask;
+import baton.store.remote.Destination;
 import baton.store.remote.Failure;
 import baton.store.remote.StoreCounters;
-import io.lettuce.core.protocol.CommandType;
 import io.netty.buffer.ByteBuf;
 import java.lang.foreign.MemorySegment;
-import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.atomic.AtomicIntegerArray;
-import org.jspecify.annotations.Nullable;
 
 /**
  * Strings at a Redis server under any keys. Several make an entry, which is set at once ({@code MSET}) and read at once ({@code MGET}), so that
@@ -24,7 +23,8 @@ public final class RedisStrings implements AutoCloseable {
     /** What {@link Reads#bytes} is of a string that is not there. */
     public static final int ABSENT = -1;
 
-    private final Operations operations;
+    private final StoreCounters counters;
+    private final RedisClient redis;
 
     /**
      * Strings that belong together.
@@ -68,98 +68,79 @@ public final class RedisStrings implements AutoCloseable {
      * @throws baton.kv.ConfigException if the settings cannot be used
      */
     public RedisStrings(String name, RedisSettings settings, long entryBytes, Ticker ticker) {
-        operations = new Operations(name, settings, entryBytes, ticker);
-        operations.start();
+        counters = new StoreCounters(name);
+        redis = new RedisClient(settings, entryBytes, counters, ticker);
     }
 
     /** Whether the server can be asked at present. */
     public boolean isConnected() {
-        return operations.connections().isUsable();
+        return redis.remote().isUsable();
     }
 
     /** Looks keys up. Succeeds for those that are there. */
     public StoreTask contains(List<String> keys, Deadline deadline) {
-        StoreTask task = new StoreTask(keys.size(), deadline);
-        return operations.run(new Presence.Lookup(operations, task, KeyList.of(keys)), operations.reads());
+        return redis.remote().run(new Presence.Lookup(redis, new StoreTask(keys.size(), deadline), KeyList.of(keys)));
     }
 
     /** Sets entries, over what is there. */
     public StoreTask set(List<Entry> entries, Deadline deadline) {
-        return operations.run(
-                new Setting(new StoreTask(entries.size(), deadline), List.copyOf(entries)), operations.writes());
+        return redis.remote().run(new Setting(new StoreTask(entries.size(), deadline), List.copyOf(entries)));
     }
 
     /** Reads entries. */
     public Reads get(List<Entry> entries, Deadline deadline) {
         Getting getting = new Getting(new StoreTask(entries.size(), deadline), List.copyOf(entries));
-        StoreTask task = operations.run(getting, operations.reads());
-        return new Reads() {
-            @Override
-            public StoreTask task() {
-                return task;
-            }
-
-            @Override
-            public int bytes(int entry, int string) {
-                return getting.lengths.get(entry).get(string);
-            }
-        };
-    }
-
-    /** What a reader of the strings has found out counts with what is known here. */
-    public StoreCounters counters() {
-        return operations.counters();
+        var _ = redis.remote().run(getting);
+        return getting;
     }
 
     /** Measurements since the last call. */
     public List<Measurement> takeMeasurements() {
-        return operations.counters().takeMeasurements(operations.connections().usable());
+        return counters.takeMeasurements(redis.remote().usable());
     }
 
     @Override
     public void close() {
-        operations.close();
+        redis.remote().close();
     }
 
     private static long bytes(List<Entry> entries) {
         return entries.stream().mapToLong(Entry::bytes).sum();
     }
 
-    private final class Setting extends Operation {
+    private final class Setting extends RedisOperation {
         private final List<Entry> entries;
 
         private Setting(StoreTask task, List<Entry> entries) {
-            super(RedisStrings.this.operations, task, entries.size(), RedisStrings.bytes(entries));
+            super(
+                    RedisStrings.this.redis,
+                    RedisStrings.this.redis.writes(),
+                    task,
+                    entries.size(),
+                    RedisStrings.bytes(entries));
             this.entries = entries;
         }
 
         @Override
         protected void submit() {
-            List<Request> requests = new ArrayList<>(entries.size());
+            List<RedisRequest> requests = new ArrayList<>(entries.size());
             for (int i = 0; i < entries.size(); i++) {
                 requests.add(new SetAll(i));
             }
-            opened(requests.size());
-            operations.connections().transfer(requests);
+            transfer(requests);
         }
 
-        private final class SetAll extends Part {
+        private final class SetAll extends RedisRequest.Part {
             private final int index;
-            private boolean set;
 
             private SetAll(int index) {
-                super(Setting.this, CommandType.MSET, entries.get(index).bytes(), 1);
+                super(Setting.this, entries.get(index).bytes(), 1);
                 this.index = index;
             }
 
             @Override
             protected void write(ByteBuf to, boolean getex) {
-                if (!use(() -> writeEntry(to, entries.get(index)))) {
-                    writePing(to);
-                }
-            }
-
-            private static void writeEntry(ByteBuf to, Entry entry) {
+                Entry entry = entries.get(index);
                 to.ensureWritable(Math.toIntExact(entry.bytes()) + 256);
                 Keys.command(to, 1 + 2 * entry.keys().size(), "MSET");
                 KeyList keys = KeyList.of(entry.keys());
@@ -174,27 +155,27 @@ public final class RedisStrings implements AutoCloseable {
             }
 
             @Override
-            public void set(@Nullable ByteBuffer bytes) {
-                set = bytes != null && bytes.remaining() == 2;
-            }
+            protected void word() {}
 
             @Override
             protected void apply() {
-                operations.writes().succeeded();
-                if (set) {
-                    operations.counters().stored(entries.get(index).bytes());
-                    task.succeed(index);
-                }
+                counters.stored(entries.get(index).bytes());
+                task.succeed(index);
             }
         }
     }
 
-    private final class Getting extends Operation {
+    private final class Getting extends RedisOperation implements Reads {
         private final List<Entry> entries;
         private final List<AtomicIntegerArray> lengths = new ArrayList<>();
 
         private Getting(StoreTask task, List<Entry> entries) {
-            super(RedisStrings.this.operations, task, entries.size(), RedisStrings.bytes(entries));
+            super(
+                    RedisStrings.this.redis,
+                    RedisStrings.this.redis.reads(),
+                    task,
+                    entries.size(),
+                    RedisStrings.bytes(entries));
             this.entries = entries;
             for (Entry entry : entries) {
                 AtomicIntegerArray absent = new AtomicIntegerArray(entry.keys().size());
@@ -206,62 +187,61 @@ public final class RedisStrings implements AutoCloseable {
         }
 
         @Override
+        public int bytes(int entry, int string) {
+            return lengths.get(entry).get(string);
+        }
+
+        @Override
         protected void submit() {
-            List<Request> requests = new ArrayList<>(entries.size());
+            List<RedisRequest> requests = new ArrayList<>(entries.size());
             for (int i = 0; i < entries.size(); i++) {
                 requests.add(new GetAll(i));
             }
-            opened(requests.size());
-            operations.connections().transfer(requests);
+            transfer(requests);
         }
 
-        private final class GetAll extends Part {
+        private final class GetAll extends RedisRequest.Part {
+            private final Entry entry;
             private final int index;
-            private int told;
+            private int strings;
 
             private GetAll(int index) {
-                super(Getting.this, CommandType.MGET, entries.get(index).bytes(), 1);
+                super(Getting.this, entries.get(index).bytes(), 1);
                 this.index = index;
+                entry = entries.get(index);
             }
 
             @Override
             protected void write(ByteBuf buffer, boolean getex) {
-                if (isOver()) {
-                    writePing(buffer);
-                    return;
-                }
-                List<String> names = entries.get(index).keys();
-                KeyList keys = KeyList.of(names);
-                Keys.command(buffer, 1 + names.size(), "MGET");
-                for (int i = 0; i < names.size(); i++) {
+                KeyList keys = KeyList.of(entry.keys());
+                Keys.command(buffer, 1 + keys.size(), "MGET");
+                for (int i = 0; i < keys.size(); i++) {
                     keys.write(buffer, i);
                 }
             }
 
-            /** Called for each string in turn; once, with {@code PONG}, where {@code PING} was sent. */
             @Override
-            public void set(@Nullable ByteBuffer bytes) {
-                int string = told++;
-                if (bytes == null
-                        || isOver()
-                        || string >= entries.get(index).keys().size()) {
-                    return;
+            protected Optional<Destination> string(int string, int bytes) {
+                strings++;
+                if (string >= entry.keys().size()) {
+                    return Optional.empty();
                 }
-                MemorySegment to = entries.get(index).values().get(string);
-                if (bytes.remaining() > to.byteSize()) {
-                    lengths.get(index).set(string, bytes.remaining());
-                } else if (use(() -> to.asByteBuffer().put(bytes.duplicate()))) {
-                    lengths.get(index).set(string, bytes.remaining());
-                }
+                lengths.get(index).set(string, bytes);
+                MemorySegment to = entry.values().get(string);
+                return bytes > to.byteSize() ? Optional.empty() : Optional.of(new Destination(List.of(to), bytes));
+            }
+
+            @Override
+            protected void missing(int string) {
+                strings++;
             }
 
             @Override
             protected void apply() {
-                operations.reads().succeeded();
-                if (told == entries.get(index).keys().size()) {
+                if (strings == entry.keys().size()) {
                     task.succeed(index);
-                } else if (!isOver()) {
-                    operations.counters().failed(Failure.ERROR, 1);
+                } else {
+                    failed(Failure.ERROR);
                 }
             }
         }

@@ -5,14 +5,11 @@ import baton.store.StoreTask;
 import baton.store.ValueRanges;
 import baton.store.remote.RangesByKey;
 import baton.store.remote.StoreCounters;
-import baton.store.remote.ValueHeader;
-import io.lettuce.core.protocol.CommandType;
 import io.netty.buffer.ByteBuf;
+import io.netty.channel.Channel;
 import java.lang.foreign.MemorySegment;
-import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
-import org.jspecify.annotations.Nullable;
 
 /** Writes a batch: asks which values are there, so that they are not sent again, and sets the other ones unless they have come since. */
 final class Write extends Presence {
@@ -20,18 +17,16 @@ final class Write extends Presence {
     private final List<BlockHash> keys;
     private final RangesByKey from;
 
-    Write(RedisBlockStore store, StoreTask task, List<BlockHash> keys, long bytes, List<ValueRanges> from) {
-        super(store.operations(), task, KeyList.of(store.keys(), keys), bytes);
+    Write(RedisBlockStore store, StoreTask task, List<BlockHash> keys, List<ValueRanges> from) {
+        super(
+                store.redis(),
+                store.redis().writes(),
+                task,
+                KeyList.of(store.keys(), keys),
+                keys.size() * store.header().storedBytes());
         this.store = store;
         this.keys = List.copyOf(keys);
-        this.from = new RangesByKey(keys.size(), from);
-        for (int key = 0; key < keys.size(); key++) {
-            long covered = this.from.bytes(key);
-            if (covered != store.format().valueBytes()) {
-                throw new IllegalArgumentException("ranges of key %d have %d bytes, a value has %d"
-                        .formatted(key, covered, store.format().valueBytes()));
-            }
-        }
+        this.from = RangesByKey.ofValues(keys.size(), from, store.header().valueBytes());
     }
 
     @Override
@@ -45,69 +40,67 @@ final class Write extends Presence {
             for (int key = first; key < end; key++) {
                 task.succeed(key);
             }
-            store.counters().count(StoreCounters.Result.PRESENT, end - first);
+            client.counters().count(StoreCounters.Result.PRESENT, end - first);
             return;
         }
-        List<Request> requests = new ArrayList<>(end - first);
+        List<RedisRequest> requests = new ArrayList<>(end - first);
         for (int key = first; key < end; key++) {
             requests.add(new Set(key));
         }
-        opened(requests.size());
-        store.operations().connections().transfer(requests);
+        transfer(requests);
     }
 
-    private final class Set extends Part {
+    private final class Set extends RedisRequest.Part {
+        private static final int HEAD_BYTES = 512;
+
         private final int key;
         private boolean set;
 
         private Set(int key) {
-            super(
-                    Write.this,
-                    CommandType.SET,
-                    store.storedBytes() + store.keys().bytes(),
-                    1);
+            super(Write.this, store.header().storedBytes() + store.keys().bytes(), 1);
             this.key = key;
         }
 
         @Override
-        protected void write(ByteBuf to, boolean getex) {
-            if (!use(() -> writeValue(to))) {
-                writePing(to);
-            }
-        }
-
-        private void writeValue(ByteBuf to) {
-            int bytes = Math.toIntExact(store.storedBytes());
-            to.ensureWritable(bytes + 256);
-            Keys.command(to, store.ttlMillis().isPresent() ? 6 : 4, "SET");
-            store.keys().write(to, keys.get(key));
-            to.writeByte('$');
-            Keys.number(to, bytes);
-            int at = to.writerIndex();
-            to.writerIndex(at + bytes);
-            from.gather(key, MemorySegment.ofBuffer(to.nioBuffer(at, bytes)), ValueHeader.BYTES);
-            store.header().write(to, at, keys.get(key));
-            Keys.lineEnd(to);
-            Keys.argument(to, "NX");
+        protected void write(Channel to, boolean getex) {
+            ByteBuf head = to.alloc().directBuffer(HEAD_BYTES);
+            write(head, getex);
+            List<MemorySegment> value = from.inOrder(key);
+            store.header().write(head, value, keys.get(key));
+            ByteBuf tail = to.alloc().directBuffer(64);
+            Keys.lineEnd(tail);
+            Keys.argument(tail, "NX");
             store.ttlMillis().ifPresent(millis -> {
-                Keys.argument(to, "PX");
-                Keys.argument(to, Long.toString(millis));
+                Keys.argument(tail, "PX");
+                Keys.argument(tail, Long.toString(millis));
             });
+            write(to, head, value, tail);
         }
 
-        /** {@code OK}, or nothing if the value has come in the meantime; {@code PONG} where {@code PING} was sent in place of it. */
+        /** What comes before the value. */
         @Override
-        public void set(@Nullable ByteBuffer bytes) {
-            set = bytes != null && bytes.remaining() == 2;
+        protected void write(ByteBuf head, boolean getex) {
+            Keys.command(head, store.ttlMillis().isPresent() ? 6 : 4, "SET");
+            store.keys().write(head, keys.get(key));
+            head.writeByte('$');
+            Keys.number(head, store.header().storedBytes());
         }
+
+        @Override
+        protected void word() {
+            set = true;
+        }
+
+        /** The value has come in the meantime. */
+        @Override
+        protected void missing(int index) {}
 
         @Override
         protected void apply() {
-            store.operations().writes().succeeded();
             if (set) {
-                store.counters().stored(keys.get(key), store.format().valueBytes());
-            } else if (!isOver()) {
-                store.counters().count(StoreCounters.Result.PRESENT, 1);
+                client.counters().stored(keys.get(key), store.header().valueBytes());
+            } else {
+                client.counters().count(StoreCounters.Result.PRESENT, 1);
             }
             task.succeed(key);
         }

@@ -43,6 +43,22 @@ public final class RangesByKey {
         }
     }
 
+    /**
+     * Of whole values.
+     *
+     * @throws IllegalArgumentException if the ranges of a key do not have the bytes of a value
+     */
+    public static RangesByKey ofValues(int keys, List<ValueRanges> memories, long valueBytes) {
+        RangesByKey ranges = new RangesByKey(keys, memories);
+        for (int key = 0; key < keys; key++) {
+            if (ranges.bytes(key) != valueBytes) {
+                throw new IllegalArgumentException(
+                        "ranges of key %d have %d bytes, a value has %d".formatted(key, ranges.bytes(key), valueBytes));
+            }
+        }
+        return ranges;
+    }
+
     /** Sum of the lengths of a key's ranges. */
     public long bytes(int key) {
         long sum = 0;

@@ -45,14 +45,14 @@ public final class ValueHeader {
         return HexFormat.of().formatHex(format, 0, 16);
     }
 
-    /**
-     * Writes a header in front of a value that is in place already.
-     *
-     * @param at where the header begins; the value follows it
-     */
-    public void write(ByteBuf buffer, int at, BlockHash key) {
-        writeFields(buffer, at, key);
-        buffer.setInt(at + CHECKSUM, checksum(buffer.nioBuffer(at, Math.toIntExact(BYTES + valueBytes))));
+    /** Bytes of a value without its header. */
+    public long valueBytes() {
+        return valueBytes;
+    }
+
+    /** Bytes of a value with its header. */
+    public long storedBytes() {
+        return BYTES + valueBytes;
     }
 
     /**
@@ -62,41 +62,24 @@ public final class ValueHeader {
      */
     public void write(ByteBuf buffer, List<MemorySegment> value, BlockHash key) {
         int at = buffer.writerIndex();
-        buffer.writeZero(BYTES);
-        writeFields(buffer, at, key);
-        buffer.setInt(at + CHECKSUM, checksum(buffer.nioBuffer(at, CHECKSUM), value));
+        buffer.writeInt(MAGIC);
+        buffer.writeInt(VERSION);
+        buffer.writeLong(key.a());
+        buffer.writeLong(key.b());
+        buffer.writeLong(key.c());
+        buffer.writeLong(key.d());
+        buffer.writeBytes(format);
+        buffer.writeLong(valueBytes);
+        CRC32C crc = new CRC32C();
+        crc.update(buffer.nioBuffer(at, CHECKSUM));
+        value.forEach(piece -> crc.update(piece.asByteBuffer()));
+        buffer.writeInt((int) crc.getValue());
     }
 
-    private void writeFields(ByteBuf buffer, int at, BlockHash key) {
-        buffer.setInt(at, MAGIC);
-        buffer.setInt(at + 4, VERSION);
-        buffer.setLong(at + 8, key.a());
-        buffer.setLong(at + 16, key.b());
-        buffer.setLong(at + 24, key.c());
-        buffer.setLong(at + 32, key.d());
-        buffer.setBytes(at + 40, format);
-        buffer.setLong(at + 72, valueBytes);
-    }
-
-    /** What is wrong with a header and the value behind it; empty if nothing is. */
-    public Optional<Failure> check(ByteBuffer stored, BlockHash key) {
-        Optional<Failure> failure = checkFields(stored, key);
-        if (failure.isPresent()) {
-            return failure;
-        }
-        if (stored.remaining() != BYTES + valueBytes) {
-            return Optional.of(Failure.LENGTH);
-        }
-        return stored.getInt(stored.position() + CHECKSUM) == checksum(stored.duplicate())
-                ? Optional.empty()
-                : Optional.of(Failure.CHECKSUM);
-    }
-
-    /** As {@link #check(ByteBuffer, BlockHash)}, of a header whose value has the right length and is known by a {@link Checksum}. */
+    /** What is wrong with a header and the value behind it, which has the right length; empty if nothing is. */
     public Optional<Failure> check(MemorySegment head, Checksum checksum, BlockHash key) {
-        ByteBuffer fields = head.asByteBuffer();
-        return checkFields(fields, key)
-                .or(() -> fields.getInt(CHECKSUM) == (int) checksum.crc.getValue()
+        return check(head, key)
+                .or(() -> head.asByteBuffer().getInt(CHECKSUM) == (int) checksum.crc.getValue()
                         ? Optional.empty()
                         : Optional.of(Failure.CHECKSUM));
     }
@@ -116,44 +99,28 @@ public final class ValueHeader {
         }
     }
 
-    private Optional<Failure> checkFields(ByteBuffer stored, BlockHash key) {
-        int at = stored.position();
-        if (stored.remaining() < 8 || stored.getInt(at) != MAGIC) {
+    /** What is wrong with a header, or what there is of it. */
+    Optional<Failure> check(MemorySegment head, BlockHash key) {
+        ByteBuffer stored = head.asByteBuffer();
+        if (stored.remaining() < 8 || stored.getInt(0) != MAGIC) {
             return Optional.of(Failure.FOREIGN);
         }
-        if (stored.getInt(at + 4) != VERSION) {
+        if (stored.getInt(4) != VERSION) {
             return Optional.of(Failure.VERSION);
         }
         if (stored.remaining() < BYTES) {
             return Optional.of(Failure.LENGTH);
         }
-        if (stored.getLong(at + 8) != key.a()
-                || stored.getLong(at + 16) != key.b()
-                || stored.getLong(at + 24) != key.c()
-                || stored.getLong(at + 32) != key.d()) {
+        if (stored.getLong(8) != key.a()
+                || stored.getLong(16) != key.b()
+                || stored.getLong(24) != key.c()
+                || stored.getLong(32) != key.d()) {
             return Optional.of(Failure.WRONG_KEY);
         }
-        if (!stored.slice(at + 40, format.length).equals(ByteBuffer.wrap(format))) {
+        if (!stored.slice(40, format.length).equals(ByteBuffer.wrap(format))) {
             return Optional.of(Failure.WRONG_FORMAT);
         }
-        return stored.getLong(at + 72) == valueBytes ? Optional.empty() : Optional.of(Failure.LENGTH);
-    }
-
-    private static int checksum(ByteBuffer fields, List<MemorySegment> value) {
-        CRC32C crc = new CRC32C();
-        crc.update(fields);
-        value.forEach(piece -> crc.update(piece.asByteBuffer()));
-        return (int) crc.getValue();
-    }
-
-    /** Moves the buffer's position. */
-    private static int checksum(ByteBuffer stored) {
-        int at = stored.position();
-        int end = stored.limit();
-        CRC32C crc = new CRC32C();
-        crc.update(stored.limit(at + CHECKSUM));
-        crc.update(stored.limit(end).position(at + BYTES));
-        return (int) crc.getValue();
+        return stored.getLong(72) == valueBytes ? Optional.empty() : Optional.of(Failure.LENGTH);
     }
 
     private static byte[] sha256(String text) {

@@ -12,12 +12,14 @@ import baton.store.StoreTask;
 import baton.store.ValueRanges;
 import baton.store.lm.server.KvServer;
 import baton.store.lm.server.KvServerSettings;
+import baton.store.remote.RemoteLimits;
 import baton.store.remote.StoredValues;
 import java.lang.foreign.Arena;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.Optional;
 import java.util.Random;
 import java.util.Set;
 import java.util.concurrent.locks.LockSupport;
@@ -33,12 +35,9 @@ class LmBlockStoreTest extends BlockStoreContract {
         LmSettings plain = LmSettings.of("lm://127.0.0.1:" + port);
         return new LmSettings(
                 plain.url(),
-                plain.connections(),
-                Duration.ofSeconds(1),
-                plain.maxBytesInFlight(),
                 sharedMemory,
                 plain.tokenFile(),
-                plain.caCertificates());
+                new RemoteLimits(2, Duration.ofSeconds(1), RemoteLimits.DEFAULT.maxBytesInFlight(), Optional.empty()));
     }
 
     /** Opens a store and waits until it is connected. */

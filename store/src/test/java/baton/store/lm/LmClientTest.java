@@ -12,6 +12,7 @@ import baton.kv.connector.Measurement;
 import baton.store.StoreTask;
 import baton.store.lm.server.KvServer;
 import baton.store.lm.server.KvServerSettings;
+import baton.store.remote.RemoteLimits;
 import baton.store.remote.StallingProxy;
 import baton.store.remote.StoredValues;
 import baton.testkit.Certificates;
@@ -297,13 +298,7 @@ class LmClientTest {
         try (KvServer server = KvServer.start(KvServerSettings.of(0, 64 << 20).withAccess(access))) {
             LmSettings plain = settings(server.port(), "lms", token);
             LmSettings trusting = new LmSettings(
-                    plain.url(),
-                    2,
-                    Duration.ofSeconds(5),
-                    64 << 20,
-                    true,
-                    Optional.of(token),
-                    Optional.of(certificate));
+                    plain.url(), true, Optional.of(token), plain.limits().withCaCertificates(Optional.of(certificate)));
             try (LmClient client = LmClient.open(trusting, Ticker.system())) {
                 untilConnected(client);
                 putsFindsAndGets(client, arena);
@@ -321,12 +316,9 @@ class LmClientTest {
     private static LmSettings settings(int port, String scheme, Path token) {
         return new LmSettings(
                 scheme + "://127.0.0.1:" + port,
-                2,
-                Duration.ofSeconds(5),
-                64 << 20,
                 true,
                 Optional.of(token),
-                Optional.empty());
+                new RemoteLimits(2, Duration.ofSeconds(5), 64 << 20, Optional.empty()));
     }
 
     @Test

@@ -12,6 +12,7 @@ import baton.store.lm.server.KvServer;
 import baton.store.lm.server.KvServerSettings;
 import baton.store.lmcache.ObjectTransport.Entry;
 import baton.store.lmcache.ObjectTransport.Reads;
+import baton.store.remote.RemoteLimits;
 import baton.testkit.Damages;
 import baton.testkit.Damages.Damage;
 import baton.testkit.Damages.Kind;
@@ -76,12 +77,9 @@ class LmTransportTest {
         LmClient client = LmClient.open(
                 new LmSettings(
                         "lm://127.0.0.1:" + port,
-                        1,
-                        Duration.ofSeconds(20),
-                        16 << 20,
                         false,
                         Optional.empty(),
-                        Optional.empty()),
+                        new RemoteLimits(1, Duration.ofSeconds(20), 16 << 20, Optional.empty())),
                 Ticker.system());
         Deadline deadline = soon();
         while (!client.isConnected()) {

@@ -6,8 +6,10 @@ import baton.kv.connector.Measurement;
 import baton.store.BlockStore;
 import baton.store.BlockStoreContract;
 import baton.store.StoreFormat;
+import baton.store.remote.RemoteLimits;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.Optional;
 import java.util.UUID;
 import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Stream;
@@ -39,10 +41,7 @@ class RedisBlockStoreTest extends BlockStoreContract {
                 plain.url(),
                 prefix,
                 Stream.of(ttl).findFirst(),
-                plain.connections(),
-                Duration.ofSeconds(1),
-                plain.maxBytesInFlight(),
-                plain.caCertificates());
+                new RemoteLimits(2, Duration.ofSeconds(1), RemoteLimits.DEFAULT.maxBytesInFlight(), Optional.empty()));
     }
 
     static RedisBlockStore connected(StoreFormat format, RedisSettings settings) {
@@ -53,7 +52,7 @@ class RedisBlockStoreTest extends BlockStoreContract {
     static RedisBlockStore connected(StoreFormat format, RedisSettings settings, Ticker ticker) {
         RedisBlockStore store = RedisBlockStore.open(format, settings, ticker);
         Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(20));
-        while (connections(store) <= settings.connections()) {
+        while (connections(store) <= settings.limits().connections()) {
             if (deadline.isOver()) {
                 store.close();
                 throw new AssertionError("not connected to " + settings);

@@ -13,6 +13,7 @@ import baton.store.BlockStore;
 import baton.store.StoreFormat;
 import baton.store.StoreTask;
 import baton.store.remote.Failure;
+import baton.store.remote.RemoteLimits;
 import baton.store.remote.StallingProxy;
 import baton.store.remote.StoredValues;
 import baton.testkit.VirtualTicker;
@@ -62,9 +63,11 @@ class RedisFaultsTest {
     }
 
     private static RedisSettings settings(String url) {
-        RedisSettings plain = RedisSettings.of(url);
         return new RedisSettings(
-                url, "baton", Optional.empty(), 2, CONNECT, plain.maxBytesInFlight(), Optional.empty());
+                url,
+                "baton",
+                Optional.empty(),
+                new RemoteLimits(2, CONNECT, RemoteLimits.DEFAULT.maxBytesInFlight(), Optional.empty()));
     }
 
     private static RedisBlockStore connected(String url) {
@@ -73,7 +76,11 @@ class RedisFaultsTest {
 
     /** Of one connection for values. */
     private static RedisSettings narrow(String url, Duration connectTimeout, long maxBytesInFlight) {
-        return new RedisSettings(url, "baton", Optional.empty(), 1, connectTimeout, maxBytesInFlight, Optional.empty());
+        return new RedisSettings(
+                url,
+                "baton",
+                Optional.empty(),
+                new RemoteLimits(1, connectTimeout, maxBytesInFlight, Optional.empty()));
     }
 
     private Deadline shortly() {
@@ -357,7 +364,7 @@ class RedisFaultsTest {
                 "threads have ended",
                 () -> Thread.getAllStackTraces().keySet().stream()
                         .filter(thread -> !before.contains(thread))
-                        .filter(thread -> thread.getName().matches("(?i).*(lettuce|netty|redis|nio).*"))
+                        .filter(thread -> thread.getName().matches("(?i).*(store-client|netty|redis|nio).*"))
                         .map(Thread::getName)
                         .collect(Collectors.toSet())
                         .isEmpty());

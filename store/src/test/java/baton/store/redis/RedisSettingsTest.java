@@ -22,12 +22,25 @@ class RedisSettingsTest {
                 + " 'connections': 4, 'connect_timeout_seconds': 3, 'max_bytes_in_flight': 1e6}");
         assertThat(settings.ttl()).contains(Duration.ofMillis(1500));
         assertThat(settings.prefix()).isEqualTo("p");
-        assertThat(settings.connections()).isEqualTo(4);
-        assertThat(settings.connectTimeout()).isEqualTo(Duration.ofSeconds(3));
-        assertThat(settings.maxBytesInFlight()).isEqualTo(1_000_000);
+        assertThat(settings.limits().connections()).isEqualTo(4);
+        assertThat(settings.limits().connectTimeout()).isEqualTo(Duration.ofSeconds(3));
+        assertThat(settings.limits().maxBytesInFlight()).isEqualTo(1_000_000);
         assertThat(settings.server()).isEqualTo("rediss://host:7000");
         assertThat(parse("{'url': 'valkey://host'}")).isEqualTo(RedisSettings.of("valkey://host"));
-        assertThat(RedisSettings.of("valkeys://host").clientUrl()).isEqualTo("rediss://host");
+        assertThat(RedisSettings.of("valkeys://host").tls()).isTrue();
+        assertThat(RedisSettings.of("valkey://host").tls()).isFalse();
+    }
+
+    @Test
+    void theUrlHasCredentialsPortAndDatabase() {
+        assertThat(RedisSettings.of("redis://host").credentials()).isEmpty();
+        assertThat(RedisSettings.of("redis://:p%40w@host").credentials()).containsExactly("p@w");
+        assertThat(RedisSettings.of("redis://pw@host").credentials()).containsExactly("pw");
+        assertThat(RedisSettings.of("redis://user:p:w@host").credentials()).containsExactly("user", "p:w");
+        assertThat(RedisSettings.of("redis://host").port()).isEqualTo(6379);
+        assertThat(RedisSettings.of("redis://[::1]:7/").host()).isEqualTo("::1");
+        assertThat(RedisSettings.of("redis://host").database()).isZero();
+        assertThat(RedisSettings.of("redis://host/3").database()).isEqualTo(3);
     }
 
     @ParameterizedTest

@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.kv.Ticker;
 import baton.store.StoreFormat;
+import baton.store.remote.RemoteLimits;
 import baton.store.remote.StoredValues;
 import baton.testkit.Certificates;
 import java.lang.foreign.Arena;
@@ -50,6 +51,7 @@ class RedisTlsTest {
     }
 
     private static RedisSettings settings(String url, Optional<Path> certificates) {
-        return new RedisSettings(url, "baton", Optional.empty(), 2, Duration.ofSeconds(5), 64L << 20, certificates);
+        return new RedisSettings(
+                url, "baton", Optional.empty(), new RemoteLimits(2, Duration.ofSeconds(5), 64L << 20, certificates));
     }
 }

@@ -1,12 +1,12 @@
 package baton.store.lm.server;
 
 import baton.messages.PeerSecret;
-import baton.store.lm.DirectReads;
 import baton.store.lm.LmClient;
 import baton.store.lm.LmMetadata;
 import baton.store.lm.LmWire;
 import baton.store.lm.server.Cache.Room;
 import baton.store.lm.server.Counters.Kind;
+import baton.store.remote.DirectReads;
 import io.netty.buffer.ByteBuf;
 import io.netty.buffer.ByteBufAllocator;
 import io.netty.buffer.Unpooled;

@@ -1,4 +1,4 @@
-package baton.store.lm;
+package baton.store.remote;
 
 import io.netty.buffer.ByteBuf;
 import io.netty.buffer.Unpooled;
@@ -6,9 +6,9 @@ import java.lang.foreign.MemorySegment;
 import java.util.List;
 
 /** Where a value that comes goes: memories, one after the other. One thread uses it. */
-class Destination {
+public class Destination {
     /** Larger pieces are read straight into their place. */
-    static final int LEAST_DIRECT = 16 << 10;
+    public static final int LEAST_DIRECT = 16 << 10;
 
     /** Few enough bytes to stay in a core's cache until {@link #placed} has seen them. */
     private static final int MOST_DIRECT = 256 << 10;
@@ -19,7 +19,7 @@ class Destination {
     private long left;
 
     /** @param bytes that come, at most those of the memories */
-    Destination(List<MemorySegment> memories, long bytes) {
+    public Destination(List<MemorySegment> memories, long bytes) {
         this.memories = memories;
         this.left = bytes;
     }
@@ -76,7 +76,7 @@ class Destination {
     }
 
     /** Copies bytes that belong here, all of them. */
-    final void copy(MemorySegment from) {
+    public final void copy(MemorySegment from) {
         for (long done = 0; done < from.byteSize(); ) {
             long bytes = Math.min(Math.min(contiguous(), MOST_DIRECT), from.byteSize() - done);
             MemorySegment.copy(from, done, memories.get(memory), at, bytes);

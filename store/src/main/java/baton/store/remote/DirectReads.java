@@ -1,4 +1,4 @@
-package baton.store.lm;
+package baton.store.remote;
 
 import io.netty.buffer.ByteBuf;
 import io.netty.buffer.ByteBufAllocator;

@@ -1,4 +1,4 @@
-package baton.store.redis;
+package baton.store.remote;
 
 import baton.kv.Deadline;
 import baton.kv.Ticker;

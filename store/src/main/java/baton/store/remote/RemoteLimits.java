@@ -1,0 +1,110 @@
+package baton.store.remote;
+
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.kv.Setting;
+import java.nio.file.Files;
+import java.nio.file.InvalidPathException;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.List;
+import java.util.Locale;
+import java.util.Optional;
+
+/**
+ * How a server is connected to, whatever its protocol is.
+ *
+ * @param connections that carry values; look-ups have one of their own beside them
+ * @param connectTimeout for a connection to come up, and for the first reply of one that has not answered in time
+ * @param maxBytesInFlight of values that operations wait for; more are rejected, except that an operation alone is always accepted
+ * @param caCertificates of certificate authorities to trust under TLS, in PEM; empty: those of the Java platform
+ */
+public record RemoteLimits(
+        int connections, Duration connectTimeout, long maxBytesInFlight, Optional<Path> caCertificates) {
+    /** 2 connections, 2 s to connect, 256 MiB in flight. */
+    public static final RemoteLimits DEFAULT = new RemoteLimits(2, Duration.ofSeconds(2), 256L << 20, Optional.empty());
+
+    private static final String CONNECTIONS = "connections";
+    private static final String CONNECT_TIMEOUT = "connect_timeout_seconds";
+    private static final String MAX_BYTES = "max_bytes_in_flight";
+    private static final String CA_CERTIFICATES = "ca_certificates";
+
+    /** What {@link #of} reads, but for {@link #CERTIFICATES}. */
+    public static final List<Setting> SETTINGS = List.of(
+            Setting.of(CONNECTIONS, 2, "Connections that carry values; one more for look-ups."),
+            Setting.of(CONNECT_TIMEOUT, 2, "For a connection to come up."),
+            Setting.of(MAX_BYTES, 256L << 20, "Bytes of values that operations wait for."));
+
+    public static final Setting CERTIFICATES =
+            Setting.absent(CA_CERTIFICATES, "those of Java", "Certificate authorities to trust under TLS, in PEM.");
+
+    private static final int MOST_CONNECTIONS = 64;
+    private static final double LONGEST_CONNECT = 3600;
+
+    /** @throws ConfigException if a value cannot be used */
+    public RemoteLimits {
+        check("", connections, connectTimeout, maxBytesInFlight, caCertificates);
+    }
+
+    /**
+     * Reads {@link #SETTINGS} and {@link #CERTIFICATES}.
+     *
+     * @param fields with defaults
+     * @throws ConfigException if a field cannot be used
+     */
+    public static RemoteLimits of(JsonFields fields) {
+        int connections = fields.integerAtLeast(CONNECTIONS, 1).orElseThrow();
+        Duration connectTimeout =
+                seconds(fields, CONNECT_TIMEOUT, LONGEST_CONNECT).orElseThrow();
+        long maxBytes = fields.integer(MAX_BYTES).orElseThrow();
+        Optional<Path> certificates = path(fields, CA_CERTIFICATES);
+        check(fields.field(""), connections, connectTimeout, maxBytes, certificates);
+        return new RemoteLimits(connections, connectTimeout, maxBytes, certificates);
+    }
+
+    public RemoteLimits withCaCertificates(Optional<Path> certificates) {
+        return new RemoteLimits(connections, connectTimeout, maxBytesInFlight, certificates);
+    }
+
+    private static void check(
+            String path, int connections, Duration connectTimeout, long maxBytesInFlight, Optional<Path> certificates) {
+        if (connections < 1 || connections > MOST_CONNECTIONS) {
+            throw new ConfigException(
+                    path + CONNECTIONS, "is %d, must be from 1 to %d".formatted(connections, MOST_CONNECTIONS));
+        }
+        if (connectTimeout.toMillis() < 1) {
+            throw new ConfigException(path + CONNECT_TIMEOUT, "is " + connectTimeout + ", must be at least 1 ms");
+        }
+        if (maxBytesInFlight < 1) {
+            throw new ConfigException(path + MAX_BYTES, "is " + maxBytesInFlight + ", must be positive");
+        }
+        certificates.ifPresent(file -> {
+            if (!Files.isReadable(file)) {
+                throw new ConfigException(path + CA_CERTIFICATES, "is " + file + ", which cannot be read");
+            }
+        });
+    }
+
+    /** @throws ConfigException if the field is not a number above 0 and at most so large */
+    public static Optional<Duration> seconds(JsonFields fields, String name, double most) {
+        return fields.number(name).map(seconds -> {
+            if (!(seconds > 0 && seconds <= most)) {
+                throw new ConfigException(
+                        fields.field(name),
+                        "is " + seconds + ", must be above 0 and at most " + String.format(Locale.ROOT, "%.0f", most));
+            }
+            return Duration.ofNanos((long) (seconds * 1e9));
+        });
+    }
+
+    /** @throws ConfigException if the field is no path */
+    public static Optional<Path> path(JsonFields fields, String name) {
+        return fields.string(name).map(path -> {
+            try {
+                return Path.of(path);
+            } catch (InvalidPathException e) {
+                throw new ConfigException(fields.field(name), "is not a path: " + e.getMessage(), e);
+            }
+        });
+    }
+}
