@@ -68,7 +68,8 @@ final class ConfigurationPage {
             "baton.kernels", "As `BATON_KERNELS`.",
             "baton.nixl.library", "As `BATON_NIXL_LIBRARY`.",
             "baton.mooncake.library", "As `BATON_MOONCAKE_LIBRARY`.",
-            "baton.copy", "`java`: memory is copied without machine code.",
+            "baton.copy",
+                    "`java`: memory is copied without machine code; `256`, `128`: with vectors of at most so many bits.",
             "baton.platform", "`macosx-arm64`: does without what macOS lacks, for tests on Linux."));
 
     private static final String TRANSFER = """

@@ -1,5 +1,6 @@
 package baton.memory;
 
+import baton.memory.Assembler.Width;
 import baton.memory.ParallelCopier.Copy;
 import java.lang.foreign.AddressLayout;
 import java.lang.foreign.Arena;
@@ -11,7 +12,9 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.Random;
-import java.util.function.Supplier;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.function.Function;
 import java.util.zip.CRC32C;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -26,22 +29,20 @@ import org.slf4j.LoggerFactory;
  *
  * The digest is the remainder of a polynomial over GF(2). Two carry-less products for each 128 bits move 512 bits of it on by 512
  * bits, where the next line is added; what is left at a run's end goes through the processor's crc32 instruction. See V. Gopal et al.,
- * "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009.
+ * "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009. The crc32 instruction alone takes 8 bytes at a
+ * time and waits three cycles for the one before it, and its operand would be read from memory a second time, when it may have changed.
  */
 
 /**
- * Copies memory, and digests it in the same pass, by machine code in a page of its own: on Linux, and processors with AVX-512 and
- * VPCLMULQDQ (Intel's since Ice Lake, AMD's since Zen 4). The code touches nothing but the ranges and a {@link Work}. It is the only
- * code of Baton's that could end the JVM: {@code -Dbaton.copy=java} switches it off, and it is compared with Java's copying and
- * {@link CRC32C} once before it is used.
+ * Copies memory, and digests it in the same pass, by machine code in a page of its own, on Linux and x86-64 processors with AVX2
+ * and PCLMULQDQ. The code touches nothing but the ranges and a {@link Work}. {@code -Dbaton.copy=java} switches it off, and it is compared with
+ * Java's copying and {@link CRC32C} once before it is used.
  *
  * <p>A page of a mapping that the system cannot give ends the process here, where Java's own copying throws: map only what cannot
  * shrink.
  */
 public final class CopyKernel {
     private static final Logger LOG = LoggerFactory.getLogger(CopyKernel.class);
-
-    private static final String[] INSTRUCTION_SETS = {"sse4_2", "avx512f", "vpclmulqdq"};
 
     /** What the length of a copy is a multiple of. */
     static final long SIDE_BY_SIDE = (long) CopyKernelCode.LANES * CopyKernelCode.LINE;
@@ -53,8 +54,53 @@ public final class CopyKernel {
     private static final long LOWER_FACTOR = CopyKernelCode.lowerFactor();
     private static final long UPPER_FACTOR = CopyKernelCode.upperFactor();
 
-    /** System property: {@code kernel}, the default, for machine code where there can be some; {@code java} for none. */
+    /**
+     * System property: {@code kernel}, the default, for machine code where there can be some; {@code 256} or {@code 128} for machine code
+     * with vectors of at most so many bits; {@code java} for none.
+     */
     public static final String PROPERTY = "baton.copy";
+
+    /** The vectors that there is code for, the widest first. All digest alike; wider ones with fewer instructions. */
+    enum Vectors {
+        /** Intel's since Ice Lake, AMD's since Zen 4. */
+        OF_512_BITS(Width.ZMM, "avx512f", "vpclmulqdq"),
+        /** Intel's since Alder Lake, AMD's since Zen 3. */
+        OF_256_BITS(Width.YMM, "avx2", "vpclmulqdq"),
+        /** Intel's since Haswell, AMD's since Zen. Their predecessors multiply polynomials too slowly. */
+        OF_128_BITS(Width.XMM, "avx2", "pclmulqdq");
+
+        private final Width width;
+        private final Set<String> instructionSets;
+
+        Vectors(Width width, String... instructionSets) {
+            this.width = width;
+            this.instructionSets = new TreeSet<>(List.of(instructionSets));
+            this.instructionSets.add("sse4_2");
+        }
+
+        private int bits() {
+            return width.bytes() * Byte.SIZE;
+        }
+
+        Width width() {
+            return width;
+        }
+
+        Set<String> instructionSets() {
+            return instructionSets;
+        }
+
+        boolean areIn(Processor processor) {
+            return processor.has(instructionSets.toArray(String[]::new));
+        }
+
+        /** The widest ones of a processor, but none wider than these. */
+        Optional<Vectors> widest(Processor processor) {
+            return Arrays.stream(values())
+                    .filter(vectors -> vectors.compareTo(this) >= 0 && vectors.areIn(processor))
+                    .findFirst();
+        }
+    }
 
     /** Of the self-check: rows, runs, bytes of a run. From one line on, and more than a cache of the first level has. */
     private static final int[][] CHECKED = {
@@ -68,22 +114,25 @@ public final class CopyKernel {
 
     /** Made when it is first asked for. */
     private static final class OfThisMachine {
-        private static final Optional<CopyKernel> KERNEL = load(CopyKernel::new);
+        private static final Optional<CopyKernel> KERNEL = load(most(property()), Processor.current(), CopyKernel::new);
     }
 
+    private final Vectors vectors;
     private final MethodHandle copyPastCaches;
     private final MethodHandle digestPastCaches;
     private final MethodHandle digest;
 
-    private CopyKernel() {
+    CopyKernel(Vectors vectors) {
         this(
-                function(CopyKernelCode.copy(false, true)),
-                function(CopyKernelCode.copy(true, true)),
-                function(CopyKernelCode.copy(true, false)));
+                vectors,
+                function(CopyKernelCode.copy(vectors.width, false, true)),
+                function(CopyKernelCode.copy(vectors.width, true, true)),
+                function(CopyKernelCode.copy(vectors.width, true, false)));
     }
 
     /** Of functions of {@link CopyKernelCode#copy}. */
-    CopyKernel(MethodHandle copyPastCaches, MethodHandle digestPastCaches, MethodHandle digest) {
+    CopyKernel(Vectors vectors, MethodHandle copyPastCaches, MethodHandle digestPastCaches, MethodHandle digest) {
+        this.vectors = vectors;
         this.copyPastCaches = copyPastCaches;
         this.digestPastCaches = digestPastCaches;
         this.digest = digest;
@@ -93,43 +142,62 @@ public final class CopyKernel {
      * The kernel of this process; empty if {@value #PROPERTY} says {@code java}, or the processor or the system lacks what it takes, or
      * its self-check fails.
      *
-     * @throws IllegalArgumentException if {@value #PROPERTY} has another value than {@code kernel} and {@code java}
+     * @throws IllegalArgumentException if {@value #PROPERTY} has a value that it cannot have
      */
     public static Optional<CopyKernel> ofThisMachine() {
-        return ofThisMachine(System.getProperty(PROPERTY, "kernel"));
+        return ofThisMachine(property());
+    }
+
+    private static String property() {
+        return System.getProperty(PROPERTY, "kernel");
     }
 
     static Optional<CopyKernel> ofThisMachine(String property) {
-        return switch (property) {
-            case "kernel" -> OfThisMachine.KERNEL;
-            case "java" -> {
-                LOG.info("memory is copied by Java: {}=java", PROPERTY);
-                yield Optional.empty();
-            }
-            default -> throw new IllegalArgumentException("%s=%s must be kernel or java".formatted(PROPERTY, property));
-        };
+        if (property.equals("java")) {
+            LOG.info("memory is copied by Java: {}=java", PROPERTY);
+            return Optional.empty();
+        }
+        most(property);
+        return OfThisMachine.KERNEL;
     }
 
-    static Optional<CopyKernel> load(Supplier<CopyKernel> maker) {
-        if (!Processor.current().has(INSTRUCTION_SETS)) {
+    /** The widest vectors that a value of {@value #PROPERTY} allows. */
+    private static Vectors most(String property) {
+        return property.equals("kernel")
+                ? Vectors.OF_512_BITS
+                : Arrays.stream(Vectors.values())
+                        .filter(vectors -> property.equals(String.valueOf(vectors.bits())))
+                        .findFirst()
+                        .orElseThrow(() -> new IllegalArgumentException(
+                                "%s=%s must be kernel, 512, 256, 128 or java".formatted(PROPERTY, property)));
+    }
+
+    static Optional<CopyKernel> load(Vectors most, Processor processor, Function<Vectors, CopyKernel> maker) {
+        Optional<Vectors> vectors = most.widest(processor);
+        if (vectors.isEmpty()) {
             LOG.info(
                     "memory is copied by Java: {} here, machine code takes linux-x86_64 with {}",
-                    Platform.current(),
-                    String.join(", ", INSTRUCTION_SETS));
+                    processor.platform(),
+                    String.join(", ", Vectors.OF_128_BITS.instructionSets));
             return Optional.empty();
         }
         try {
-            CopyKernel kernel = maker.get();
+            CopyKernel kernel = maker.apply(vectors.get());
             Optional<String> difference = kernel.selfCheck();
             difference.ifPresent(what -> LOG.warn(
                     "memory is copied by Java: the self-check of the copying kernel failed on {}: {}",
-                    Processor.current().name(),
+                    processor.name(),
                     what));
             return difference.isPresent() ? Optional.empty() : Optional.of(kernel);
         } catch (RuntimeException e) {
             LOG.info("memory is copied by Java: {}", e.toString());
             return Optional.empty();
         }
+    }
+
+    /** Bits of the vectors that it copies with. */
+    public int vectorBits() {
+        return vectors.bits();
     }
 
     /**

@@ -6,6 +6,8 @@ import static baton.memory.Assembler.Reg.R11;
 import static baton.memory.Assembler.Reg.R8;
 import static baton.memory.Assembler.Reg.R9;
 import static baton.memory.Assembler.Reg.RAX;
+import static baton.memory.Assembler.Reg.RBP;
+import static baton.memory.Assembler.Reg.RBX;
 import static baton.memory.Assembler.Reg.RCX;
 import static baton.memory.Assembler.Reg.RDI;
 import static baton.memory.Assembler.Reg.RDX;
@@ -29,7 +31,7 @@ import java.util.List;
  * {@link #LINE}. Digests are a CRC's register, all ones at first, to be inverted at last.
  */
 final class CopyKernelCode {
-    /** Bytes of a vector. */
+    /** Bytes that each lane copies at a time. */
     static final int LINE = 64;
 
     /** Ranges side by side. */
@@ -71,18 +73,34 @@ final class CopyKernelCode {
     /** Address of the run's digest. */
     private static final Reg DIGEST = R9;
 
-    // Vector registers, of each lane.
-    private static final int[] REMAINDER = {0, 1};
-    private static final int[] DATA = {2, 3};
-    private static final int[] PRODUCT = {4, 5};
-    private static final int FACTORS = 6;
+    /** How far the lines to fetch are from {@link #FROM}, by lane. They have to be kept for the caller. */
+    private static final List<Reg> AHEAD = List.of(RBX, RBP);
 
-    private static final List<Mem> FROM_PLACES = List.of(at(FROM, 0), at(FROM, FROM_DISTANCE, 1, 0));
-    private static final List<Mem> TO_PLACES = List.of(at(TO, 0), at(TO, TO_DISTANCE, 1, 0));
+    /**
+     * How far ahead the digesting loop fetches. With a digest's instructions, only a few lines fit between the oldest instruction of a
+     * processor that has not ended and the newest that has begun, too few to keep its memory busy.
+     */
+    private static final int FETCHED_AHEAD = 4 * LINE;
 
-    private final Assembler code = new Assembler(Width.ZMM);
+    // Vector registers. A line has one to four vectors, and a remainder for each.
+    private static final int FACTORS = 0;
+    private static final int FIRST_REMAINDER = 1;
+    private static final int MOST_VECTORS = 4;
+    /** Of data and products by turns, so that a vector need not wait for the one before it. */
+    private static final int FIRST_SPARE = FIRST_REMAINDER + LANES * MOST_VECTORS;
 
-    private CopyKernelCode() {}
+    private static final int SPARES = 6;
+
+    private final Assembler code;
+    private final boolean digests;
+    private final boolean pastCaches;
+    private int spare;
+
+    private CopyKernelCode(Width width, boolean digests, boolean pastCaches) {
+        code = new Assembler(width);
+        this.digests = digests;
+        this.pastCaches = pastCaches;
+    }
 
     /** Where in {@code work} a run's digest is. */
     static long digestAt(int run, int lane) {
@@ -112,16 +130,18 @@ final class CopyKernelCode {
     }
 
     /**
+     * @param width of the vectors; the result is the same
      * @param digests whether it digests
      * @param pastCaches whether it stores past the caches, for which both destinations are aligned to {@link #LINE}
      */
-    static byte[] copy(boolean digests, boolean pastCaches) {
-        CopyKernelCode kernel = new CopyKernelCode();
-        kernel.copyRows(digests, pastCaches);
+    static byte[] copy(Width width, boolean digests, boolean pastCaches) {
+        CopyKernelCode kernel = new CopyKernelCode(width, digests, pastCaches);
+        kernel.copyRows();
         return kernel.code.code();
     }
 
-    private void copyRows(boolean digests, boolean pastCaches) {
+    private void copyRows() {
+        AHEAD.forEach(code::push);
         code.move(TO_DISTANCE, OTHER_TO);
         code.subtract(TO_DISTANCE, TO);
         code.move(FROM_DISTANCE, OTHER_FROM);
@@ -131,46 +151,47 @@ final class CopyKernelCode {
         code.loop(ROWS_LEFT, () -> {
             code.load(RUNS_LEFT, at(WORK, RUNS_AT));
             code.address(DIGEST, at(WORK, DIGESTS_AT));
-            code.loop(RUNS_LEFT, () -> copyRun(digests, pastCaches));
+            code.loop(RUNS_LEFT, this::copyRun);
         });
         // Stores past the caches are seen before those that come after them.
         code.fenceStores();
+        AHEAD.reversed().forEach(code::pop);
         code.returnFromVectors();
     }
 
-    private void copyRun(boolean digests, boolean pastCaches) {
+    private void copyRun() {
         code.load(BYTES_LEFT, at(WORK, RUN_BYTES_AT));
-        for (int lane = 0; lane < LANES; lane++) {
-            moveLine(lane, pastCaches);
-            if (digests) {
-                code.firstLane(Unary.LOAD, REMAINDER[lane], at(DIGEST, lane * Integer.BYTES));
-                code.op(Binary.XOR_BITS, REMAINDER[lane], REMAINDER[lane], DATA[lane]);
+        code.move(AHEAD.getFirst(), FETCHED_AHEAD);
+        code.address(AHEAD.getLast(), at(FROM_DISTANCE, FETCHED_AHEAD));
+        forEachVector((lane, offset, remainder) -> {
+            int data = copyVector(lane, offset);
+            if (digests && offset == 0) {
+                code.firstLane(Unary.LOAD, remainder, at(DIGEST, lane * Integer.BYTES));
+                code.op(Binary.XOR_BITS, remainder, remainder, data);
+            } else if (digests) {
+                code.op(Unary.LOAD, remainder, data);
             }
-        }
+        });
         goOn();
         Label end = code.label();
         code.jump(Condition.EQUAL, end);
         Label line = code.label();
         code.bind(line);
-        for (int lane = 0; lane < LANES; lane++) {
-            moveLine(lane, pastCaches);
-            if (digests) {
-                code.multiplyPolynomials(PRODUCT[lane], REMAINDER[lane], FACTORS, false);
-                code.multiplyPolynomials(REMAINDER[lane], REMAINDER[lane], FACTORS, true);
-                code.xorBoth(REMAINDER[lane], PRODUCT[lane], DATA[lane]);
-            }
+        if (digests) {
+            fetchAhead();
         }
+        forEachVector((lane, offset, remainder) -> {
+            int data = copyVector(lane, offset);
+            if (digests) {
+                fold(remainder, data);
+            }
+        });
         goOn();
         code.jump(Condition.NOT_EQUAL, line);
         code.bind(end);
         if (digests) {
             for (int lane = 0; lane < LANES; lane++) {
-                code.store(at(WORK, 0), REMAINDER[lane]);
-                code.move(CRC, 0);
-                for (int at = 0; at < LINE; at += Long.BYTES) {
-                    code.crc32c(CRC, at(WORK, at));
-                }
-                code.storeInt(at(DIGEST, lane * Integer.BYTES), CRC);
+                storeDigest(lane);
             }
         }
         code.add(FROM, at(WORK, FROM_SKIP_AT));
@@ -178,13 +199,73 @@ final class CopyKernelCode {
         code.add(DIGEST, LANES * Integer.BYTES);
     }
 
-    private void moveLine(int lane, boolean pastCaches) {
-        code.load(DATA[lane], FROM_PLACES.get(lane));
-        if (pastCaches) {
-            code.storePastCaches(TO_PLACES.get(lane), DATA[lane]);
-        } else {
-            code.store(TO_PLACES.get(lane), DATA[lane]);
+    /** Fetches from the next run when the lines of this one are fetched. */
+    private void fetchAhead() {
+        Label inRun = code.label();
+        code.compare(BYTES_LEFT, FETCHED_AHEAD);
+        code.jump(Condition.NOT_EQUAL, inRun);
+        AHEAD.forEach(ahead -> code.add(ahead, at(WORK, FROM_SKIP_AT)));
+        code.bind(inRun);
+        AHEAD.forEach(ahead -> code.prefetch(at(FROM, ahead, 1, 0)));
+    }
+
+    private interface Vector {
+        void emit(int lane, int offset, int remainder);
+    }
+
+    private void forEachVector(Vector vector) {
+        int bytes = code.width().bytes();
+        for (int lane = 0; lane < LANES; lane++) {
+            for (int offset = 0; offset < LINE; offset += bytes) {
+                vector.emit(lane, offset, remainder(lane, offset));
+            }
         }
+    }
+
+    private int remainder(int lane, int offset) {
+        return FIRST_REMAINDER + lane * MOST_VECTORS + offset / code.width().bytes();
+    }
+
+    private int nextSpare() {
+        return FIRST_SPARE + spare++ % SPARES;
+    }
+
+    /** Returns the register that has the bytes, which are read once: the digest is of the bytes that are stored. */
+    private int copyVector(int lane, int offset) {
+        int data = nextSpare();
+        Mem from = lane == 0 ? at(FROM, offset) : at(FROM, FROM_DISTANCE, 1, offset);
+        Mem to = lane == 0 ? at(TO, offset) : at(TO, TO_DISTANCE, 1, offset);
+        code.load(data, from);
+        if (pastCaches) {
+            code.storePastCaches(to, data);
+        } else {
+            code.store(to, data);
+        }
+        return data;
+    }
+
+    /** Moves a remainder on by a line and adds the line's data. */
+    private void fold(int remainder, int data) {
+        int product = nextSpare();
+        code.multiplyPolynomials(product, remainder, FACTORS, false);
+        code.multiplyPolynomials(remainder, remainder, FACTORS, true);
+        if (code.width() == Width.ZMM) {
+            code.xorBoth(remainder, product, data);
+        } else {
+            code.op(Binary.XOR_BITS, product, product, data);
+            code.op(Binary.XOR_BITS, remainder, remainder, product);
+        }
+    }
+
+    private void storeDigest(int lane) {
+        for (int offset = 0; offset < LINE; offset += code.width().bytes()) {
+            code.store(at(WORK, offset), remainder(lane, offset));
+        }
+        code.move(CRC, 0);
+        for (int at = 0; at < LINE; at += Long.BYTES) {
+            code.crc32c(CRC, at(WORK, at));
+        }
+        code.storeInt(at(DIGEST, lane * Integer.BYTES), CRC);
     }
 
     /** To the next line; zero if there is none in the run. */

@@ -90,6 +90,10 @@ class AssemblerTest {
         assertThat(hex(Width.ZMM, code -> code.multiplyPolynomials(5, 1, 6, true)))
                 .isEqualTo("62f3754844ee11");
         assertThat(hex(Width.ZMM, code -> code.xorBoth(1, 5, 3))).isEqualTo("62f3554825cb96");
+        assertThat(hex(Width.YMM, code -> code.storePastCaches(at(Reg.RDI, Reg.R10, 1, 32), 13)))
+                .isEqualTo("c4217de7ac1720000000");
+        assertThat(hex(Width.XMM, code -> code.multiplyPolynomials(12, 8, 0, false)))
+                .isEqualTo("c4633944e000");
         assertThat(hex(Width.ZMM, Assembler::fenceStores)).isEqualTo("0faef8");
     }
 

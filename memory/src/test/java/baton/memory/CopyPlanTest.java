@@ -2,7 +2,6 @@ package baton.memory;
 
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
-import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -18,29 +17,32 @@ import java.util.stream.IntStream;
 import java.util.zip.CRC32C;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
-import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.EnumSource;
 
 /** Plans of copies, by the kernel and by Java: every byte in its place, no other byte touched, digests equal to {@link CRC32C}. */
 class CopyPlanTest {
     private final Random random = new Random(7);
 
-    /** Parts of values in two memories, in no order, below and above what goes past the caches, in lines and not. */
+    /** Threads, values, parts of a value, bytes of a part: below and above what goes past the caches, in lines and not. */
+    private static final int[][] SHAPES = {
+        {2, 5, 4, 4096},
+        {2, 40, 16, 16384},
+        {0, 3, 7, 100},
+        {1, 3, 7, 300_001},
+        {3, 2, 1, 9_000_064},
+        {1, 20, 1, 524_288}
+    };
+
+    /** Parts of values in two memories, in no order. */
     @ParameterizedTest
-    @CsvSource({
-        "true, 2, 5, 4, 4096",
-        "true, 2, 40, 16, 16384",
-        "true, 0, 3, 7, 100",
-        "true, 3, 2, 1, 9000064",
-        "true, 1, 20, 1, 524288",
-        "false, 2, 5, 4, 4096",
-        "false, 2, 40, 16, 16384",
-        "false, 1, 3, 7, 300001"
-    })
-    void partsOfValuesAreCopiedAndDigested(boolean byKernel, int threads, int values, int parts, int partBytes)
-            throws Exception {
-        for (boolean digested : new boolean[] {true, false}) {
-            for (boolean inOrder : new boolean[] {true, false}) {
-                copies(kernel(byKernel), threads, values, parts, partBytes, digested, inOrder);
+    @EnumSource
+    void partsOfValuesAreCopiedAndDigested(CopiedBy by) throws Exception {
+        Optional<CopyKernel> kernel = by.kernel();
+        for (int[] shape : SHAPES) {
+            for (boolean digested : new boolean[] {true, false}) {
+                for (boolean inOrder : new boolean[] {true, false}) {
+                    copies(kernel, shape[0], shape[1], shape[2], shape[3], digested, inOrder);
+                }
             }
         }
     }
@@ -189,13 +191,6 @@ class CopyPlanTest {
             copier.startRanges(copying, copying, List.of(part), 16 << 20, false);
             assertThat(copying.over.get(30, TimeUnit.SECONDS)).contains("memory was freed");
         }
-    }
-
-    private static Optional<CopyKernel> kernel(boolean wanted) {
-        assumeTrue(
-                !wanted || CopyKernel.ofThisMachine().isPresent(),
-                "no AVX-512 with VPCLMULQDQ here, which the copying kernel is for");
-        return wanted ? CopyKernel.ofThisMachine() : Optional.empty();
     }
 
     private static final class Copying extends Gate<String> implements ParallelCopier.Completion {

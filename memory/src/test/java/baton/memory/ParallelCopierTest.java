@@ -1,7 +1,6 @@
 package baton.memory;
 
 import static org.assertj.core.api.Assertions.assertThat;
-import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -18,6 +17,7 @@ import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.zip.CRC32C;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Copies, by the kernel and by Java: every byte in its place, no other byte touched, digests equal to {@link CRC32C}. */
@@ -32,6 +32,8 @@ class ParallelCopierTest {
         {2, 3, 64, 2},
         {3, 1, 128, 3},
         {1, 5, 192, 7},
+        {2, 2, 256, 4},
+        {3, 3, 320, 3},
         {16, 8, 4096, 5},
         {4, 2, 1024, 33},
         {16, 8, 4096, 17},
@@ -42,27 +44,30 @@ class ParallelCopierTest {
     };
 
     @ParameterizedTest
-    @ValueSource(booleans = {true, false})
-    void copiesAndDigestsEqualThoseOfTheJdk(boolean byKernel) throws Exception {
+    @EnumSource
+    void copiesAndDigestsEqualThoseOfTheJdk(CopiedBy by) throws Exception {
+        Optional<CopyKernel> kernel = by.kernel();
         for (int[] shape : SHAPES) {
             for (int unaligned : new int[] {0, 16, 1}) {
-                copies(kernel(byKernel), shape[0], shape[1], shape[2], shape[3], unaligned, true);
+                copies(kernel, shape[0], shape[1], shape[2], shape[3], unaligned, true);
             }
         }
     }
 
     @ParameterizedTest
-    @ValueSource(booleans = {true, false})
-    void copiesWithoutDigestsEqualThoseOfTheJdk(boolean byKernel) throws Exception {
+    @EnumSource
+    void copiesWithoutDigestsEqualThoseOfTheJdk(CopiedBy by) throws Exception {
+        Optional<CopyKernel> kernel = by.kernel();
         for (int[] shape : SHAPES) {
-            copies(kernel(byKernel), shape[0], shape[1], shape[2], shape[3], 0, false);
-            copies(kernel(byKernel), shape[0], shape[1], shape[2], shape[3], 32, false);
+            copies(kernel, shape[0], shape[1], shape[2], shape[3], 0, false);
+            copies(kernel, shape[0], shape[1], shape[2], shape[3], 32, false);
         }
     }
 
-    @Test
-    void aByteThatDiffersChangesTheDigestOfItsRunOnly() throws Exception {
-        Optional<CopyKernel> kernel = kernel(true);
+    @ParameterizedTest
+    @EnumSource
+    void aByteThatDiffersChangesTheDigestOfItsRunOnly(CopiedBy by) throws Exception {
+        Optional<CopyKernel> kernel = by.kernel();
         try (Arena arena = Arena.ofShared()) {
             MemorySegment from = arena.allocate(8192, 64);
             MemorySegment to = arena.allocate(8192, 64);
@@ -81,9 +86,10 @@ class ParallelCopierTest {
         }
     }
 
-    @Test
-    void theDigestOfAnOddLastRangeIsThatOfItsDestinationWhileTheSourceChanges() throws Exception {
-        Optional<CopyKernel> kernel = kernel(true);
+    @ParameterizedTest
+    @EnumSource
+    void theDigestOfAnOddLastRangeIsThatOfItsDestinationWhileTheSourceChanges(CopiedBy by) throws Exception {
+        Optional<CopyKernel> kernel = by.kernel();
         try (Arena arena = Arena.ofShared()) {
             MemorySegment from = arena.allocate(4096, 64);
             MemorySegment to = arena.allocate(4096, 64);
@@ -105,15 +111,16 @@ class ParallelCopierTest {
     }
 
     @ParameterizedTest
-    @ValueSource(booleans = {true, false})
-    void aReadOnlyDestinationFailsTheCopyAndIsNotWritten(boolean byKernel) throws Exception {
+    @EnumSource
+    void aReadOnlyDestinationFailsTheCopyAndIsNotWritten(CopiedBy by) throws Exception {
         try (Arena arena = Arena.ofShared()) {
             MemorySegment to = arena.allocate(16 << 20, 64);
             List<ParallelCopier.Copy> copies =
                     List.of(new ParallelCopier.Copy(arena.allocate(16 << 20, 64).fill((byte) 1), to.asReadOnly()));
             RunDigests digests = new RunDigests(1, 1, 16 << 20, (_, _) -> {});
-            assertThat(run(kernel(byKernel), copies, Optional.empty())).isInstanceOf(End.Failed.class);
-            assertThat(run(kernel(byKernel), copies, Optional.of(digests))).isInstanceOf(End.Failed.class);
+            Optional<CopyKernel> kernel = by.kernel();
+            assertThat(run(kernel, copies, Optional.empty())).isInstanceOf(End.Failed.class);
+            assertThat(run(kernel, copies, Optional.of(digests))).isInstanceOf(End.Failed.class);
             assertThat(to.get(ValueLayout.JAVA_BYTE, 0)).isZero();
         }
     }
@@ -222,13 +229,6 @@ class ParallelCopierTest {
             digests[run] = (int) crc.getValue();
         }
         return digests;
-    }
-
-    private static Optional<CopyKernel> kernel(boolean wanted) {
-        assumeTrue(
-                !wanted || CopyKernel.ofThisMachine().isPresent(),
-                "no AVX-512 with VPCLMULQDQ here, which the copying kernel is for");
-        return wanted ? CopyKernel.ofThisMachine() : Optional.empty();
     }
 
     /** How a copy ends. */

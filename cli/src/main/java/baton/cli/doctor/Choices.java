@@ -29,7 +29,11 @@ record Choices(List<Finding> findings, boolean loadsLibTorch) {
         boolean loadsLibTorch = kernels(model, all);
         all.add(Finding.ok(
                 "threads", "%d; instances that share these cores share them out by --threads".formatted(processors)));
-        all.add(Finding.ok("copies", CopyKernel.ofThisMachine().isPresent() ? "machine code (AVX-512)" : "Java"));
+        all.add(Finding.ok(
+                "copies",
+                CopyKernel.ofThisMachine()
+                        .map(kernel -> "machine code (vectors of %d bits)".formatted(kernel.vectorBits()))
+                        .orElse("Java")));
         all.add(Finding.ok(
                 "between processes of this host",
                 MappableMemory.whyNone().map(why -> "TCP: " + why).orElse("shared memory")));
