@@ -1,8 +1,8 @@
 package baton.cli;
 
 import baton.kv.ListenAddress;
-import baton.store.lm.server.KvServer;
-import baton.store.lm.server.KvServerSettings;
+import baton.kvserver.KvServer;
+import baton.kvserver.KvServerSettings;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;

@@ -129,6 +129,7 @@ class FloorsTest {
                 "messages",
                 "pipe",
                 "store",
+                "kvserver",
                 "transfer",
                 "connectors",
                 "engine",
@@ -164,6 +165,8 @@ class FloorsTest {
                 .definedBy("baton.connectors..")
                 .layer("store")
                 .definedBy("baton.store..")
+                .layer("kvserver")
+                .definedBy("baton.kvserver..")
                 .layer("transfer")
                 .definedBy("baton.transfer..")
                 .layer("pipe")
@@ -197,7 +200,9 @@ class FloorsTest {
                 .whereLayer("connectors")
                 .mayNotBeAccessedByAnyLayer()
                 .whereLayer("store")
-                .mayOnlyBeAccessedByLayers("connectors", "bench", "cli", "testkit")
+                .mayOnlyBeAccessedByLayers("connectors", "kvserver", "bench", "cli", "testkit")
+                .whereLayer("kvserver")
+                .mayOnlyBeAccessedByLayers("cli")
                 .whereLayer("jinja")
                 .mayOnlyBeAccessedByLayers("engine")
                 .whereLayer("transfer")
@@ -206,12 +211,12 @@ class FloorsTest {
                 .mayOnlyBeAccessedByLayers("connectors", "bench", "cli", "testkit")
                 .whereLayer("messages")
                 .mayOnlyBeAccessedByLayers(
-                        "pipe", "transfer", "store", "connectors", "router", "bench", "cli", "testkit")
+                        "pipe", "transfer", "store", "kvserver", "connectors", "router", "bench", "cli", "testkit")
                 .whereLayer("trace")
                 .mayOnlyBeAccessedByLayers("server", "router", "cli")
                 .whereLayer("memory")
                 .mayOnlyBeAccessedByLayers(
-                        "pipe", "transfer", "store", "connectors", "engine", "bench", "cli", "testkit")
+                        "pipe", "transfer", "store", "kvserver", "connectors", "engine", "bench", "cli", "testkit")
                 .whereLayer("testkit")
                 .mayNotBeAccessedByAnyLayer()
                 .check(CODE);

@@ -1,0 +1,158 @@
+package baton.kvserver;
+
+import baton.kv.ConfigException;
+import java.net.InetAddress;
+import java.net.UnknownHostException;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.Optional;
+import java.util.OptionalInt;
+
+/**
+ * What a {@link KvServer} is.
+ *
+ * @param port to listen on, 0 for any free one
+ * @param metricsPort for HTTP; empty: none
+ * @param memoryBytes for values
+ * @param disk where evicted values go; empty: nowhere
+ * @param access which clients are served
+ * @param limits what a client may do
+ */
+public record KvServerSettings(
+        String host,
+        int port,
+        OptionalInt metricsPort,
+        long memoryBytes,
+        Optional<Disk> disk,
+        Access access,
+        Limits limits) {
+    /** The least memory. */
+    public static final long LEAST_MEMORY = 1L << 20;
+
+    /** @throws ConfigException if the server would be open to the network, or has too little memory */
+    public KvServerSettings {
+        if (memoryBytes < LEAST_MEMORY) {
+            throw new ConfigException("memory", "is %d, must be at least %d".formatted(memoryBytes, LEAST_MEMORY));
+        }
+        if (!isLoopback(host) && access.tokenFile.isEmpty() && !access.unauthenticated) {
+            throw new ConfigException(
+                    "host",
+                    "is " + host
+                            + ", which other hosts can reach, and there is no --token-file: anyone there could read"
+                            + " and change all KV caches. Give a token, or --allow-unauthenticated for a network where"
+                            + " only instances are");
+        }
+    }
+
+    private static boolean isLoopback(String host) {
+        try {
+            return InetAddress.getByName(host).isLoopbackAddress();
+        } catch (UnknownHostException e) {
+            throw new ConfigException("host", "is " + host + ", which no address is known of", e);
+        }
+    }
+
+    /** On 127.0.0.1, without disk, token or TLS, and with the default limits. */
+    public static KvServerSettings of(int port, long memoryBytes) {
+        return new KvServerSettings(
+                "127.0.0.1",
+                port,
+                OptionalInt.empty(),
+                memoryBytes,
+                Optional.empty(),
+                Access.OPEN,
+                Limits.of(memoryBytes));
+    }
+
+    public KvServerSettings withDisk(Disk value) {
+        return new KvServerSettings(host, port, metricsPort, memoryBytes, Optional.of(value), access, limits);
+    }
+
+    public KvServerSettings withAccess(Access value) {
+        return new KvServerSettings(host, port, metricsPort, memoryBytes, disk, value, limits);
+    }
+
+    public KvServerSettings withLimits(Limits value) {
+        return new KvServerSettings(host, port, metricsPort, memoryBytes, disk, access, value);
+    }
+
+    public KvServerSettings withMetricsPort(int value) {
+        return new KvServerSettings(host, port, OptionalInt.of(value), memoryBytes, disk, access, limits);
+    }
+
+    /**
+     * Files.
+     *
+     * @param directory of this server alone; what another one has left there is found again
+     * @param bytes that its files may have
+     */
+    public record Disk(Path directory, long bytes) {
+        /** @throws ConfigException if there is no room */
+        public Disk {
+            if (bytes < 1) {
+                throw new ConfigException("disk size", "is %d, must be positive".formatted(bytes));
+            }
+        }
+    }
+
+    /**
+     * Which clients are served.
+     *
+     * @param tokenFile a file with a secret that clients have too; empty: all clients are served, LMCache's among them
+     * @param certificate with the certificates before it in its chain, in PEM; there if there is a key, and then connections are encrypted
+     * @param key of the certificate, PKCS #8 in PEM
+     * @param unauthenticated whether other hosts are served without a token
+     */
+    public record Access(
+            Optional<Path> tokenFile, Optional<Path> certificate, Optional<Path> key, boolean unauthenticated) {
+        /** No token, no TLS. */
+        public static final Access OPEN = new Access(Optional.empty(), Optional.empty(), Optional.empty(), false);
+
+        /** @throws ConfigException if there is a certificate without a key, or a key without a certificate */
+        public Access {
+            if (certificate.isPresent() != key.isPresent()) {
+                throw new ConfigException(
+                        certificate.isPresent() ? "tls key" : "tls certificate",
+                        "is missing; TLS needs a certificate and its key");
+            }
+        }
+    }
+
+    /**
+     * What a client may do.
+     *
+     * @param connections at once; above it, connections go that have never sent a request
+     * @param valueBytes the most of a value; a larger one is not stored
+     * @param timeout within which a request that has begun, and a reply, must get on by {@code leastRate}, or by all that is left of it.
+     *     Between two requests a connection may be silent for ever
+     * @param leastRate bytes a second
+     */
+    public record Limits(int connections, int valueBytes, Duration timeout, long leastRate) {
+        private static final int CONNECTIONS = 16384;
+
+        /** @throws ConfigException if a limit is not positive */
+        public Limits {
+            if (connections < 1) {
+                throw new ConfigException("max connections", "is %d, must be positive".formatted(connections));
+            }
+            if (valueBytes < 1) {
+                throw new ConfigException("max value", "is %d, must be positive".formatted(valueBytes));
+            }
+            if (timeout.toMillis() < 1) {
+                throw new ConfigException("timeout", "is %s, must be at least 1 ms".formatted(timeout));
+            }
+            if (leastRate < 1) {
+                throw new ConfigException("least rate", "is %d, must be positive".formatted(leastRate));
+            }
+        }
+
+        /** 16,384 connections, values of a quarter of the memory, 10 s, 256 KiB a second. */
+        public static Limits of(long memoryBytes) {
+            return new Limits(
+                    CONNECTIONS,
+                    (int) Math.min(Integer.MAX_VALUE, memoryBytes / 4),
+                    Duration.ofSeconds(10),
+                    256L << 10);
+        }
+    }
+}

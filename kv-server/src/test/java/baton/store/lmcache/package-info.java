@@ -1,0 +1,4 @@
+@NullMarked
+package baton.store.lmcache;
+
+import org.jspecify.annotations.NullMarked;
