@@ -36,6 +36,9 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
 
     private static final int LEAST_OUTPUT = 8;
     private static final int MOST_OUTPUT = 128;
+    /** How long answers should take at least, so that those of several requests overlap. */
+    private static final double LEAST_SECONDS = 0.25;
+
     private static final int SERVERS = 2;
     /** How often a case should be measured at least. */
     private static final int WANTED_TIMES = 3;
@@ -91,6 +94,9 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
         private boolean restless;
         private int casesLeft = PREFILL_TOKENS.length + DECODE_REQUESTS.length;
         private double secondsPerToken;
+        /** Of the decode case before, of the faster server. */
+        private double shortestStep = Double.POSITIVE_INFINITY;
+
         private Optional<IOException> refused = Optional.empty();
 
         Run(RandomPrompts prompts, CompletionsClient baton, CompletionsClient other) throws IOException {
@@ -172,7 +178,8 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
             int most = Math.min(MOST_OUTPUT, prompts.maxPositions() - context);
             Supplier<List<JsonNode>> prompt =
                     () -> Stream.generate(() -> prompt(context)).limit(requests).toList();
-            Turns turns = new Turns(Math.min(LEAST_OUTPUT, most), most, this::secondsPerStep);
+            int first = (int) Math.clamp(Math.ceil(LEAST_SECONDS / shortestStep), Math.min(LEAST_OUTPUT, most), most);
+            Turns turns = new Turns(first, most, this::secondsPerStep);
             if (!begin(what, requests * context * secondsPerToken)) {
                 return;
             }
@@ -180,6 +187,7 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
             try {
                 double pair = turns.take(prompt.get());
                 double steps = turns.baton.getLast() + turns.other.getLast();
+                shortestStep = Math.min(turns.baton.getLast(), turns.other.getLast());
                 int output = (int)
                         Math.clamp(turns.maxTokens + (share / WANTED_TIMES - pair) / steps, turns.maxTokens, most);
                 pair += (output - turns.maxTokens) * steps;
@@ -317,22 +325,38 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
                 long start = System.nanoTime();
                 List<Double> ofBaton = new ArrayList<>();
                 List<Double> ofOther = new ArrayList<>();
-                rest();
-                for (List<JsonNode> asked : requests) {
-                    List<Answer> answers = Run.this.ask(Run.this.baton, asked, maxTokens);
-                    ofBaton.add(measure.seconds(Run.this.baton, answers));
-                    batonPrompt = answers.getFirst().promptTokens();
-                }
-                rest();
-                for (List<JsonNode> asked : requests) {
-                    List<Answer> answers = Run.this.ask(Run.this.other, asked, maxTokens);
-                    ofOther.add(measure.seconds(Run.this.other, answers));
-                    otherPrompt = answers.getFirst().promptTokens();
-                }
-                // Only if both have answered all: the lists stay of one length.
+                batonPrompt = turn(Run.this.baton, requests, ofBaton);
+                otherPrompt = turn(Run.this.other, requests, ofOther);
+                // Only if both have answered all.
                 baton.addAll(ofBaton);
                 other.addAll(ofOther);
                 return (System.nanoTime() - start) * 1e-9;
+            }
+
+            /**
+             * Sends requests to a server, one after the other, and adds their seconds; the prompt tokens of the last.
+             *
+             * @throws NotComparableException if none could be measured
+             */
+            private int turn(CompletionsClient server, List<List<JsonNode>> requests, List<Double> seconds)
+                    throws IOException {
+                int promptTokens = 0;
+                Optional<NotComparableException> unmeasured = Optional.empty();
+                rest();
+                for (List<JsonNode> asked : requests) {
+                    List<Answer> answers = Run.this.ask(server, asked, maxTokens);
+                    promptTokens = answers.getFirst().promptTokens();
+                    try {
+                        seconds.add(measure.seconds(server, answers));
+                    } catch (NotComparableException e) {
+                        // Of fast requests, some are over before all of them have begun.
+                        unmeasured = Optional.of(e);
+                    }
+                }
+                if (seconds.isEmpty() && unmeasured.isPresent()) {
+                    throw unmeasured.get();
+                }
+                return promptTokens;
             }
 
             /**
@@ -347,7 +371,8 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
                 double left = share;
                 int times = 0;
                 while (seconds < left || (times < AFFORDABLE_TIMES && budget.fits(MARGIN * seconds))) {
-                    int before = baton.size();
+                    int batonBefore = baton.size();
+                    int otherBefore = other.size();
                     try {
                         seconds = turn(Stream.generate(next).limit(requests).toList());
                     } catch (LateException e) {
@@ -357,8 +382,8 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
                     }
                     left -= seconds;
                     if (times++ == 0) {
-                        baton.subList(0, before).clear();
-                        other.subList(0, before).clear();
+                        baton.subList(0, batonBefore).clear();
+                        other.subList(0, otherBefore).clear();
                     }
                 }
             }

@@ -60,7 +60,7 @@ class BenchAgainstTest {
                 "--against",
                 other.url().toString(),
                 "--budget",
-                "40",
+                "80",
                 "--seconds",
                 "0.05",
                 "--json",
