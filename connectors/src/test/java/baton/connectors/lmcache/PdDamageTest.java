@@ -3,6 +3,7 @@ package baton.connectors.lmcache;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.kv.DType;
+import baton.kv.Deadline;
 import baton.kv.FreePorts;
 import baton.kv.JsonFields;
 import baton.kv.KvLayout;
@@ -13,14 +14,19 @@ import baton.kv.Ticker;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.testkit.Damages;
+import baton.testkit.Damages.Damage;
+import baton.testkit.Damages.Kind;
 import baton.testkit.DamagingProxy;
 import baton.testkit.FakeEngine;
 import baton.testkit.FakeEngine.Running;
 import baton.testkit.FakeEngine.Share;
 import baton.testkit.FakeKvRequest;
+import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.Arrays;
 import java.util.Map;
 import java.util.Optional;
@@ -45,21 +51,64 @@ class PdDamageTest {
                         new DamagingProxy("pd", 0, receiver, new Damages(), (_, bytes) -> swapFirstHashes(bytes));
                 FakeEngine decode = engine(KvRole.CONSUMER, "receiver", port);
                 FakeEngine prefill = engine(KvRole.PRODUCER, "sender", proxy.port())) {
-            int[] prompt = FakeKvRequest.counting(1, LENGTH);
-            Running first = prefill.admit(new FakeKvRequest("r-0000000a", prompt, BLOCK), 0);
-            prefill.step(new Share(first, LENGTH));
-            Optional<JsonFields> answer = prefill.end(first, RequestEnd.LENGTH);
-
-            FakeKvRequest leg = new FakeKvRequest("r-0000000b", prompt, BLOCK);
-            Running second = decode.admit(answer.map(leg::withKvTransferParams).orElse(leg), 0);
-            if (second.isLoading()) {
-                decode.awaitLoad(second);
-            }
+            int transferred = handOver(prefill, decode, 1);
 
             assertThat(swapped).as("messages with exchanged hashes").hasPositiveValue();
-            assertThat(decode.holds(second, 0, second.computedTokens())).isTrue();
-            assertThat(second.computedTokens()).isZero();
+            assertThat(transferred).isZero();
         }
+    }
+
+    @Test
+    void senderAndReceiverConnectAnewAfterTheirAgentsConnectionWasCut() throws Exception {
+        int port = FreePorts.inARow(1);
+        InetSocketAddress receiver = new InetSocketAddress(InetAddress.getLoopbackAddress(), port);
+        Damages damages = new Damages();
+        try (DamagingProxy proxy = new DamagingProxy("pd", 0, receiver, damages, PdDamageTest::leadAgentThroughProxy);
+                FakeEngine decode = engine(KvRole.CONSUMER, "receiver", port);
+                FakeEngine prefill = engine(KvRole.PRODUCER, "sender", proxy.port())) {
+            assertThat(handOver(prefill, decode, 1)).isEqualTo(LENGTH - 1);
+
+            damages.arm(new Damage(Kind.CUT, DamagingProxy.lanes("agent").getLast(), 0, 1));
+            assertThat(handOver(prefill, decode, 2)).isZero();
+            assertThat(damages.count()).isEqualTo(1);
+
+            Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(30));
+            int seed = 3;
+            while (handOver(prefill, decode, seed) == 0) {
+                assertThat(deadline.isOver())
+                        .as("nothing is handed over after the cut")
+                        .isFalse();
+                Thread.sleep(50);
+                seed++;
+            }
+        }
+    }
+
+    /** Changes the port of the sender's agent, four bytes behind its host. */
+    private static void leadAgentThroughProxy(DamagingProxy proxy, byte[] bytes) throws IOException {
+        String text = new String(bytes, StandardCharsets.ISO_8859_1);
+        int host = text.indexOf("127.0.0.1\0\0");
+        if (host >= 0) {
+            ByteBuffer fields = ByteBuffer.wrap(bytes);
+            int at = host + "127.0.0.1".length();
+            fields.putInt(at, proxy.through("agent", fields.getInt(at)));
+        }
+    }
+
+    /** Tokens of a prompt that the decode engine has from the prefill engine. */
+    private static int handOver(FakeEngine prefill, FakeEngine decode, int seed) throws Exception {
+        int[] prompt = FakeKvRequest.counting(seed * 1000, LENGTH);
+        Running first = prefill.admit(new FakeKvRequest("r-%08x".formatted(2 * seed), prompt, BLOCK), 0);
+        prefill.step(new Share(first, LENGTH));
+        Optional<JsonFields> answer = prefill.end(first, RequestEnd.LENGTH);
+        FakeKvRequest leg = new FakeKvRequest("r-%08x".formatted(2 * seed + 1), prompt, BLOCK);
+        Running second = decode.admit(answer.map(leg::withKvTransferParams).orElse(leg), 0);
+        if (second.isLoading()) {
+            decode.awaitLoad(second);
+        }
+        assertThat(decode.holds(second, 0, second.computedTokens())).isTrue();
+        decode.end(second, RequestEnd.ABORTED);
+        return second.computedTokens();
     }
 
     /** Exchanges the first two hashes of a message that offers blocks. */
@@ -88,6 +137,7 @@ class PdDamageTest {
                 .extra("lmcache.pd_peer_host", "127.0.0.1")
                 .extra("lmcache.pd_peer_init_port", port)
                 .extra("lmcache.blocking_timeout_secs", 5)
+                .extra("transport", "tcp")
                 .build();
         return new FakeEngine(
                 LmCacheConnector.withEnvironment(Map.of()),

@@ -5,7 +5,6 @@ import baton.kv.Deadline;
 import baton.kv.InvalidFieldException;
 import baton.kv.Ticker;
 import baton.messages.MessageException;
-import baton.messages.PeerAccess;
 import baton.messages.PeerAddress;
 import baton.messages.PeerChannel;
 import baton.messages.PeerGreeting;
@@ -33,7 +32,7 @@ final class PdLink implements Runnable {
     private static final int MOST_OFFERED = 512;
 
     private final PeerAddress receiver;
-    private final PeerAccess access;
+    private final PdSettings settings;
     private final PdPool pool;
     private final PeerChannel channel;
     private final Ticker ticker;
@@ -62,9 +61,9 @@ final class PdLink implements Runnable {
     /** Has the thread look at {@link #closed}. */
     private record End() implements Job {}
 
-    PdLink(PeerAddress receiver, PeerAccess access, PdPool pool, PeerChannel channel, Ticker ticker, Ending ending) {
+    PdLink(PeerAddress receiver, PdSettings settings, PdPool pool, PeerChannel channel, Ticker ticker, Ending ending) {
         this.receiver = receiver;
-        this.access = access;
+        this.settings = settings;
         this.pool = pool;
         this.channel = channel;
         this.ticker = ticker;
@@ -125,7 +124,7 @@ final class PdLink implements Runnable {
     private void work(Job job) {
         try {
             switch (job) {
-                case Tell(PdMessage message) -> connected().tell(List.of(message.encode()), PdSettings.BATCH);
+                case Tell(PdMessage message) -> connected().tell(List.of(message.encode()), PdSettings.TELL);
                 case Offer offer -> offer(offer);
                 case End() -> {}
             }
@@ -157,7 +156,7 @@ final class PdLink implements Runnable {
         away = Optional.empty();
         PeerChannel.Call made = channel.call(receiver.host(), receiver.port(), identity, PdSettings.CONNECT, () -> {});
         call = Optional.of(made);
-        Optional<PeerSecret> secret = access.secret();
+        Optional<PeerSecret> secret = settings.access().secret();
         if (secret.isPresent()) {
             PeerGreeting.greet(made, secret.get(), identity, receiver.toString(), PdSettings.CONNECT);
         }
@@ -182,7 +181,8 @@ final class PdLink implements Runnable {
 
     private void offer(Offer offer) throws MessageException {
         PeerChannel.Call to = connected();
-        for (int at = 0; at < offer.blocks.size(); at += MOST_OFFERED) {
+        // An offer that is late already would time out, and end a connection that works.
+        for (int at = 0; at < offer.blocks.size() && !offer.task.deadline().isOver(); at += MOST_OFFERED) {
             int end = Math.min(at + MOST_OFFERED, offer.blocks.size());
             long[] addresses = new long[end - at];
             int[] checksums = new int[end - at];
@@ -190,7 +190,7 @@ final class PdLink implements Runnable {
                 addresses[i - at] = pool.memory().memory().address() + offer.offsets[i];
                 checksums[i - at] = pool.checksum(offer.blocks.get(i), offer.offsets[i]);
             }
-            Duration timeout = offer.task.deadline().remaining(PdSettings.BATCH);
+            Duration timeout = offer.task.deadline().remaining(settings.answerTimeout());
             PdMessage.Answer answer =
                     ask(to, new PdMessage.Ready(offer.blocks.subList(at, end), addresses, checksums), timeout);
             for (int i = at; i < end; i++) {

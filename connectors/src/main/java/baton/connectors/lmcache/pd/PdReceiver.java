@@ -305,7 +305,7 @@ public final class PdReceiver implements BlockStore {
                 }
                 reading++;
             }
-            BitSet there;
+            Optional<BitSet> there;
             try {
                 there = read(peer.get(), ready);
             } finally {
@@ -315,7 +315,15 @@ public final class PdReceiver implements BlockStore {
                     PdReceiver.this.notifyAll();
                 }
             }
-            caller.answer(List.of(new PdMessage.Answer("", there).encode()));
+            if (there.isEmpty()) {
+                // What was lost would be missing from, or come late into, all that follows on the agents' connection:
+                // the sender begins anew.
+                peer.get().close();
+                peer = Optional.empty();
+            }
+            PdMessage.Answer answer = there.map(blocks -> new PdMessage.Answer("", blocks))
+                    .orElseGet(() -> new PdMessage.Answer("its blocks cannot be read", new BitSet()));
+            caller.answer(List.of(answer.encode()));
         }
 
         @Override
@@ -330,8 +338,8 @@ public final class PdReceiver implements BlockStore {
         }
     }
 
-    /** Reads blocks into the buffer; says which are there then. */
-    private BitSet read(TransferAgent.Peer peer, PdMessage.Ready ready) {
+    /** Reads blocks into the buffer. Returns which are there then; empty if the transfer failed. */
+    private Optional<BitSet> read(TransferAgent.Peer peer, PdMessage.Ready ready) {
         List<BlockHash> blocks = ready.blocks();
         int[] slots = new int[blocks.size()];
         BitSet there = new BitSet();
@@ -341,7 +349,7 @@ public final class PdReceiver implements BlockStore {
             for (int i = 0; i < slots.length; i++) {
                 there.set(i, memory.isPresent(blocks.get(i)));
             }
-            return there;
+            return Optional.of(there);
         }
         Transfer.State state = transfer(peer, ranges(ready, slots));
         boolean read = state instanceof Transfer.State.Done;
@@ -366,7 +374,7 @@ public final class PdReceiver implements BlockStore {
                 count("received", 1);
             }
         }
-        return there;
+        return read ? Optional.of(there) : Optional.empty();
     }
 
     private void count(String result, int blocks) {
@@ -403,7 +411,7 @@ public final class PdReceiver implements BlockStore {
         Transfer transfer;
         synchronized (agentLock) {
             transfer = pool.agent()
-                    .start(TransferAgent.Operation.READ, peer, ranges, Optional.empty(), PdSettings.BATCH.dividedBy(2));
+                    .start(TransferAgent.Operation.READ, peer, ranges, Optional.empty(), settings.readTimeout());
         }
         boolean interrupted = false;
         Transfer.State state = new Transfer.State.UnderWay();

@@ -96,7 +96,7 @@ public final class PdSender implements BlockStore {
     synchronized Transfer begin(PeerAddress receiver, String id, List<BlockHash> blocks) {
         PdLink link = links.get(receiver);
         if (link == null) {
-            link = new PdLink(receiver, settings.access(), pool, channel, ticker, this::idle);
+            link = new PdLink(receiver, settings, pool, channel, ticker, this::idle);
             links.put(receiver, link);
             runtime.background().execute(link);
         }

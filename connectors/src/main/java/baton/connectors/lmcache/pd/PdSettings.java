@@ -29,13 +29,25 @@ public record PdSettings(
     /** For a connection and its first question. */
     static final Duration CONNECT = Duration.ofSeconds(5);
 
-    /** For a message, and for one batch of blocks. */
-    static final Duration BATCH = Duration.ofSeconds(30);
+    /** For a message that has no answer. */
+    static final Duration TELL = Duration.ofSeconds(30);
+
+    private static final Duration LONGEST_READ = Duration.ofSeconds(15);
 
     /** The part of a prompt's hand-over that an instance has. */
     public enum Role {
         SENDER,
         RECEIVER
+    }
+
+    /** For one batch of blocks to be read: requests do not wait longer for them. */
+    Duration readTimeout() {
+        return longestWait.compareTo(LONGEST_READ) < 0 ? longestWait : LONGEST_READ;
+    }
+
+    /** For the answer to one batch of blocks. */
+    Duration answerTimeout() {
+        return readTimeout().multipliedBy(2);
     }
 
     PeerAddress address() {
