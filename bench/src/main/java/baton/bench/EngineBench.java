@@ -1,14 +1,16 @@
 package baton.bench;
 
 import baton.bench.EngineReport.ModelReport;
+import baton.engine.backend.ModelBackend;
+import baton.engine.backend.ModelBackends;
 import baton.engine.model.Checkpoint;
-import baton.engine.model.DTypeChoice;
+import baton.engine.model.Device;
 import baton.engine.model.MachineLimits;
 import baton.engine.model.ModelConfig;
+import baton.engine.model.ModelOptions;
 import baton.engine.model.ModelRunner;
 import baton.engine.model.Quantization;
 import baton.engine.model.RandomCheckpoint;
-import baton.engine.model.TorchModels;
 import baton.engine.text.Tokenizer;
 import baton.kv.ConfigException;
 import baton.kv.DType;
@@ -125,7 +127,7 @@ public record EngineBench(
     }
 
     private void measure(Path model, Budget share, Results results) throws IOException {
-        Loaded loaded = TorchModels.apart(() -> {
+        Loaded loaded = ModelBackends.on(Device.AUTO).apart(() -> {
             try (MachineLimits.Probe probe = new MachineLimits.Probe(threads)) {
                 long start = System.nanoTime();
                 try (ModelRunner runner = load(model)) {
@@ -181,6 +183,7 @@ public record EngineBench(
 
     private ModelRunner load(Path directory) throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(directory)) {
+            ModelBackend backend = ModelBackends.on(Device.AUTO);
             ModelConfig config = checkpoint.config();
             int positions = positions(config);
             if (positions < ServingBench.LEAST_POSITIONS) {
@@ -189,13 +192,17 @@ public record EngineBench(
                         "%s has max_position_embeddings=%d, the bench needs %d"
                                 .formatted(directory, positions, ServingBench.LEAST_POSITIONS));
             }
-            DType type = DTypeChoice.here(dtype, config, quantization).dtype();
+            DType type = backend.dtype(dtype, config, quantization).dtype();
             KvLayout layout = config.kvLayout(ForwardBench.BLOCK_SIZE, type);
             int blocks = Math.max(
                     layout.blocksFor(positions),
                     layout.blocksFor(ForwardBench.DECODE_CONTEXT)
                             * IntStream.of(ForwardBench.DECODE_BATCHES).max().orElseThrow());
-            return TorchModels.load(checkpoint, type, quantization, layout, blocks, threads, positions);
+            return backend.load(
+                            checkpoint,
+                            ModelOptions.oneRank(
+                                    type, quantization, ForwardBench.BLOCK_SIZE, blocks, threads, positions))
+                    .first();
         }
     }
 }

@@ -1,12 +1,14 @@
 package baton.bench;
 
+import baton.engine.backend.ModelBackend;
+import baton.engine.backend.ModelBackends;
 import baton.engine.model.Checkpoint;
-import baton.engine.model.DTypeChoice;
+import baton.engine.model.Device;
+import baton.engine.model.ModelOptions;
 import baton.engine.model.ModelRunner;
 import baton.engine.model.ModelRunner.LayerHooks;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.engine.model.Quantization;
-import baton.engine.model.TorchModels;
 import baton.kv.DType;
 import java.io.IOException;
 import java.nio.file.Path;
@@ -142,18 +144,22 @@ public final class NeighbourBench {
         }
 
         private ModelRunner load(Checkpoint checkpoint) throws IOException {
-            DType dtype = DTypeChoice.here(Optional.empty(), checkpoint.config(), Quantization.NONE)
+            ModelBackend backend = ModelBackends.on(Device.AUTO);
+            DType dtype = backend.dtype(Optional.empty(), checkpoint.config(), Quantization.NONE)
                     .dtype();
             int positions = Math.min(PREFILL_TOKENS, checkpoint.config().maxPositions());
             int blocks = Math.ceilDiv(positions, ForwardBench.BLOCK_SIZE)
                     + DECODE_BATCH * ForwardBench.DECODE_CONTEXT / ForwardBench.BLOCK_SIZE;
-            return TorchModels.load(
-                    checkpoint,
-                    dtype,
-                    checkpoint.config().kvLayout(ForwardBench.BLOCK_SIZE, dtype),
-                    blocks,
-                    OptionalInt.of(threads),
-                    positions);
+            return backend.load(
+                            checkpoint,
+                            ModelOptions.oneRank(
+                                    dtype,
+                                    Quantization.NONE,
+                                    ForwardBench.BLOCK_SIZE,
+                                    blocks,
+                                    OptionalInt.of(threads),
+                                    positions))
+                    .first();
         }
 
         /**

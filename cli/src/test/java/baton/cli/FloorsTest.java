@@ -8,6 +8,8 @@ import static com.tngtech.archunit.library.dependencies.SlicesRuleDefinition.sli
 import static java.util.Map.entry;
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.engine.backend.CpuBackend;
+import baton.engine.model.TorchModels;
 import com.tngtech.archunit.base.DescribedPredicate;
 import com.tngtech.archunit.core.domain.AccessTarget.CodeUnitAccessTarget;
 import com.tngtech.archunit.core.domain.JavaAccess;
@@ -102,6 +104,34 @@ class FloorsTest {
             entry("baton.transfer.embedded.EmbeddedAgent", "until a connection ends, or the agent"),
             entry("baton.memory.Gate", "a copy of this process"),
             entry("baton.transfer.nixl.NixlThread", "a thread that ends at once, before memory is freed"));
+
+    /** Methods that give the bytes of a KV pool, which must be the host's then. */
+    private static final Set<String> HOST_BYTES = Set.of(
+            "baton.kv.KvCache.host",
+            "baton.kv.KvCache.block",
+            "baton.kv.KvCache.layer",
+            "baton.kv.KvMemory.host",
+            "baton.kv.KvMemory$Host.host");
+
+    private static final Set<String> KV_MEMORY = Set.of("baton.kv.KvCache", "baton.kv.KvMemory");
+
+    /** Classes that read or write the pool's bytes, and what makes them do without over a device's pool. */
+    private static final Map<String, String> HOST_MEMORY = Map.ofEntries(
+            entry("baton.kv.BlockCopy", "a copy by the host, over a staging pool"),
+            entry("baton.kv.staging.StagedWorker", "the staging pool itself"),
+            entry("baton.connectors.bykey.PoolRanges", "stores take host memory, over a staging pool"),
+            entry("baton.connectors.mooncake.PromptReceiver", "digests by the host, over a staging pool"),
+            entry("baton.connectors.mooncake.PromptSender", "digests by the host, over a staging pool"),
+            entry("baton.connectors.nixl.NixlWorker", "digests by the host, over a staging pool"),
+            entry("baton.connectors.onesided.ArrivalChecksums", "digests by the host, over a staging pool"),
+            entry("baton.connectors.onesided.BlockLoad", "digests and rearranges by the host, over a staging pool"),
+            entry("baton.engine.kernel.PagedAttention", "a kernel of the processor"),
+            entry("baton.engine.kernel.RowKernels", "a kernel of the processor"),
+            entry("baton.engine.kernel.TileDecodeAttention", "a kernel of the processor"),
+            entry("baton.engine.kernel.VectorDecodeAttention", "a kernel of the processor"),
+            entry("baton.engine.model.SdpaAttention", "a kernel of the processor"),
+            entry("baton.engine.model.TorchKernels", "a kernel of the processor"),
+            entry("baton.transfer.Region", "refuses memory of a device"));
 
     /** Modules that are given their clock. */
     private static final List<String> CLOCKED = List.of("connectors", "pipe", "transfer", "router", "trace");
@@ -356,6 +386,32 @@ class FloorsTest {
                 .dependOnClassesThat()
                 .resideInAPackage("org.bytedeco..")
                 .check(CODE);
+    }
+
+    /** Engines, benches and servers get their backend from {@code ModelBackends}. */
+    @Test
+    void nobodyNamesABackendOfComputation() {
+        noClasses()
+                .that()
+                .resideOutsideOfPackages("baton.engine.model..", "baton.engine.backend..")
+                // It reports on the library itself.
+                .and()
+                .resideOutsideOfPackage("baton.cli.doctor..")
+                .should()
+                .dependOnClassesThat()
+                .belongToAnyOf(TorchModels.class, CpuBackend.class)
+                .check(CODE);
+    }
+
+    /** Over a device's pool these classes do not run, or run over a staging pool. */
+    @Test
+    void theListedClassesReadOrWriteThePoolsBytes() {
+        assertOnly(
+                HOST_MEMORY,
+                accesses(access -> access instanceof JavaMethodCall
+                        && KV_MEMORY.stream().noneMatch(access.getOriginOwner().getName()::startsWith)
+                        && HOST_BYTES.contains(access.getTargetOwner().getName() + "."
+                                + access.getTarget().getName())));
     }
 
     @Test

@@ -9,8 +9,10 @@ import baton.engine.GenerationRequest;
 import baton.engine.ParallelConfig;
 import baton.engine.RequestOutput;
 import baton.engine.SamplingParams;
+import baton.engine.backend.ModelBackends;
 import baton.engine.local.GenerationCollector;
 import baton.engine.local.LocalEngine;
+import baton.engine.model.Device;
 import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.KvRole;
@@ -81,12 +83,20 @@ class HandoverMatrixTest {
         }
     }
 
-    record Cell(Way way, boolean push, int prefillRanks, int decodeRanks, int decodeBlockSize) {
+    /** Where the pools are: of the host, or a device's. */
+    enum Pools {
+        HOST,
+        DEVICE_TO_HOST,
+        DEVICE
+    }
+
+    record Cell(Way way, Pools pools, boolean push, int prefillRanks, int decodeRanks, int decodeBlockSize) {
         @Override
         public String toString() {
-            return "%s %s, TP %d to %d, blocks of %d to %d"
+            return "%s %s %s, TP %d to %d, blocks of %d to %d"
                     .formatted(
                             way,
+                            pools,
                             push ? "NixlPushConnector" : "NixlConnector",
                             prefillRanks,
                             decodeRanks,
@@ -101,14 +111,22 @@ class HandoverMatrixTest {
             for (boolean push : new boolean[] {false, true}) {
                 for (int[] ranks : new int[][] {{1, 1}, {2, 1}, {1, 2}}) {
                     for (int blockSize : new int[] {BLOCK, 2 * BLOCK}) {
-                        cells.add(new Cell(way, push, ranks[0], ranks[1], blockSize));
+                        cells.add(new Cell(way, Pools.HOST, push, ranks[0], ranks[1], blockSize));
                     }
                 }
             }
         }
         // It differs from TCP in nothing that ranks and block sizes depend on.
-        cells.add(new Cell(Way.MOONCAKE, false, 1, 1, BLOCK));
-        cells.add(new Cell(Way.MOONCAKE, true, 2, 1, 2 * BLOCK));
+        cells.add(new Cell(Way.MOONCAKE, Pools.HOST, false, 1, 1, BLOCK));
+        cells.add(new Cell(Way.MOONCAKE, Pools.HOST, true, 2, 1, 2 * BLOCK));
+        // Staging pools are host memory, whatever moves their bytes.
+        for (boolean push : new boolean[] {false, true}) {
+            cells.add(new Cell(Way.SHARED_MEMORY, Pools.DEVICE, push, 1, 1, BLOCK));
+            cells.add(new Cell(Way.TCP, Pools.DEVICE, push, 2, 1, 2 * BLOCK));
+            cells.add(new Cell(Way.SHARED_MEMORY, Pools.DEVICE_TO_HOST, push, 1, 2, BLOCK));
+            cells.add(new Cell(Way.NIXL, Pools.DEVICE, push, 1, 1, 2 * BLOCK));
+        }
+        cells.add(new Cell(Way.MOONCAKE, Pools.DEVICE, true, 1, 1, BLOCK));
         return cells;
     }
 
@@ -194,8 +212,9 @@ class HandoverMatrixTest {
         if (cell.way == Way.NIXL) {
             Nixl.assumeInstalled();
         }
-        try (Side prefill = new Side(cell, "prefill", cell.prefillRanks, BLOCK);
-                Side decode = new Side(cell, "decode", cell.decodeRanks, cell.decodeBlockSize);
+        try (Side prefill = new Side(cell, "prefill", cell.prefillRanks, BLOCK, cell.pools != Pools.HOST);
+                Side decode =
+                        new Side(cell, "decode", cell.decodeRanks, cell.decodeBlockSize, cell.pools == Pools.DEVICE);
                 ExecutorService clients = Executors.newVirtualThreadPerTaskExecutor()) {
             Optional<JsonFields> address = Optional.empty();
             int compared = 0;
@@ -311,7 +330,7 @@ class HandoverMatrixTest {
         private volatile Optional<JsonFields> address = Optional.empty();
         private final Queue<Measurement> measured = new ConcurrentLinkedQueue<>();
 
-        Side(Cell cell, String name, int ranks, int blockSize) throws IOException {
+        Side(Cell cell, String name, int ranks, int blockSize, boolean device) throws IOException {
             id = name + " of " + cell;
             pool = WatchedPool.of(id);
             KvTransferConfig.Builder transfer = KvTransferConfig.builder(
@@ -323,12 +342,14 @@ class HandoverMatrixTest {
                     .extra("side_channel_port", 0);
             cell.way.settings().forEach(transfer::extra);
             engine = LocalEngine.start(
-                    config(blockSize, ranks).kvTransfer(transfer.build()).build(), new EngineListener() {
+                    config(blockSize, ranks).kvTransfer(transfer.build()).build(),
+                    new EngineListener() {
                         @Override
                         public void onMeasurements(List<Measurement> measurements) {
                             measured.addAll(measurements);
                         }
-                    });
+                    },
+                    () -> device ? new RefusingBackend() : ModelBackends.on(Device.CPU));
         }
 
         Future<RequestOutput> ask(String requestId, int[] prompt, SamplingParams sampling, JsonFields params) {

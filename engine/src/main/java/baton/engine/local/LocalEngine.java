@@ -9,6 +9,8 @@ import baton.engine.GenerationEvent;
 import baton.engine.GenerationRequest;
 import baton.engine.ParallelConfig;
 import baton.engine.SamplingParams;
+import baton.engine.backend.ModelBackend;
+import baton.engine.backend.ModelBackends;
 import baton.engine.core.HandoverWarmUp;
 import baton.engine.core.Request;
 import baton.engine.local.EngineThread.LiveRequest;
@@ -20,7 +22,6 @@ import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelOptions;
 import baton.engine.model.ModelRanks;
 import baton.engine.model.ModelRunner;
-import baton.engine.model.TorchModels;
 import baton.engine.sampling.Sampler;
 import baton.engine.text.ChatTemplate;
 import baton.engine.text.Tokenizer;
@@ -31,9 +32,7 @@ import baton.kv.JsonFields;
 import baton.kv.Ticker;
 import baton.kv.connector.KvConnectors;
 import baton.memory.MappableMemory;
-import com.sun.management.OperatingSystemMXBean;
 import java.io.IOException;
-import java.lang.management.ManagementFactory;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -43,6 +42,7 @@ import java.util.Set;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
+import java.util.function.Supplier;
 import java.util.stream.IntStream;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -92,18 +92,31 @@ public final class LocalEngine implements Engine {
      * @throws IOException if the checkpoint cannot be read
      */
     public static LocalEngine start(EngineConfig config, EngineListener listener) throws IOException {
+        return start(config, listener, () -> ModelBackends.on(config.device()));
+    }
+
+    /**
+     * Starts with a backend that need not be on the class path.
+     *
+     * @param backend asked for when the configuration of the connector is checked
+     * @throws ConfigException if the configuration or the checkpoint cannot work
+     * @throws IOException if the checkpoint cannot be read
+     */
+    public static LocalEngine start(EngineConfig config, EngineListener listener, Supplier<ModelBackend> backend)
+            throws IOException {
         long start = System.nanoTime();
         // A wrong setting is reported before minutes are spent on loading.
         KvConnectors.check(
                 config.kvTransfer(),
                 config.parallel().tensorParallelSize() * config.parallel().pipelineParallelSize());
-        TorchModels.require(config.device());
+        ModelBackend found = backend.get();
         try (Checkpoint checkpoint = Checkpoint.open(config.model(), config.generation())) {
-            return start(config, listener, checkpoint, start);
+            return start(config, listener, found, checkpoint, start);
         }
     }
 
-    private static LocalEngine start(EngineConfig config, EngineListener listener, Checkpoint checkpoint, long start)
+    private static LocalEngine start(
+            EngineConfig config, EngineListener listener, ModelBackend backend, Checkpoint checkpoint, long start)
             throws IOException {
         ModelConfig model = checkpoint.config();
         checkDefaults(config.generation(), checkpoint.generationDefaults());
@@ -114,14 +127,14 @@ public final class LocalEngine implements Engine {
                     "is " + maxModelLen + ", must be at most the model's max_position_embeddings, which is "
                             + model.maxPositions());
         }
-        DTypeChoice dtypeChoice = DTypeChoice.here(config.dtype(), model, config.quantization());
+        DTypeChoice dtypeChoice = backend.dtype(config.dtype(), model, config.quantization());
         DType dtype = dtypeChoice.dtype();
         ParallelConfig parallel = config.parallel();
         int tensorSize = parallel.tensorParallelSize();
         int pipelineSize = parallel.pipelineParallelSize();
         DType cacheDtype = config.kvCacheDtype().orElse(dtype);
-        long blockBytes = TorchModels.blockBytes(model, config.blockSize(), cacheDtype, tensorSize, pipelineSize);
-        int blocks = numBlocks(config, blockBytes, maxModelLen);
+        long blockBytes = backend.blockBytes(model, config.blockSize(), cacheDtype, tensorSize, pipelineSize);
+        int blocks = numBlocks(config, blockBytes, maxModelLen, backend.memoryBytes());
         List<AutoCloseable> made = new ArrayList<>();
         try {
             Tokenizer tokenizer = Tokenizer.load(config.model());
@@ -131,7 +144,7 @@ public final class LocalEngine implements Engine {
             Optional<ChatTemplate> chatTemplate = Optional.of(template).filter(ChatTemplate::isPresent);
             Set<Integer> eosTokens =
                     checkpoint.eosTokenIds(template.specialToken("eos_token").flatMap(tokenizer::id));
-            ModelRanks ranks = TorchModels.load(
+            ModelRanks ranks = backend.load(
                     checkpoint,
                     new ModelOptions(
                             dtype,
@@ -221,11 +234,10 @@ public final class LocalEngine implements Engine {
         }
     }
 
-    private static int numBlocks(EngineConfig config, long blockBytes, int maxModelLen) {
+    private static int numBlocks(EngineConfig config, long blockBytes, int maxModelLen, long memory) {
         int blocks = config.numBlocks()
                 .orElseGet(() -> (int) Math.min(Integer.MAX_VALUE / 2, config.kvCacheBytes() / blockBytes));
         String field = config.numBlocks().isPresent() ? "num_gpu_blocks_override" : "kv_cache_memory_bytes";
-        long memory = ((OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean()).getTotalMemorySize();
         // Where memory can be shared the system promises more than it has, and ends the process that uses it.
         if (blocks > memory / blockBytes) {
             throw new ConfigException(

@@ -27,4 +27,10 @@ public record ModelOptions(
         int maxPositions,
         int tensorParallelSize,
         int pipelineParallelSize,
-        boolean mappable) {}
+        boolean mappable) {
+    /** A model in one rank, whose KV pool has the type of its computation and is this process's alone. */
+    public static ModelOptions oneRank(
+            DType dtype, Quantization quantization, int blockSize, int blocks, OptionalInt threads, int maxPositions) {
+        return new ModelOptions(dtype, quantization, dtype, blockSize, blocks, threads, maxPositions, 1, 1, false);
+    }
+}

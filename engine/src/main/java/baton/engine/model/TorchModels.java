@@ -204,18 +204,11 @@ public final class TorchModels {
                 : Optional.empty();
     }
 
-    /**
-     * Checks that models can be computed on a device.
-     *
-     * @throws ConfigException with the reason if they cannot
-     */
-    public static void require(Device device) {
-        switch (device) {
-            case AUTO, CPU -> {}
-            case CUDA ->
-                throw new ConfigException(
-                        "device",
-                        "is 'cuda', but " + whyNoLibTorch().orElseGet(LibTorch::whyNoCuda) + "; allowed: auto, cpu");
-        }
+    /** Why models cannot be computed on a device; empty if they can. */
+    public static Optional<String> whyNot(Device device) {
+        return switch (device) {
+            case AUTO, CPU -> Optional.empty();
+            case CUDA -> Optional.of(whyNoLibTorch().orElseGet(LibTorch::whyNoCuda));
+        };
     }
 }

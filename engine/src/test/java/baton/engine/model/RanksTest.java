@@ -239,17 +239,6 @@ class RanksTest {
                 .hasMessage("pipeline_parallel_size: is 7, must be at most the model's number of layers, which is 6");
     }
 
-    @Test
-    void aDeviceThatLibTorchLacksIsRefusedWithTheReason() {
-        TorchModels.require(Device.AUTO);
-        TorchModels.require(Device.CPU);
-        assertThatThrownBy(() -> TorchModels.require(Device.CUDA))
-                .isInstanceOf(ConfigException.class)
-                .hasMessageStartingWith("device: is 'cuda', but ")
-                .hasMessageContaining("linux-x86_64-gpu")
-                .hasMessageEndingWith("allowed: auto, cpu");
-    }
-
     /** Steps of many shapes, some of which fail, leave no memory behind. */
     @Test
     void manyStepsLeaveNoMemoryBehind() throws Exception {

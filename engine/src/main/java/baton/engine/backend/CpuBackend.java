@@ -1,0 +1,54 @@
+package baton.engine.backend;
+
+import baton.engine.model.Checkpoint;
+import baton.engine.model.DTypeChoice;
+import baton.engine.model.Device;
+import baton.engine.model.ModelConfig;
+import baton.engine.model.ModelOptions;
+import baton.engine.model.ModelRanks;
+import baton.engine.model.Quantization;
+import baton.engine.model.TorchModels;
+import baton.kv.DType;
+import com.sun.management.OperatingSystemMXBean;
+import java.io.IOException;
+import java.lang.management.ManagementFactory;
+import java.util.Optional;
+
+/** Computes on this machine's processors, with pools in host memory. */
+public final class CpuBackend implements ModelBackend {
+    @Override
+    public Optional<String> whyNot(Device device) {
+        return TorchModels.whyNot(device);
+    }
+
+    @Override
+    public int preference() {
+        return 0;
+    }
+
+    @Override
+    public DTypeChoice dtype(Optional<DType> configured, ModelConfig model, Quantization quantization) {
+        return DTypeChoice.here(configured, model, quantization);
+    }
+
+    @Override
+    public long memoryBytes() {
+        return ((OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean()).getTotalMemorySize();
+    }
+
+    @Override
+    public long blockBytes(
+            ModelConfig model, int blockSize, DType cacheDtype, int tensorParallelSize, int pipelineParallelSize) {
+        return TorchModels.blockBytes(model, blockSize, cacheDtype, tensorParallelSize, pipelineParallelSize);
+    }
+
+    @Override
+    public ModelRanks load(Checkpoint checkpoint, ModelOptions options) throws IOException {
+        return TorchModels.load(checkpoint, options);
+    }
+
+    @Override
+    public <T> T apart(Work<T> work) throws IOException {
+        return TorchModels.apart(work::run);
+    }
+}

@@ -1,0 +1,70 @@
+package baton.engine.backend;
+
+import baton.engine.model.Checkpoint;
+import baton.engine.model.DTypeChoice;
+import baton.engine.model.Device;
+import baton.engine.model.ModelConfig;
+import baton.engine.model.ModelOptions;
+import baton.engine.model.ModelRanks;
+import baton.engine.model.Quantization;
+import baton.kv.DType;
+import java.io.IOException;
+import java.util.Optional;
+
+/**
+ * Computes models. Backends are found by {@link java.util.ServiceLoader}; an implementation needs a public constructor without
+ * parameters that does no work.
+ */
+public interface ModelBackend {
+    /**
+     * Why models cannot be computed by this backend if that device is asked for.
+     *
+     * @return empty if they can
+     */
+    Optional<String> whyNot(Device device);
+
+    /** Of several backends that can, the one of the highest preference computes. The CPU's is 0. */
+    int preference();
+
+    /**
+     * The type to compute in.
+     *
+     * @param configured empty: the best one for the model
+     * @throws baton.kv.ConfigException if the backend cannot compute the model
+     */
+    DTypeChoice dtype(Optional<DType> configured, ModelConfig model, Quantization quantization);
+
+    /** Bytes that KV pools can have at most. */
+    long memoryBytes();
+
+    /**
+     * Bytes of one block in the pools of all ranks together.
+     *
+     * @throws baton.kv.ConfigException if the model cannot be shared like this
+     */
+    long blockBytes(
+            ModelConfig model, int blockSize, DType cacheDtype, int tensorParallelSize, int pipelineParallelSize);
+
+    /**
+     * Loads a checkpoint's weights, shared out among ranks, and allocates the KV pools; the checkpoint may be closed afterwards.
+     *
+     * @throws baton.kv.ConfigException naming what does not fit
+     * @throws IOException if the weights cannot be read
+     * @throws IllegalStateException if the backend cannot be loaded, or memory is refused
+     */
+    ModelRanks load(Checkpoint checkpoint, ModelOptions options) throws IOException;
+
+    /**
+     * Loads and computes in a way that leaves nothing behind that would slow down a model that is loaded later.
+     *
+     * @throws IOException what {@code work} throws
+     */
+    default <T> T apart(Work<T> work) throws IOException {
+        return work.run();
+    }
+
+    /** Something to compute. */
+    interface Work<T> {
+        T run() throws IOException;
+    }
+}
