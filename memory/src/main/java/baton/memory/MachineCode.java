@@ -20,7 +20,12 @@ public final class MachineCode {
         return Linker.nativeLinker().downcallHandle(executable(code), descriptor, options);
     }
 
-    private static MemorySegment executable(byte[] code) {
+    /**
+     * Code in memory that is executable as long as the process lives.
+     *
+     * @throws IllegalStateException if the system gives no executable memory, as a hardened one does
+     */
+    public static MemorySegment executable(byte[] code) {
         try {
             MemorySegment memory = Posix.mmap(
                             MemorySegment.NULL,

@@ -7,7 +7,6 @@ import baton.kv.KvLayout;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
-import java.lang.invoke.MethodHandle;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
@@ -60,7 +59,7 @@ public final class PagedAttention {
     private final int kvHeads;
     private final int headDim;
     private final int lanes;
-    private final MethodHandle addValues;
+    private final MachineFunction addValues;
     private final List<Scratch> scratches = new ArrayList<>();
     private final MemorySegment factor;
 
@@ -214,7 +213,9 @@ public final class PagedAttention {
         for (int i = 0; i < TileAttentionCode.POSITIONS * lanes; i++) {
             noScores.setAtIndex(FLOAT, i, NO_SCORE);
         }
-        this.addValues = kernels.addedProduct(2 * headDim * Float.BYTES);
+        this.addValues = MachineFunction.of(
+                ProductCode.of(kernels.width(), WeightType.FP32, 2 * headDim * Float.BYTES, true),
+                Kernel.ADDED_PRODUCT.arguments());
         this.factor = arena.allocate((long) lanes * Float.BYTES, 64);
         for (int i = 0; i < lanes; i++) {
             factor.setAtIndex(FLOAT, i, scoreFactor(headDim));
@@ -393,13 +394,14 @@ public final class PagedAttention {
                 next = from + TileCode.ROWS * rowBytes;
                 stride = rowBytes;
             }
-            kernels.valueColumns(
-                    from,
-                    next,
-                    stride,
-                    to + (long) done * Short.BYTES,
-                    (long) RUN * Short.BYTES,
-                    headDim / TileCode.ROWS);
+            kernels.get(Kernel.VALUE_COLUMNS)
+                    .call(
+                            from,
+                            next,
+                            stride,
+                            to + (long) done * Short.BYTES,
+                            (long) RUN * Short.BYTES,
+                            headDim / TileCode.ROWS);
         }
     }
 
@@ -426,7 +428,9 @@ public final class PagedAttention {
     private void convert(int layer, int block, int head, int first, int count, long to) {
         long from = cache.layerStart(block, layer) + head * layout.headBytes() + first * layout.entryBytes();
         if (layout.dtype() == DType.BF16) {
-            kernels.widen(cache.host().address() + from, to, count * 2 * headDim);
+            int elements = count * 2 * headDim;
+            kernels.get(Kernel.WIDEN, kernels.fitting(elements))
+                    .call(cache.host().address() + from, to, elements);
         } else {
             long bytes = count * layout.entryBytes();
             MemorySegment.copy(cache.host(), from, MemorySegment.ofAddress(to).reinterpret(bytes), 0, bytes);
@@ -516,8 +520,8 @@ public final class PagedAttention {
         private void attendByVectors(MemorySegment entries, int start, int first, int end) {
             long tileRow = (long) lanes * Float.BYTES;
             int quads = Math.ceilDiv(used, QUAD);
-            kernels.toLanes(
-                    scratch.from.address(), scratch.queries.address(), tileRow, quads, headDim, factor.address());
+            kernels.get(Kernel.TO_LANES)
+                    .call(scratch.from.address(), scratch.queries.address(), tileRow, quads, headDim, factor.address());
             if (entries.byteSize() > 0) {
                 for (int at = first; at < end; at += RUN) {
                     int positions = Math.min(RUN, end - at);
@@ -526,13 +530,13 @@ public final class PagedAttention {
             } else {
                 convertAndTake(first, end);
             }
-            kernels.normalise(scratch.sums.address(), headDim, scratch.state.address());
-            kernels.fromLanes(scratch.to.address(), scratch.sums.address(), tileRow, quads, headDim);
+            kernels.get(Kernel.NORMALISE).call(scratch.sums.address(), headDim, scratch.state.address());
+            kernels.get(Kernel.FROM_LANES).call(scratch.to.address(), scratch.sums.address(), tileRow, quads, headDim);
         }
 
         private void attendByTiles(TileMemory tiles, MemorySegment entries, int start, int first, int end) {
-            kernels.queryPairs(
-                    scratch.from.address(), tiles.queries.address(), headDim / TileCode.INPUTS, factor.address());
+            kernels.get(Kernel.QUERY_PAIRS)
+                    .call(scratch.from.address(), tiles.queries.address(), headDim / TileCode.INPUTS, factor.address());
             kernels.withTilesOfThread(TileConfigurations.ofProduct(TileCode.MOST_ROWS), () -> {
                 for (int at = first; at < end; ) {
                     int positions = Math.min(RUN, end - at);
@@ -543,7 +547,7 @@ public final class PagedAttention {
                     }
                     int visible = entries.byteSize() == 0 ? 0 : Math.min(RUNS_AT_ONCE, visibleRuns(at));
                     if (visible > 0) {
-                        kernels.runs(tiles.runArguments.address(), run, visible);
+                        kernels.get(Kernel.RUNS).call(tiles.runArguments.address(), run, visible);
                         at += visible * RUN;
                     } else {
                         takeByTiles(tiles, run, at, positions);
@@ -551,8 +555,12 @@ public final class PagedAttention {
                     }
                 }
             });
-            kernels.results(
-                    scratch.sums.address(), scratch.to.address(), headDim / TileCode.ROWS, scratch.state.address());
+            kernels.get(Kernel.RESULTS)
+                    .call(
+                            scratch.sums.address(),
+                            scratch.to.address(),
+                            headDim / TileCode.ROWS,
+                            scratch.state.address());
         }
 
         /** Where a lane's query, or its result, is in a matrix. */
@@ -575,13 +583,14 @@ public final class PagedAttention {
         private void narrowResults() {
             if (call.attended.isNarrow()) {
                 int width = partHeads * headDim;
-                kernels.narrowForPairs(
-                        result(0),
-                        (long) width * Float.BYTES,
-                        place(call.attended, 0),
-                        call.attended.stride(),
-                        count,
-                        width);
+                kernels.narrowingForPairs(width)
+                        .call(
+                                result(0),
+                                (long) width * Float.BYTES,
+                                place(call.attended, 0),
+                                call.attended.stride(),
+                                count,
+                                width);
             }
         }
 
@@ -609,18 +618,24 @@ public final class PagedAttention {
         /** Adds a run of positions from {@code at} on to the sums. */
         private void take(long entries, int at, int positions) {
             long scores = scratch.scores.address();
-            kernels.product(
-                    WeightType.FP32, entries, entryFloats(), scratch.queries.address(), headDim, scores, positions);
-            kernels.softmax(
-                    mask(at, positions),
-                    scores,
-                    positions,
-                    scratch.state.address(),
-                    scratch.limits.address(),
-                    scratch.sums.address(),
-                    headDim);
-            Kernels.addProduct(
-                    addValues,
+            kernels.get(Kernel.PRODUCT, WeightType.FP32)
+                    .call(
+                            entries,
+                            entryFloats(),
+                            scratch.queries.address(),
+                            headDim,
+                            scores,
+                            positions,
+                            scratch.queries.address());
+            kernels.get(mask(at, positions) ? Kernel.MASKED_SOFTMAX : Kernel.SOFTMAX)
+                    .call(
+                            scores,
+                            positions,
+                            scratch.state.address(),
+                            scratch.limits.address(),
+                            scratch.sums.address(),
+                            headDim);
+            addValues.call(
                     entries + (long) headDim * Float.BYTES,
                     Float.BYTES,
                     scores,
@@ -633,31 +648,33 @@ public final class PagedAttention {
         /** As {@link #take}, of a run that is prepared. */
         private void takeByTiles(TileMemory tiles, long run, int at, int positions) {
             int padded = Math.ceilDiv(positions, TileAttentionCode.POSITIONS) * TileAttentionCode.POSITIONS;
-            kernels.gatheredByTiles(
-                    run + valueBytes(),
-                    layout.entryBytes(),
-                    tiles.queries.address(),
-                    headDim / 2,
-                    scratch.scores.address(),
-                    padded / TileCode.ROWS);
+            kernels.get(Kernel.GATHERED_BY_TILES)
+                    .call(
+                            run + valueBytes(),
+                            layout.entryBytes(),
+                            tiles.queries.address(),
+                            headDim / 2,
+                            scratch.scores.address(),
+                            padded / TileCode.ROWS);
             long row = (long) lanes * Float.BYTES;
             MemorySegment.copy(noScores, 0, scratch.scores, positions * row, (padded - positions) * row);
-            kernels.softmaxToPairs(
-                    mask(at, positions),
-                    scratch.scores.address(),
-                    padded,
-                    scratch.state.address(),
-                    scratch.limits.address(),
-                    scratch.sums.address(),
-                    headDim,
-                    tiles.weights.address());
-            kernels.addByTiles(
-                    run,
-                    (long) RUN * Short.BYTES,
-                    tiles.weights.address(),
-                    padded / 2,
-                    scratch.sums.address(),
-                    headDim);
+            kernels.get(mask(at, positions) ? Kernel.MASKED_SOFTMAX_TO_PAIRS : Kernel.SOFTMAX_TO_PAIRS)
+                    .call(
+                            scratch.scores.address(),
+                            padded,
+                            scratch.state.address(),
+                            scratch.limits.address(),
+                            scratch.sums.address(),
+                            headDim,
+                            tiles.weights.address());
+            kernels.get(Kernel.ADDED_BY_TILES)
+                    .call(
+                            run,
+                            (long) RUN * Short.BYTES,
+                            tiles.weights.address(),
+                            padded / 2,
+                            scratch.sums.address(),
+                            headDim);
         }
 
         /** Number of runs from {@code at} on of which all rows attend to all positions. */

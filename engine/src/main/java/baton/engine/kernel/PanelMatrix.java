@@ -2,7 +2,6 @@ package baton.engine.kernel;
 
 import baton.engine.kernel.RowCode.Finish;
 import baton.kv.DType;
-import baton.memory.Assembler.Binary;
 import baton.memory.Assembler.Width;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -265,10 +264,10 @@ public final class PanelMatrix {
             slices(block);
         }
         for (int i = 0; type.hasScales() && i < block.panels; i++) {
-            kernels.columns(Binary.MUL, sums(block, i), ofPanel(scales, block.firstPanel + i), block.rows);
+            kernels.get(Kernel.SCALE_COLUMNS).call(sums(block, i), ofPanel(scales, block.firstPanel + i), block.rows);
         }
         for (int i = 0; biases.byteSize() > 0 && i < block.panels; i++) {
-            kernels.columns(Binary.ADD, sums(block, i), ofPanel(biases, block.firstPanel + i), block.rows);
+            kernels.get(Kernel.ADD_TO_COLUMNS).call(sums(block, i), ofPanel(biases, block.firstPanel + i), block.rows);
         }
     }
 
@@ -317,12 +316,26 @@ public final class PanelMatrix {
             long weights = weights(block.firstPanel + i, 0);
             if (kernels.onTiles(type) && type.hasScales()) {
                 long expanded = scratch.expanded.get(block.member).address();
-                kernels.fewExpandingByTiles(
-                        block.from, block.rowStride, weights, elements(inputs), sums(block, i), block.rows, expanded);
+                kernels.get(Kernel.FEW_EXPANDING_BY_TILES)
+                        .call(
+                                block.from,
+                                block.rowStride,
+                                weights,
+                                elements(inputs),
+                                sums(block, i),
+                                block.rows,
+                                expanded);
             } else if (kernels.onTiles(type)) {
                 long ahead = weights + TileCode.AHEAD_BYTES;
-                kernels.fewByTiles(
-                        block.from, block.rowStride, weights, elements(inputs), sums(block, i), block.rows, ahead);
+                kernels.get(Kernel.FEW_BY_TILES)
+                        .call(
+                                block.from,
+                                block.rowStride,
+                                weights,
+                                elements(inputs),
+                                sums(block, i),
+                                block.rows,
+                                ahead);
             } else {
                 direct(block, weights, sums(block, i));
             }
@@ -337,15 +350,15 @@ public final class PanelMatrix {
         for (int call = 0; call < calls; call++) {
             int first = block.rows * call / calls;
             int some = block.rows * (call + 1) / calls - first;
-            kernels.product(
-                    type,
-                    block.from + first * block.rowStride,
-                    block.rowStride,
-                    weights,
-                    elements(inputs),
-                    tile + (long) first * kernels.panelWidth() * Float.BYTES,
-                    some,
-                    ahead);
+            kernels.get(Kernel.PRODUCT, type)
+                    .call(
+                            block.from + first * block.rowStride,
+                            block.rowStride,
+                            weights,
+                            elements(inputs),
+                            tile + (long) first * kernels.panelWidth() * Float.BYTES,
+                            some,
+                            ahead);
         }
     }
 
@@ -363,16 +376,17 @@ public final class PanelMatrix {
                         : weights(block.firstPanel, input + EXPANDED_INPUTS);
                 if (type != used) {
                     long place = scratch.expanded.get(block.member).address();
-                    kernels.expand(type, weights, place, some);
+                    kernels.get(Kernel.EXPAND, type).call(weights, place, some);
                     weights = place;
                 }
                 long sums = sums(block, i);
                 if (kernels.onTiles(type)) {
-                    kernels.manyByTiles(input > 0, from, stride, weights, some, sums, block.rows, ahead);
+                    kernels.manyByTiles(input > 0, block.rows)
+                            .call(from, stride, weights, some, sums, block.rows, ahead);
                 } else if (input == 0) {
-                    kernels.product(used, from, stride, weights, some, sums, block.rows, ahead);
+                    kernels.get(Kernel.PRODUCT, used).call(from, stride, weights, some, sums, block.rows, ahead);
                 } else {
-                    kernels.addProduct(used, from, stride, weights, some, sums, block.rows, ahead);
+                    kernels.get(Kernel.ADDED_PRODUCT, used).call(from, stride, weights, some, sums, block.rows, ahead);
                 }
             }
         }
@@ -395,7 +409,7 @@ public final class PanelMatrix {
             long to = out.address(row)
                     + (long) block.firstPanel * width * out.type().bytes();
             long tileStride = Scratch.tileBytes(kernels);
-            kernels.finish(finish, sums(block, 0), to, out.stride(), block.rows, tileStride, whole);
+            kernels.get(Kernel.FINISH, finish).call(sums(block, 0), to, out.stride(), block.rows, tileStride, whole);
         }
         if (whole < block.panels) {
             finishLast(finish, block, out, row);
@@ -414,7 +428,8 @@ public final class PanelMatrix {
         for (int row = 0; row < block.rows && finish == Finish.ADD; row++) {
             MemorySegment.copy(out.memory(), start + row * out.stride(), copy, row * stride, bytes);
         }
-        kernels.finish(finish, sums(block, last - block.firstPanel), copy.address(), stride, block.rows, 0, 1);
+        kernels.get(Kernel.FINISH, finish)
+                .call(sums(block, last - block.firstPanel), copy.address(), stride, block.rows, 0, 1);
         for (int row = 0; row < block.rows; row++) {
             MemorySegment.copy(copy, row * stride, out.memory(), start + row * out.stride(), bytes);
         }

@@ -79,9 +79,10 @@ public final class RowKernels {
 
         private void apply(long from, long to, Rows target) {
             if (target.isNarrow()) {
-                kernels.normNarrow(from, to, weights.address(), width, numbers.address());
+                kernels.get(Kernel.NARROW_NORM).call(from, to, weights.address(), width, numbers.address());
             } else {
-                kernels.norm(from, to, weights.address(), width, numbers.address());
+                kernels.get(Kernel.NORM, kernels.fitting(width))
+                        .call(from, to, weights.address(), width, numbers.address());
             }
         }
     }
@@ -97,10 +98,11 @@ public final class RowKernels {
      * @param table by row, D/2 cosines and D/2 sines of fp32
      */
     public void rotate(Heads queries, Heads turned, Heads keys, int headDim, MemorySegment table, int rows) {
+        MachineFunction rotate = kernels.get(Kernel.ROTATE, kernels.fitting(headDim / 2));
         threads.parallelFor(rows, PIECE, (_, first, end) -> {
             for (int row = first; row < end; row++) {
                 long angles = table.address() + (long) row * headDim * Float.BYTES;
-                kernels.rotate(
+                rotate.call(
                         queries.address(row),
                         queries.headStride,
                         turned.address(row),
@@ -109,7 +111,7 @@ public final class RowKernels {
                         angles,
                         headDim / 2);
                 long key = keys.address(row);
-                kernels.rotate(key, keys.headStride, key, keys.headStride, keys.heads, angles, headDim / 2);
+                rotate.call(key, keys.headStride, key, keys.headStride, keys.heads, angles, headDim / 2);
             }
         });
     }
@@ -130,7 +132,8 @@ public final class RowKernels {
             for (int row = first; row < end; row++) {
                 MemorySegment of = numbers.asSlice((long) row * count * Float.BYTES, (long) count * Float.BYTES);
                 if (chunks > 0) {
-                    kernels.largest(of.address(), CHUNK / lanes, chunks, maxima.address() + row * stride);
+                    kernels.get(Kernel.LARGEST)
+                            .call(of.address(), CHUNK / lanes, chunks, maxima.address() + row * stride);
                 }
                 float largest = Float.NEGATIVE_INFINITY;
                 int chunkOfLargest = -1;
@@ -189,13 +192,14 @@ public final class RowKernels {
             for (int row = first; row < end; row++) {
                 long to = cache.layerStart(slots.block(row), layer) + slots.slot(row) * layout.entryBytes();
                 if (layout.dtype() == DType.BF16) {
-                    kernels.narrow(
-                            pairs.address(row),
-                            pairs.headStride,
-                            cache.host().address() + to,
-                            layout.headBytes(),
-                            layout.kvHeads(),
-                            width);
+                    kernels.narrowing(width)
+                            .call(
+                                    pairs.address(row),
+                                    pairs.headStride,
+                                    cache.host().address() + to,
+                                    layout.headBytes(),
+                                    layout.kvHeads(),
+                                    width);
                     continue;
                 }
                 for (int head = 0; head < layout.kvHeads(); head++) {

@@ -111,8 +111,8 @@ final class TileDecodeAttention implements DecodeAttention {
             long row = query < queries ? query : 0;
             queryAddresses.setAtIndex(LONG, query, from + row * headDim * Float.BYTES);
         }
-        kernels.decodeQueryPairs(
-                queryAddresses.address(), queryPairs.address(), headDim / TileCode.INPUTS, factor.address());
+        kernels.get(Kernel.DECODE_QUERY_PAIRS)
+                .call(queryAddresses.address(), queryPairs.address(), headDim / TileCode.INPUTS, factor.address());
         for (int query = 0; query < queries; query++) {
             largest.set(FLOAT, (long) query * DecodeCode.STATE, PagedAttention.NO_SCORE);
             sums.set(FLOAT, (long) query * DecodeCode.STATE, 0);
@@ -130,10 +130,11 @@ final class TileDecodeAttention implements DecodeAttention {
                     prefetch(layer, next, isLong ? next.first() : next.first() + at - context.first(), positions);
                 }
                 limits(positions, Math.max(0, context.visible() - at));
-                kernels.decodeRun(arguments.address());
+                kernels.get(Kernel.DECODE_RUN).call(arguments.address());
             }
         });
-        kernels.decodeResults(attended.address(), to, sums.address(), queries, headDim / TileDecodeCode.ELEMENTS);
+        kernels.get(Kernel.DECODE_RESULTS)
+                .call(attended.address(), to, sums.address(), queries, headDim / TileDecodeCode.ELEMENTS);
     }
 
     /** Sets the addresses of a run's keys and values. */

@@ -4,7 +4,6 @@ import baton.engine.kernel.RowCode.Finish;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
-import baton.memory.Assembler.Binary;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -77,7 +76,7 @@ final class VectorDecodeAttention implements DecodeAttention {
     public void attend(int layer, Context context, Context next, long from, long to) {
         long bytes = rows.byteSize();
         MemorySegment.copy(MemorySegment.ofAddress(from).reinterpret(bytes), 0, rows, 0, bytes);
-        kernels.columns(Binary.MUL, rows.address(), factor.address(), (long) queries * panels);
+        kernels.get(Kernel.SCALE_COLUMNS).call(rows.address(), factor.address(), (long) queries * panels);
         for (int query = 0; query < queries; query++) {
             state(largest, query, PagedAttention.NO_SCORE);
             state(sums, query, 0);
@@ -92,7 +91,8 @@ final class VectorDecodeAttention implements DecodeAttention {
             state(factors, query, 1 / sums.get(FLOAT, (long) query * DecodeCode.STATE));
         }
         scale();
-        kernels.finish(Finish.STORE, attended.address(), to, (long) headDim * Float.BYTES, queries, tileBytes, panels);
+        kernels.get(Kernel.FINISH, Finish.STORE)
+                .call(attended.address(), to, (long) headDim * Float.BYTES, queries, tileBytes, panels);
     }
 
     private static void state(MemorySegment state, int query, float number) {
@@ -119,17 +119,17 @@ final class VectorDecodeAttention implements DecodeAttention {
         for (int i = 0; i < some; i += lanes) {
             int position = done + i;
             long column = position / width * keyPanelBytes + position % width * (long) Float.BYTES;
-            kernels.keyPanels(
-                    dtype, from + i * layout.entryBytes(), layout.entryBytes(), keys.address() + column, vectors);
+            kernels.get(Kernel.KEY_PANELS, dtype)
+                    .call(from + i * layout.entryBytes(), layout.entryBytes(), keys.address() + column, vectors);
         }
-        kernels.valuePanels(
-                dtype,
-                from + (long) headDim * dtype.bytes(),
-                layout.entryBytes(),
-                values.address() + done * rowBytes,
-                valuePanelBytes,
-                panels,
-                some);
+        kernels.get(Kernel.VALUE_PANELS, dtype)
+                .call(
+                        from + (long) headDim * dtype.bytes(),
+                        layout.entryBytes(),
+                        values.address() + done * rowBytes,
+                        valuePanelBytes,
+                        panels,
+                        some);
     }
 
     /** Adds a run to the sums; {@code masked} of its positions come before the first that is attended to. */
@@ -137,45 +137,52 @@ final class VectorDecodeAttention implements DecodeAttention {
         long runBytes = (long) PagedAttention.RUN * Float.BYTES;
         int tiles = Math.ceilDiv(positions, width);
         for (int tile = 0; tile < tiles; tile++) {
-            kernels.product(
-                    WeightType.FP32,
-                    rows.address(),
-                    (long) headDim * Float.BYTES,
-                    keys.address() + tile * keyPanelBytes,
-                    headDim,
-                    scores.address() + tile * tileBytes,
-                    queries);
+            long panel = keys.address() + tile * keyPanelBytes;
+            long rowBytes = (long) headDim * Float.BYTES;
+            kernels.get(Kernel.PRODUCT, WeightType.FP32)
+                    .call(
+                            rows.address(),
+                            rowBytes,
+                            panel,
+                            headDim,
+                            scores.address() + tile * tileBytes,
+                            queries,
+                            panel);
         }
         mask(0, masked);
         mask(positions, tiles * width);
-        kernels.decodeSoftmax(
-                scores.address(),
-                tileBytes,
-                tiles,
-                weights.address(),
-                runBytes,
-                queries,
-                largest.address(),
-                factors.address());
-        kernels.decodeSums(
-                weights.address(),
-                runBytes,
-                positions,
-                sums.address(),
-                factors.address(),
-                Math.ceilDiv(queries, DecodeCode.SUMS));
+        kernels.get(Kernel.DECODE_SOFTMAX)
+                .call(
+                        scores.address(),
+                        tileBytes,
+                        tiles,
+                        weights.address(),
+                        runBytes,
+                        queries,
+                        largest.address(),
+                        factors.address());
+        kernels.get(Kernel.DECODE_SUMS)
+                .call(
+                        weights.address(),
+                        runBytes,
+                        positions,
+                        sums.address(),
+                        factors.address(),
+                        Math.ceilDiv(queries, DecodeCode.SUMS));
         if (isToBeScaled()) {
             scale();
         }
-        for (int panel = 0; panel < panels; panel++) {
-            kernels.addProduct(
-                    WeightType.FP32,
-                    weights.address(),
-                    runBytes,
-                    values.address() + panel * valuePanelBytes,
-                    positions,
-                    attended.address() + panel * tileBytes,
-                    queries);
+        for (int i = 0; i < panels; i++) {
+            long panel = values.address() + i * valuePanelBytes;
+            kernels.get(Kernel.ADDED_PRODUCT, WeightType.FP32)
+                    .call(
+                            weights.address(),
+                            runBytes,
+                            panel,
+                            positions,
+                            attended.address() + i * tileBytes,
+                            queries,
+                            panel);
         }
     }
 
@@ -199,7 +206,7 @@ final class VectorDecodeAttention implements DecodeAttention {
 
     private void scale() {
         for (int panel = 0; panel < panels; panel++) {
-            kernels.scaleRows(attended.address() + panel * tileBytes, factors.address(), queries);
+            kernels.get(Kernel.SCALE_ROWS).call(attended.address() + panel * tileBytes, factors.address(), queries);
         }
     }
 }

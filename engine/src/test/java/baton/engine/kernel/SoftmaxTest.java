@@ -35,8 +35,8 @@ class SoftmaxTest {
             Arrays.fill(before, 0, lanes, PagedAttention.NO_SCORE);
             MemorySegment state = floats(arena, before);
             MemorySegment sums = floats(arena, new float[HEAD_DIM * lanes]);
-            kernels.softmax(
-                    false, weights.address(), POSITIONS, state.address(), state.address(), sums.address(), HEAD_DIM);
+            kernels.get(Kernel.SOFTMAX)
+                    .call(weights.address(), POSITIONS, state.address(), state.address(), sums.address(), HEAD_DIM);
             for (int lane = 0; lane < lanes; lane++) {
                 double sum = 0;
                 for (int position = 0; position < POSITIONS; position++) {
