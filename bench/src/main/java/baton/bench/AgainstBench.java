@@ -1,11 +1,11 @@
 package baton.bench;
 
-import baton.bench.AgainstReport.Case;
-import baton.bench.AgainstReport.Side;
 import baton.bench.CompletionsClient.Answer;
 import baton.bench.CompletionsClient.Event;
-import baton.bench.CompletionsClient.LateException;
 import baton.bench.CompletionsClient.RefusedException;
+import baton.bench.frame.Budget;
+import baton.bench.frame.Timing;
+import baton.bench.serve.EndpointClient.LateException;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -17,6 +17,8 @@ import java.util.function.Consumer;
 import java.util.function.Supplier;
 import java.util.stream.Stream;
 import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Sends the same requests to two servers that serve the same checkpoint, in turns of about a second, so that what disturbs one disturbs the
@@ -65,9 +67,9 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
      * @param model directory of the checkpoint that both serve
      * @throws IOException with the server's URL and its answer, if a server does not work or refuses every case
      */
-    public AgainstReport run(Path model, CompletionsClient baton, CompletionsClient other) throws IOException {
+    public void run(Path model, CompletionsClient baton, CompletionsClient other, ObjectNode json) throws IOException {
         try (RandomPrompts prompts = new RandomPrompts(model)) {
-            return new Run(prompts, baton, other).measure();
+            new Run(prompts, baton, other, json).measure();
         }
     }
 
@@ -87,8 +89,8 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
         private final RandomPrompts prompts;
         private final CompletionsClient baton;
         private final CompletionsClient other;
-        private final List<Case> cases = new ArrayList<>();
-        private final List<String> leftOut = new ArrayList<>();
+        private final ArrayNode cases;
+        private final ArrayNode leftOut;
         private final boolean asText;
         private final SystemRest systemRest = new SystemRest();
         private boolean restless;
@@ -99,11 +101,15 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
 
         private Optional<IOException> refused = Optional.empty();
 
-        Run(RandomPrompts prompts, CompletionsClient baton, CompletionsClient other) throws IOException {
+        Run(RandomPrompts prompts, CompletionsClient baton, CompletionsClient other, ObjectNode json)
+                throws IOException {
             this.prompts = prompts;
             this.baton = baton;
             this.other = other;
             asText = !takesIds();
+            json.put("url", other.url()).put("model", other.model()).put("prompts", asText ? "text" : "token ids");
+            cases = json.putArray("cases");
+            leftOut = json.putArray("left_out");
         }
 
         /** Whether the other server accepts prompts as token ids; if it refuses text too, its answer is thrown. */
@@ -121,7 +127,7 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
             }
         }
 
-        AgainstReport measure() throws IOException {
+        void measure() throws IOException {
             int longest = 0;
             for (int tokens : PREFILL_TOKENS) {
                 int fitting = Math.min(tokens, prompts.maxPositions() - 1);
@@ -146,12 +152,6 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
             if (cases.isEmpty() && refused.isPresent()) {
                 throw refused.get();
             }
-            return new AgainstReport(
-                    other.url(),
-                    other.model(),
-                    asText ? "text" : "token ids",
-                    List.copyOf(cases),
-                    List.copyOf(leftOut));
         }
 
         private void prefill(int tokens) throws IOException {
@@ -166,7 +166,7 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
                 double pair = turns.take(prompt.get());
                 secondsPerToken = (turns.baton.getLast() + turns.other.getLast()) / tokens;
                 turns.repeat(share, pair, prompt);
-                cases.add(turns.toCase("prefill", tokens, tokens));
+                turns.write("prefill", tokens, tokens);
             } catch (NotComparableException | RefusedException | LateException e) {
                 refused(what, e);
             }
@@ -193,7 +193,7 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
                 pair += (output - turns.maxTokens) * steps;
                 turns.maxTokens = output;
                 turns.repeat(share, pair, prompt);
-                cases.add(turns.toCase("decode", requests, requests));
+                turns.write("decode", requests, requests);
             } catch (NotComparableException | RefusedException | LateException e) {
                 refused(what, e);
             }
@@ -389,13 +389,24 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
             }
 
             /** @param tokens of the timed request or step, if the servers report no count */
-            Case toCase(String what, int count, int tokens) {
+            void write(String what, int count, int tokens) {
                 boolean ofPrompts = what.equals("prefill");
-                return new Case(
-                        what,
-                        count,
-                        new Side(Timing.of(baton), ofPrompts && batonPrompt > 0 ? batonPrompt : tokens),
-                        new Side(Timing.of(other), ofPrompts && otherPrompt > 0 ? otherPrompt : tokens));
+                ObjectNode node = cases.addObject()
+                        .put("case", what)
+                        .put("count", count)
+                        .put("label", (ofPrompts ? "prefill " : "decode batch ") + count);
+                double own = side(node.putObject("baton"), baton, ofPrompts ? batonPrompt : 0, tokens);
+                double others = side(node.putObject("other"), other, ofPrompts ? otherPrompt : 0, tokens);
+                node.put("ratio", own / others);
+            }
+
+            /** Tokens a second, at the median. */
+            private static double side(ObjectNode node, List<Double> seconds, int reported, int otherwise) {
+                Timing timing = Timing.of(seconds);
+                int tokens = reported > 0 ? reported : otherwise;
+                double rate = tokens / timing.median();
+                timing.writeTo(node).put("tokens", tokens).put("tokens_per_second", rate);
+                return rate;
             }
         }
     }

@@ -1,15 +1,17 @@
 package baton.bench;
 
+import baton.bench.serve.Backend;
+import baton.bench.serve.Endpoint;
+import baton.bench.serve.EndpointClient;
+import baton.bench.serve.EndpointClient.LateException;
+import baton.bench.serve.ServedModel;
 import baton.kv.ConfigException;
 import java.io.IOException;
-import java.net.ConnectException;
 import java.net.URI;
-import java.net.URISyntaxException;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.net.http.HttpResponse.BodyHandlers;
-import java.nio.channels.UnresolvedAddressException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -31,7 +33,6 @@ import tools.jackson.databind.node.ObjectNode;
 public final class CompletionsClient {
     private static final JsonMapper JSON = JsonMapper.builder().build();
     private static final Duration CONNECT_DEADLINE = Duration.ofSeconds(5);
-    private static final int MOST_SHOWN = 300;
 
     private final String base;
     private final String model;
@@ -52,26 +53,13 @@ public final class CompletionsClient {
      */
     public static CompletionsClient connect(String field, String url, Optional<String> model, Duration deadline)
             throws IOException {
-        String base = base(field, url);
-        return new CompletionsClient(base, model.isPresent() ? model.get() : firstModel(base, deadline));
-    }
-
-    private static String base(String field, String url) {
-        String wanted = "must be a server's URL such as http://127.0.0.1:8000";
-        URI uri;
-        try {
-            uri = new URI(url);
-        } catch (URISyntaxException e) {
-            throw new ConfigException(field, "is '" + url + "', " + wanted, e);
-        }
-        String scheme = String.valueOf(uri.getScheme()).toLowerCase(Locale.ROOT);
-        if (!List.of("http", "https").contains(scheme)
-                || uri.getHost() == null
-                || uri.getRawQuery() != null
-                || uri.getRawFragment() != null) {
-            throw new ConfigException(field, "is '" + url + "', " + wanted);
-        }
-        return url.replaceFirst("/+$", "").replaceFirst("/v1$", "");
+        String base = Endpoint.base(field, url).replaceFirst("/v1$", "");
+        return new CompletionsClient(
+                base,
+                model.isPresent()
+                        ? model.get()
+                        : ServedModel.first(Endpoint.of(Backend.OPENAI, base), deadline)
+                                .name());
     }
 
     /** The server's URL, without {@code /v1}. */
@@ -95,13 +83,6 @@ public final class CompletionsClient {
         /** Whether the server refuses this request, not every request. */
         boolean isForTheRequest() {
             return status >= 400 && status < 500;
-        }
-    }
-
-    /** The server has not answered in time. */
-    static final class LateException extends IOException {
-        LateException(String message, Throwable cause) {
-            super(message, cause);
         }
     }
 
@@ -216,33 +197,6 @@ public final class CompletionsClient {
         return body.toString();
     }
 
-    private static String firstModel(String base, Duration deadline) throws IOException {
-        String url = base + "/v1/models";
-        String text;
-        try (HttpClient http = newClient()) {
-            try {
-                text = send(
-                                http,
-                                url,
-                                List.of(HttpRequest.newBuilder(URI.create(url)).build()),
-                                deadline)
-                        .getFirst()
-                        .text();
-            } finally {
-                http.shutdownNow();
-            }
-        }
-        try {
-            String model = JSON.readTree(text).path("data").path(0).path("id").asString("");
-            if (!model.isEmpty()) {
-                return model;
-            }
-        } catch (JacksonException e) {
-            // Reported below.
-        }
-        throw new IOException(url + " answered without the name of a model: " + shown(text));
-    }
-
     /** The answers, all of status 200, in the order of the requests. */
     private static List<Reply> send(HttpClient http, String url, List<HttpRequest> requests, Duration deadline)
             throws IOException {
@@ -268,21 +222,15 @@ public final class CompletionsClient {
                     throw new RefusedException(
                             status,
                             url + " answered " + status + ": "
-                                    + shown(replies.get(i).text()));
+                                    + EndpointClient.shown(replies.get(i).text()));
                 }
             }
             return replies;
         } catch (TimeoutException e) {
-            throw new LateException(
-                    String.format(
-                            Locale.ROOT,
-                            "%s has not answered within %.1f s: %s",
-                            url,
-                            deadline.toMillis() / 1e3,
-                            replies.stream().map(Reply::soFar).collect(Collectors.joining(", "))),
-                    e);
+            throw EndpointClient.late(
+                    url, deadline, replies.stream().map(Reply::soFar).collect(Collectors.joining(", ")), e);
         } catch (ExecutionException e) {
-            throw new IOException(url + ": " + why(e), e);
+            throw new IOException(url + ": " + EndpointClient.why(e), e);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new IOException(url + ": interrupted", e);
@@ -290,24 +238,6 @@ public final class CompletionsClient {
             // Cancels what has not ended.
             responses.forEach(response -> response.cancel(true));
         }
-    }
-
-    private static String why(Throwable failure) {
-        Throwable cause = failure;
-        while (cause.getCause() != null && !(cause instanceof ConnectException)) {
-            cause = cause.getCause();
-        }
-        if (cause instanceof ConnectException) {
-            return cause.getCause() instanceof UnresolvedAddressException
-                    ? "no host of that name is known"
-                    : "the connection is refused" + (cause.getMessage() == null ? "" : ": " + cause.getMessage());
-        }
-        return "the connection broke: " + (cause.getMessage() == null ? cause : cause.getMessage());
-    }
-
-    private static String shown(String text) {
-        String line = text.isBlank() ? "nothing" : text.strip().replaceAll("\\s+", " ");
-        return line.length() <= MOST_SHOWN ? line : line.substring(0, MOST_SHOWN) + "...";
     }
 
     /** The lines of an answer and when they came. */
@@ -368,7 +298,7 @@ public final class CompletionsClient {
                 }
                 JsonNode event = parse(url, data);
                 if (event.hasNonNull("error")) {
-                    throw new IOException(url + " answered 200 and then: " + shown(data));
+                    throw new IOException(url + " answered 200 and then: " + EndpointClient.shown(data));
                 }
                 JsonNode choice = event.path("choices").path(0);
                 listed.addAll(listed(choice));
@@ -394,7 +324,8 @@ public final class CompletionsClient {
                 events.add(new Event(ended.get(), said.get()));
             }
             if (events.isEmpty()) {
-                throw new IOException(url + " answered 200 without a streamed completion: " + shown(text()));
+                throw new IOException(
+                        url + " answered 200 without a streamed completion: " + EndpointClient.shown(text()));
             }
             double counted = events.stream().mapToDouble(Event::tokens).sum();
             double tokens = said.map(Integer::doubleValue).orElse(counted);
@@ -448,7 +379,8 @@ public final class CompletionsClient {
             try {
                 return JSON.readTree(data);
             } catch (JacksonException e) {
-                throw new IOException(url + " answered with an event that is no JSON: " + shown(data), e);
+                throw new IOException(
+                        url + " answered with an event that is no JSON: " + EndpointClient.shown(data), e);
             }
         }
     }

@@ -5,15 +5,10 @@ import baton.bench.CompletionsClient.Token;
 import baton.bench.ConnectorCase.Pair;
 import baton.bench.ConnectorCase.Single;
 import baton.bench.ConnectorCase.SinglePlace;
-import baton.bench.ConnectorReport.Failed;
-import baton.bench.ConnectorReport.Latency;
-import baton.bench.ConnectorReport.Load;
-import baton.bench.ConnectorReport.Measured;
-import baton.bench.ConnectorReport.Outcome;
-import baton.bench.ConnectorReport.Row;
-import baton.bench.ConnectorReport.Throughput;
-import baton.bench.ConnectorReport.Unavailable;
-import baton.bench.ConnectorReport.Way;
+import baton.bench.frame.Machine;
+import baton.bench.frame.Require;
+import baton.bench.frame.Rounds;
+import baton.bench.frame.Timing;
 import baton.cluster.ChildProcess;
 import baton.cluster.JavaCommand;
 import baton.cluster.LocalCluster;
@@ -25,12 +20,8 @@ import baton.engine.model.ModelConfig;
 import baton.engine.model.Quantization;
 import baton.engine.model.RandomCheckpoint;
 import baton.kv.ConfigException;
-import baton.kv.FreePorts;
 import baton.kv.KvRole;
 import java.io.IOException;
-import java.net.InetAddress;
-import java.net.InetSocketAddress;
-import java.net.Socket;
 import java.net.URI;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -46,12 +37,13 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
@@ -93,23 +85,19 @@ public record ConnectorBench(
 
     /** @throws ConfigException if a number makes no sense, or there is no such connector */
     public ConnectorBench {
-        if (repetitions <= 0) {
-            throw new ConfigException("repetitions", "is " + repetitions + ", must be positive");
-        }
-        if (!each.isPositive()) {
-            throw new ConfigException("seconds", "is " + each.toMillis() / 1e3 + ", must be positive");
-        }
+        Require.positive("repetitions", repetitions);
+        Require.positive("seconds", each);
         connectors = List.copyOf(connectors);
         ConnectorCase.chosen(connectors);
-        tokens = TokenCounts.require(tokens, BLOCK_SIZE).stream()
-                .distinct()
-                .sorted()
-                .toList();
+        tokens = Require.tokens(tokens, BLOCK_SIZE).stream().distinct().sorted().toList();
     }
 
     /** The same with a random checkpoint of Llama-3.2-1B's shape, which it writes into a temporary directory. */
-    public ConnectorReport run1b() throws IOException {
-        return RandomModel.with(RandomCheckpoint.llama1b(), DEADLINE, progress, this::run);
+    public void run1b(ObjectNode json) throws IOException {
+        RandomModel.with(RandomCheckpoint.llama1b(), DEADLINE, progress, directory -> {
+            run(directory, json);
+            return true;
+        });
     }
 
     /**
@@ -118,7 +106,7 @@ public record ConnectorBench(
      * @throws ConfigException if the model has too few positions for all prompts
      * @throws IOException if the checkpoint cannot be read, this thread is interrupted, or this process is ended
      */
-    public ConnectorReport run(Path model) throws IOException {
+    public void run(Path model, ObjectNode json) throws IOException {
         ModelConfig config;
         try (Checkpoint checkpoint = Checkpoint.open(model)) {
             config = checkpoint.config();
@@ -137,22 +125,36 @@ public record ConnectorBench(
                         DTypeChoice.here(Optional.empty(), config, Quantization.NONE)
                                 .dtype())
                 .blockBytes();
-        Load load = new Load(
-                config.name(),
-                LocalCluster.threads(),
-                fitting,
-                repetitions,
-                CLIENTS,
-                fitting.getFirst(),
-                blockBytes / BLOCK_SIZE);
-        List<Row> rows = new ArrayList<>();
+        Load load = new Load(fitting, fitting.getFirst(), blockBytes / BLOCK_SIZE);
+        json.put("threads", LocalCluster.threads());
+        Machine.here().writeTo(json.putObject("machine"));
+        ObjectNode asked = json.putObject("load")
+                .put("model", config.name())
+                .put("threads", LocalCluster.threads())
+                .put("repetitions", repetitions)
+                .put("clients", CLIENTS)
+                .put("throughput_tokens", load.throughputTokens)
+                .put("kv_bytes_per_token", load.bytesPerToken);
+        fitting.forEach(asked.putArray("tokens")::add);
+        ArrayNode rows = json.putArray("connectors");
         try (Run run = new Run(model, load)) {
             for (ConnectorCase each : ConnectorCase.chosen(connectors)) {
-                rows.add(Row.of(each, run.outcome(each)));
+                ObjectNode row = JsonNodeFactory.instance.objectNode();
+                each.writeTo(row);
+                run.measure(each, row);
+                rows.add(row);
             }
         }
-        return new ConnectorReport(Machine.here(), load, rows);
     }
+
+    /**
+     * The prompts of each connector.
+     *
+     * @param tokens of those that latency is measured with
+     * @param throughputTokens of those that throughput is measured with
+     * @param bytesPerToken of a KV cache
+     */
+    private record Load(List<Integer> tokens, int throughputTokens, long bytesPerToken) {}
 
     private static final class WrongAnswerException extends IOException {
         WrongAnswerException(String message) {
@@ -161,39 +163,36 @@ public record ConnectorBench(
     }
 
     /** An instance and the processes that it needs. */
-    private record Instance(ProcessGroup processes, ServerProcess process, CompletionsClient client)
+    private record Instance(
+            ProcessGroup processes, Optional<OtherProgram> redis, ServerProcess process, CompletionsClient client)
             implements AutoCloseable {
         @Override
         public void close() {
             processes.close();
+            redis.ifPresent(OtherProgram::close);
         }
     }
 
     /** Times of one row, by the prompts' length and way. */
     private static final class Samples {
-        private record Key(Way way, int tokens) {}
+        private record Key(String way, int tokens) {}
 
-        private final Map<Key, List<Double>> seconds = new LinkedHashMap<>();
-        private final Map<Key, List<Double>> alone = new HashMap<>();
+        private final Map<Key, Rounds> rounds = new LinkedHashMap<>();
 
-        void add(Way way, int tokens, Answer answer, Answer reference) {
-            Key key = new Key(way, tokens);
-            seconds.computeIfAbsent(key, _ -> new ArrayList<>()).add(answer.secondsToFirst());
-            alone.computeIfAbsent(key, _ -> new ArrayList<>()).add(reference.secondsToFirst());
+        void add(String way, int tokens, Answer answer, Answer reference) {
+            Rounds of = rounds.computeIfAbsent(new Key(way, tokens), _ -> new Rounds());
+            of.add("own", answer.secondsToFirst());
+            of.add("alone", reference.secondsToFirst());
+            of.add("added", answer.secondsToFirst() - reference.secondsToFirst());
         }
 
-        List<Latency> latencies() {
-            List<Latency> latencies = new ArrayList<>();
-            seconds.forEach((key, times) -> {
-                List<Double> references = alone.getOrDefault(key, List.of());
-                List<Double> added = new ArrayList<>();
-                for (int i = 0; i < times.size(); i++) {
-                    added.add(times.get(i) - references.get(i));
-                }
-                latencies.add(new Latency(
-                        key.way, key.tokens, Timing.of(times), Timing.of(references), Timing.median(added)));
+        void write(ArrayNode latencies) {
+            rounds.forEach((key, of) -> {
+                ObjectNode node = Timing.of(of.values("own"))
+                        .writeTo(latencies.addObject().put("prompt", key.way).put("tokens", key.tokens));
+                Timing.of(of.values("alone")).writeTo(node.putObject("alone"));
+                node.put("added_seconds", Timing.median(of.values("added")));
             });
-            return latencies;
         }
     }
 
@@ -219,19 +218,23 @@ public record ConnectorBench(
             Runtime.getRuntime().addShutdownHook(onSignal);
         }
 
-        Outcome outcome(ConnectorCase from) throws IOException {
+        /** Writes the figures of a row, or why it has none. */
+        void measure(ConnectorCase from, ObjectNode row) throws IOException {
             Optional<String> unavailable = from.unavailable();
             if (unavailable.isPresent()) {
                 progress.accept(from.name() + ": not available: " + unavailable.get());
-                return new Unavailable(unavailable.get());
+                row.put("not_available", unavailable.get());
+                return;
             }
             compared = 0;
             ties = 0;
             try {
-                return switch (from.setup()) {
-                    case Pair pair -> measure(from.name(), pair);
-                    case Single single -> measure(from.name(), single);
-                };
+                ObjectNode figures = JsonNodeFactory.instance.objectNode();
+                switch (from.setup()) {
+                    case Pair pair -> measure(from.name(), pair, figures);
+                    case Single single -> measure(from.name(), single, figures);
+                }
+                row.setAll(figures);
             } catch (InterruptedException e) {
                 Thread.currentThread().interrupt();
                 throw new IOException("interrupted", e);
@@ -241,11 +244,11 @@ public record ConnectorBench(
                 }
                 String reason = e.getMessage() == null ? e.toString() : e.getMessage();
                 progress.accept(from.name() + " failed: " + reason);
-                return new Failed(reason);
+                row.put("failed", reason);
             }
         }
 
-        private Outcome measure(String name, Pair pair) throws IOException, InterruptedException {
+        private void measure(String name, Pair pair, ObjectNode row) throws IOException, InterruptedException {
             CompletionsClient alone = alone();
             progress.accept(name + ": starting a prefill instance, a decode instance and a router");
             try (LocalCluster cluster =
@@ -256,24 +259,31 @@ public record ConnectorBench(
                 for (int round = 1 - warmUps(); round <= repetitions; round++) {
                     for (int count : load.tokens()) {
                         JsonNode prompt = prompts.ids(count);
-                        Map<Way, CompletionsClient> ways = new LinkedHashMap<>(Map.of(Way.HANDED_OVER, router));
+                        Map<String, CompletionsClient> ways =
+                                new LinkedHashMap<>(Map.of(ConnectorFigures.HANDED_OVER, router));
                         if (pair.hits()) {
-                            ways.put(Way.HIT, decode);
+                            ways.put(ConnectorFigures.HIT, decode);
                         }
                         sample(name, round, count, prompt, ways, alone, samples);
                     }
                 }
-                Throughput throughput =
-                        throughput(name, Way.HANDED_OVER, router, () -> prompts.ids(load.throughputTokens()), alone);
-                return measured(samples, pair.hits() ? 2 : 1, throughput, cluster.processes());
+                write(samples, pair.hits() ? 2 : 1, row);
+                throughput(
+                        name,
+                        ConnectorFigures.HANDED_OVER,
+                        router,
+                        () -> prompts.ids(load.throughputTokens()),
+                        alone,
+                        row);
+                write(cluster.processes(), row);
             }
         }
 
-        private Outcome measure(String name, Single single) throws IOException, InterruptedException {
+        private void measure(String name, Single single, ObjectNode row) throws IOException, InterruptedException {
             CompletionsClient alone = alone();
-            long working = Math.max(load.clients() * load.throughputTokens(), Collections.max(load.tokens()));
+            long working = Math.max(CLIENTS * load.throughputTokens(), Collections.max(load.tokens()));
             // Of the prompts for throughput alone, as many as do not fit into memory beside those in flight.
-            long looped = 2 * working + (long) load.clients() * load.throughputTokens();
+            long looped = 2 * working + (long) CLIENTS * load.throughputTokens();
             int loop = Math.toIntExact(Math.ceilDiv(looped, load.throughputTokens())) + 1;
             int rounds = warmUps() + repetitions;
             long all = (long) loop * load.throughputTokens()
@@ -298,36 +308,47 @@ public record ConnectorBench(
                 Iterator<JsonNode> next = stored.iterator();
                 for (int round = 1 - warmUps(); round <= repetitions; round++) {
                     for (int count : load.tokens()) {
-                        sample(name, round, count, next.next(), Map.of(Way.HIT, instance.client), alone, samples);
+                        sample(
+                                name,
+                                round,
+                                count,
+                                next.next(),
+                                Map.of(ConnectorFigures.HIT, instance.client),
+                                alone,
+                                samples);
                     }
                 }
                 AtomicInteger index = new AtomicInteger();
-                Throughput throughput = throughput(
+                write(samples, 1, row);
+                throughput(
                         name,
-                        Way.HIT,
+                        ConnectorFigures.HIT,
                         instance.client,
                         () -> looping.get(Math.floorMod(index.getAndIncrement(), loop)),
-                        alone);
-                return measured(samples, 1, throughput, instance.processes);
+                        alone,
+                        row);
+                write(instance.processes, row);
             }
         }
 
         /** @throws IOException if the answers that could be compared are too few for a figure */
-        private Measured measured(Samples samples, int ways, Throughput throughput, ProcessGroup processes)
-                throws IOException {
-            List<Latency> latencies = samples.latencies();
-            if (latencies.size() < ways * load.tokens().size()) {
+        private void write(Samples samples, int ways, ObjectNode row) throws IOException {
+            samples.write(row.putArray("first_token"));
+            if (row.path("first_token").size() < ways * load.tokens().size()) {
                 throw new IOException(
                         "all answers to prompts of one length were ties (%d in all), so none could be compared"
                                 .formatted(ties));
             }
-            Map<String, Integer> ports = new LinkedHashMap<>();
+        }
+
+        /** Writes the ports that processes listen on beside the one for HTTP, and how many answers were compared. */
+        private void write(ProcessGroup processes, ObjectNode row) {
+            ObjectNode ports = row.putObject("kv_ports");
             for (ChildProcess process : processes.members()) {
-                // One is for HTTP; another program than Baton is behind a shell that has none.
                 ListeningPorts.count(process.pid())
                         .ifPresent(count -> ports.put(process.name(), Math.max(0, count - 1)));
             }
-            return new Measured(latencies, throughput, ports, compared, ties);
+            row.put("answers_compared", compared).put("ties", ties);
         }
 
         private int warmUps() {
@@ -352,26 +373,28 @@ public record ConnectorBench(
                 int round,
                 int count,
                 JsonNode prompt,
-                Map<Way, CompletionsClient> ways,
+                Map<String, CompletionsClient> ways,
                 CompletionsClient alone,
                 Samples samples)
                 throws IOException {
-            Map<Way, Answer> answers = new LinkedHashMap<>();
+            Map<String, Answer> answers = new LinkedHashMap<>();
             Optional<Answer> first =
                     round % 2 == 0 ? Optional.of(alone.ask(prompt, OUTPUT, false, DEADLINE)) : Optional.empty();
-            for (Map.Entry<Way, CompletionsClient> way : ways.entrySet()) {
+            for (Map.Entry<String, CompletionsClient> way : ways.entrySet()) {
                 answers.put(way.getKey(), way.getValue().ask(prompt, OUTPUT, false, DEADLINE));
             }
             Answer own = first.isPresent() ? first.get() : alone.ask(prompt, OUTPUT, false, DEADLINE);
             if (round <= 0) {
                 return;
             }
-            for (Map.Entry<Way, Answer> each : answers.entrySet()) {
+            for (Map.Entry<String, Answer> each : answers.entrySet()) {
                 Answer answer = each.getValue();
                 if (answer.cachedTokens() < expected(count)) {
                     throw new IOException("a prompt of %d tokens was not %s: %d tokens came through the connector"
                             .formatted(
-                                    count, each.getKey() == Way.HIT ? "loaded" : "handed over", answer.cachedTokens()));
+                                    count,
+                                    each.getKey().equals(ConnectorFigures.HIT) ? "loaded" : "handed over",
+                                    answer.cachedTokens()));
                 }
                 if (isRight(prompt, answer, own, alone)) {
                     samples.add(each.getKey(), count, answer, own);
@@ -381,7 +404,7 @@ public record ConnectorBench(
                         "%s: %d tokens, %s: %.1f ms, alone %.1f ms",
                         name,
                         count,
-                        each.getKey().label(),
+                        each.getKey(),
                         answer.secondsToFirst() * 1e3,
                         own.secondsToFirst() * 1e3));
             }
@@ -421,15 +444,19 @@ public record ConnectorBench(
                     margin));
         }
 
-        private Throughput throughput(
-                String name, Way way, CompletionsClient server, Supplier<JsonNode> next, CompletionsClient alone)
+        private void throughput(
+                String name,
+                String way,
+                CompletionsClient server,
+                Supplier<JsonNode> next,
+                CompletionsClient alone,
+                ObjectNode row)
                 throws IOException {
-            progress.accept("%s: %d clients, %d tokens, %s"
-                    .formatted(name, load.clients(), load.throughputTokens(), way.label()));
+            progress.accept("%s: %d clients, %d tokens, %s".formatted(name, CLIENTS, load.throughputTokens(), way));
             long end = System.nanoTime() + each.toNanos();
             ClosedLoop loop = ClosedLoop.run(
                     server,
-                    load.clients(),
+                    CLIENTS,
                     () -> System.nanoTime() - end < 0 ? Optional.of(next.get()) : Optional.empty(),
                     DEADLINE,
                     each.plus(DEADLINE));
@@ -439,7 +466,7 @@ public record ConnectorBench(
             Iterator<JsonNode> again = distinct.iterator();
             ClosedLoop own = ClosedLoop.run(
                     alone,
-                    load.clients(),
+                    CLIENTS,
                     () -> {
                         synchronized (again) {
                             return again.hasNext() ? Optional.of(again.next()) : Optional.empty();
@@ -464,13 +491,13 @@ public record ConnectorBench(
                     name,
                     loop.requestsPerSecond(),
                     own.requestsPerSecond()));
-            return new Throughput(
-                    way,
-                    loop.asked().size(),
-                    anew,
-                    loop.requestsPerSecond(),
-                    through * load.bytesPerToken() / loop.seconds(),
-                    own.requestsPerSecond());
+            row.putObject("throughput")
+                    .put("prompt", way)
+                    .put("requests", loop.asked().size())
+                    .put("computed_anew", anew)
+                    .put("requests_per_second", loop.requestsPerSecond())
+                    .put("kv_bytes_per_second", through * load.bytesPerToken() / loop.seconds())
+                    .put("alone_requests_per_second", own.requestsPerSecond());
         }
 
         /** Options of all instances. */
@@ -497,15 +524,19 @@ public record ConnectorBench(
             if (reference.filter(it -> it.process.process().isAlive()).isEmpty()) {
                 reference.ifPresent(Instance::close);
                 progress.accept("starting the instance alone");
-                reference = Optional.of(start(ProcessGroup.create(), List.of()));
+                reference = Optional.of(start(ProcessGroup.create(), Optional.empty(), List.of()));
             }
             return reference.orElseThrow().client;
         }
 
         private Instance start(Single single, long memory) throws IOException, InterruptedException {
             ProcessGroup processes = ProcessGroup.create();
+            Optional<OtherProgram> redis = Optional.empty();
             try {
-                int redisPort = single.redis() ? startRedis(processes) : 0;
+                if (single.redis()) {
+                    redis = Optional.of(OtherProgram.redis(
+                            OtherProgram.find(ConnectorCase.REDIS).orElseThrow()));
+                }
                 Path files = Files.createDirectory(processes.directory().resolve("kv"));
                 ObjectNode transfer = JSON.createObjectNode()
                         .put("kv_connector", single.kvConnector())
@@ -513,69 +544,35 @@ public record ConnectorBench(
                         .put("kv_load_failure_policy", "recompute");
                 transfer.set(
                         "kv_connector_extra_config",
-                        single.settings().apply(new SinglePlace(files, memory, redisPort)));
-                return start(processes, List.of("--kv-transfer-config", transfer.toString()));
+                        single.settings()
+                                .apply(new SinglePlace(
+                                        files,
+                                        memory,
+                                        redis.map(OtherProgram::port).orElse(0))));
+                return start(processes, redis, List.of("--kv-transfer-config", transfer.toString()));
             } catch (IOException | InterruptedException | RuntimeException e) {
                 processes.close();
+                redis.ifPresent(OtherProgram::close);
                 throw e;
             }
         }
 
         /** @param processes closed with the instance, or if it does not start */
-        private Instance start(ProcessGroup processes, List<String> more) throws IOException, InterruptedException {
+        private Instance start(ProcessGroup processes, Optional<OtherProgram> redis, List<String> more)
+                throws IOException, InterruptedException {
             try {
-                List<String> arguments = new ArrayList<>(List.of(
-                        "serve", model.toString(), "--port", "0", "--threads", Integer.toString(load.threads())));
+                List<String> arguments = new ArrayList<>(List.of("serve", model.toString(), "--port", "0"));
+                arguments.addAll(List.of("--threads", Integer.toString(LocalCluster.threads())));
                 arguments.addAll(options());
                 if (!warmUp) {
                     arguments.add("--no-warmup");
                 }
                 arguments.addAll(more);
                 ServerProcess server = processes.serve("instance", baton, arguments);
-                return new Instance(processes, server, client(server.awaitReady(START_DEADLINE)));
+                return new Instance(processes, redis, server, client(server.awaitReady(START_DEADLINE)));
             } catch (IOException | InterruptedException | RuntimeException e) {
                 processes.close();
                 throw e;
-            }
-        }
-
-        /** Returns its port when it listens. */
-        private static int startRedis(ProcessGroup processes) throws IOException, InterruptedException {
-            int port = FreePorts.inARow(1);
-            // Redis does not end with its standard input, so a shell ends it then.
-            ChildProcess redis = processes.start(
-                    ConnectorCase.REDIS,
-                    List.of(
-                            "sh",
-                            "-c",
-                            "\"$0\" \"$@\" & cat > /dev/null; kill $!; wait",
-                            ConnectorCase.REDIS,
-                            "--bind",
-                            LocalCluster.HOST,
-                            "--port",
-                            Integer.toString(port),
-                            "--save",
-                            "",
-                            "--dir",
-                            processes.directory().toString()),
-                    new ChildProcess.Output() {
-                        @Override
-                        public void line(String line) {}
-
-                        @Override
-                        public void end() {}
-                    });
-            long end = System.nanoTime() + START_DEADLINE.toNanos();
-            while (true) {
-                try (Socket socket = new Socket()) {
-                    socket.connect(new InetSocketAddress(InetAddress.getLoopbackAddress(), port), 1000);
-                    return port;
-                } catch (IOException e) {
-                    if (System.nanoTime() - end > 0 || !redis.isAlive()) {
-                        throw new IOException(redis.describeExit(), e);
-                    }
-                    TimeUnit.MILLISECONDS.sleep(50);
-                }
             }
         }
 

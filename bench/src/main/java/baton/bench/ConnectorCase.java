@@ -7,7 +7,6 @@ import baton.kv.ConfigException;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.connector.KvConnectors;
-import java.io.File;
 import java.net.URI;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -202,7 +201,7 @@ public record ConnectorCase(String name, Setup setup, Facts facts, Supplier<Opti
                             "none; as fast as the network",
                             "what Redis keeps; a restart keeps it",
                             "other instances on the server"),
-                    () -> missing(REDIS, onPath(REDIS), "is not on the PATH")),
+                    () -> missing(REDIS, OtherProgram.find(REDIS).isPresent(), "is not on the PATH")),
             new ConnectorCase(
                     "LMCacheConnectorV1",
                     new Single(
@@ -220,7 +219,7 @@ public record ConnectorCase(String name, Setup setup, Facts facts, Supplier<Opti
                             "none; as fast as the network",
                             "what Redis keeps; a restart keeps it",
                             "other instances and LMCache's on the server"),
-                    () -> missing(REDIS, onPath(REDIS), "is not on the PATH")),
+                    () -> missing(REDIS, OtherProgram.find(REDIS).isPresent(), "is not on the PATH")),
             new ConnectorCase(
                     "MooncakeStoreConnector",
                     new Single(
@@ -277,6 +276,17 @@ public record ConnectorCase(String name, Setup setup, Facts facts, Supplier<Opti
         return name.equals(asked) || setup.kvConnector().equals(asked);
     }
 
+    /** Writes all but the figures. */
+    void writeTo(ObjectNode row) {
+        row.put("name", name).put("processes", processes());
+        settings().forEach(row.putArray("settings")::add);
+        row.put("hosts", facts.hosts)
+                .put("needs", facts.needs)
+                .put("hardware", facts.hardware)
+                .put("keeps", facts.keeps)
+                .put("peers", facts.peers);
+    }
+
     /** Its processes, in words. */
     String processes() {
         return switch (setup) {
@@ -320,12 +330,6 @@ public record ConnectorCase(String name, Setup setup, Facts facts, Supplier<Opti
 
     private static Optional<String> missing(String what, boolean present, String otherwise) {
         return present ? Optional.empty() : Optional.of(what + " " + otherwise);
-    }
-
-    private static boolean onPath(String program) {
-        return Arrays.stream(
-                        Optional.ofNullable(System.getenv("PATH")).orElse("").split(File.pathSeparator))
-                .anyMatch(directory -> Files.isExecutable(Path.of(directory, program)));
     }
 
     private static long gpus() {

@@ -1,9 +1,13 @@
 package baton.bench;
 
-import baton.bench.EngineReport.ModelReport;
+import baton.bench.frame.Budget;
+import baton.bench.frame.Layout;
+import baton.bench.frame.Machine;
+import baton.bench.frame.Require;
 import baton.engine.backend.ModelBackend;
 import baton.engine.backend.ModelBackends;
 import baton.engine.model.Checkpoint;
+import baton.engine.model.DTypeChoice;
 import baton.engine.model.Device;
 import baton.engine.model.MachineLimits;
 import baton.engine.model.ModelConfig;
@@ -24,7 +28,12 @@ import java.util.Locale;
 import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.function.Consumer;
+import java.util.stream.Collectors;
 import java.util.stream.IntStream;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.JsonNodeFactory;
+import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Measures the machine's limits, forward passes of models without scheduler, sampler and server, and then requests through the whole
@@ -54,11 +63,21 @@ public record EngineBench(
     /** Weight of the random checkpoint in the division of the budget; any other model has 1. It is slower to make and to run. */
     private static final double RANDOM_WEIGHT = 3;
 
+    /** How the figures are shown. */
+    public static final Layout FIGURES = EngineFigures.FIGURES;
+
+    /** Where the steps' time goes, from the figures. */
+    public static String profile(JsonNode figures) {
+        return figures.path("models")
+                .valueStream()
+                .map(model -> "\n" + model.path("name").asString() + "\n"
+                        + model.path("engine").path("profile").asString(""))
+                .collect(Collectors.joining());
+    }
+
     /** @throws ConfigException if the duration is not positive */
     public EngineBench {
-        each.filter(duration -> !duration.isPositive()).ifPresent(duration -> {
-            throw new ConfigException("seconds", "is " + duration.toMillis() / 1e3 + ", must be positive");
-        });
+        each.ifPresent(duration -> Require.positive("seconds", duration));
     }
 
     /**
@@ -68,15 +87,17 @@ public record EngineBench(
      * @throws ConfigException if a checkpoint does not fit
      * @throws IOException if a checkpoint cannot be read, or the random one has no room
      */
-    public EngineReport run(List<Path> models, boolean random1b) throws IOException {
+    public void run(List<Path> models, boolean random1b, ObjectNode json) throws IOException {
         for (Path model : models) {
             // The engine needs it, minutes after the forward passes that do not.
             Tokenizer.load(model).close();
         }
-        Results results = new Results();
+        json.put("threads", threads.orElse(Runtime.getRuntime().availableProcessors()));
+        Machine.here().writeTo(json.putObject("machine"));
+        Results results = new Results(json, new ArrayList<>(), json.putArray("models"), json.putArray("left_out"));
         double weights = models.size() + (random1b ? RANDOM_WEIGHT : 0);
         for (Path model : models) {
-            if (results.reports.isEmpty() || !budget.left().isZero()) {
+            if (results.models.isEmpty() || !budget.left().isZero()) {
                 measure(model, budget.share(1 / weights), results);
             } else {
                 results.leftOut.add(model + ": nothing of the budget is left");
@@ -86,22 +107,12 @@ public record EngineBench(
         if (random1b) {
             measureRandom(RandomCheckpoint.llama1b(), results);
         }
-        return new EngineReport(
-                Machine.here(),
-                threads.orElse(Runtime.getRuntime().availableProcessors()),
-                List.copyOf(results.limits),
-                List.copyOf(results.reports),
-                List.copyOf(results.leftOut),
-                Optional.empty());
+        json.path("against").path("left_out").forEach(results.leftOut::add);
     }
 
-    private static final class Results {
-        private final List<MachineLimits> limits = new ArrayList<>();
-        private final List<ModelReport> reports = new ArrayList<>();
-        private final List<String> leftOut = new ArrayList<>();
-    }
+    private record Results(ObjectNode json, List<MachineLimits> limits, ArrayNode models, ArrayNode leftOut) {}
 
-    private record Loaded(double loadSeconds, int positions, ForwardBench.Measured forward, ModelReport report) {}
+    private record Loaded(double loadSeconds, int positions, ForwardBench.Measured forward, ObjectNode figures) {}
 
     private void measureRandom(ModelConfig config, Results results) throws IOException {
         long start = System.nanoTime();
@@ -134,42 +145,36 @@ public record EngineBench(
                     double seconds = (System.nanoTime() - start) * 1e-9;
                     ForwardBench.Measured forward =
                             new ForwardBench(runner, probe, share, each, progress).run(quantization);
-                    return new Loaded(seconds, positions(runner.config()), forward, report(runner, forward));
+                    ObjectNode figures = JsonNodeFactory.instance.objectNode();
+                    EngineFigures.model(
+                            figures,
+                            runner.config(),
+                            dtype(runner),
+                            quantization,
+                            runner.kernels(),
+                            runner.operatorRates());
+                    forward.write(figures);
+                    return new Loaded(seconds, positions(runner.config()), forward, figures);
                 }
             }
         });
-        ModelReport report = loaded.report;
+        results.models.add(loaded.figures);
         results.limits.addAll(loaded.forward.limits());
-        results.leftOut.addAll(loaded.forward.leftOut());
+        EngineFigures.limits(results.json, results.limits);
+        loaded.forward.leftOut().forEach(results.leftOut::add);
+        String name = loaded.figures.path("name").asString();
         if (share.fits(loaded.loadSeconds)) {
-            progress.accept(report.name() + ": through the engine");
-            ServingReport serving = new ServingBench(threads, dtype, quantization, share, each, loaded.forward)
-                    .run(model, loaded.positions);
-            report = report.with(serving);
-            results.leftOut.addAll(serving.leftOut());
+            progress.accept(name + ": through the engine");
+            new ServingBench(threads, dtype, quantization, share, each, loaded.forward)
+                    .run(model, loaded.positions, loaded.figures.putObject("engine"), results.leftOut);
         } else {
             results.leftOut.add(String.format(
                     Locale.ROOT,
                     "%s: through the engine: loading takes about %.1f s, %.1f s of the budget are left",
-                    report.name(),
+                    name,
                     loaded.loadSeconds,
                     share.leftSeconds()));
         }
-        results.reports.add(report);
-    }
-
-    private ModelReport report(ModelRunner runner, ForwardBench.Measured forward) {
-        ModelConfig config = runner.config();
-        return new ModelReport(
-                config.name(),
-                config.parameters(),
-                dtype(runner),
-                quantization,
-                runner.kernels(),
-                runner.operatorRates(),
-                forward.prefills(),
-                forward.decodes(),
-                Optional.empty());
     }
 
     /** The type that a runner made by {@link #load} computes in. */

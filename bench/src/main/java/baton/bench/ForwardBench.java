@@ -1,8 +1,7 @@
 package baton.bench;
 
-import baton.bench.EngineReport.Beside;
-import baton.bench.EngineReport.Decode;
-import baton.bench.EngineReport.Prefill;
+import baton.bench.frame.Budget;
+import baton.bench.frame.Timing;
 import baton.engine.model.MachineLimits;
 import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelRunner;
@@ -17,6 +16,8 @@ import java.util.Optional;
 import java.util.function.Consumer;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Measures forward passes of one model, without scheduler, sampler and server, and the machine's limits.
@@ -79,6 +80,39 @@ final class ForwardBench {
         this.progress = progress;
     }
 
+    /** A pass between matrix products. {@code gemmFlops}: operations a second of the products before and after it. */
+    record Beside(double seconds, double gemmFlops) {}
+
+    /**
+     * A prefill.
+     *
+     * @param flops operations that it takes
+     */
+    record Prefill(int tokens, double flops, List<Double> seconds, List<Beside> beside) {
+        void write(ObjectNode node) {
+            Timing timing = Timing.of(seconds);
+            EngineFigures.rate(node.put("tokens", tokens), timing, tokens)
+                    .put("flops_per_second", flops / timing.best());
+            if (!beside.isEmpty()) {
+                List<Double> shares = beside.stream()
+                        .map(pass -> flops / pass.seconds / pass.gemmFlops)
+                        .toList();
+                node.put("share_of_gemm_beside", Timing.median(shares));
+            }
+        }
+    }
+
+    /**
+     * A step that decodes a token of each of a batch of sequences.
+     *
+     * @param bytes that a step reads at least
+     */
+    record Decode(int batch, Timing timing, double bytes) {
+        double tokensPerSecond() {
+            return batch / timing.best();
+        }
+    }
+
     /**
      * Results.
      *
@@ -90,7 +124,23 @@ final class ForwardBench {
             List<Prefill> prefills,
             List<Decode> decodes,
             List<String> leftOut,
-            double secondsPerToken) {}
+            double secondsPerToken) {
+        void write(ObjectNode model) {
+            ArrayNode prefill = model.putArray("prefill");
+            prefills.forEach(each -> each.write(prefill.addObject()));
+            ArrayNode decode = model.putArray("decode");
+            for (Decode each : decodes) {
+                EngineFigures.rate(
+                                decode.addObject().put("batch", each.batch).put("context", DECODE_CONTEXT),
+                                each.timing,
+                                each.batch)
+                        .put("bytes_per_second", each.bytes / each.timing.best())
+                        .put(
+                                "speed_up",
+                                each.tokensPerSecond() / decodes.getFirst().tokensPerSecond());
+            }
+        }
+    }
 
     Measured run(Quantization quantization) {
         List<MachineLimits> limits = new ArrayList<>();
@@ -114,13 +164,12 @@ final class ForwardBench {
                 List.copyOf(limits),
                 cases.stream()
                         .filter(measured -> !measured.decode)
-                        .map(prefill -> Prefill.of(prefill.count, prefill.flops(), prefill.timed(), prefill.beside))
+                        .map(prefill -> new Prefill(prefill.count, prefill.flops(), prefill.timed(), prefill.beside))
                         .toList(),
                 cases.stream()
                         .filter(measured -> measured.decode)
                         .map(decode -> new Decode(
                                 decode.count,
-                                DECODE_CONTEXT,
                                 Timing.of(decode.timed()),
                                 Work.decodeBytes(config, decode.count, DECODE_CONTEXT, weightBytes, elementBytes)))
                         .toList(),

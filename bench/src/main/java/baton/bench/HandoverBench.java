@@ -1,14 +1,12 @@
 package baton.bench;
 
-import baton.bench.HandoverReport.Handover;
-import baton.bench.HandoverReport.ModelReport;
-import baton.bench.HandoverReport.Size;
+import baton.bench.frame.Layout;
+import baton.bench.frame.Require;
+import baton.bench.frame.Rounds;
+import baton.bench.frame.Timing;
 import baton.cluster.JavaCommand;
 import baton.cluster.WorkerProcess;
 import baton.engine.EngineConfig;
-import baton.engine.GenerationEvent;
-import baton.engine.GenerationRequest;
-import baton.engine.SamplingParams;
 import baton.engine.local.LocalEngine;
 import baton.engine.model.Checkpoint;
 import baton.engine.model.ModelConfig;
@@ -18,6 +16,7 @@ import baton.kv.JsonFields;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.LoadFailurePolicy;
+import baton.kv.Percentiles;
 import baton.transfer.TransferException;
 import baton.transfer.nixl.NixlExit;
 import java.io.BufferedReader;
@@ -26,17 +25,17 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
-import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalInt;
-import java.util.Random;
-import java.util.concurrent.BlockingQueue;
-import java.util.concurrent.LinkedBlockingQueue;
 import java.util.function.Consumer;
+import java.util.stream.Collectors;
+import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
@@ -73,11 +72,40 @@ public record HandoverBench(
     /** For each step of the other process, each request and each transfer. */
     static final Duration DEADLINE = Duration.ofMinutes(5);
 
+    /** The parts of a hand-over in their order, where decode was asked with prefill's answer. */
+    private static final List<String> PHASES =
+            List.of("seal", "answer", "pass on", "queue", "handshake", "blocks", "seals", "check", "start");
+
+    /** The same where both were asked at once: {@code push} is what the last layer took, and the word that it is there. */
+    private static final List<String> AT_ONCE_PHASES = List.of("seal", "push", "seals", "check", "start");
+
+    /** How the figures are shown. */
+    public static final Layout FIGURES = new Layout()
+            .head(
+                    "Handing prompts over: from prefill's last forward pass to decode's first step; milliseconds, median (best)")
+            .each(
+                    "models",
+                    new Layout()
+                            .line("\n{model}, {connector}, {legs}; first contact {first_handshake_seconds|%.1f|1e3} ms")
+                            .each("sizes", ofSize()))
+            .leftOut();
+
+    private static Layout ofSize() {
+        Layout size = new Layout()
+                .line("\n{tokens|%,d} tokens, {bytes|%.1f|9.5367431640625e-7} MiB, {repetitions} times")
+                .line("  hand-over        {seconds|%8.3f|1e3} ({best_seconds|%.3f|1e3})")
+                .line("  transfer alone   {transfer_seconds|%8.3f|1e3} ({best_transfer_seconds|%.3f|1e3})")
+                .line("  ratio            {ratio|%8.2f} ({best_ratio|%.2f})");
+        for (String phase : List.of(
+                "seal", "answer", "pass on", "queue", "handshake", "blocks", "push", "seals", "check", "start")) {
+            size.line("    %-15s{phases/%2$s|%%8.3f|1e3} ({best_phases/%2$s|%%.3f|1e3})".formatted(phase, phase));
+        }
+        return size.line("  (transfer within){spans/transfer|%8.3f|1e3}");
+    }
+
     /** @throws ConfigException if a number makes no sense */
     public HandoverBench {
-        if (repetitions <= 0) {
-            throw new ConfigException("repetitions", "is " + repetitions + ", must be positive");
-        }
+        Require.positive("repetitions", repetitions);
         connectors = List.copyOf(connectors);
         if (connectors.isEmpty()) {
             throw new ConfigException("connector", "is empty, must have at least one name");
@@ -87,7 +115,7 @@ public record HandoverBench(
                 throw ConfigException.unsupported("connector", connector, String.join(" or ", CONNECTORS));
             }
         }
-        tokens = TokenCounts.require(tokens, BLOCK_SIZE);
+        tokens = Require.tokens(tokens, BLOCK_SIZE);
     }
 
     /**
@@ -97,25 +125,41 @@ public record HandoverBench(
      * @throws ConfigException if a checkpoint does not fit, or all are left out
      * @throws IOException if a checkpoint cannot be read, or the other process fails
      */
-    public HandoverReport run(List<Path> models, boolean random1b) throws IOException {
-        List<ModelReport> reports = new ArrayList<>();
-        List<String> leftOut = new ArrayList<>();
+    public void run(List<Path> models, boolean random1b, ObjectNode json) throws IOException {
+        ArrayNode leftOut = json.putArray("left_out");
+        ArrayNode measured = json.putArray("models");
         for (Path model : models) {
-            reports.addAll(measure(model, leftOut));
+            try (Checkpoint checkpoint = Checkpoint.open(model)) {
+                if (fits(checkpoint.config(), leftOut)) {
+                    measure(model, fitting(checkpoint.config()), measured);
+                }
+            }
         }
         ModelConfig random = RandomCheckpoint.llama1b();
-        if (random1b && fitting(random).isEmpty()) {
-            leftOut.add(tooShort(random));
-        } else if (random1b) {
-            reports.addAll(RandomModel.with(random, DEADLINE, progress, directory -> measure(directory, leftOut)));
+        if (random1b && fits(random, leftOut)) {
+            RandomModel.with(random, DEADLINE, progress, directory -> {
+                measure(directory, fitting(random), measured);
+                return true;
+            });
         }
-        if (reports.isEmpty()) {
+        if (measured.isEmpty()) {
             throw new ConfigException(
                     "tokens",
                     "is %s, with one more for the output too many for all models: %s"
-                            .formatted(tokens, String.join(", ", leftOut)));
+                            .formatted(
+                                    tokens,
+                                    leftOut.valueStream()
+                                            .map(JsonNode::asString)
+                                            .collect(Collectors.joining(", "))));
         }
-        return new HandoverReport(List.copyOf(reports), List.copyOf(leftOut));
+    }
+
+    private boolean fits(ModelConfig config, ArrayNode leftOut) {
+        boolean fits = !fitting(config).isEmpty();
+        if (!fits) {
+            leftOut.add("%s has max_position_embeddings=%d".formatted(config.name(), config.maxPositions()));
+        }
+        return fits;
     }
 
     /** @param longest prompt */
@@ -138,44 +182,80 @@ public record HandoverBench(
         return config.build();
     }
 
-    private List<ModelReport> measure(Path model, List<String> leftOut) throws IOException {
-        List<ModelReport> reports = new ArrayList<>();
-        ModelConfig config;
-        try (Checkpoint checkpoint = Checkpoint.open(model)) {
-            config = checkpoint.config();
-        }
-        List<Integer> fitting = fitting(config);
-        if (fitting.isEmpty()) {
-            leftOut.add(tooShort(config));
-            return reports;
-        }
+    private void measure(Path model, List<Integer> fitting, ArrayNode models) throws IOException {
         for (String connector : connectors) {
-            reports.addAll(measure(model, connector, fitting));
-        }
-        return reports;
-    }
-
-    /** Measurements of one order of the legs: at once, or one after the other. */
-    private record Way(boolean atOnce, Map<Integer, List<Handover>> handovers, Map<Integer, List<Double>> transfers) {
-        Way(boolean atOnce) {
-            this(atOnce, new HashMap<>(), new HashMap<>());
-        }
-
-        void add(int tokens, Handover handover, double transfer) {
-            handovers.computeIfAbsent(tokens, _ -> new ArrayList<>()).add(handover);
-            transfers.computeIfAbsent(tokens, _ -> new ArrayList<>()).add(transfer);
-        }
-
-        Size size(int tokens, long blockBytes) {
-            return new Size(
-                    tokens,
-                    tokens / BLOCK_SIZE * blockBytes,
-                    List.copyOf(handovers.getOrDefault(tokens, List.of())),
-                    Timing.of(transfers.getOrDefault(tokens, List.of())));
+            measure(model, connector, fitting, models);
         }
     }
 
-    private List<ModelReport> measure(Path model, String connector, List<Integer> fitting) throws IOException {
+    /** Spans and times of transfers of one length, with both legs at once or one after the other. */
+    private record Samples(boolean atOnce, int tokens, List<Map<String, Double>> handovers, Rounds transfers) {
+        Samples(boolean atOnce, int tokens) {
+            this(atOnce, tokens, new ArrayList<>(), new Rounds());
+        }
+
+        private double[] spans(String name) {
+            return handovers.stream()
+                    .mapToDouble(spans -> span(spans, name))
+                    .sorted()
+                    .toArray();
+        }
+
+        void write(ObjectNode node) {
+            Timing transfer = Timing.of(transfers.values("transfer"));
+            double[] whole = handovers.stream()
+                    .mapToDouble(HandoverBench::seconds)
+                    .sorted()
+                    .toArray();
+            double median = Percentiles.of(whole, 50);
+            node.put("repetitions", handovers.size())
+                    .put("seconds", median)
+                    .put("best_seconds", whole[0])
+                    .put("transfer_seconds", transfer.median())
+                    .put("best_transfer_seconds", transfer.best())
+                    .put("ratio", median / transfer.median())
+                    .put("best_ratio", whole[0] / transfer.best());
+            ObjectNode phases = node.putObject("phases");
+            ObjectNode best = node.putObject("best_phases");
+            for (String phase : atOnce ? AT_ONCE_PHASES : PHASES) {
+                phases.put(phase, Percentiles.of(spans(phase), 50));
+                best.put(phase, spans(phase)[0]);
+            }
+            ObjectNode all = node.putObject("spans");
+            handovers.getFirst().keySet().forEach(name -> all.put(name, Percentiles.of(spans(name), 50)));
+        }
+    }
+
+    /** Seconds of a span; {@code push} is all that is no other phase, with both legs at once. */
+    private static double span(Map<String, Double> spans, String name) {
+        if (name.equals("push")) {
+            return Math.max(0, seconds(spans) - sum(spans, "seal", "seals", "check", "start"));
+        }
+        return sum(spans, name);
+    }
+
+    private static double sum(Map<String, Double> spans, String... names) {
+        double sum = 0;
+        for (String name : names) {
+            Double seconds = spans.get(name);
+            if (seconds == null) {
+                throw new IllegalStateException("span=%s was not recorded, only %s".formatted(name, spans.keySet()));
+            }
+            sum += seconds;
+        }
+        return sum;
+    }
+
+    /** From the end of prefill's last forward pass to decode's first step. */
+    private static double seconds(Map<String, Double> spans) {
+        // With both legs at once, decode was submitted before prefill's answer: "pass on" is negative.
+        double seconds = sum(spans, "seal", "answer", "pass on", "to first step");
+        // Prefill's thread may be descheduled before it reports that the checksums are made; decode can read them
+        // earlier.
+        return Math.max(seconds, sum(spans, "seals", "check", "start"));
+    }
+
+    private void measure(Path model, String connector, List<Integer> fitting, ArrayNode models) throws IOException {
         int longest = Collections.max(fitting);
         progress.accept("%s, %s: a prefill engine in another process, a decode engine here"
                 .formatted(model.getFileName(), connector));
@@ -188,36 +268,42 @@ public record HandoverBench(
             JsonFields ready = prefill.receive();
             try (TransferAlone alone = TransferAlone.of(ready, longest / BLOCK_SIZE, blockBytes)) {
                 Pair pair = new Pair(prefill, decode, recorder);
-                double firstHandshake =
-                        pair.handOver(longest, WARM, false, progress).span("handshake");
+                double firstHandshake = sum(pair.handOver(longest, WARM, false, progress), "handshake");
                 // NixlConnector reads after prefill's answer; NixlPushConnector is for both legs at once.
-                List<Way> ways = connector.equals("NixlConnector")
-                        ? List.of(new Way(true), new Way(false))
-                        : List.of(new Way(true));
+                List<Boolean> ways = connector.equals("NixlConnector") ? List.of(true, false) : List.of(true);
+                Map<Boolean, ArrayNode> sizes = new LinkedHashMap<>();
+                for (boolean atOnce : ways) {
+                    sizes.put(
+                            atOnce,
+                            models.addObject()
+                                    .put("model", decode.model().name())
+                                    .put("connector", connector)
+                                    .put("legs", atOnce ? "both legs at once" : "one leg after the other")
+                                    .put("first_handshake_seconds", firstHandshake)
+                                    .putArray("sizes"));
+                }
+                Map<Samples, ObjectNode> samples = new LinkedHashMap<>();
+                for (int count : fitting) {
+                    sizes.forEach((atOnce, array) -> samples.put(
+                            new Samples(atOnce, count),
+                            array.addObject().put("tokens", count).put("bytes", count / BLOCK_SIZE * blockBytes)));
+                }
                 // The first rounds touch all of both pools, and the JVM compiles what moves and checks.
                 for (int round = 1 - WARM_UPS; round <= repetitions; round++) {
-                    for (int count : fitting) {
-                        for (int i = 0; i < ways.size(); i++) {
-                            int which = round > 0 ? round * ways.size() + i : WARM;
-                            Handover handover =
-                                    pair.handOver(count, which, ways.get(i).atOnce(), progress);
-                            double transfer = alone.seconds(count / BLOCK_SIZE);
-                            if (round > 0) {
-                                ways.get(i).add(count, handover, transfer);
-                            }
+                    int which = round > 0 ? round * ways.size() : WARM;
+                    for (Samples each : samples.keySet()) {
+                        Map<String, Double> spans = pair.handOver(
+                                each.tokens, round > 0 && !each.atOnce ? which + 1 : which, each.atOnce, progress);
+                        double transfer = alone.seconds(each.tokens / BLOCK_SIZE);
+                        if (round > 0) {
+                            each.handovers.add(spans);
+                            each.transfers.add("transfer", transfer);
                         }
                     }
+                    if (round > 0) {
+                        samples.forEach(Samples::write);
+                    }
                 }
-                return ways.stream()
-                        .map(way -> new ModelReport(
-                                decode.model().name(),
-                                connector,
-                                way.atOnce(),
-                                firstHandshake,
-                                fitting.stream()
-                                        .map(count -> way.size(count, blockBytes))
-                                        .toList()))
-                        .toList();
             }
         } catch (TransferException e) {
             throw new IOException(e.getMessage(), e);
@@ -229,31 +315,6 @@ public record HandoverBench(
         return tokens.stream()
                 .filter(count -> count + OUTPUT <= config.maxPositions())
                 .toList();
-    }
-
-    private static String tooShort(ModelConfig config) {
-        return "%s has max_position_embeddings=%d".formatted(config.name(), config.maxPositions());
-    }
-
-    /** @param which of the prompts of that length */
-    private static int[] prompt(int length, int which, int vocabulary) {
-        return new Random((long) which << 32 | length)
-                .ints(length, 5, vocabulary)
-                .toArray();
-    }
-
-    private static GenerationRequest request(String id, int[] prompt, Optional<JsonFields> params) {
-        return new GenerationRequest(
-                id,
-                prompt,
-                SamplingParams.builder()
-                        .temperature(0)
-                        .ignoreEos(true)
-                        .maxTokens(OUTPUT)
-                        .build(),
-                params,
-                Optional.empty(),
-                0);
     }
 
     /** The prefill engine and the decode engine. */
@@ -272,22 +333,27 @@ public record HandoverBench(
             this.recorder = recorder;
         }
 
-        /** @param atOnce whether decode is asked when prefill is; not for the first */
-        Handover handOver(int length, int which, boolean atOnce, Consumer<String> progress) throws IOException {
+        /**
+         * The spans of a hand-over.
+         *
+         * @param atOnce whether decode is asked when prefill is; not for the first
+         */
+        Map<String, Double> handOver(int length, int which, boolean atOnce, Consumer<String> progress)
+                throws IOException {
             String id = "handover-" + ++requests + ".";
-            int[] prompt = prompt(length, which, decode.model().vocabularySize());
+            int[] prompt = EngineRequest.prompt(decode, length, which);
             recorder.clear();
             prefill.begin(id, length, which);
-            BlockingQueue<GenerationEvent.Finished> ends = new LinkedBlockingQueue<>();
-            long submitted = atOnce ? submit(id, prompt, target, ends) : 0;
+            Optional<EngineRequest> early =
+                    atOnce ? Optional.of(EngineRequest.submit(decode, id, prompt, target)) : Optional.empty();
             JsonFields answer = prefill.receive();
             long answered = answer.integer("answered").orElseThrow();
             Optional<JsonFields> params = answer.object("params");
+            EngineRequest request = early.orElseGet(() -> EngineRequest.submit(decode, id, prompt, params));
             if (!atOnce) {
-                submitted = submit(id, prompt, params, ends);
                 target = params.map(Pair::target);
             }
-            int transferred = RequestEnd.await(ends, DEADLINE).usage().transferredTokens();
+            int transferred = request.await(DEADLINE).usage().transferredTokens();
             if (transferred < length) {
                 throw new IOException("only %d of %d tokens were handed over".formatted(transferred, length));
             }
@@ -295,26 +361,14 @@ public record HandoverBench(
             JsonFields sealed = prefill.receive();
             spans.put("seal", sealed.number("seal").orElseThrow());
             spans.put("answer", (answered - sealed.integer("sealed").orElseThrow()) / 1e9);
-            spans.put("pass on", (submitted - answered) / 1e9);
-            Handover handover = new Handover(spans);
+            spans.put("pass on", (request.submitted() - answered) / 1e9);
             progress.accept(String.format(
                     Locale.ROOT,
                     "%d tokens, %s: %.3f ms",
                     length,
                     atOnce ? "at once" : "one after the other",
-                    handover.seconds() * 1e3));
-            return handover;
-        }
-
-        private long submit(
-                String id, int[] prompt, Optional<JsonFields> params, BlockingQueue<GenerationEvent.Finished> ends) {
-            long submitted = System.nanoTime();
-            decode.submit(request(id, prompt, params), event -> {
-                if (event instanceof GenerationEvent.Finished end) {
-                    ends.add(end);
-                }
-            });
-            return submitted;
+                    seconds(spans) * 1e3));
+            return spans;
         }
 
         private static JsonFields target(JsonFields params) {
@@ -366,26 +420,13 @@ public record HandoverBench(
             for (String line = in.readLine(); line != null; line = in.readLine()) {
                 String[] request = line.split(" ");
                 recorder.clear();
-                BlockingQueue<GenerationEvent.Finished> ends = new LinkedBlockingQueue<>();
-                long[] answered = new long[1];
-                int[] prompt = prompt(
-                        Integer.parseInt(request[1]),
-                        Integer.parseInt(request[2]),
-                        engine.model().vocabularySize());
-                engine.submit(
-                        request(
-                                request[0],
-                                prompt,
-                                Optional.of(JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}"))),
-                        event -> {
-                            if (event instanceof GenerationEvent.Finished end) {
-                                answered[0] = System.nanoTime();
-                                ends.add(end);
-                            }
-                        });
-                JsonFields params =
-                        RequestEnd.await(ends, DEADLINE).kvTransferParams().orElseThrow();
-                ObjectNode answer = json.createObjectNode().put("answered", answered[0]);
+                EngineRequest prefilled = EngineRequest.submit(
+                        engine,
+                        request[0],
+                        EngineRequest.prompt(engine, Integer.parseInt(request[1]), Integer.parseInt(request[2])),
+                        Optional.of(JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}")));
+                JsonFields params = prefilled.await(DEADLINE).kvTransferParams().orElseThrow();
+                ObjectNode answer = json.createObjectNode().put("answered", prefilled.ended());
                 answer.set("params", params.toJson());
                 answer(json, answer);
                 answer(

@@ -1,7 +1,11 @@
 package baton.bench;
 
+import baton.bench.frame.Column;
+import baton.bench.frame.Layout;
+import baton.bench.frame.Rounds;
+import baton.bench.frame.Timing;
 import baton.cluster.JavaCommand;
-import baton.cluster.ServerProcess;
+import baton.cluster.ProcessGroup;
 import baton.kv.BlockHash;
 import baton.kv.DType;
 import baton.kv.Deadline;
@@ -10,8 +14,6 @@ import baton.kv.ModelFingerprint;
 import baton.kv.Ticker;
 import baton.store.BlockStore;
 import baton.store.StoreFormat;
-import baton.store.StoreTask;
-import baton.store.ValueRanges;
 import baton.store.lm.LmBlockStore;
 import baton.store.lm.LmSettings;
 import baton.store.redis.RedisBlockStore;
@@ -21,154 +23,171 @@ import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.List;
-import java.util.Map;
 import java.util.Optional;
 import java.util.Random;
-import java.util.TreeMap;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.BooleanSupplier;
-import java.util.function.Function;
-import java.util.function.Supplier;
-import java.util.stream.LongStream;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Measures {@code baton kv-server} beside {@code redis-server}, round by round on the same cores, through the same interface: both as
  * {@link BlockStore}s with the same values, whose checksums both verify.
+ *
+ * @param redis the program {@code redis-server}
+ * @param baton runs Baton, for the server's process
+ * @param options what to measure
  */
-public final class KvServerBench {
+public record KvServerBench(Path redis, JavaCommand baton, Options options) {
     private static final Duration DEADLINE = Duration.ofMinutes(2);
-
     /** Rounds, and look-ups in each, until the code of both clients and of the server is compiled. */
-    static final int WARM_UP = 10;
+    private static final int WARM_UP = 10;
 
     private static final int WARM_UP_LOOKUPS = 400;
     private static final int LOOKUPS = 20;
+    /** Of keys that are not there. */
+    private static final long ABSENT = 1L << 30;
 
-    private static final Ticker TICKER = Ticker.system();
     private static final KvLayout LAYOUT = new KvLayout(4, 8, 16, 64, DType.BF16);
-
     /** For look-ups: the values are of no matter. */
-    private static final StoreFormat SMALL = new StoreFormat(
-            new ModelFingerprint("bench", "11".repeat(32)), new KvLayout(1, 1, 16, 64, DType.BF16), 1, 1, 1);
+    private static final StoreFormat SMALL = format("11", new KvLayout(1, 1, 16, 64, DType.BF16), 1);
 
-    private final RedisProgram redis;
-    private final JavaCommand baton;
+    private static final List<String> CASES =
+            List.of("put", "get", "get, by socket", "contains, present", "contains, absent");
+
+    /** How the figures are shown. */
+    public static final Layout FIGURES = new Layout()
+            .table(
+                    "kv-server beside redis-server on this host, {value_bytes|%,d|9.765625e-4} KiB a value, {values} in a batch, {lookups} keys in a"
+                            + " look-up, {connections} connections; median of {rounds} rounds",
+                    "cases",
+                    Column.of("", "{case}"),
+                    Column.of("kv-server", "{lm|%.2f}"),
+                    Column.of("redis", "{redis|%.2f}"),
+                    Column.of("", "{unit}"),
+                    Column.of("ratio", "{ratio|%.2f}"));
 
     /**
-     * What to measure.
-     *
      * @param valueBytes of a value, about
      * @param values put and read in a round, in one batch
      * @param lookups keys looked up in one batch
      * @param connections of each client for values
-     * @param rounds that are timed, after {@link #WARM_UP} that are not
+     * @param rounds that are timed, after some that are not
      */
     public record Options(int valueBytes, int values, int lookups, int connections, int rounds) {}
 
-    /** @param baton runs Baton, for the server's process */
-    public KvServerBench(RedisProgram redis, JavaCommand baton) {
-        this.redis = redis;
-        this.baton = baton;
+    private static StoreFormat format(String fingerprint, KvLayout layout, int blocks) {
+        return new StoreFormat(new ModelFingerprint("bench", fingerprint.repeat(32)), layout, blocks, 1, 1);
     }
 
     /** @throws IOException if a server does not start or something fails in between */
-    public KvServerReport run(Options options) throws IOException {
-        StoreFormat format = new StoreFormat(
-                new ModelFingerprint("bench", "00".repeat(32)),
-                LAYOUT,
-                Math.toIntExact(Math.max(1, options.valueBytes / LAYOUT.blockBytes())),
-                1,
-                1);
-        Path log = Files.createTempFile("baton-kv-server", ".log");
+    public void run(ObjectNode json) throws IOException {
+        StoreFormat format =
+                format("00", LAYOUT, Math.toIntExact(Math.max(1, options.valueBytes / LAYOUT.blockBytes())));
         long memory = 4L * options.values * format.valueBytes() + (256L << 20);
-        ServerProcess process = ServerProcess.start(
-                "kv-server", baton, List.of("kv-server", "--port", "0", "--memory", Long.toString(memory)), log);
-        try (RedisProgram.Running server =
-                        redis.start("--maxmemory", Long.toString(2 * memory), "--maxmemory-policy", "allkeys-lru");
+        try (ProcessGroup processes = ProcessGroup.create();
+                OtherProgram server = OtherProgram.redis(
+                        redis, "--maxmemory", Long.toString(2 * memory), "--maxmemory-policy", "allkeys-lru");
                 Arena arena = Arena.ofShared()) {
-            String lm = process.awaitReady(DEADLINE).toString();
-            Side ofRedis = new Side("redis", of -> openRedis(of, server.port(), options));
-            Side ofLm = new Side("lm", of -> openLm(of, lm, options, true));
-            Side bySocket = new Side("lm", of -> openLm(of, lm, options, false));
-            Map<String, List<Double>> rates = new TreeMap<>();
-            try (BlockStore redisValues = ofRedis.open(format);
-                    BlockStore lmValues = ofLm.open(format);
-                    BlockStore socketValues = bySocket.open(format);
-                    BlockStore redisKeys = ofRedis.open(SMALL);
-                    BlockStore lmKeys = ofLm.open(SMALL)) {
-                Values values = new Values(options.values, format, arena);
-                Values keys = new Values(options.lookups, SMALL, arena);
+            String lm = processes
+                    .serve("kv-server", baton, List.of("kv-server", "--port", "0", "--memory", Long.toString(memory)))
+                    .awaitReady(DEADLINE)
+                    .toString();
+            try (BlockStore redisValues = openRedis(format, server.port());
+                    BlockStore lmValues = openLm(format, lm, true);
+                    BlockStore socketValues = openLm(format, lm, false);
+                    BlockStore redisKeys = openRedis(SMALL, server.port());
+                    BlockStore lmKeys = openLm(SMALL, lm, true)) {
+                Values values = new Values(arena, format, options.values);
+                Values keys = new Values(arena, SMALL, options.lookups);
+                Rounds rounds = new Rounds();
                 for (int round = -WARM_UP; round < options.rounds; round++) {
-                    Map<String, List<Double>> into = round < 0 ? new TreeMap<>() : rates;
-                    int batches = round < 0 ? WARM_UP_LOOKUPS : LOOKUPS;
+                    Rounds into = round < 0 ? new Rounds() : rounds;
+                    int lookups = round < 0 ? WARM_UP_LOOKUPS : LOOKUPS;
                     // The one that goes first takes turns.
                     boolean first = (round & 1) == 0;
                     for (boolean isLm : new boolean[] {first, !first}) {
                         String name = isLm ? "lm " : "redis ";
+                        long batch = round + WARM_UP + 1;
                         BlockStore store = isLm ? lmValues : redisValues;
-                        add(into, name + KvServerReport.PUT, values.put(store, 1000L * (round + WARM_UP + 1)));
-                        add(into, name + KvServerReport.GET, values.get(store, 1000L * (round + WARM_UP + 1)));
-                        add(
-                                into,
-                                name + KvServerReport.SOCKET_GET,
-                                values.get(isLm ? socketValues : store, 1000L * (round + WARM_UP + 1)));
-                        BlockStore asked = isLm ? lmKeys : redisKeys;
+                        into.add(name + CASES.get(0), values.put(store, batch));
+                        into.add(name + CASES.get(1), values.get(store, batch));
+                        into.add(name + CASES.get(2), values.get(isLm ? socketValues : store, batch));
+                        StoredValues asked = keys.in(isLm ? lmKeys : redisKeys);
                         // Those of the round before may have been evicted.
-                        keys.put(asked, 0);
-                        add(into, name + KvServerReport.HIT, keys.find(asked, batches, 0, options.lookups));
-                        add(into, name + KvServerReport.MISS, keys.find(asked, batches, 1L << 40, 0));
+                        asked.put(asked.keys(0));
+                        into.add(name + CASES.get(3), found(asked, lookups, 0, options.lookups));
+                        into.add(name + CASES.get(4), found(asked, lookups, ABSENT, 0));
+                    }
+                    if (round >= 0) {
+                        write(json, rounds, format.valueBytes());
                     }
                 }
             }
-            return new KvServerReport(format.valueBytes(), options, Map.copyOf(rates));
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new IOException("interrupted", e);
-        } finally {
-            process.process().kill();
-            Files.deleteIfExists(log);
         }
     }
 
-    private static void add(Map<String, List<Double>> rates, String name, double rate) {
-        rates.computeIfAbsent(name, _ -> new ArrayList<>()).add(rate);
-    }
-
-    /** One of the two servers. */
-    private record Side(String name, Function<StoreFormat, BlockStore> opener) {
-        BlockStore open(StoreFormat format) {
-            return opener.apply(format);
+    private void write(ObjectNode json, Rounds rounds, long valueBytes) {
+        json.put("value_bytes", valueBytes)
+                .put("values", options.values)
+                .put("lookups", options.lookups)
+                .put("connections", options.connections)
+                .put("rounds", options.rounds);
+        ArrayNode cases = json.putArray("cases");
+        for (String name : CASES) {
+            double lm = Timing.median(rounds.values("lm " + name));
+            double redisRate = Timing.median(rounds.values("redis " + name));
+            json.put("lm " + name, lm).put("redis " + name, redisRate).put("ratio " + name, lm / redisRate);
+            boolean isLookUp = name.startsWith("contains");
+            double scale = isLookUp ? 1e-3 : valueBytes / 1e9;
+            cases.addObject()
+                    .put("case", name)
+                    .put("lm", lm * scale)
+                    .put("redis", redisRate * scale)
+                    .put("unit", isLookUp ? "k/s" : "GB/s")
+                    .put("ratio", lm / redisRate);
         }
     }
 
-    private static BlockStore openRedis(StoreFormat format, int port, Options options) {
+    /** Keys a second, of several batches one after the other. */
+    private static double found(StoredValues values, int batches, long batch, int expected) throws IOException {
+        List<BlockHash> keys = values.keys(batch);
+        double sum = 0;
+        for (int i = 0; i < batches; i++) {
+            sum += values.contains(keys, expected);
+        }
+        return (double) batches * keys.size() / sum;
+    }
+
+    private BlockStore openRedis(StoreFormat format, int port) {
         RedisSettings plain = RedisSettings.of("redis://127.0.0.1:" + port);
         RedisBlockStore store = RedisBlockStore.open(
-                format, new RedisSettings(plain.url(), plain.prefix(), plain.ttl(), limits(options)), TICKER);
+                format, new RedisSettings(plain.url(), plain.prefix(), plain.ttl(), limits()), Ticker.system());
         await(store::isConnected);
         return store;
     }
 
-    private static BlockStore openLm(StoreFormat format, String url, Options options, boolean sharedMemory) {
+    private BlockStore openLm(StoreFormat format, String url, boolean sharedMemory) {
         LmSettings plain = LmSettings.of(url);
         LmBlockStore store = LmBlockStore.open(
-                format, new LmSettings(plain.url(), sharedMemory, plain.tokenFile(), limits(options)), TICKER);
+                format, new LmSettings(plain.url(), sharedMemory, plain.tokenFile(), limits()), Ticker.system());
         await(store::isConnected);
         return store;
     }
 
-    private static RemoteLimits limits(Options options) {
+    private RemoteLimits limits() {
         return new RemoteLimits(
                 options.connections, RemoteLimits.DEFAULT.connectTimeout(), Long.MAX_VALUE, Optional.empty());
     }
 
     private static void await(BooleanSupplier condition) {
-        Deadline deadline = Deadline.after(TICKER, DEADLINE);
+        Deadline deadline = Deadline.after(Ticker.system(), DEADLINE);
         while (!condition.getAsBoolean()) {
             if (deadline.isOver()) {
                 throw new IllegalStateException("a server has not accepted connections within " + deadline);
@@ -184,7 +203,7 @@ public final class KvServerBench {
         private final MemorySegment from;
         private final MemorySegment to;
 
-        private Values(int count, StoreFormat format, Arena arena) {
+        Values(Arena arena, StoreFormat format, int count) {
             this.count = count;
             bytes = format.valueBytes();
             from = arena.allocate(count * bytes, 4096);
@@ -195,62 +214,25 @@ public final class KvServerBench {
             }
         }
 
-        private List<ValueRanges> ranges(MemorySegment memory) {
-            ValueRanges ranges = new ValueRanges(memory);
-            for (int i = 0; i < count; i++) {
-                ranges.add(i, 0, i * bytes, bytes);
-            }
-            return List.of(ranges);
-        }
-
-        private List<BlockHash> keys(long first) {
-            return LongStream.range(first, first + count)
-                    .mapToObj(i -> new BlockHash(0x9e3779b97f4a7c15L * (i + 1), i, ~i, 31 * i))
-                    .toList();
+        StoredValues in(BlockStore store) {
+            return new StoredValues(
+                    store, count, StoredValues.inARow(from, count, bytes), StoredValues.inARow(to, count, bytes));
         }
 
         /** Values a second. */
-        double put(BlockStore store, long first) throws IOException {
-            List<BlockHash> keys = keys(first);
-            List<ValueRanges> ranges = ranges(from);
-            return count / seconds(count, () -> store.put(keys, ranges, Deadline.after(TICKER, DEADLINE)));
+        double put(BlockStore store, long batch) throws IOException {
+            StoredValues values = in(store);
+            return count / values.put(values.keys(batch));
         }
 
-        double get(BlockStore store, long first) throws IOException {
-            List<BlockHash> keys = keys(first);
+        double get(BlockStore store, long batch) throws IOException {
+            StoredValues values = in(store);
             to.fill((byte) 0);
-            List<ValueRanges> ranges = ranges(to);
-            double seconds = seconds(count, () -> store.get(keys, ranges, Deadline.after(TICKER, DEADLINE)));
+            double seconds = values.get(values.keys(batch));
             if (to.mismatch(from) >= 0) {
                 throw new IOException("what was read is not what was put");
             }
             return count / seconds;
-        }
-
-        /** Keys a second, of several batches one after the other. */
-        double find(BlockStore store, int batches, long first, int expected) throws IOException {
-            List<BlockHash> keys = keys(first);
-            double sum = 0;
-            for (int i = 0; i < batches; i++) {
-                sum += seconds(expected, () -> store.contains(keys, Deadline.after(TICKER, DEADLINE)));
-            }
-            return (double) batches * count / sum;
-        }
-
-        private static double seconds(int expected, Supplier<StoreTask> operation) throws IOException {
-            Thread caller = Thread.currentThread();
-            long start = System.nanoTime();
-            StoreTask task = operation.get();
-            task.onQuiet(() -> LockSupport.unpark(caller));
-            while (!task.isDone() || !task.isQuiet()) {
-                LockSupport.parkNanos(1_000_000);
-            }
-            double seconds = (System.nanoTime() - start) / 1e9;
-            if (task.succeededCount() != expected) {
-                throw new IOException("of %d keys %d have succeeded after %.3f s"
-                        .formatted(expected, task.succeededCount(), seconds));
-            }
-            return seconds;
         }
     }
 }

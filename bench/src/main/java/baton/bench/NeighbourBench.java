@@ -1,5 +1,9 @@
 package baton.bench;
 
+import baton.bench.frame.Column;
+import baton.bench.frame.Layout;
+import baton.bench.frame.Require;
+import baton.bench.frame.Timing;
 import baton.engine.backend.ModelBackend;
 import baton.engine.backend.ModelBackends;
 import baton.engine.model.Checkpoint;
@@ -14,6 +18,7 @@ import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalInt;
@@ -26,6 +31,8 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Consumer;
 import java.util.stream.IntStream;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Measures how much two instances on the same processors slow each other down: forward passes of one, of the other, and of both at once, in turns. Each has
@@ -42,24 +49,21 @@ public final class NeighbourBench {
     private final Consumer<String> progress;
 
     /** Kinds of load. */
-    public enum Load {
+    private enum Load {
         PREFILL,
         DECODE
     }
 
-    /**
-     * @param shares of each round: passes a second of the first while the second runs, divided by those of the first alone, plus the same
-     *     quotient of the second; 1 means that nothing is lost
-     */
-    public record Pair(Load first, Load second, List<Double> shares) {
-        public Pair {
-            shares = List.copyOf(shares);
-        }
-
-        public double share() {
-            return Timing.median(shares);
-        }
-    }
+    /** How the figures are shown. */
+    public static final Layout FIGURES = new Layout()
+            .head("two instances of {threads} threads on {processors} processors; together, of one alone")
+            .table(
+                    "",
+                    "pairs",
+                    Column.of("", "{first} beside {second}"),
+                    Column.of("median", "{share|%.2f}"),
+                    Column.of("least", "{least|%.2f}"),
+                    Column.of("most", "{most|%.2f}"));
 
     /**
      * @param threads of each of the two
@@ -67,21 +71,29 @@ public final class NeighbourBench {
      * @param progress receives a line for each step
      */
     public NeighbourBench(int threads, Duration each, Consumer<String> progress) {
-        this.threads = threads;
-        this.each = each;
+        this.threads = Require.atLeast("threads", threads, 1);
+        this.each = Require.positive("seconds", each);
         this.progress = progress;
     }
 
-    /** @throws IOException if the checkpoint cannot be read */
-    public List<Pair> run(Path model) throws IOException {
+    /**
+     * Measures. A share is of each round: passes a second of the first while the second runs, divided by those of the first alone, plus the
+     * same quotient of the second; 1 means that nothing is lost.
+     *
+     * @throws IOException if the checkpoint cannot be read
+     */
+    public void run(Path model, ObjectNode json) throws IOException {
+        json.put("threads", threads).put("processors", Runtime.getRuntime().availableProcessors());
+        ArrayNode pairs = json.putArray("pairs");
         try (Instance one = new Instance(model);
                 Instance other = new Instance(model)) {
             await(one.loaded);
             await(other.loaded);
-            List<Pair> pairs = new ArrayList<>();
             for (Load[] loads :
                     new Load[][] {{Load.PREFILL, Load.PREFILL}, {Load.PREFILL, Load.DECODE}, {Load.DECODE, Load.DECODE}
                     }) {
+                ObjectNode pair =
+                        pairs.addObject().put("first", label(loads[0])).put("second", label(loads[1]));
                 List<Double> shares = new ArrayList<>();
                 for (int round = 1; round <= ROUNDS; round++) {
                     progress.accept(
@@ -91,10 +103,11 @@ public final class NeighbourBench {
                     CountDownLatch both = new CountDownLatch(2);
                     CompletableFuture<Double> beside = one.rate(loads[0], both);
                     shares.add(await(other.rate(loads[1], both)) / second + await(beside) / first);
+                    pair.put("share", Timing.median(shares))
+                            .put("least", Collections.min(shares))
+                            .put("most", Collections.max(shares));
                 }
-                pairs.add(new Pair(loads[0], loads[1], shares));
             }
-            return pairs;
         }
     }
 
@@ -115,7 +128,7 @@ public final class NeighbourBench {
     }
 
     /** Name in reports. */
-    public static String label(Load load) {
+    private static String label(Load load) {
         return switch (load) {
             case PREFILL -> "prefill " + PREFILL_TOKENS;
             case DECODE -> "decode batch " + DECODE_BATCH;

@@ -1,11 +1,13 @@
 package baton.bench;
 
+import baton.bench.frame.Layout;
+import baton.bench.frame.Require;
+import baton.bench.frame.Rounds;
+import baton.bench.frame.Timing;
 import baton.cluster.TemporaryDirectory;
 import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
 import baton.engine.GenerationEvent;
-import baton.engine.GenerationRequest;
-import baton.engine.SamplingParams;
 import baton.engine.local.LocalEngine;
 import baton.engine.model.RandomCheckpoint;
 import baton.kv.ConfigException;
@@ -14,15 +16,12 @@ import baton.kv.KvTransferConfig;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalInt;
-import java.util.Random;
-import java.util.concurrent.BlockingQueue;
-import java.util.concurrent.LinkedBlockingQueue;
 import java.util.function.Consumer;
+import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Measures what OffloadingConnector gains and costs, by the time to the first token of a prompt, in one process: computed by an engine
@@ -41,12 +40,27 @@ public record OffloadingBench(
     private static final int WARM_UPS = 2;
     private static final Duration DEADLINE = Duration.ofMinutes(5);
 
+    /** How the figures are shown. */
+    public static final Layout FIGURES = new Layout()
+            .head(
+                    "{model}, prompts of {tokens|%,d} tokens ({bytes|%.1f|9.5367431640625e-7} MiB of KV cache): milliseconds to the first token,"
+                            + " median (best), and as a share of those computed\n")
+            .line(line("computed", "computed"))
+            .line(line("computed, with the connector", "missed"))
+            .line(line("loaded from memory", "from_memory"))
+            .line(line("loaded from files", "from_files"))
+            .line(
+                    "\nA hit in memory takes 1/{from_memory/times_faster|%.0f}, one in files 1/{from_files/times_faster|%.0f} of computing.");
+
+    private static String line(String name, String field) {
+        return "  %-30s {%2$s/seconds|%%10.1f|1e3} ({%2$s/best_seconds|%%.1f|1e3})  {%2$s/share|%%.1f|100} %% ({%2$s/best_share|%%.1f|100} %%)"
+                .formatted(name, field);
+    }
+
     /** @throws ConfigException if a number makes no sense */
     public OffloadingBench {
-        if (repetitions <= 0) {
-            throw new ConfigException("repetitions", "is " + repetitions + ", must be positive");
-        }
-        TokenCounts.require(List.of(tokens), BLOCK_SIZE);
+        Require.positive("repetitions", repetitions);
+        Require.tokens(List.of(tokens), BLOCK_SIZE);
     }
 
     /**
@@ -55,35 +69,35 @@ public record OffloadingBench(
      * @throws ConfigException if the prompts do not fit the model
      * @throws IOException if the checkpoint cannot be read, or a request fails
      */
-    public OffloadingReport run(Optional<Path> model) throws IOException {
-        return model.isPresent()
-                ? measure(model.get())
-                : RandomModel.with(RandomCheckpoint.llama1b(), DEADLINE, progress, this::measure);
+    public void run(Optional<Path> model, ObjectNode json) throws IOException {
+        if (model.isEmpty()) {
+            RandomModel.with(RandomCheckpoint.llama1b(), DEADLINE, progress, random -> {
+                run(Optional.of(random), json);
+                return true;
+            });
+        } else if (directory.isPresent()) {
+            measure(model.get(), directory.get(), json);
+        } else {
+            try (TemporaryDirectory files = TemporaryDirectory.create("baton-bench")) {
+                measure(model.get(), files.path(), json);
+            }
+        }
     }
 
-    private OffloadingReport measure(Path model) throws IOException {
-        if (directory.isPresent()) {
-            return measure(model, directory.get());
-        }
-        try (TemporaryDirectory files = TemporaryDirectory.create("baton-bench")) {
-            return measure(model, files.path());
-        }
-    }
-
-    private OffloadingReport measure(Path model, Path files) throws IOException {
-        List<Double> computed = new ArrayList<>();
-        List<Double> missed = new ArrayList<>();
-        List<Double> fromMemory = new ArrayList<>();
-        List<Double> fromFiles = new ArrayList<>();
-        String name;
-        long bytes;
+    private void measure(Path model, Path files, ObjectNode json) throws IOException {
+        Rounds rounds = new Rounds();
         try (LocalEngine alone = LocalEngine.start(config(model, Optional.empty()), EngineListener.NONE);
                 LocalEngine offloading =
                         LocalEngine.start(config(model, Optional.of(Optional.empty())), EngineListener.NONE)) {
-            name = alone.model().name();
-            bytes = tokens
-                    / BLOCK_SIZE
-                    * alone.model().kvLayout(BLOCK_SIZE, alone.model().dtype()).blockBytes();
+            json.put("model", alone.model().name())
+                    .put("tokens", tokens)
+                    .put(
+                            "bytes",
+                            tokens
+                                    / BLOCK_SIZE
+                                    * alone.model()
+                                            .kvLayout(BLOCK_SIZE, alone.model().dtype())
+                                            .blockBytes());
             for (int i = -WARM_UPS; i < repetitions; i++) {
                 boolean first = i % 2 == 0;
                 double a = first ? seconds(alone, "computed", i, 0) : 0;
@@ -91,9 +105,10 @@ public record OffloadingBench(
                 double b = first ? a : seconds(alone, "computed", i, 0);
                 double hit = seconds(offloading, "loaded from memory", i, tokens - 1);
                 if (i >= 0) {
-                    computed.add(b);
-                    missed.add(miss);
-                    fromMemory.add(hit);
+                    rounds.add("computed", b);
+                    rounds.add("missed", miss);
+                    rounds.add("from_memory", hit);
+                    write(json, rounds);
                 }
             }
         }
@@ -109,18 +124,21 @@ public record OffloadingBench(
             for (int i = -WARM_UPS; i < repetitions; i++) {
                 double hit = seconds(reader, "loaded from files", i, tokens - 1);
                 if (i >= 0) {
-                    fromFiles.add(hit);
+                    rounds.add("from_files", hit);
+                    write(json, rounds);
                 }
             }
         }
-        return new OffloadingReport(
-                name,
-                tokens,
-                bytes,
-                Timing.of(computed),
-                Timing.of(missed),
-                Timing.of(fromMemory),
-                Timing.of(fromFiles));
+    }
+
+    private static void write(ObjectNode json, Rounds rounds) {
+        Timing computed = Timing.of(rounds.values("computed"));
+        rounds.forEach((name, timing) -> json.putObject(name)
+                .put("seconds", timing.median())
+                .put("best_seconds", timing.best())
+                .put("share", timing.median() / computed.median())
+                .put("best_share", timing.best() / computed.best())
+                .put("times_faster", computed.median() / timing.median()));
     }
 
     /** @param offloading with a connector, and perhaps files */
@@ -151,38 +169,14 @@ public record OffloadingBench(
      * @param atLeast tokens that must come from the connector; with 0 none may
      */
     private double seconds(LocalEngine engine, String what, int which, int atLeast) throws IOException {
-        int[] prompt = new Random((long) which << 32 | tokens)
-                .ints(tokens, 5, engine.model().vocabularySize())
-                .toArray();
-        BlockingQueue<GenerationEvent.Finished> ends = new LinkedBlockingQueue<>();
-        long[] first = new long[1];
-        long start = System.nanoTime();
-        engine.submit(
-                new GenerationRequest(
-                        what + " " + which,
-                        prompt,
-                        SamplingParams.builder()
-                                .temperature(0)
-                                .ignoreEos(true)
-                                .maxTokens(1)
-                                .build(),
-                        Optional.empty(),
-                        Optional.empty(),
-                        0),
-                event -> {
-                    if (event instanceof GenerationEvent.Output && first[0] == 0) {
-                        first[0] = System.nanoTime();
-                    }
-                    if (event instanceof GenerationEvent.Finished end) {
-                        ends.add(end);
-                    }
-                });
-        GenerationEvent.Finished end = RequestEnd.await(ends, DEADLINE);
+        EngineRequest request = EngineRequest.submit(
+                engine, what + " " + which, EngineRequest.prompt(engine, tokens, which), Optional.empty());
+        GenerationEvent.Finished end = request.await(DEADLINE);
         int cached = end.usage().cachedTokens();
         if (atLeast == 0 ? cached > 0 : cached < atLeast / BLOCK_SIZE * BLOCK_SIZE) {
             throw new IOException("%s: %d of %d tokens were cached".formatted(what, cached, tokens));
         }
-        double seconds = (first[0] - start) / 1e9;
+        double seconds = request.secondsToFirst();
         progress.accept("%s: %.1f ms".formatted(what, seconds * 1e3));
         return seconds;
     }

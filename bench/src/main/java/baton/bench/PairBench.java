@@ -1,25 +1,30 @@
 package baton.bench;
 
+import baton.bench.frame.Column;
+import baton.bench.frame.Layout;
+import baton.bench.frame.Machine;
+import baton.bench.frame.Require;
+import baton.bench.frame.Rounds;
+import baton.bench.frame.Timing;
+import baton.bench.serve.Backend;
+import baton.bench.serve.Endpoint;
+import baton.bench.serve.EndpointClient;
+import baton.bench.serve.ServedModel;
 import baton.kv.ConfigException;
 import java.io.IOException;
-import java.io.PrintWriter;
 import java.net.URI;
-import java.net.http.HttpClient;
-import java.net.http.HttpRequest;
-import java.net.http.HttpResponse;
-import java.net.http.HttpResponse.BodyHandlers;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Locale;
 import java.util.Map;
+import java.util.Objects;
 import java.util.TreeMap;
 import java.util.function.Consumer;
-import tools.jackson.core.JacksonException;
+import java.util.function.Supplier;
 import tools.jackson.databind.JsonNode;
-import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
@@ -33,9 +38,21 @@ import tools.jackson.databind.node.ObjectNode;
  * @param progress receives a line for each step
  */
 public record PairBench(List<Pair> pairs, List<Integer> tokens, int repetitions, Consumer<String> progress) {
-    private static final JsonMapper JSON = JsonMapper.builder().build();
+    private static final String PATH = Backend.OPENAI.path();
     private static final Duration DEADLINE = Duration.ofMinutes(2);
     private static final int WARM_UPS = 3;
+
+    /** How the figures are shown. */
+    public static final Layout FIGURES = new Layout()
+            .head("{machine/processor}, {machine/processors} processors")
+            .table(
+                    "",
+                    "rows",
+                    Column.of("", "{pair}"),
+                    Column.of("tokens", "{tokens}"),
+                    Column.of("prefill, ms", "{prefill_s|%.1f|1e3}"),
+                    Column.of("hand-over (best), ms", "{handover_s|%.1f|1e3} ({handover_best_s|%.1f|1e3})"),
+                    Column.of("times", "{times|%.2f}"));
 
     /** @throws ConfigException if there is nothing to measure */
     public PairBench {
@@ -44,14 +61,8 @@ public record PairBench(List<Pair> pairs, List<Integer> tokens, int repetitions,
         if (pairs.isEmpty()) {
             throw new ConfigException("pair", "is missing, must be NAME=PREFILL_URL,DECODE_URL");
         }
-        if (repetitions <= 0) {
-            throw new ConfigException("repetitions", "is " + repetitions + ", must be positive");
-        }
-        for (int each : tokens) {
-            if (each <= 0) {
-                throw new ConfigException("tokens", "is " + each + ", must be positive");
-            }
-        }
+        Require.positive("repetitions", repetitions);
+        tokens.forEach(each -> Require.positive("tokens", each));
     }
 
     /**
@@ -72,179 +83,115 @@ public record PairBench(List<Pair> pairs, List<Integer> tokens, int repetitions,
                 throw new ConfigException("pair", "is '" + text + "', must be NAME=PREFILL_URL,DECODE_URL");
             }
             return new Pair(
-                    text.substring(0, equals), url(text.substring(equals + 1, comma)), url(text.substring(comma + 1)));
-        }
-
-        private static URI url(String text) {
-            String base = text.replaceFirst("/+$", "");
-            if (!base.matches("https?://[^/?#\\s,]+")) {
-                throw new ConfigException("pair", "has '" + text + "', must be a URL such as http://127.0.0.1:8000");
-            }
-            return URI.create(base);
+                    text.substring(0, equals),
+                    URI.create(Endpoint.base("pair", text.substring(equals + 1, comma))),
+                    URI.create(Endpoint.base("pair", text.substring(comma + 1))));
         }
     }
 
     /**
-     * What was measured.
+     * Measures.
      *
-     * @param rows by tokens, then in the pairs' order
-     */
-    public record Report(Machine machine, List<Row> rows) {
-        public void print(PrintWriter out) {
-            out.printf("%s, %d processors%n", machine.processor(), machine.processors());
-            out.printf(
-                    Locale.ROOT,
-                    "%n  %-24s %7s %14s %22s %9s%n",
-                    "",
-                    "tokens",
-                    "prefill, ms",
-                    "hand-over (best), ms",
-                    "times");
-            for (Row row : rows) {
-                out.printf(
-                        Locale.ROOT,
-                        "  %-24s %7d %14.1f %22s %9.2f%n",
-                        row.pair,
-                        row.tokens,
-                        row.prefill.median() * 1e3,
-                        String.format(
-                                Locale.ROOT, "%.1f (%.1f)", row.handover.median() * 1e3, row.handover.best() * 1e3),
-                        row.times);
-            }
-            out.flush();
-        }
-
-        public ObjectNode toJson() {
-            ObjectNode root = JSON.createObjectNode();
-            ArrayNode array = root.putArray("rows");
-            for (Row row : rows) {
-                array.addObject()
-                        .put("pair", row.pair)
-                        .put("tokens", row.tokens)
-                        .put("prefill_s", row.prefill.median())
-                        .put("handover_s", row.handover.median())
-                        .put("handover_best_s", row.handover.best())
-                        .put("times", row.times);
-            }
-            return root;
-        }
-    }
-
-    /** @param times the hand-over's median as a multiple of the first pair's */
-    public record Row(String pair, int tokens, Timing prefill, Timing handover, double times) {}
-
-    /** Seconds of both requests for one prompt. */
-    private record Sample(double prefill, double handover) {}
-
-    /**
      * @param model directory of the checkpoint that all instances serve
      * @throws IOException if an instance refuses a request, or does not hand over
      */
-    public Report run(Path model) throws IOException {
-        List<Row> rows = new ArrayList<>();
-        try (HttpClient http = HttpClient.newBuilder()
-                        .version(HttpClient.Version.HTTP_1_1)
-                        .build();
-                RandomPrompts prompts = new RandomPrompts(model)) {
-            Map<URI, String> models = new TreeMap<>();
+    public void run(Path model, ObjectNode json) throws IOException {
+        Machine.here().writeTo(json.putObject("machine"));
+        ArrayNode rows = json.putArray("rows");
+        Map<URI, Instance> instances = new TreeMap<>();
+        try (RandomPrompts prompts = new RandomPrompts(model)) {
             for (Pair pair : pairs) {
                 for (URI each : List.of(pair.prefill, pair.decode)) {
-                    models.put(each, nameOfModel(http, each));
+                    instances.put(each, new Instance(each));
                 }
             }
             for (int length : tokens) {
-                rows.addAll(measure(http, prompts, models, length));
+                measure(instances, () -> prompts.ids(length), length, rows);
             }
+        } finally {
+            instances.values().forEach(Instance::close);
         }
-        return new Report(Machine.here(), List.copyOf(rows));
     }
 
-    private List<Row> measure(HttpClient http, RandomPrompts prompts, Map<URI, String> models, int length)
+    private void measure(Map<URI, Instance> instances, Supplier<JsonNode> prompts, int length, ArrayNode rows)
             throws IOException {
-        List<List<Sample>> samples = new ArrayList<>();
-        pairs.forEach(_ -> samples.add(new ArrayList<>()));
+        List<Rounds> samples = pairs.stream().map(_ -> new Rounds()).toList();
+        List<ObjectNode> written = new ArrayList<>();
         for (int i = -WARM_UPS; i < repetitions; i++) {
             progress.accept(
                     i < 0
                             ? "%d tokens, warm-up".formatted(length)
                             : "%d tokens, %d of %d".formatted(length, i + 1, repetitions));
             for (int at = 0; at < pairs.size(); at++) {
-                Sample sample = handOver(http, pairs.get(at), models, prompts.ids(length));
-                if (i >= 0) {
-                    samples.get(at).add(sample);
+                handOver(
+                        Objects.requireNonNull(instances.get(pairs.get(at).prefill)),
+                        Objects.requireNonNull(instances.get(pairs.get(at).decode)),
+                        prompts.get(),
+                        i < 0 ? new Rounds() : samples.get(at));
+            }
+            for (int at = 0; i >= 0 && at < pairs.size(); at++) {
+                if (i == 0) {
+                    written.add(rows.addObject());
                 }
+                Timing handover = Timing.of(samples.get(at).values("handover"));
+                written.get(at)
+                        .put("pair", pairs.get(at).name)
+                        .put("tokens", length)
+                        .put("prefill_s", Timing.median(samples.get(at).values("prefill")))
+                        .put("handover_s", handover.median())
+                        .put("handover_best_s", handover.best())
+                        .put(
+                                "times",
+                                handover.median()
+                                        / Timing.median(samples.getFirst().values("handover")));
             }
         }
-        List<Row> rows = new ArrayList<>();
-        double first = 0;
-        for (int at = 0; at < pairs.size(); at++) {
-            Timing handover =
-                    Timing.of(samples.get(at).stream().map(Sample::handover).toList());
-            Timing prefill =
-                    Timing.of(samples.get(at).stream().map(Sample::prefill).toList());
-            first = at == 0 ? handover.median() : first;
-            rows.add(new Row(pairs.get(at).name, length, prefill, handover, handover.median() / first));
-        }
-        return rows;
     }
 
-    private static Sample handOver(HttpClient http, Pair pair, Map<URI, String> models, JsonNode prompt)
+    private static void handOver(Instance prefill, Instance decode, JsonNode prompt, Rounds samples)
             throws IOException {
-        ObjectNode first = body(models, pair.prefill, prompt);
+        ObjectNode first = prefill.body(prompt);
         ObjectNode asked = first.putObject("kv_transfer_params");
         asked.put("do_remote_decode", true).put("do_remote_prefill", false);
         for (String field : List.of("remote_engine_id", "remote_block_ids", "remote_host", "remote_port")) {
             asked.putNull(field);
         }
         long begun = System.nanoTime();
-        JsonNode params = post(http, pair.prefill, first).path("kv_transfer_params");
-        long prefilled = System.nanoTime();
+        JsonNode params = prefill.client.post(PATH, first).path("kv_transfer_params");
+        samples.add("prefill", (System.nanoTime() - begun) * 1e-9);
         if (!params.path("do_remote_prefill").asBoolean(false)) {
-            throw new IOException(pair.prefill + " hands nothing over: its kv_transfer_params are " + params
-                    + "; is it a producer of" + " NixlConnector, and has the prompt a whole block?");
+            throw new IOException(prefill.url + " hands nothing over: its kv_transfer_params are " + params
+                    + "; is it a producer of NixlConnector, and has the prompt a whole block?");
         }
-        ObjectNode second = body(models, pair.decode, prompt);
+        ObjectNode second = decode.body(prompt);
         second.set("kv_transfer_params", params);
         long asking = System.nanoTime();
-        var _ = post(http, pair.decode, second);
-        return new Sample((prefilled - begun) * 1e-9, (System.nanoTime() - asking) * 1e-9);
+        var _ = decode.client.post(PATH, second);
+        samples.add("handover", (System.nanoTime() - asking) * 1e-9);
     }
 
-    private static ObjectNode body(Map<URI, String> models, URI url, JsonNode prompt) {
-        ObjectNode body = JSON.createObjectNode().put("model", models.get(url));
-        body.set("prompt", prompt);
-        return body.put("max_tokens", 1).put("temperature", 0);
-    }
+    /** An instance that runs already. */
+    private static final class Instance implements AutoCloseable {
+        private final URI url;
+        private final EndpointClient client;
+        private final String model;
 
-    private static JsonNode post(HttpClient http, URI url, ObjectNode body) throws IOException {
-        return send(
-                http,
-                HttpRequest.newBuilder(URI.create(url + "/v1/completions"))
-                        .header("Content-Type", "application/json")
-                        .POST(HttpRequest.BodyPublishers.ofString(body.toString())));
-    }
+        Instance(URI url) throws IOException {
+            this.url = url;
+            Endpoint endpoint = Endpoint.of(Backend.OPENAI, url.toString());
+            client = new EndpointClient(endpoint, DEADLINE);
+            model = ServedModel.first(endpoint, DEADLINE).name();
+        }
 
-    private static String nameOfModel(HttpClient http, URI url) throws IOException {
-        return send(http, HttpRequest.newBuilder(URI.create(url + "/v1/models")))
-                .path("data")
-                .path(0)
-                .path("id")
-                .asString("");
-    }
+        ObjectNode body(JsonNode prompt) {
+            ObjectNode body = JsonNodeFactory.instance.objectNode().put("model", model);
+            body.set("prompt", prompt);
+            return body.put("max_tokens", 1).put("temperature", 0);
+        }
 
-    private static JsonNode send(HttpClient http, HttpRequest.Builder request) throws IOException {
-        HttpRequest built = request.timeout(DEADLINE).build();
-        try {
-            HttpResponse<String> response = http.send(built, BodyHandlers.ofString());
-            if (response.statusCode() != 200) {
-                throw new IOException(built.uri() + " answered " + response.statusCode() + ": " + response.body());
-            }
-            return JSON.readTree(response.body());
-        } catch (JacksonException e) {
-            throw new IOException(built.uri() + " answered something else than JSON: " + e.getMessage(), e);
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-            throw new IOException(built.uri() + ": interrupted", e);
+        @Override
+        public void close() {
+            client.close();
         }
     }
 }

@@ -1,6 +1,7 @@
 package baton.bench;
 
 import baton.bench.CompletionsClient.Answer;
+import baton.bench.frame.Timing;
 import baton.bench.plan.Curve;
 import baton.bench.plan.MachineProfile;
 import baton.kv.ConfigException;

@@ -1,9 +1,11 @@
 package baton.bench;
 
-import baton.bench.RouterReport.Case;
-import baton.bench.RouterReport.Load;
-import baton.bench.RouterReport.Streams;
-import baton.bench.RouterReport.Watched;
+import baton.bench.RouterFigures.Case;
+import baton.bench.RouterFigures.Load;
+import baton.bench.RouterFigures.Watched;
+import baton.bench.frame.Layout;
+import baton.bench.frame.Machine;
+import baton.bench.frame.Require;
 import baton.cluster.JavaCommand;
 import baton.cluster.ProcessGroup;
 import baton.cluster.ServerProcess;
@@ -18,14 +20,15 @@ import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.PoolOptions;
 import io.vertx.core.http.RequestOptions;
 import java.io.IOException;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalLong;
+import java.util.Queue;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -34,6 +37,7 @@ import java.util.concurrent.atomic.AtomicLongArray;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
 import java.util.stream.LongStream;
+import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Measures what {@code baton route} costs, in a process of its own in front of instances that compute nothing, and in the same run, in
@@ -79,20 +83,44 @@ public record RouterBench(
     /** One direct request is sent for so many of a proxy. */
     private static final int REQUESTS_PER_DIRECT = 4;
 
+    /** How the figures are shown. */
+    public static final Layout FIGURES = RouterFigures.FIGURES;
+
+    private static final String NGINX_CONFIG = """
+                daemon off;
+                master_process off;
+                pid %1$s/nginx.pid;
+                error_log stderr error;
+                events { worker_connections 8192; }
+                http {
+                  access_log off;
+                  client_body_temp_path %1$s/body;
+                  proxy_temp_path %1$s/proxy;
+                  fastcgi_temp_path %1$s/fastcgi;
+                  uwsgi_temp_path %1$s/uwsgi;
+                  scgi_temp_path %1$s/scgi;
+                  keepalive_requests 1000000;
+                  upstream decode { server 127.0.0.1:%2$d; keepalive 64; }
+                  server {
+                    listen 127.0.0.1:%3$d;
+                    location / {
+                      proxy_pass http://decode;
+                      proxy_http_version 1.1;
+                      proxy_set_header Connection "";
+                      proxy_buffering off;
+                    }
+                  }
+                }
+                """;
+
     /** @throws ConfigException if a number is not positive */
     public RouterBench {
-        positive("requests", requests);
-        positive("events", events);
-        positive("rounds", rounds);
-        positive("streams", streams);
-        positive("memory-requests", memoryRequests);
+        Require.positive("requests", requests);
+        Require.positive("events", events);
+        Require.positive("rounds", rounds);
+        Require.positive("streams", streams);
+        Require.positive("memory-requests", memoryRequests);
         beside = List.copyOf(beside);
-    }
-
-    private static void positive(String field, int value) {
-        if (value <= 0) {
-            throw new ConfigException(field, "is " + value + ", must be positive");
-        }
     }
 
     /** Sends one request and checks its answer. */
@@ -113,9 +141,9 @@ public record RouterBench(
      * @param baton runs Baton, for the router's process
      * @throws IOException if a process does not start or ends, or an answer does not come
      */
-    public RouterReport run(JavaCommand baton) throws IOException {
+    public void run(JavaCommand baton, ObjectNode json) throws IOException {
         Vertx vertx = Vertx.vertx();
-        List<ProxyProcess> proxies = new ArrayList<>();
+        List<OtherProgram> proxies = new ArrayList<>();
         try (ProcessGroup processes = ProcessGroup.create();
                 StubInstances instances = StubInstances.start(vertx)) {
             ServerProcess router = processes.serve(
@@ -143,9 +171,9 @@ public record RouterBench(
                     OptionalLong.of(router.process().pid()),
                     requests);
             targets.add(routed);
-            Optional<Path> nginx = ProxyProcess.findNginx(System.getenv().getOrDefault("PATH", ""));
+            Optional<Path> nginx = OtherProgram.find("nginx", "/usr/sbin");
             if (nginx.isPresent()) {
-                ProxyProcess proxy = ProxyProcess.nginx(nginx.get(), instances.decodePort(), DEADLINE);
+                OtherProgram proxy = nginx(nginx.get(), instances.decodePort());
                 proxies.add(proxy);
                 targets.add(through(
                         client,
@@ -157,19 +185,21 @@ public record RouterBench(
             }
             for (ProxyCommand each : beside) {
                 progress.accept("starting " + each.name());
-                ProxyProcess proxy = ProxyProcess.of(each, instances.prefillPort(), instances.decodePort(), DEADLINE);
+                OtherProgram proxy = OtherProgram.start(
+                        each.name(),
+                        (proxyPort, _) -> each.arguments(proxyPort, instances.prefillPort(), instances.decodePort()));
                 proxies.add(proxy);
                 OptionalLong pid = OptionalLong.of(proxy.pid());
                 targets.add(through(client, each.name(), proxy.port(), direct, pid, Math.max(1, requests / 10)));
             }
             KeptConnections wide = client(vertx, streams);
             Ask streamed = (request, count, millis) -> answer(wide, port, request, count, millis);
-            return measure(vertx, targets, routed, streamed, router.process().pid());
+            measure(vertx, targets, routed, streamed, router.process().pid(), json);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new IOException("interrupted", e);
         } finally {
-            proxies.forEach(ProxyProcess::close);
+            proxies.forEach(OtherProgram::close);
         }
     }
 
@@ -191,9 +221,20 @@ public record RouterBench(
                 requests);
     }
 
-    private RouterReport measure(Vertx vertx, List<Target> targets, Target router, Ask streamed, long routerPid)
+    /** nginx as a reverse proxy of one server, with connections kept on both sides and answers passed on as they come. */
+    private static OtherProgram nginx(Path program, int upstream) throws IOException, InterruptedException {
+        return OtherProgram.start(NGINX, (port, directory) -> {
+            Path file = directory.resolve("nginx.conf");
+            Files.writeString(file, NGINX_CONFIG.formatted(directory, upstream, port));
+            return List.of(program.toString(), "-p", directory.toString(), "-c", file.toString());
+        });
+    }
+
+    private void measure(
+            Vertx vertx, List<Target> targets, Target router, Ask streamed, long routerPid, ObjectNode json)
             throws IOException, InterruptedException {
-        Map<String, List<Load>> closed = new LinkedHashMap<>();
+        Machine.here().writeTo(json.putObject("machine"));
+        RouterFigures figures = new RouterFigures(events, requests);
         for (int round = -WARM_UPS; round < rounds; round++) {
             progress.accept(round < 0 ? "warm-up" : "rate, round " + (round + 1) + " of " + rounds);
             for (Target each : targets) {
@@ -201,16 +242,19 @@ public record RouterBench(
                 Load load = closed(vertx, each);
                 OptionalLong after = cpu(each.pid());
                 if (round >= 0) {
-                    Load counted = before.isPresent() && after.isPresent()
-                            ? load.withCpu((after.getAsLong() - before.getAsLong()) * 1e-6 / each.requests())
-                            : load;
-                    closed.computeIfAbsent(each.name(), _ -> new ArrayList<>()).add(counted);
+                    figures.of(each.name())
+                            .closed()
+                            .add(
+                                    before.isPresent() && after.isPresent()
+                                            ? load.withCpu(
+                                                    (after.getAsLong() - before.getAsLong()) * 1e-6 / each.requests())
+                                            : load);
+                    figures.write(json);
                 }
             }
         }
-        double half = RouterReport.medianRate(closed.getOrDefault(ROUTER, List.of())) / 2;
-        Map<String, List<Load>> open = new LinkedHashMap<>();
-        Map<String, List<Load>> meanwhile = new LinkedHashMap<>();
+        double half = figures.of(ROUTER).rate() / 2;
+        json.put("open_rate", half);
         ProcessorPauses pauses = ProcessorPauses.NONE;
         for (int round = -WARM_UPS; round < rounds; round++) {
             if (round == 0) {
@@ -222,31 +266,26 @@ public record RouterBench(
                             : "latency at %.0f requests/s, round %d of %d".formatted(half, round + 1, rounds));
             if (round >= 0) {
                 pauses = pauses.plus(ProcessorPauses.look(LOOK));
+                json.put("pauses_per_second", pauses.perSecond()).put("pauses_share", pauses.share());
             }
             for (Target each : targets) {
-                double own = RouterReport.medianRate(closed.getOrDefault(each.name(), List.of())) / 2;
-                OpenLoads loads = open(vertx, each, Math.min(half, own));
+                Case of = figures.of(each.name());
+                OpenLoads loads = open(vertx, each, Math.min(half, of.rate() / 2));
                 if (round >= 0) {
-                    open.computeIfAbsent(each.name(), _ -> new ArrayList<>()).add(loads.own());
-                    loads.meanwhile()
-                            .ifPresent(load -> meanwhile
-                                    .computeIfAbsent(each.name(), _ -> new ArrayList<>())
-                                    .add(load));
+                    of.open().add(loads.own());
+                    loads.meanwhile().ifPresent(of.meanwhile()::add);
+                    figures.write(json);
                 }
             }
         }
         progress.accept(streams + " streams at once");
-        Streams answered = streams(vertx, streamed);
+        streams(vertx, streamed, json);
         progress.accept("memory over " + memoryRequests + " requests");
-        List<Watched> watched = new ArrayList<>();
         for (int done = 0; done < memoryRequests; done += requests) {
             Load load = closed(vertx, router);
-            watched.add(new Watched(ResidentMemory.bytes(routerPid), load));
+            figures.watched().add(new Watched(ResidentMemory.bytes(routerPid), load));
+            figures.write(json);
         }
-        List<Case> cases = new ArrayList<>();
-        closed.forEach((name, loads) -> cases.add(
-                new Case(name, loads, open.getOrDefault(name, List.of()), meanwhile.getOrDefault(name, List.of()))));
-        return new RouterReport(Machine.here(), pauses, this.events, requests, half, cases, answered, watched);
     }
 
     /** Processor time in ns that a process has taken; empty for none. */
@@ -323,10 +362,10 @@ public record RouterBench(
                 load, meanwhile.isPresent() ? Optional.of(meanwhile.get().await()) : Optional.empty());
     }
 
-    private Streams streams(Vertx vertx, Ask target) throws InterruptedException {
+    private void streams(Vertx vertx, Ask target, ObjectNode json) throws InterruptedException {
         CountDownLatch latch = new CountDownLatch(streams);
         AtomicInteger right = new AtomicInteger();
-        Map<String, String> failures = new java.util.concurrent.ConcurrentHashMap<>();
+        Queue<String> failures = new ConcurrentLinkedQueue<>();
         Context context = vertx.getOrCreateContext();
         for (int at = 0; at < streams; at++) {
             String name = "s" + at;
@@ -335,18 +374,17 @@ public record RouterBench(
                     if (result.succeeded()) {
                         right.incrementAndGet();
                     } else {
-                        failures.putIfAbsent("first", String.valueOf(result.cause()));
+                        failures.add(String.valueOf(result.cause()));
                     }
                     latch.countDown();
                 });
             });
         }
-        boolean all = latch.await(DEADLINE.toSeconds(), TimeUnit.SECONDS);
-        return new Streams(
-                streams,
-                right.get(),
-                Optional.ofNullable(
-                        all ? failures.get("first") : "not all ended within " + DEADLINE.toSeconds() + " s"));
+        if (!latch.await(DEADLINE.toSeconds(), TimeUnit.SECONDS)) {
+            failures.add("not all ended within " + DEADLINE.toSeconds() + " s");
+        }
+        json.put("streams", streams).put("streams_right", right.get());
+        Optional.ofNullable(failures.peek()).ifPresent(first -> json.put("streams_failure", first));
     }
 
     /** One round of one case. */
@@ -359,7 +397,7 @@ public record RouterBench(
         private final CountDownLatch latch;
         private final AtomicInteger next = new AtomicInteger();
         private final AtomicLong last = new AtomicLong();
-        private final Map<String, String> failures = new java.util.concurrent.ConcurrentHashMap<>();
+        private final Queue<String> failures = new ConcurrentLinkedQueue<>();
 
         Round(int requests, long begun) {
             this.begun = begun;
@@ -396,7 +434,7 @@ public record RouterBench(
                     .map(index -> nanos.get((int) index))
                     .filter(each -> each > 0)
                     .toArray();
-            Optional<String> failure = Optional.ofNullable(failures.get("first"))
+            Optional<String> failure = Optional.ofNullable(failures.peek())
                     .or(() -> all ? Optional.empty() : Optional.of("no answer within " + DEADLINE.toSeconds() + " s"));
             if (right.length == 0) {
                 throw new IOException("all of " + nanos.length() + " requests failed, such as: " + failure.orElse(""));
@@ -414,7 +452,7 @@ public record RouterBench(
                 long now = System.nanoTime();
                 last.accumulateAndGet(now, Math::max);
                 if (result.failed()) {
-                    failures.putIfAbsent("first", String.valueOf(result.cause()));
+                    failures.add(String.valueOf(result.cause()));
                 } else {
                     nanos.set(index, Math.max(1, now - from));
                 }

@@ -1,16 +1,14 @@
 package baton.bench;
 
-import baton.bench.ServingReport.Decode;
-import baton.bench.ServingReport.FirstToken;
+import baton.bench.frame.Budget;
+import baton.bench.frame.Timing;
 import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
-import baton.engine.FinishReason;
-import baton.engine.GenerationEvent;
 import baton.engine.GenerationRequest;
-import baton.engine.RequestOutput;
 import baton.engine.SamplingParams;
+import baton.engine.StepPhase;
 import baton.engine.StepProfile;
-import baton.engine.local.GenerationCollector;
+import baton.engine.StepProfile.Percentile;
 import baton.engine.local.LocalEngine;
 import baton.engine.model.Quantization;
 import baton.kv.DType;
@@ -23,10 +21,9 @@ import java.util.Locale;
 import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Random;
-import java.util.concurrent.ExecutionException;
-import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
 import java.util.stream.Stream;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Measures requests through a whole engine, from {@code submit} to the events: scheduler, model, sampler, detokenizer.
@@ -68,7 +65,7 @@ record ServingBench(
      * @param positions that sequences may have
      * @throws IOException if the checkpoint cannot be read
      */
-    ServingReport run(Path model, int positions) throws IOException {
+    void run(Path model, int positions, ObjectNode json, ArrayNode leftOut) throws IOException {
         EngineConfig.Builder config = EngineConfig.of(model)
                 .quantization(quantization)
                 .maxModelLen(positions)
@@ -77,14 +74,12 @@ record ServingBench(
         dtype.ifPresent(config::dtype);
         Steps steps = new Steps();
         try (LocalEngine engine = LocalEngine.start(config.build(), steps)) {
-            Run run = new Run(engine, steps);
+            Run run = new Run(engine, steps, json, leftOut);
             for (int sequences : DECODE_SEQUENCES) {
                 run.decode(sequences, false);
             }
             run.decode(MOST_SEQUENCES, true);
             run.firstToken();
-            return new ServingReport(
-                    engine.model().name(), List.copyOf(run.decodes), run.firstToken, List.copyOf(run.leftOut));
         }
     }
 
@@ -93,21 +88,25 @@ record ServingBench(
         private final LocalEngine engine;
         private final Steps steps;
         private final Load load;
-        private final List<Decode> decodes = new ArrayList<>();
-        private final List<String> leftOut = new ArrayList<>();
-        private Optional<FirstToken> firstToken = Optional.empty();
+        private final ObjectNode json;
+        private final ArrayNode decodes;
+        private final ArrayNode leftOut;
+        private final List<StepProfile.Summary> profiles = new ArrayList<>();
         /** How many of the prompts have been computed. Their blocks are found in the cache when they come again. */
         private int prompted;
 
         private int casesLeft = DECODE_SEQUENCES.length + 2;
 
-        Run(LocalEngine engine, Steps steps) {
+        Run(LocalEngine engine, Steps steps, ObjectNode json, ArrayNode leftOut) {
             this.engine = engine;
             this.steps = steps;
+            this.json = json;
+            this.leftOut = leftOut;
+            decodes = json.putArray("decode");
             load = new Load(engine, budget);
         }
 
-        void decode(int sequences, boolean sampled) {
+        void decode(int sequences, boolean sampled) throws IOException {
             double affordable = budget.leftSeconds() / casesLeft / TIMES;
             double time = share() / TIMES;
             double step = secondsPerStep(sequences);
@@ -134,22 +133,48 @@ record ServingBench(
                 leftOut.add(what(what) + "no step decoded all of them");
                 return;
             }
-            decodes.add(new Decode(
-                    sequences,
-                    sampled,
-                    Timing.of(recorded.seconds()),
-                    recorded.profile().summaries().getFirst()));
+            write(sequences, sampled, recorded);
+        }
+
+        private void write(int sequences, boolean sampled, Recorded recorded) {
+            StepProfile.Summary profile = recorded.profile().summaries().getFirst();
+            profiles.add(profile);
+            json.put("profile", StepProfile.table(profiles));
+            Timing timing = Timing.of(recorded.seconds());
+            List<Percentile> percentiles = profile.percentiles();
+            ObjectNode node = EngineFigures.rate(
+                            decodes.addObject()
+                                    .put("label", "decode " + sequences + (sampled ? ", top_p 0.95" : ""))
+                                    .put("sequences", sequences)
+                                    .put("sampled", sampled),
+                            timing,
+                            sequences)
+                    .put("overhead_microseconds", percentiles.getFirst().overhead() / 1e3)
+                    .put("p99_overhead_microseconds", percentiles.getLast().overhead() / 1e3);
+            forward.decodes().stream()
+                    .filter(each -> each.batch() == sequences)
+                    .forEach(each -> node.put("share_of_forward", sequences / timing.best() / each.tokensPerSecond()));
+            ArrayNode all = node.putArray("step_microseconds");
+            for (Percentile percentile : percentiles) {
+                ObjectNode times = all.addObject()
+                        .put("percentile", percentile.share() * 100)
+                        .put("total", percentile.total() / 1e3)
+                        .put("overhead", percentile.overhead() / 1e3);
+                for (StepPhase phase : StepPhase.values()) {
+                    times.put(phase.name().toLowerCase(Locale.ROOT), percentile.phase(phase) / 1e3);
+                }
+            }
         }
 
         /** Once, and again while there is time for it. */
-        private void generate(int sequences, SamplingParams params, double seconds, double once) {
+        private void generate(int sequences, SamplingParams params, double seconds, double once) throws IOException {
             long start = System.nanoTime();
             do {
                 load.generate(sequences, params);
             } while ((System.nanoTime() - start) * 1e-9 + once < seconds);
         }
 
-        void firstToken() {
+        void firstToken() throws IOException {
             double share = share();
             double expected = FIRST_TOKEN_PROMPT * forward.secondsPerToken();
             String what = "first token of %d tokens".formatted(FIRST_TOKEN_PROMPT);
@@ -171,7 +196,12 @@ record ServingBench(
                 cached = Math.min(cached, load.secondsToFirstToken(prompt, one, hit));
             } while ((System.nanoTime() - start) * 1e-9 + expected < share
                     || (cold.size() < WANTED_FIRST_TOKENS && budget.fits(cold.getLast())));
-            firstToken = Optional.of(new FirstToken(FIRST_TOKEN_PROMPT, cached, Timing.of(cold), Timing.of(hit)));
+            ObjectNode node = json.putObject("first_token")
+                    .put("prompt_tokens", FIRST_TOKEN_PROMPT)
+                    .put("cached_tokens", cached)
+                    .put("share_of_cold", Timing.median(hit) / Timing.median(cold));
+            Timing.of(cold).writeTo(node.putObject("cold"));
+            Timing.of(hit).writeTo(node.putObject("hit"));
         }
 
         /** Seconds for the next case. */
@@ -226,56 +256,30 @@ record ServingBench(
         }
 
         /** As many sequences, always of the same prompts. */
-        void generate(int sequences, SamplingParams sampling) {
-            List<GenerationCollector> collectors = prompts.stream()
+        void generate(int sequences, SamplingParams sampling) throws IOException {
+            List<EngineRequest> requests = prompts.stream()
                     .limit(sequences)
-                    .map(prompt -> {
-                        GenerationRequest request = request(prompt, sampling);
-                        GenerationCollector collector = new GenerationCollector(request);
-                        engine.submit(request, collector);
-                        return collector;
-                    })
+                    .map(prompt -> submit(prompt, sampling))
                     .toList();
-            collectors.forEach(this::await);
+            for (EngineRequest each : requests) {
+                var _ = each.await(deadline());
+            }
         }
 
         /** Adds the time to {@code seconds}; returns how many of the prompt's tokens were cached. */
-        int secondsToFirstToken(int[] prompt, SamplingParams sampling, List<Double> seconds) {
-            GenerationRequest request = request(prompt, sampling);
-            GenerationCollector collector = new GenerationCollector(request);
-            long start = System.nanoTime();
-            engine.submit(request, event -> {
-                if (event instanceof GenerationEvent.Output output && output.ids().length > 0) {
-                    seconds.add((System.nanoTime() - start) * 1e-9);
-                }
-                collector.accept(event);
-            });
-            return await(collector).cachedTokens();
+        int secondsToFirstToken(int[] prompt, SamplingParams sampling, List<Double> seconds) throws IOException {
+            EngineRequest request = submit(prompt, sampling);
+            int cached = request.await(deadline()).usage().cachedTokens();
+            seconds.add(request.secondsToFirst());
+            return cached;
         }
 
-        private GenerationRequest request(int[] prompt, SamplingParams sampling) {
-            return new GenerationRequest("bench-" + requests++, prompt, sampling);
+        private EngineRequest submit(int[] prompt, SamplingParams sampling) {
+            return EngineRequest.submit(engine, new GenerationRequest("bench-" + requests++, prompt, sampling));
         }
 
-        private RequestOutput await(GenerationCollector collector) {
-            Duration deadline = budget.left().plus(GRACE);
-            try {
-                RequestOutput output = collector.result().get(deadline.toMillis(), TimeUnit.MILLISECONDS);
-                output.completions().forEach(completion -> {
-                    if (completion.reason() == FinishReason.ERROR) {
-                        throw new IllegalStateException(
-                                "a request failed: " + completion.error().orElse("no reason given"));
-                    }
-                });
-                return output;
-            } catch (TimeoutException e) {
-                throw new IllegalStateException("a request did not end in " + deadline.toSeconds() + " s", e);
-            } catch (ExecutionException e) {
-                throw new IllegalStateException("a request failed", e.getCause());
-            } catch (InterruptedException e) {
-                Thread.currentThread().interrupt();
-                throw new IllegalStateException("interrupted", e);
-            }
+        private Duration deadline() {
+            return budget.left().plus(GRACE);
         }
     }
 

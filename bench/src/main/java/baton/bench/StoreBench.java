@@ -1,11 +1,15 @@
 package baton.bench;
 
-import baton.bench.StoreReport.Rate;
-import baton.bench.StoreReport.Size;
+import baton.bench.frame.Column;
+import baton.bench.frame.Layout;
+import baton.bench.frame.Machine;
+import baton.bench.frame.Rates;
+import baton.bench.frame.Require;
+import baton.bench.frame.Rounds;
+import baton.bench.frame.Timing;
 import baton.kv.BlockHash;
 import baton.kv.ConfigException;
 import baton.kv.DType;
-import baton.kv.Deadline;
 import baton.kv.KvLayout;
 import baton.kv.ModelFingerprint;
 import baton.kv.Ticker;
@@ -18,7 +22,6 @@ import baton.memory.ParallelCopier;
 import baton.memory.ParallelCopier.Copy;
 import baton.store.BlockStore;
 import baton.store.StoreFormat;
-import baton.store.StoreTask;
 import baton.store.ValueRanges;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
@@ -30,7 +33,6 @@ import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -38,9 +40,11 @@ import java.util.Random;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
 import java.util.stream.IntStream;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Measures how fast a block store takes and gives KV blocks, and in the same run, in turns, plain copies of as many bytes with as many
@@ -78,7 +82,7 @@ public record StoreBench(
     static final String RANGES_IN = "copy of the ranges got";
 
     private static final int ROUNDS = 7;
-    private static final Duration DEADLINE = Duration.ofMinutes(1);
+    private static final int WARM_UPS = 4;
 
     /** Llama-3.2-1B: 16 layers, 8 KV heads, head dimension 64, bfloat16. */
     private static final KvLayout LAYOUT = new KvLayout(16, 8, 64, 16, DType.BF16);
@@ -90,6 +94,29 @@ public record StoreBench(
 
     private static final int LOOKED_UP = 2000;
     private static final int STORED = 1 << 17;
+
+    private static final String SHARES = " {%1$s/median_share_of_ranges|%%.0f|100} %%";
+
+    /** How the figures are shown. */
+    public static final Layout FIGURES = new Layout()
+            .machine()
+            .table(
+                    "The store {store}, KV blocks of Llama-3.2-1B; GB/s of the best run (median), shares of plain copies likewise",
+                    "sizes",
+                    Column.of("tokens", "{tokens|%,d}"),
+                    Column.of("ranks", "{ranks}"),
+                    Column.of("copy", Rates.rate(COPY)),
+                    Column.of("put", Rates.rate(PUT) + " " + Rates.share(PUT)),
+                    Column.of("get", Rates.rate(GET) + " " + Rates.share(GET)))
+            .table(
+                    "The copying kernel alone with the same ranges, GB/s of the best run (median), and what of its median put and get reach",
+                    "sizes",
+                    Column.of("tokens", "{tokens|%,d}"),
+                    Column.of("ranks", "{ranks}"),
+                    Column.of("put", Rates.rate(RANGES_OUT) + SHARES.formatted(PUT)),
+                    Column.of("get", Rates.rate(RANGES_IN) + SHARES.formatted(GET)))
+            .line("\ncontains of {contains/keys|%,d} keys, of {contains/stored|%,d} that are there:"
+                    + " {contains/seconds|%.1f|1e6} us (median {contains/median_seconds|%.1f|1e6} us)");
 
     private static StoreFormat format(KvLayout layout) {
         return new StoreFormat(new ModelFingerprint("bench", "0".repeat(64)), layout, 1, 0, 0);
@@ -135,19 +162,15 @@ public record StoreBench(
         if (!STORES.contains(store)) {
             throw ConfigException.unsupported("store", store, String.join(", ", STORES));
         }
-        if (threads <= 0) {
-            throw new ConfigException("threads", "is " + threads + ", must be positive");
-        }
-        if (!each.isPositive()) {
-            throw new ConfigException("seconds", "is " + each.toMillis() / 1e3 + ", must be positive");
-        }
+        Require.positive("threads", threads);
+        Require.positive("seconds", each);
         for (int count : ranks) {
             if (count <= 0 || LAYOUT.kvHeads() % count != 0) {
                 throw new ConfigException(
                         "ranks", "has %d, must have divisors of %d heads".formatted(count, LAYOUT.kvHeads()));
             }
         }
-        tokens = TokenCounts.require(tokens, LAYOUT.blockSize());
+        tokens = Require.tokens(tokens, LAYOUT.blockSize());
         ranks = List.copyOf(ranks);
     }
 
@@ -162,59 +185,52 @@ public record StoreBench(
     /**
      * Measures.
      *
-     * @throws IOException if the store cannot be opened
+     * @throws IOException if the store cannot be opened, or an operation fails
      */
-    public StoreReport run() throws IOException {
-        List<Size> sizes = new ArrayList<>();
+    public void run(ObjectNode json) throws IOException {
+        json.put("store", store).put("threads", threads);
+        Machine.here().writeTo(json.putObject("machine"));
+        ArrayNode sizes = json.putArray("sizes");
         for (int count : tokens) {
             for (int parts : ranks) {
                 progress.accept("%d tokens, ranks: %d".formatted(count, parts));
-                sizes.add(measure(count / LAYOUT.blockSize(), parts));
+                measure(count / LAYOUT.blockSize(), parts, sizes.addObject());
             }
         }
         progress.accept("looking up %d of %d keys".formatted(LOOKED_UP, STORED));
-        return new StoreReport(store, Machine.here(), threads, LOOKED_UP, STORED, lookUp(), sizes);
+        Timing lookUp = lookUp();
+        json.putObject("contains")
+                .put("keys", LOOKED_UP)
+                .put("stored", STORED)
+                .put("seconds", lookUp.best())
+                .put("median_seconds", lookUp.median());
     }
 
-    private interface Case {
-        /** @return seconds that it took */
-        double run();
-    }
-
-    private static List<Double> list(Map<String, List<Double>> seconds, String name) {
-        return seconds.computeIfAbsent(name, _ -> new ArrayList<>());
-    }
-
-    private Size measure(int blocks, int parts) throws IOException {
+    private void measure(int blocks, int parts, ObjectNode json) throws IOException {
         try (Arena arena = Arena.ofShared();
                 BlockStore opened = opener().open(FORMAT, 2 * blocks, threads);
                 ParallelCopier copier = new ParallelCopier("bench", threads, CopyKernel.ofThisMachine())) {
-            Operations operations = new Operations(opened, blocks, pools(arena, blocks, parts));
-            Copies copies = new Copies(arena, copier, operations.pools);
-            operations.put();
-            Map<String, Case> cases = new LinkedHashMap<>();
-            cases.put(COPY, copies::run);
-            cases.put(PUT, operations::put);
-            cases.put(GET, operations::get);
-            RangeCopies rows = new RangeCopies(arena, copier, operations.ranges, blocks);
-            cases.put(RANGES_OUT, () -> rows.run(true));
-            cases.put(RANGES_IN, () -> rows.run(false));
-            for (int i = 0; i < 3; i++) {
-                cases.values().forEach(Case::run);
-            }
-            Map<String, List<Double>> seconds = new LinkedHashMap<>();
-            long share = each.dividedBy(ROUNDS).toNanos();
-            for (int round = 0; round < ROUNDS; round++) {
-                for (Map.Entry<String, Case> one : cases.entrySet()) {
-                    long end = System.nanoTime() + share;
-                    do {
-                        list(seconds, one.getKey()).add(one.getValue().run());
-                    } while (System.nanoTime() < end);
-                }
-            }
-            Map<String, Rate> rates = new LinkedHashMap<>();
-            seconds.forEach((name, times) -> rates.put(name, new Rate(blocks * FORMAT.valueBytes(), Timing.of(times))));
-            return new Size(blocks * LAYOUT.blockSize(), parts, rates);
+            List<MemorySegment> pools = pools(arena, blocks, parts);
+            List<ValueRanges> ranges = scattered(pools, blocks);
+            StoredValues values = new StoredValues(opened, blocks, ranges, ranges);
+            Copies copies = new Copies(arena, copier, pools);
+            RangeCopies rows = new RangeCopies(arena, copier, ranges, blocks);
+            AtomicLong batch = new AtomicLong();
+            Rounds rounds = new Rounds()
+                    .add(COPY, copies::run)
+                    .add(PUT, () -> values.put(values.keys(batch.incrementAndGet())))
+                    .add(GET, () -> values.get(values.keys(batch.get())))
+                    .add(RANGES_OUT, () -> rows.run(true))
+                    .add(RANGES_IN, () -> rows.run(false));
+            rounds.warmUp(WARM_UPS);
+            json.put("tokens", blocks * LAYOUT.blockSize()).put("ranks", parts);
+            rounds.run(ROUNDS, each, () -> {
+                Rates.write(json, rounds, blocks * FORMAT.valueBytes());
+                Rates.share(json, PUT, RANGES_OUT, "_of_ranges");
+                Rates.share(json, GET, RANGES_IN, "_of_ranges");
+                Rates.share(json, PUT, COPY);
+                Rates.share(json, GET, COPY);
+            });
         }
     }
 
@@ -231,87 +247,27 @@ public record StoreBench(
         return memory.fill((byte) 3);
     }
 
-    /** What is asked of a store: blocks of all pools, by keys that are new for each put. */
-    private static final class Operations {
-        private final BlockStore store;
-        private final int blocks;
-        private final List<MemorySegment> pools;
-        private final List<ValueRanges> ranges = new ArrayList<>();
-        private final Random random = new Random(3);
-        private List<BlockHash> keys = List.of();
-
-        private Operations(BlockStore store, int blocks, List<MemorySegment> pools) {
-            this.store = store;
-            this.blocks = blocks;
-            this.pools = pools;
-            List<Integer> places =
-                    new ArrayList<>(IntStream.range(0, blocks).boxed().toList());
-            Collections.shuffle(places, random);
-            long share = LAYOUT.layerBytes() / pools.size();
-            for (int rank = 0; rank < pools.size(); rank++) {
-                ValueRanges ofRank = new ValueRanges(pools.get(rank));
-                for (int block = 0; block < blocks; block++) {
-                    for (int layer = 0; layer < LAYOUT.layers(); layer++) {
-                        ofRank.add(
-                                block,
-                                LAYOUT.layerOffset(layer) + rank * share,
-                                ((long) places.get(block) * LAYOUT.layers() + layer) * share,
-                                share);
-                    }
+    /** Blocks in random places of all pools, each rank's share of a block in its own. */
+    private static List<ValueRanges> scattered(List<MemorySegment> pools, int blocks) {
+        List<Integer> places =
+                new ArrayList<>(IntStream.range(0, blocks).boxed().toList());
+        Collections.shuffle(places, new Random(3));
+        long share = LAYOUT.layerBytes() / pools.size();
+        List<ValueRanges> ranges = new ArrayList<>();
+        for (int rank = 0; rank < pools.size(); rank++) {
+            ValueRanges ofRank = new ValueRanges(pools.get(rank));
+            for (int block = 0; block < blocks; block++) {
+                for (int layer = 0; layer < LAYOUT.layers(); layer++) {
+                    ofRank.add(
+                            block,
+                            LAYOUT.layerOffset(layer) + rank * share,
+                            ((long) places.get(block) * LAYOUT.layers() + layer) * share,
+                            share);
                 }
-                ranges.add(ofRank);
             }
+            ranges.add(ofRank);
         }
-
-        private double put() {
-            keys = keys(random, blocks);
-            return timed(PUT, () -> store.put(keys, ranges, deadline()), blocks);
-        }
-
-        private double get() {
-            return timed(GET, () -> store.get(keys, ranges, deadline()), blocks);
-        }
-    }
-
-    private static List<BlockHash> keys(Random random, int count) {
-        return IntStream.range(0, count)
-                .mapToObj(
-                        _ -> new BlockHash(random.nextLong(), random.nextLong(), random.nextLong(), random.nextLong()))
-                .toList();
-    }
-
-    private static Deadline deadline() {
-        return Deadline.after(Ticker.system(), DEADLINE);
-    }
-
-    private interface Start {
-        StoreTask start();
-    }
-
-    private static double timed(String what, Start operation, int expected) {
-        long begun = System.nanoTime();
-        StoreTask task = operation.start();
-        CountDownLatch over = new CountDownLatch(1);
-        task.onQuiet(over::countDown);
-        await(over);
-        double seconds = (System.nanoTime() - begun) / 1e9;
-        if (task.succeededCount() != expected) {
-            throw new IllegalStateException(
-                    "%s has succeeded for %d of %d keys".formatted(what, task.succeededCount(), expected));
-        }
-        return seconds;
-    }
-
-    /** The threads that copy need the processors meanwhile. */
-    private static void await(CountDownLatch over) {
-        try {
-            if (!over.await(DEADLINE.toNanos(), TimeUnit.NANOSECONDS)) {
-                throw new IllegalStateException("copying took longer than " + DEADLINE);
-            }
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-            throw new IllegalStateException("interrupted", e);
-        }
+        return ranges;
     }
 
     /** Plain copies of pools as they are. */
@@ -326,12 +282,12 @@ public record StoreBench(
                     .toList();
         }
 
-        private double run() {
-            long begun = System.nanoTime();
-            Copying copying = new Copying();
-            copier.start(copying, copying, copies);
-            await(copying.over);
-            return (System.nanoTime() - begun) / 1e9;
+        private double run() throws Exception {
+            return Rounds.seconds(() -> {
+                Copying copying = new Copying();
+                copier.start(copying, copying, copies);
+                StoredValues.await(copying.over);
+            });
         }
     }
 
@@ -347,14 +303,14 @@ public record StoreBench(
             values = allocate(arena, blocks * FORMAT.valueBytes());
         }
 
-        private double run(boolean out) {
-            long begun = System.nanoTime();
-            Copying copying = new Copying();
-            List<CopyRanges> sources =
-                    ranges.stream().map(each -> ranges(each, out)).toList();
-            copier.startRanges(copying, copying, sources, values.byteSize(), false);
-            await(copying.over);
-            return (System.nanoTime() - begun) / 1e9;
+        private double run(boolean out) throws Exception {
+            return Rounds.seconds(() -> {
+                Copying copying = new Copying();
+                List<CopyRanges> sources =
+                        ranges.stream().map(each -> ranges(each, out)).toList();
+                copier.startRanges(copying, copying, sources, values.byteSize(), false);
+                StoredValues.await(copying.over);
+            });
         }
 
         private CopyRanges ranges(ValueRanges of, boolean out) {
@@ -412,26 +368,23 @@ public record StoreBench(
 
     /** Seconds of a look-up of many keys that are there, other ones each time. */
     private Timing lookUp() throws IOException {
-        Random random = new Random(5);
         try (Arena arena = Arena.ofShared();
                 BlockStore opened = opener().open(SMALL, STORED, threads)) {
+            long bytes = SMALL.valueBytes();
+            List<ValueRanges> ranges = StoredValues.inARow(arena.allocate(LOOKED_UP * bytes, 64), LOOKED_UP, bytes);
+            StoredValues values = new StoredValues(opened, LOOKED_UP, ranges, ranges);
             List<List<BlockHash>> batches = new ArrayList<>();
-            MemorySegment memory = arena.allocate(LOOKED_UP * SMALL.valueBytes(), 64);
-            ValueRanges ranges = new ValueRanges(memory);
-            for (int i = 0; i < LOOKED_UP; i++) {
-                ranges.add(i, 0, i * SMALL.valueBytes(), SMALL.valueBytes());
-            }
             for (int i = 0; i < STORED / LOOKED_UP; i++) {
-                List<BlockHash> keys = keys(random, LOOKED_UP);
-                timed(PUT, () -> opened.put(keys, List.of(ranges), deadline()), LOOKED_UP);
-                batches.add(keys);
+                batches.add(values.keys(i));
+                values.put(batches.getLast());
             }
+            Random random = new Random(5);
             List<Double> seconds = new ArrayList<>();
             long end = System.nanoTime() + each.toNanos();
             do {
                 Collections.shuffle(batches, random);
                 for (List<BlockHash> keys : batches) {
-                    seconds.add(timed("contains", () -> opened.contains(keys, deadline()), LOOKED_UP));
+                    seconds.add(values.contains(keys, LOOKED_UP));
                 }
             } while (System.nanoTime() < end);
             return Timing.of(seconds);

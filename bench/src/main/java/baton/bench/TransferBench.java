@@ -1,7 +1,9 @@
 package baton.bench;
 
-import baton.bench.TransferReport.Rate;
-import baton.bench.TransferReport.Size;
+import baton.bench.frame.Layout;
+import baton.bench.frame.Rates;
+import baton.bench.frame.Require;
+import baton.bench.frame.Rounds;
 import baton.cluster.JavaCommand;
 import baton.cluster.WorkerProcess;
 import baton.kv.ConfigException;
@@ -13,7 +15,6 @@ import baton.pipe.WireTransport;
 import baton.pipe.select.WireTransports;
 import baton.transfer.Range;
 import baton.transfer.Region;
-import baton.transfer.Transfer;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferAgent.Peer;
@@ -42,20 +43,22 @@ import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.Random;
 import java.util.Set;
 import java.util.TreeMap;
-import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
-import java.util.function.IntConsumer;
 import java.util.stream.IntStream;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Measures how fast transfer agents read KV blocks of another process (Mooncake's write them, too, as its connector does), and the machine's limits in the same run: copying within a
@@ -98,22 +101,76 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
     private static Map<String, Opener> openers(int threads, NixlLibrary nixl) {
         EmbeddedAgent.Settings settings = EmbeddedAgent.Settings.at("127.0.0.1").withThreads(threads);
         Map<String, Opener> openers = new LinkedHashMap<>();
-        openers.put(TransferReport.SHARED, name -> EmbeddedAgent.open(name, settings));
-        openers.put(
-                TransferReport.TCP,
-                name -> EmbeddedAgent.open(name, settings.withTransport(EmbeddedAgent.Transport.TCP)));
-        openers.put(TransferReport.MOONCAKE, _ -> MooncakeAgent.open(MooncakeSettings.at("127.0.0.1")));
+        openers.put(SHARED, name -> EmbeddedAgent.open(name, settings));
+        openers.put(TCP, name -> EmbeddedAgent.open(name, settings.withTransport(EmbeddedAgent.Transport.TCP)));
+        openers.put(MOONCAKE, _ -> MooncakeAgent.open(MooncakeSettings.at("127.0.0.1")));
         switch (nixl) {
             case NixlLibrary.Found found ->
-                openers.put(TransferReport.NIXL, name -> NixlAgent.open(found, name, NixlAgent.Settings.of("UCX")));
+                openers.put(NIXL, name -> NixlAgent.open(found, name, NixlAgent.Settings.of("UCX")));
             case NixlLibrary.Absent _ -> {}
         }
         return openers;
     }
 
+    static final String COPY = "copy";
+    static final String RAW_TCP = "plain TCP";
+    private static final String UCX_GET = "ucx_perftest's get";
+    private static final String SHARED = "shared memory";
+    static final String TCP = "TCP";
+    private static final String NIXL = "NIXL (UCX)";
+    private static final String MOONCAKE = "Mooncake's TCP";
+    private static final String MOONCAKE_WRITE = "and written";
+    private static final String WIRE_TCP = "wire: TCP";
+    private static final String WIRE_GLOO = "wire: Gloo";
+    private static final String DIGESTED = "and digested";
+
     /** Transports of wires, by the name of their row. */
-    private static final Map<String, String> WIRES = Collections.unmodifiableMap(
-            new TreeMap<>(Map.of(TransferReport.WIRE_TCP, "tcp", TransferReport.WIRE_GLOO, "gloo")));
+    private static final Map<String, String> WIRES =
+            Collections.unmodifiableMap(new TreeMap<>(Map.of(WIRE_TCP, "tcp", WIRE_GLOO, "gloo")));
+
+    /** By implementation: a copy limits shared memory, a plain connection TCP. */
+    private static final Map<String, String> LIMITS = Map.of(
+            SHARED,
+            COPY,
+            NIXL,
+            COPY,
+            DIGESTED,
+            SHARED,
+            TCP,
+            RAW_TCP,
+            MOONCAKE,
+            RAW_TCP,
+            MOONCAKE_WRITE,
+            RAW_TCP,
+            WIRE_TCP,
+            RAW_TCP,
+            WIRE_GLOO,
+            RAW_TCP);
+
+    /** How the figures are shown. */
+    public static final Layout FIGURES = new Layout()
+            .head(
+                    "Reading KV blocks of {block_bytes|%d|9.765625e-4} KiB of another process, {threads} threads; GB/s of the best run (median),"
+                            + " shares likewise")
+            .each("sizes", ofSize())
+            .line("")
+            .each(
+                    "range",
+                    new Layout().line("{case}: {least|%,d} tokens at {share|%.0f|100} % of the rate of {most|%,d}"))
+            .each("absent", new Layout().line("not measured: {.}"));
+
+    private static Layout ofSize() {
+        Layout size = new Layout().line("\n{tokens|%,d} tokens, {copy/bytes|%,d|9.5367431640625e-7} MiB");
+        for (String name : List.of(
+                COPY, RAW_TCP, UCX_GET, SHARED, DIGESTED, TCP, MOONCAKE, MOONCAKE_WRITE, NIXL, WIRE_TCP, WIRE_GLOO)) {
+            String rate =
+                    "  %-20s {%2$s/bytes_per_second|%%7.2f|1e-9} ({%2$s/median_bytes_per_second|%%6.2f|1e-9})  {%2$s/best_seconds|%%9.3f|1e3} ms"
+                            .formatted(name, name);
+            String limit = LIMITS.get(name);
+            size.line(limit == null ? rate : rate + "  " + Rates.share(name) + " of " + limit);
+        }
+        return size;
+    }
 
     private interface Opener {
         TransferAgent open(String name) throws TransferException;
@@ -121,13 +178,9 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
 
     /** @throws ConfigException if a number is not positive */
     public TransferBench {
-        if (threads <= 0) {
-            throw new ConfigException("threads", "is " + threads + ", must be positive");
-        }
-        if (!each.isPositive()) {
-            throw new ConfigException("seconds", "is " + each.toMillis() / 1e3 + ", must be positive");
-        }
-        tokens = TokenCounts.require(tokens, BLOCK_TOKENS);
+        Require.positive("threads", threads);
+        Require.positive("seconds", each);
+        tokens = Require.tokens(tokens, BLOCK_TOKENS);
     }
 
     /**
@@ -135,12 +188,13 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
      *
      * @throws IOException if the other process does not start, or a connection or an agent fails
      */
-    public TransferReport run() throws IOException {
+    public void run(ObjectNode json) throws IOException {
         int blocks = Collections.max(tokens) / BLOCK_TOKENS;
         NixlLibrary nixl = NixlLibrary.find(Optional.empty());
-        Optional<UcxPerftest> ucx =
-                UcxPerftest.find(Optional.ofNullable(System.getenv("PATH")).orElse(""));
-        List<String> absent = new ArrayList<>();
+        Optional<UcxPerftest> ucx = OtherProgram.find(UcxPerftest.PROGRAM).map(UcxPerftest::new);
+        json.put("threads", threads).put("block_bytes", BLOCK_BYTES);
+        ArrayNode sizes = json.putArray("sizes");
+        ArrayNode absent = json.putArray("absent");
         if (nixl instanceof NixlLibrary.Absent missing) {
             absent.add(missing.reason());
         }
@@ -153,74 +207,53 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
                 Owner owner = new Owner(openers.keySet(), threads, blocks);
                 Here here = new Here(arena, owner, openers, blocks);
                 Copying copying = new Copying(arena, here.pool, threads)) {
-            List<Size> sizes = new ArrayList<>();
             for (int count : tokens) {
                 progress.accept(count + " tokens");
-                sizes.add(measure(count, here, copying, ucx));
+                measure(count, here, copying, ucx, sizes.addObject().put("tokens", count));
             }
-            List<String> implementations = new ArrayList<>(here.peers.keySet());
-            implementations.addAll(here.wires.keySet());
-            return new TransferReport(threads, implementations, sizes, absent);
+            ArrayNode range = json.putArray("range");
+            for (String name : List.of(SHARED, TCP)) {
+                range.addObject()
+                        .put("case", name)
+                        .put("least", tokens.getFirst())
+                        .put("most", tokens.getLast())
+                        .put("share", best(sizes.path(0), name) / best(sizes.path(sizes.size() - 1), name));
+            }
         } catch (TransferException | PipeException e) {
             throw new IOException(e.getMessage(), e);
         }
     }
 
-    private Size measure(int count, Here here, Copying copying, Optional<UcxPerftest> ucx)
-            throws IOException, TransferException, PipeException {
+    private static double best(JsonNode size, String name) {
+        return size.path(name).path("bytes_per_second").asDouble();
+    }
+
+    private void measure(int count, Here here, Copying copying, Optional<UcxPerftest> ucx, ObjectNode json)
+            throws IOException {
         int blocks = count / BLOCK_TOKENS;
-        Map<String, Case> cases = new LinkedHashMap<>();
         int[] from = scattered(here.blocks, blocks, 1);
         int[] to = scattered(here.blocks, blocks, 2);
         List<Range> ranges = here.ranges(from, to);
-        cases.put(TransferReport.COPY, () -> wall(() -> copying.copy(from, to)));
-        cases.put(TransferReport.SHARED, () -> here.read(TransferReport.SHARED, ranges, Optional.empty()));
-        cases.put(TransferReport.DIGESTED, () -> here.read(TransferReport.SHARED, ranges, Optional.of(DIGESTS)));
-        cases.put(TransferReport.RAW_TCP, () -> wall(() -> here.raw(blocks * BLOCK_BYTES)));
+        Rounds rounds = new Rounds()
+                .add(COPY, () -> Rounds.seconds(() -> copying.copy(from, to)))
+                .add(SHARED, () -> here.transfer(SHARED, Operation.READ, ranges, Optional.empty()))
+                .add(DIGESTED, () -> here.transfer(SHARED, Operation.READ, ranges, Optional.of(DIGESTS)))
+                .add(RAW_TCP, () -> Rounds.seconds(() -> here.raw(blocks * BLOCK_BYTES)));
         for (String name : here.peers.keySet()) {
-            cases.putIfAbsent(name, () -> here.read(name, ranges, Optional.empty()));
-        }
-        cases.put(TransferReport.MOONCAKE_WRITE, () -> here.write(TransferReport.MOONCAKE, ranges));
-        for (String name : here.wires.keySet()) {
-            cases.put(name, () -> here.receive(name, blocks * BLOCK_BYTES));
-        }
-        ucx.ifPresent(program ->
-                cases.put(TransferReport.UCX_GET, () -> program.get(blocks * BLOCK_BYTES, FreePorts.inARow(1))));
-
-        Map<String, List<Double>> seconds = new LinkedHashMap<>();
-        for (Map.Entry<String, Case> each : cases.entrySet()) {
-            seconds.put(each.getKey(), new ArrayList<>());
-            each.getValue().run();
-        }
-        long share = each.dividedBy(ROUNDS).toNanos();
-        for (int round = 0; round < ROUNDS; round++) {
-            for (Map.Entry<String, Case> each : cases.entrySet()) {
-                long end = System.nanoTime() + share;
-                do {
-                    double took = each.getValue().run();
-                    seconds.computeIfAbsent(each.getKey(), _ -> new ArrayList<>())
-                            .add(took);
-                } while (System.nanoTime() < end);
+            if (!name.equals(SHARED)) {
+                rounds.add(name, () -> here.transfer(name, Operation.READ, ranges, Optional.empty()));
             }
         }
-        Map<String, Rate> rates = new LinkedHashMap<>();
-        seconds.forEach((name, times) -> rates.put(name, new Rate(blocks * BLOCK_BYTES, Timing.of(times))));
-        return new Size(count, rates);
-    }
-
-    private interface Case {
-        /** @return seconds that the case took */
-        double run() throws IOException, TransferException, PipeException;
-    }
-
-    private interface Action {
-        void run() throws IOException;
-    }
-
-    private static double wall(Action action) throws IOException {
-        long begun = System.nanoTime();
-        action.run();
-        return (System.nanoTime() - begun) / 1e9;
+        rounds.add(MOONCAKE_WRITE, () -> here.transfer(MOONCAKE, Operation.WRITE, ranges, Optional.empty()));
+        for (String name : here.wires.keySet()) {
+            rounds.add(name, () -> Rounds.seconds(() -> here.receive(name, blocks * BLOCK_BYTES)));
+        }
+        ucx.ifPresent(program -> rounds.add(UCX_GET, () -> program.get(blocks * BLOCK_BYTES, FreePorts.inARow(1))));
+        rounds.warmUp(1);
+        rounds.run(ROUNDS, each, () -> {
+            Rates.write(json, rounds, blocks * BLOCK_BYTES);
+            LIMITS.forEach((name, limit) -> Rates.share(json, name, limit));
+        });
     }
 
     /** Some of the blocks, in no order. */
@@ -382,40 +415,24 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
             return ranges;
         }
 
-        /** Reads, and returns seconds until the last byte, as the agent has seen it. */
-        private double read(String name, List<Range> ranges, Optional<RunDigests> digests) throws TransferException {
-            TransferAgent agent = agents.get(name);
-            Peer peer = peers.get(name);
-            if (agent == null || peer == null) {
-                throw new IllegalArgumentException("name=" + name);
-            }
-            Transfer transfer = digests.isPresent()
-                    ? agent.start(Operation.READ, peer, ranges, Optional.empty(), DEADLINE, digests.get())
-                    : agent.start(Operation.READ, peer, ranges, Optional.empty(), DEADLINE);
-            return TransferWait.seconds(name, transfer);
+        /** Reads or writes, and returns the seconds until the last byte is there, as the agent has measured them. */
+        private double transfer(String name, Operation operation, List<Range> ranges, Optional<RunDigests> digests)
+                throws TransferException {
+            TransferAgent agent = Objects.requireNonNull(agents.get(name));
+            Peer peer = Objects.requireNonNull(peers.get(name));
+            return TransferWait.seconds(
+                    name,
+                    digests.isPresent()
+                            ? agent.start(operation, peer, ranges, Optional.empty(), DEADLINE, digests.get())
+                            : agent.start(operation, peer, ranges, Optional.empty(), DEADLINE));
         }
 
-        /** Writes, and returns seconds until the last byte is at the peer, as the agent has seen it. */
-        private double write(String name, List<Range> ranges) throws TransferException {
-            TransferAgent agent = agents.get(name);
-            Peer peer = peers.get(name);
-            if (agent == null || peer == null) {
-                throw new IllegalArgumentException("name=" + name);
-            }
-            return TransferWait.seconds(name, agent.start(Operation.WRITE, peer, ranges, Optional.empty(), DEADLINE));
-        }
-
-        /** Asks for bytes over a wire, and returns seconds until the last one. */
-        private double receive(String name, long bytes) throws PipeException {
-            Wire wire = wires.get(name);
-            if (wire == null) {
-                throw new IllegalArgumentException("name=" + name);
-            }
-            long begun = System.nanoTime();
+        /** Asks for bytes over a wire and waits for the last one. */
+        private void receive(String name, long bytes) throws PipeException {
+            Wire wire = Objects.requireNonNull(wires.get(name));
             wanted.set(ValueLayout.JAVA_LONG, 0, bytes);
             wire.send(wanted, DEADLINE);
             wire.receive(pool.memory().asSlice(0, bytes), DEADLINE);
-            return (System.nanoTime() - begun) / 1e9;
         }
 
         private void raw(long bytes) throws IOException {
@@ -460,33 +477,17 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
                     threads, Thread.ofPlatform().daemon().factory());
         }
 
-        private void copy(int[] sources, int[] targets) {
-            together(
-                    sources.length,
-                    i -> MemorySegment.copy(from, sources[i] * BLOCK_BYTES, to, targets[i] * BLOCK_BYTES, BLOCK_BYTES));
-        }
-
-        private void together(int count, IntConsumer work) {
+        private void copy(int[] sources, int[] targets) throws Exception {
             AtomicInteger next = new AtomicInteger();
-            List<Future<?>> futures = new ArrayList<>();
-            for (int i = 0; i < threads; i++) {
-                futures.add(executor.submit(() -> {
-                    for (int at = next.getAndIncrement(); at < count; at = next.getAndIncrement()) {
-                        work.accept(at);
-                    }
-                }));
-            }
-            for (Future<?> each : futures) {
-                try {
-                    each.get(DEADLINE.toNanos(), TimeUnit.NANOSECONDS);
-                } catch (InterruptedException e) {
-                    Thread.currentThread().interrupt();
-                    throw new IllegalStateException("interrupted", e);
-                } catch (ExecutionException e) {
-                    throw new IllegalStateException(e.getCause());
-                } catch (TimeoutException e) {
-                    throw new IllegalStateException("copying took longer than " + DEADLINE, e);
+            Callable<Boolean> work = () -> {
+                for (int at = next.getAndIncrement(); at < sources.length; at = next.getAndIncrement()) {
+                    MemorySegment.copy(from, sources[at] * BLOCK_BYTES, to, targets[at] * BLOCK_BYTES, BLOCK_BYTES);
                 }
+                return true;
+            };
+            for (Future<Boolean> each :
+                    executor.invokeAll(Collections.nCopies(threads, work), DEADLINE.toMinutes(), TimeUnit.MINUTES)) {
+                each.get();
             }
         }
 

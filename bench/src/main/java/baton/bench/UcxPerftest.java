@@ -1,16 +1,12 @@
 package baton.bench;
 
-import java.io.File;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
-import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
-import java.util.stream.Stream;
 
 /**
  * UCX's own measurement, {@code ucx_perftest}, where it is installed: one process gets contiguous bytes of another on this host, by
@@ -22,16 +18,6 @@ record UcxPerftest(Path program) {
     private static final long ENOUGH_BYTES = 128L << 20;
     private static final Duration DEADLINE = Duration.ofSeconds(30);
     private static final int REFUSED_PAUSE_MILLIS = 5;
-
-    /** @param path directories to look in, as of the environment variable {@code PATH} */
-    static Optional<UcxPerftest> find(String path) {
-        return Stream.of(path.split(File.pathSeparator))
-                .filter(directory -> !directory.isBlank())
-                .map(directory -> Path.of(directory, PROGRAM))
-                .filter(Files::isExecutable)
-                .findFirst()
-                .map(UcxPerftest::new);
-    }
 
     /**
      * Seconds that getting so many bytes took, the median of a few times.

@@ -2,12 +2,12 @@ package baton.bench;
 
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
-import static org.assertj.core.api.Assertions.tuple;
 import static org.assertj.core.api.Assertions.within;
 
-import baton.bench.EngineReport.Beside;
-import baton.bench.EngineReport.ModelReport;
-import baton.bench.EngineReport.Prefill;
+import baton.bench.ForwardBench.Beside;
+import baton.bench.ForwardBench.Prefill;
+import baton.bench.frame.Budget;
+import baton.bench.frame.Timing;
 import baton.engine.model.MachineLimits;
 import baton.engine.model.MachineLimits.Products;
 import baton.engine.model.ModelConfig;
@@ -18,19 +18,18 @@ import baton.engine.model.RandomCheckpoint;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import java.io.IOException;
-import java.io.PrintWriter;
-import java.io.StringWriter;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalInt;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.JsonNodeFactory;
+import tools.jackson.databind.node.ObjectNode;
 
 @Tag("thorough")
 class EngineBenchTest {
@@ -39,65 +38,76 @@ class EngineBenchTest {
     @Test
     void measuresTheEmbeddedModel() throws IOException {
         List<String> progress = new ArrayList<>();
-        EngineReport report = bench(Budget.of(Duration.ofMinutes(5)), Optional.of(Duration.ofMillis(2)), progress)
-                .run(List.of(TINY_LEDGER), false);
-
-        assertThat(report.threads()).isEqualTo(2);
+        ObjectNode json = JsonNodeFactory.instance.objectNode();
+        bench(Budget.of(Duration.ofMinutes(5)), Optional.of(Duration.ofMillis(2)), progress)
+                .run(List.of(TINY_LEDGER), false, json);
+        assertThat(json.path("threads").asInt()).isEqualTo(2);
         assertThat(progress)
                 .containsExactly(
                         "tiny-ledger: round 1 of 3",
                         "tiny-ledger: round 2 of 3",
                         "tiny-ledger: round 3 of 3",
                         "tiny-ledger: through the engine");
-        assertThat(report.leftOut()).isEmpty();
-        assertThat(report.limits()).hasSize(3).allSatisfy(limits -> {
-            for (Products products : List.of(limits.bf16(), limits.fp32())) {
-                assertThat(products.flops()).isFinite().isPositive();
-                assertThat(products.linearFlops()).isPositive().isLessThanOrEqualTo(products.flops());
-                assertThat(products.burstFlops()).isFinite().isGreaterThanOrEqualTo(products.flops());
-                assertThat(products.bytesPerSecond()).isFinite().isPositive();
+        assertThat(json.path("left_out")).isEmpty();
+        assertThat(json.path("limits")).hasSize(3).allSatisfy(limits -> {
+            for (JsonNode products : List.of(limits.path("bfloat16"), limits.path("float32"))) {
+                double flops = products.path("gemm_flops_per_second").asDouble();
+                assertThat(flops).isFinite().isPositive();
+                assertThat(products.path("linear_flops_per_second").asDouble())
+                        .isPositive()
+                        .isLessThanOrEqualTo(flops);
+                assertThat(products.path("gemm_burst_flops_per_second").asDouble())
+                        .isFinite()
+                        .isGreaterThanOrEqualTo(flops);
+                assertThat(products.path("linear_bytes_per_second").asDouble())
+                        .isFinite()
+                        .isPositive();
             }
-            assertThat(limits.readBytesPerSecond()).isFinite().isPositive();
-            assertThat(limits.gemmFlops())
-                    .isEqualTo(Math.max(limits.bf16().flops(), limits.fp32().flops()));
+            assertThat(limits.path("read_bytes_per_second").asDouble())
+                    .isFinite()
+                    .isPositive();
+            assertThat(limits.path("gemm_flops_per_second").asDouble())
+                    .isEqualTo(Math.max(
+                            limits.at("/bfloat16/gemm_flops_per_second").asDouble(),
+                            limits.at("/float32/gemm_flops_per_second").asDouble()));
         });
-        ModelReport model = report.models().getFirst();
-        assertThat(model.prefills()).extracting(Prefill::tokens).containsExactly(512, 2048);
-        assertThat(model.prefills()).allSatisfy(prefill -> {
-            assertThat(report.share(prefill)).isFinite().isPositive();
-            assertThat(prefill.shareBeside().orElseThrow()).isFinite().isPositive();
-            assertThat(report.shareOfLinear(prefill)).isGreaterThanOrEqualTo(report.share(prefill));
-            assertThat(prefill.timing().repetitions()).isGreaterThanOrEqualTo(2);
-            assertThat(prefill.timing().best())
-                    .isLessThanOrEqualTo(prefill.timing().median());
-        });
-        assertThat(model.decodes()).extracting(EngineReport.Decode::batch).containsExactly(1, 8, 32);
-        assertThat(model.decodes())
-                .allSatisfy(
-                        decode -> assertThat(report.share(decode)).isFinite().isPositive());
-        assertThat(EngineReport.speedUp(model, model.decodes().getFirst())).isEqualTo(1);
-
-        ServingReport serving = model.serving().orElseThrow();
-        assertThat(serving.decodes())
-                .extracting(ServingReport.Decode::sequences, ServingReport.Decode::sampled)
-                .containsExactly(tuple(1, false), tuple(8, false), tuple(32, false), tuple(32, true));
-        assertThat(serving.decodes()).allSatisfy(decode -> {
-            assertThat(decode.profile().steps())
-                    .isGreaterThanOrEqualTo(20)
-                    .isEqualTo(decode.timing().repetitions());
-            assertThat(decode.profile().group().to()).isEqualTo(decode.sequences());
-            assertThat(decode.overheadNanos())
+        JsonNode model = json.at("/models/0");
+        assertThat(ints(model.path("prefill"), "tokens")).containsExactly(512, 2048);
+        double gemm = json.at("/limit_of_prefill/flops_per_second").asDouble();
+        assertThat(model.path("prefill")).allSatisfy(prefill -> {
+            assertThat(prefill.path("share_of_gemm").asDouble())
                     .isPositive()
-                    .isLessThan(decode.timing().median() * 1e9);
+                    .isEqualTo(prefill.path("flops_per_second").asDouble() / gemm);
+            assertThat(prefill.path("share_of_gemm_beside").asDouble())
+                    .isFinite()
+                    .isPositive();
+            assertThat(prefill.path("share_of_linear").asDouble())
+                    .isGreaterThanOrEqualTo(prefill.path("share_of_gemm").asDouble());
+            assertThat(prefill.path("repetitions").asInt()).isGreaterThanOrEqualTo(2);
+            assertThat(prefill.path("best_seconds").asDouble())
+                    .isLessThanOrEqualTo(prefill.path("median_seconds").asDouble());
+        });
+        assertThat(ints(model.path("decode"), "batch")).containsExactly(1, 8, 32);
+        assertThat(model.path("decode"))
+                .allSatisfy(decode -> assertThat(decode.path("share_of_read").asDouble())
+                        .isFinite()
+                        .isPositive());
+        assertThat(model.at("/decode/0/speed_up").asDouble()).isEqualTo(1);
+        JsonNode decodes = model.at("/engine/decode");
+        assertThat(ints(decodes, "sequences")).containsExactly(1, 8, 32, 32);
+        assertThat(decodes.valueStream().map(decode -> decode.path("sampled").asBoolean()))
+                .containsExactly(false, false, false, true);
+        assertThat(decodes).allSatisfy(decode -> {
+            assertThat(decode.path("repetitions").asInt()).isGreaterThanOrEqualTo(20);
+            assertThat(decode.at("/step_microseconds/0/overhead").asDouble())
+                    .isPositive()
+                    .isLessThan(decode.path("median_seconds").asDouble() * 1e6);
+            assertThat(decode.path("share_of_forward").asDouble()).isPositive();
         });
         // Whole blocks, and not the last token: its logits are wanted.
-        ServingReport.FirstToken firstToken = serving.firstToken().orElseThrow();
-        assertThat(firstToken.cachedTokens()).isEqualTo(1984);
-        assertThat(firstToken.share()).isPositive();
-
-        StringWriter table = new StringWriter();
-        report.print(new PrintWriter(table));
-        assertThat(table.toString())
+        assertThat(model.at("/engine/first_token/cached_tokens").asInt()).isEqualTo(1984);
+        assertThat(model.at("/engine/first_token/share_of_cold").asDouble()).isPositive();
+        assertThat(EngineBench.FIGURES.text(json))
                 .contains(
                         "instruction sets: ",
                         "caps: ",
@@ -113,94 +123,65 @@ class EngineBenchTest {
                         "first token of 2000 tokens",
                         "Counted for")
                 .doesNotContain("NaN", "Infinity", "left out:");
-        report.printProfile(new PrintWriter(table));
-        assertThat(table.toString()).contains("decode 17-32 ", " sampling ", " p99 ");
-        JsonNode json = report.toJson();
-        assertThat(json.at("/models/0/engine/decode/2/step_microseconds/0/overhead")
-                        .asDouble())
-                .isEqualTo(serving.decodes().get(2).overheadNanos() / 1e3);
-        assertThat(json.at("/models/0/engine/first_token/share_of_cold").asDouble())
-                .isEqualTo(firstToken.share());
-        assertThat(json.at("/models/0/prefill/1/share_of_gemm").asDouble())
-                .isEqualTo(report.share(model.prefills().get(1)));
-        assertThat(json.at("/models/0/decode/1/batch").asInt()).isEqualTo(8);
-        assertThat(json.at("/limit_of_prefill/dtype").asString())
-                .isEqualTo(report.gemmDType().torchName());
-        assertThat(json.at("/limit_of_prefill/flops_per_second").asDouble()).isEqualTo(report.gemmFlops());
-        assertThat(json.at("/limits/2/float32/gemm_flops_per_second").asDouble())
-                .isEqualTo(report.limits().get(2).fp32().flops());
+        assertThat(EngineBench.profile(json)).contains("decode 17-32 ", " sampling ", " p99 ");
         assertThat(json.at("/machine/processors").asInt())
                 .isEqualTo(Runtime.getRuntime().availableProcessors());
-        assertThat(json.at("/left_out").size()).isZero();
+    }
+
+    private static List<Integer> ints(JsonNode array, String field) {
+        return array.valueStream().map(each -> each.path(field).asInt()).toList();
     }
 
     @Test
     void casesBeyondTheBudgetAreNamed() throws IOException {
         long start = System.nanoTime();
-        EngineReport report = bench(Budget.of(Duration.ofNanos(1)), Optional.empty(), new ArrayList<>())
-                .run(List.of(TINY_LEDGER, TINY_LEDGER), true);
-
+        ObjectNode json = JsonNodeFactory.instance.objectNode();
+        bench(Budget.of(Duration.ofNanos(1)), Optional.empty(), new ArrayList<>())
+                .run(List.of(TINY_LEDGER, TINY_LEDGER), true, json);
         assertThat(Duration.ofNanos(System.nanoTime() - start)).isLessThan(Duration.ofMinutes(1));
         // The limits and the smallest case come first and are always there.
-        assertThat(report.limits()).isNotEmpty();
-        ModelReport model = report.models().getFirst();
-        assertThat(model.prefills()).isEmpty();
-        assertThat(model.decodes())
-                .extracting(
-                        EngineReport.Decode::batch, decode -> decode.timing().repetitions())
-                .containsExactly(tuple(1, 1));
-        assertThat(report.leftOut())
-                .hasSize(7)
-                .allSatisfy(line -> assertThat(line).doesNotContain("NaN"));
-        assertThat(report.leftOut().getFirst())
+        assertThat(json.path("limits")).isNotEmpty();
+        JsonNode model = json.at("/models/0");
+        assertThat(model.path("prefill")).isEmpty();
+        assertThat(ints(model.path("decode"), "batch")).containsExactly(1);
+        assertThat(ints(model.path("decode"), "repetitions")).containsExactly(1);
+        List<String> leftOut =
+                json.path("left_out").valueStream().map(JsonNode::asString).toList();
+        assertThat(leftOut).hasSize(7).allSatisfy(line -> assertThat(line).doesNotContain("NaN"));
+        assertThat(leftOut.getFirst())
                 .matches("tiny-ledger: decode batch 8: would take about \\d+\\.\\d s, 0\\.0 s of the budget are left");
-        assertThat(report.leftOut().get(3)).startsWith("tiny-ledger: prefill 2048: ");
-        assertThat(report.leftOut().get(4)).startsWith("tiny-ledger: through the engine: loading takes about");
-        assertThat(report.leftOut().get(5)).contains("tiny-ledger: nothing of the budget is left");
-        assertThat(report.leftOut().get(6)).startsWith("random-llama-1b: writing a checkpoint of 2.5 GB took longer");
-        StringWriter table = new StringWriter();
-        report.print(new PrintWriter(table));
-        assertThat(table.toString().lines().toList().reversed().subList(0, 7))
+        assertThat(leftOut.get(3)).startsWith("tiny-ledger: prefill 2048: ");
+        assertThat(leftOut.get(4)).startsWith("tiny-ledger: through the engine: loading takes about");
+        assertThat(leftOut.get(5)).contains("tiny-ledger: nothing of the budget is left");
+        assertThat(leftOut.get(6)).startsWith("random-llama-1b: writing a checkpoint of 2.5 GB took longer");
+        assertThat(EngineBench.FIGURES.text(json).lines().toList().reversed().subList(0, 7))
                 .allSatisfy(line -> assertThat(line).startsWith("left out: "));
-        assertThat(report.toJson().at("/left_out").size()).isEqualTo(7);
     }
 
     @Test
     void eachKernelOfTheRunnerIsALine() {
-        ModelReport model = new ModelReport(
-                "m",
-                1,
+        ObjectNode json = JsonNodeFactory.instance.objectNode();
+        EngineFigures.model(
+                json.putArray("models").addObject(),
+                RandomCheckpoint.llama1b(),
                 DType.BF16,
                 Quantization.NONE,
                 List.of("bf16 by this", "fp32 by that"),
                 List.of(
                         new OperatorRate("attention", Bound.ARITHMETIC, 0.6e9),
-                        new OperatorRate("gate_proj", Bound.READING, 9e9)),
-                List.of(),
-                List.of(),
-                Optional.empty());
-        MachineLimits limits = new MachineLimits(new Products(1, 1, 1, 3), new Products(2, 2, 2, 2), 1);
-        EngineReport report = new EngineReport(
-                new Machine("p", Optional.empty(), 1, Map.of()),
-                1,
-                List.of(limits),
-                List.of(model),
-                List.of(),
-                Optional.empty());
-        StringWriter table = new StringWriter();
-        report.print(new PrintWriter(table));
-
-        assertThat(table.toString())
+                        new OperatorRate("gate_proj", Bound.READING, 9e9)));
+        EngineFigures.limits(json, List.of(new MachineLimits(new Products(1, 1, 1, 3), new Products(2, 2, 2, 2), 1)));
+        String table = EngineBench.FIGURES.text(json);
+        assertThat(table)
                 .contains(
                         "\n  kernels: bf16 by this\n  kernels: fp32 by that\n  slow: attention: 0.6 Gflop/s per thread, ")
                 .doesNotContain("gate_proj");
-        assertThat(report.toJson().at("/models/0/operators/1/per_thread").asDouble())
-                .isEqualTo(9e9);
-        assertThat(report.toJson().at("/models/0/kernels/1").asString()).isEqualTo("fp32 by that");
-        assertThat(report.gemmDType()).isEqualTo(DType.F32);
-        assertThat(report.gemmFlops()).isEqualTo(2);
-        assertThat(report.readBytesPerSecond()).isEqualTo(3);
-        assertThat(table.toString().lines().filter(line -> line.contains("the limit of")))
+        assertThat(json.at("/models/0/operators/1/per_thread").asDouble()).isEqualTo(9e9);
+        assertThat(json.at("/models/0/kernels/1").asString()).isEqualTo("fp32 by that");
+        assertThat(json.at("/limit_of_prefill/dtype").asString()).isEqualTo("float32");
+        assertThat(json.at("/limit_of_prefill/flops_per_second").asDouble()).isEqualTo(2);
+        assertThat(json.at("/limit_of_decode/bytes_per_second").asDouble()).isEqualTo(3);
+        assertThat(table.lines().filter(line -> line.contains("the limit of")))
                 .satisfiesExactly(
                         line -> assertThat(line).contains("fp32 products", "the limit of prefill"),
                         line -> assertThat(line).contains("bf16 linear", "the limit of decode"));
@@ -214,7 +195,7 @@ class EngineBenchTest {
     void aModelWithoutATokenizerIsRefusedBeforeAnythingIsMeasured(@TempDir Path model) {
         List<String> progress = new ArrayList<>();
         EngineBench bench = bench(Budget.of(Duration.ofMinutes(5)), Optional.empty(), progress);
-        assertThatThrownBy(() -> bench.run(List.of(model), false))
+        assertThatThrownBy(() -> bench.run(List.of(model), false, JsonNodeFactory.instance.objectNode()))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining(model + "/tokenizer.json");
         assertThat(progress).isEmpty();
@@ -243,13 +224,15 @@ class EngineBenchTest {
 
     @Test
     void aPrefillIsComparedWithTheMatrixProductsAroundIt() {
-        Prefill prefill =
-                Prefill.of(7, 60, List.of(1.0, 3.0), List.of(new Beside(1, 100), new Beside(2, 60), new Beside(4, 20)));
-
-        assertThat(prefill.shareBeside()).hasValue(0.6);
-        assertThat(Prefill.of(7, 60, List.of(1.0), List.of()).shareBeside()).isEmpty();
-        assertThat(prefill.flopsPerSecond()).isEqualTo(60);
-        assertThat(prefill.timing().repetitions()).isEqualTo(2);
+        List<Beside> beside = List.of(new Beside(1, 100), new Beside(2, 60), new Beside(4, 20));
+        ObjectNode json = JsonNodeFactory.instance.objectNode();
+        new Prefill(7, 60, List.of(1.0, 3.0), beside).write(json);
+        assertThat(json.path("share_of_gemm_beside").asDouble()).isEqualTo(0.6);
+        assertThat(json.path("flops_per_second").asDouble()).isEqualTo(60);
+        assertThat(json.path("repetitions").asInt()).isEqualTo(2);
+        ObjectNode alone = JsonNodeFactory.instance.objectNode();
+        new Prefill(7, 60, List.of(1.0), List.of()).write(alone);
+        assertThat(alone.has("share_of_gemm_beside")).isFalse();
     }
 
     @Test

@@ -6,14 +6,15 @@ import static org.assertj.core.api.Assertions.within;
 
 import baton.kv.ConfigException;
 import java.io.IOException;
-import java.io.PrintWriter;
-import java.io.StringWriter;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.JsonNodeFactory;
+import tools.jackson.databind.node.ObjectNode;
 
 class StoreBenchTest {
     static List<String> stores() {
@@ -24,8 +25,8 @@ class StoreBenchTest {
     @MethodSource("stores")
     void measuresEveryStoreAgainstPlainCopies(String store) throws IOException {
         List<String> progress = new ArrayList<>();
-        StoreReport report =
-                new StoreBench(store, 1, List.of(16, 128), List.of(1, 2), Duration.ofMillis(5), progress::add).run();
+        ObjectNode json = JsonNodeFactory.instance.objectNode();
+        new StoreBench(store, 1, List.of(16, 128), List.of(1, 2), Duration.ofMillis(5), progress::add).run(json);
         assertThat(progress)
                 .containsExactly(
                         "16 tokens, ranks: 1",
@@ -33,24 +34,25 @@ class StoreBenchTest {
                         "128 tokens, ranks: 1",
                         "128 tokens, ranks: 2",
                         "looking up 2000 of 131072 keys");
-        assertThat(report.sizes()).allSatisfy(size -> {
-            assertThat(size.rates())
-                    .containsOnlyKeys("copy", "put", "get", "copy of the ranges put", "copy of the ranges got");
-            assertThat(size.rate("put").bytes()).isEqualTo(size.tokens() * 32L << 10);
-            assertThat(size.share("get"))
-                    .isEqualTo(size.rate("get").best() / size.rate("copy").best(), within(1e-9));
+        assertThat(json.path("sizes")).hasSize(4).allSatisfy(size -> {
+            assertThat(size.propertyNames())
+                    .contains("copy", "put", "get", "copy of the ranges put", "copy of the ranges got");
+            assertThat(size.at("/put/bytes").asLong())
+                    .isEqualTo(size.path("tokens").asLong() * 32L << 10);
+            assertThat(size.at("/get/share").asDouble())
+                    .isCloseTo(ratio(size, "bytes_per_second", "get", "copy"), within(1e-9));
+            assertThat(size.at("/put/median_share_of_ranges").asDouble())
+                    .isCloseTo(ratio(size, "median_bytes_per_second", "put", "copy of the ranges put"), within(1e-9));
         });
-        assertThat(report.sizes())
-                .allSatisfy(size -> assertThat(size.medianShare("put", "copy of the ranges put"))
-                        .isEqualTo(
-                                size.rate("put").median()
-                                        / size.rate("copy of the ranges put").median(),
-                                within(1e-9)));
-        assertThat(report.lookUp().best()).isPositive();
-        StringWriter text = new StringWriter();
-        report.print(new PrintWriter(text));
-        assertThat(text.toString()).contains("The store " + store, "contains of 2,000 keys", "instruction sets");
-        assertThat(report.toJson().at("/sizes/3/put/bytes").asLong()).isEqualTo(4 << 20);
+        assertThat(json.at("/contains/seconds").asDouble()).isPositive();
+        assertThat(StoreBench.FIGURES.text(json))
+                .contains("The store " + store, "contains of 2,000 keys", "instruction sets", "copying kernel alone");
+        assertThat(json.at("/sizes/3/put/bytes").asLong()).isEqualTo(4 << 20);
+    }
+
+    private static double ratio(JsonNode size, String field, String name, String of) {
+        return size.path(name).path(field).asDouble()
+                / size.path(of).path(field).asDouble();
     }
 
     @Test

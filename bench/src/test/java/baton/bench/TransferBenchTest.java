@@ -6,13 +6,14 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import baton.kv.ConfigException;
 import baton.transfer.nixl.NixlExit;
 import java.io.IOException;
-import java.io.PrintWriter;
-import java.io.StringWriter;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.JsonNodeFactory;
+import tools.jackson.databind.node.ObjectNode;
 
 class TransferBenchTest {
     @BeforeAll
@@ -23,28 +24,34 @@ class TransferBenchTest {
     @Test
     void measuresEveryAgentAndTheLimitsInOneRun() throws IOException {
         List<String> progress = new ArrayList<>();
-        TransferReport report = new TransferBench(1, List.of(16, 128), Duration.ofMillis(5), progress::add).run();
+        ObjectNode json = JsonNodeFactory.instance.objectNode();
+        new TransferBench(1, List.of(16, 128), Duration.ofMillis(5), progress::add).run(json);
 
         assertThat(progress).containsExactly("two processes with pools of 4 MiB", "16 tokens", "128 tokens");
-        assertThat(report.implementations())
-                .containsSubsequence("shared memory", "TCP", "Mooncake's TCP", "wire: Gloo", "wire: TCP");
-        // NIXL and UCX if they are installed, or else a line that names them as absent.
-        assertThat(report.sizes().getFirst().rates().size()
-                        - 9
-                        + report.absent().size())
-                .isEqualTo(2);
-        assertThat(report.sizes()).extracting(TransferReport.Size::tokens).containsExactly(16, 128);
-        for (TransferReport.Size size : report.sizes()) {
-            assertThat(size.rates()).allSatisfy((_, rate) -> {
-                assertThat(rate.bytes()).isEqualTo(size.tokens() * 32L << 10);
-                assertThat(rate.best()).isFinite().isGreaterThanOrEqualTo(rate.median());
-            });
-            assertThat(report.share(size, "TCP"))
-                    .isEqualTo(size.rate("TCP").best() / size.rate("plain TCP").best());
+        List<String> names = List.copyOf(json.at("/sizes/0").propertyNames());
+        assertThat(names)
+                .contains("copy", "shared memory", "TCP", "Mooncake's TCP", "wire: Gloo", "wire: TCP", "plain TCP");
+        // Beside the tokens: NIXL and UCX if they are installed, or else a line that names them as absent.
+        assertThat(names.size() - 1 - 9 + json.path("absent").size()).isEqualTo(2);
+        assertThat(json.path("sizes")
+                        .valueStream()
+                        .map(size -> size.path("tokens").asInt()))
+                .containsExactly(16, 128);
+        for (JsonNode size : json.path("sizes")) {
+            for (String name : names.subList(1, names.size())) {
+                JsonNode rate = size.path(name);
+                assertThat(rate.path("bytes").asLong())
+                        .isEqualTo(size.path("tokens").asLong() * 32L << 10);
+                assertThat(rate.path("bytes_per_second").asDouble())
+                        .isFinite()
+                        .isGreaterThanOrEqualTo(
+                                rate.path("median_bytes_per_second").asDouble());
+            }
+            assertThat(size.at("/TCP/share").asDouble())
+                    .isEqualTo(size.at("/TCP/bytes_per_second").asDouble()
+                            / size.at("/plain TCP/bytes_per_second").asDouble());
         }
-        StringWriter text = new StringWriter();
-        report.print(new PrintWriter(text));
-        assertThat(text.toString())
+        assertThat(TransferBench.FIGURES.text(json))
                 .contains(
                         "128 tokens, 4 MiB",
                         "shared memory",
@@ -52,7 +59,7 @@ class TransferBenchTest {
                         "and digested",
                         "and written",
                         "16 tokens at");
-        assertThat(report.toJson().at("/sizes/1/TCP/bytes").asLong()).isEqualTo(4 << 20);
+        assertThat(json.at("/sizes/1/TCP/bytes").asLong()).isEqualTo(4 << 20);
     }
 
     @Test

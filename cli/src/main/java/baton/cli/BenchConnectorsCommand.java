@@ -2,13 +2,10 @@ package baton.cli;
 
 import baton.bench.ConnectorBench;
 import baton.bench.ConnectorCase;
-import baton.bench.ConnectorChart;
-import baton.bench.ConnectorReport;
+import baton.bench.ConnectorFigures;
 import baton.kv.ConfigException;
 import java.io.IOException;
-import java.nio.file.Files;
 import java.nio.file.Path;
-import java.time.Duration;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Optional;
@@ -17,6 +14,7 @@ import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
+import tools.jackson.databind.JsonNode;
 
 /** {@code baton bench connectors}: all connectors beside each other. */
 @Command(
@@ -87,7 +85,7 @@ final class BenchConnectorsCommand implements Callable<Integer> {
     }
 
     @Override
-    public Integer call() throws IOException {
+    public Integer call() throws IOException, InterruptedException {
         if (random1b && model != null) {
             throw new ConfigException(
                     "1b", "is given with model " + model + "; one model is measured, give one of both");
@@ -98,19 +96,17 @@ final class BenchConnectorsCommand implements Callable<Integer> {
                 connectors,
                 tokens,
                 repetitions != null ? repetitions : random1b ? REPETITIONS_1B : REPETITIONS,
-                Duration.ofNanos(Math.round(seconds * 1e9)),
+                BenchValues.seconds(seconds),
                 output::progress);
-        ConnectorReport report = random1b ? bench.run1b() : bench.run(Models.orEmbedded(Optional.ofNullable(model)));
-        String text = report.markdown();
-        output.out().print(text);
-        output.out().flush();
-        if (markdown != null) {
-            Files.writeString(markdown, text);
-        }
-        if (svg != null) {
-            Files.writeString(svg, ConnectorChart.svg(report));
-        }
-        output.write(report.toJson());
+        JsonNode figures = output.measure(ConnectorFigures::markdown, json -> {
+            if (random1b) {
+                bench.run1b(json);
+            } else {
+                bench.run(Models.orEmbedded(Optional.ofNullable(model)), json);
+            }
+        });
+        BenchOutput.write(markdown, ConnectorFigures.markdown(figures));
+        BenchOutput.write(svg, ConnectorFigures.svg(figures));
         return 0;
     }
 }

@@ -7,7 +7,6 @@ import baton.bench.disagg.DisaggReport;
 import baton.cluster.LocalCluster;
 import baton.kv.ConfigException;
 import java.io.IOException;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Optional;
@@ -103,34 +102,35 @@ final class BenchDisaggCommand implements Callable<Integer> {
     private final BenchOutput output = new BenchOutput();
 
     @Override
-    public Integer call() throws IOException {
+    public Integer call() throws IOException, InterruptedException {
         DisaggBench bench = new DisaggBench(plan(), output::progress);
-        DisaggReport report = run(bench);
-        String text = report.markdown();
-        output.out().print(text);
-        output.out().flush();
-        if (markdown != null) {
-            Files.writeString(markdown, text);
-        }
-        if (html != null) {
-            Files.writeString(html, DisaggPage.html(report));
-        }
-        output.write(report.toJson());
+        output.measure(_ -> bench.report().map(DisaggReport::markdown).orElse(""), figures -> {
+            try {
+                run(bench);
+            } finally {
+                bench.report().ifPresent(report -> report.writeTo(figures));
+            }
+        });
+        DisaggReport report = bench.report().orElseThrow(() -> new CommandFailedException("nothing was measured"));
+        BenchOutput.write(markdown, report.markdown());
+        BenchOutput.write(html, DisaggPage.html(report));
         return 0;
     }
 
-    private DisaggReport run(DisaggBench bench) throws IOException {
+    private void run(DisaggBench bench) throws IOException {
         if (colocatedUrl != null && disaggUrl != null) {
             if (model != null) {
                 throw new ConfigException("model", "is '" + model + "', which servers that run already do not take");
             }
-            return bench.run(colocatedUrl, disaggUrl);
-        }
-        if (colocatedUrl != null || disaggUrl != null) {
+            bench.run(colocatedUrl, disaggUrl);
+        } else if (colocatedUrl != null || disaggUrl != null) {
             throw new ConfigException(
                     colocatedUrl == null ? "colocated-url" : "disagg-url", "is missing, both or none must be given");
+        } else if (model == null) {
+            bench.run(Baton.command(), connector);
+        } else {
+            bench.run(Baton.command(), model, connector);
         }
-        return model == null ? bench.run(Baton.command(), connector) : bench.run(Baton.command(), model, connector);
     }
 
     private Plan plan() {

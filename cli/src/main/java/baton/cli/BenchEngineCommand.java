@@ -1,13 +1,11 @@
 package baton.cli;
 
 import baton.bench.AgainstBench;
-import baton.bench.AgainstReport;
-import baton.bench.Budget;
 import baton.bench.CompletionsClient;
 import baton.bench.EngineBench;
-import baton.bench.EngineReport;
+import baton.bench.frame.Budget;
+import baton.cluster.ProcessGroup;
 import baton.cluster.ServerProcess;
-import baton.cluster.TemporaryDirectory;
 import baton.engine.model.Checkpoint;
 import baton.engine.model.Quantization;
 import baton.kv.ConfigException;
@@ -19,12 +17,12 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
-import java.util.OptionalInt;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
+import tools.jackson.databind.node.ObjectNode;
 
 /** {@code baton bench engine}: forward passes against the machine's limits, requests against forward passes, and against another server. */
 @Command(
@@ -37,7 +35,6 @@ final class BenchEngineCommand implements Callable<Integer> {
     private static final double AGAINST_SHARE = 0.5;
 
     private static final Duration MODELS_DEADLINE = Duration.ofSeconds(10);
-    private static final Duration STOP_DEADLINE = Duration.ofSeconds(10);
 
     @Option(names = "--threads", description = "Threads to compute with (default: all cores).")
     private @Nullable Integer threads;
@@ -100,35 +97,29 @@ final class BenchEngineCommand implements Callable<Integer> {
 
     @Override
     public Integer call() throws IOException, InterruptedException {
-        Budget all = Budget.of(duration(budget));
-        OptionalInt threadCount = threads == null ? OptionalInt.empty() : OptionalInt.of(threads);
-        Optional<Duration> each = Optional.ofNullable(seconds).map(BenchEngineCommand::duration);
+        Budget all = Budget.of(BenchValues.seconds(budget));
+        Optional<Duration> each = Optional.ofNullable(seconds).map(BenchValues::seconds);
         List<Path> measured = models.isEmpty() ? List.of(Models.embedded()) : models;
         EngineBench bench = new EngineBench(
-                threadCount,
+                BenchValues.optional(threads),
                 dtype.equals("auto") ? Optional.empty() : Optional.of(DType.parse("dtype", dtype)),
                 Quantization.parse("quantization", quantization),
                 all,
                 each,
                 output::progress);
-        // First, as it fails early if the other server does not answer as expected.
-        Optional<AgainstReport> comparison =
-                against == null ? Optional.empty() : Optional.of(compare(against, measured, all, each));
-        EngineReport report = bench.run(measured, !skip1b && against == null);
-        report = comparison.map(report::with).orElse(report);
-        report.print(output.out());
-        if (profile) {
-            report.printProfile(output.out());
-        }
-        output.write(report.toJson());
+        output.measure(
+                figures -> EngineBench.FIGURES.text(figures) + (profile ? EngineBench.profile(figures) : ""),
+                figures -> {
+                    // First, as it fails early if the other server does not answer as expected.
+                    if (against != null) {
+                        compare(against, measured, all, each, figures);
+                    }
+                    bench.run(measured, !skip1b && against == null, figures);
+                });
         return 0;
     }
 
-    private static Duration duration(double seconds) {
-        return Duration.ofNanos(Math.round(seconds * 1e9));
-    }
-
-    private AgainstReport compare(String url, List<Path> measured, Budget all, Optional<Duration> each)
+    private void compare(String url, List<Path> measured, Budget all, Optional<Duration> each, ObjectNode figures)
             throws IOException, InterruptedException {
         if (measured.size() != 1) {
             throw new ConfigException(
@@ -139,23 +130,19 @@ final class BenchEngineCommand implements Callable<Integer> {
         Budget share = all.share(AGAINST_SHARE);
         CompletionsClient other = CompletionsClient.connect(
                 "against", url, Optional.ofNullable(againstModel), atMost(MODELS_DEADLINE, share));
-        try (TemporaryDirectory directory = TemporaryDirectory.create("baton-")) {
-            output.progress("starting Baton's server");
-            ServerProcess server = ServerProcess.start(
-                    "serve", Baton.command(), serve(model), directory.path().resolve("serve.log"));
+        output.progress("starting Baton's server");
+        try (ProcessGroup processes = ProcessGroup.create()) {
+            ServerProcess server = processes.serve("serve", Baton.command(), serve(model));
             try {
                 URI ready = server.awaitReady(share.left());
                 CompletionsClient baton = CompletionsClient.connect(
                         "baton", ready.toString(), Optional.empty(), atMost(MODELS_DEADLINE, share));
-                return new AgainstBench(share, each, output::progress).run(model, baton, other);
+                new AgainstBench(share, each, output::progress).run(model, baton, other, figures.putObject("against"));
             } catch (IOException e) {
                 if (!server.process().isAlive()) {
                     throw new CommandFailedException(server.process().describeExit());
                 }
                 throw e;
-            } finally {
-                server.process().askToStop();
-                server.process().awaitEnd(STOP_DEADLINE);
             }
         }
     }

@@ -1,6 +1,6 @@
 package baton.cli;
 
-import baton.bench.Timing;
+import baton.bench.frame.Timing;
 import baton.cluster.LocalCluster;
 import baton.kv.ConfigException;
 import java.io.IOException;

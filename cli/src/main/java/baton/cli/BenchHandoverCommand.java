@@ -1,12 +1,10 @@
 package baton.cli;
 
 import baton.bench.HandoverBench;
-import baton.bench.HandoverReport;
 import baton.bench.PairBench;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.List;
-import java.util.OptionalInt;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
@@ -70,24 +68,17 @@ final class BenchHandoverCommand implements Callable<Integer> {
     private final BenchOutput output = new BenchOutput();
 
     @Override
-    public Integer call() throws IOException {
+    public Integer call() throws IOException, InterruptedException {
+        List<Path> measured = models.isEmpty() ? List.of(Models.embedded()) : models;
         if (!pairs.isEmpty()) {
-            PairBench.Report report = new PairBench(
-                            pairs.stream().map(PairBench.Pair::parse).toList(), tokens, repetitions, output::progress)
-                    .run(models.isEmpty() ? Models.embedded() : models.getFirst());
-            report.print(output.out());
-            output.write(report.toJson());
+            PairBench bench = new PairBench(
+                    pairs.stream().map(PairBench.Pair::parse).toList(), tokens, repetitions, output::progress);
+            output.measure(PairBench.FIGURES, figures -> bench.run(measured.getFirst(), figures));
             return 0;
         }
-        HandoverBench bench = new HandoverBench(
-                connectors,
-                threads == null ? OptionalInt.empty() : OptionalInt.of(threads),
-                tokens,
-                repetitions,
-                output::progress);
-        HandoverReport report = bench.run(models.isEmpty() ? List.of(Models.embedded()) : models, !skip1b);
-        report.print(output.out());
-        output.write(report.toJson());
+        HandoverBench bench =
+                new HandoverBench(connectors, BenchValues.optional(threads), tokens, repetitions, output::progress);
+        output.measure(HandoverBench.FIGURES, figures -> bench.run(measured, !skip1b, figures));
         return 0;
     }
 }

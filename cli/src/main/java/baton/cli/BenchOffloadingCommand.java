@@ -1,11 +1,9 @@
 package baton.cli;
 
 import baton.bench.OffloadingBench;
-import baton.bench.OffloadingReport;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.Optional;
-import java.util.OptionalInt;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
@@ -54,16 +52,10 @@ final class BenchOffloadingCommand implements Callable<Integer> {
     private final BenchOutput output = new BenchOutput();
 
     @Override
-    public Integer call() throws IOException {
-        OffloadingReport report = new OffloadingBench(
-                        threads == null ? OptionalInt.empty() : OptionalInt.of(threads),
-                        tokens,
-                        repetitions,
-                        Optional.ofNullable(directory),
-                        output::progress)
-                .run(Optional.ofNullable(model));
-        report.print(output.out());
-        output.write(report.toJson());
+    public Integer call() throws IOException, InterruptedException {
+        OffloadingBench bench = new OffloadingBench(
+                BenchValues.optional(threads), tokens, repetitions, Optional.ofNullable(directory), output::progress);
+        output.measure(OffloadingBench.FIGURES, figures -> bench.run(Optional.ofNullable(model), figures));
         return 0;
     }
 }

@@ -2,7 +2,6 @@ package baton.cli;
 
 import baton.bench.ProxyCommand;
 import baton.bench.RouterBench;
-import baton.bench.RouterReport;
 import baton.kv.ConfigException;
 import java.io.IOException;
 import java.util.List;
@@ -11,6 +10,7 @@ import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
+import tools.jackson.databind.JsonNode;
 
 /** {@code baton bench router}: what the router costs. */
 @Command(
@@ -82,28 +82,25 @@ final class BenchRouterCommand implements Callable<Integer> {
     private final BenchOutput output = new BenchOutput();
 
     @Override
-    public Integer call() throws IOException {
+    public Integer call() throws IOException, InterruptedException {
         if (index != null) {
             if (index < 1 || index > KvIndexBench.MOST_BLOCKS) {
                 throw ConfigException.unsupported("index", index, "1 to " + KvIndexBench.MOST_BLOCKS);
             }
-            KvIndexBench.Figures figures = new KvIndexBench(index).run();
-            figures.print(output.out());
-            output.write(figures.toJson());
+            output.measure(KvIndexBench.FIGURES, new KvIndexBench(index)::run);
             return 0;
         }
-        RouterReport report = new RouterBench(
-                        requests,
-                        events,
-                        rounds,
-                        streams,
-                        memoryRequests,
-                        beside.stream().map(ProxyCommand::parse).toList(),
-                        output::progress,
-                        CompilerThreads::stepBack)
-                .run(Baton.command().withOptions(routerJavaOptions));
-        report.print(output.out());
-        output.write(report.toJson());
-        return report.streams().right() == report.streams().asked() ? 0 : 1;
+        RouterBench bench = new RouterBench(
+                requests,
+                events,
+                rounds,
+                streams,
+                memoryRequests,
+                beside.stream().map(ProxyCommand::parse).toList(),
+                output::progress,
+                CompilerThreads::stepBack);
+        JsonNode figures = output.measure(
+                RouterBench.FIGURES, json -> bench.run(Baton.command().withOptions(routerJavaOptions), json));
+        return figures.path("streams_right").asInt() == streams ? 0 : 1;
     }
 }

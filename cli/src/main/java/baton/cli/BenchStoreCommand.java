@@ -1,13 +1,11 @@
 package baton.cli;
 
 import baton.bench.KvServerBench;
-import baton.bench.KvServerReport;
-import baton.bench.RedisProgram;
+import baton.bench.OtherProgram;
 import baton.bench.StoreBench;
-import baton.bench.StoreReport;
 import baton.kv.ConfigException;
 import java.io.IOException;
-import java.time.Duration;
+import java.nio.file.Path;
 import java.util.List;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
@@ -100,33 +98,23 @@ final class BenchStoreCommand implements Callable<Integer> {
     private final BenchOutput output = new BenchOutput();
 
     @Override
-    public Integer call() throws IOException {
+    public Integer call() throws IOException, InterruptedException {
         if (server != null) {
-            return measureServer(server);
+            if (!server.equals("lm")) {
+                throw ConfigException.unsupported("server", server, "lm");
+            }
+            Path redis = OtherProgram.find("redis-server")
+                    .orElseThrow(() -> new CommandFailedException("redis-server is not on the PATH"));
+            KvServerBench bench = new KvServerBench(
+                    redis,
+                    Baton.command(),
+                    new KvServerBench.Options(valueBytes, values, lookups, connections, rounds));
+            output.measure(KvServerBench.FIGURES, bench::run);
+            return 0;
         }
-        StoreReport report = new StoreBench(
-                        store,
-                        threads == null ? Math.min(4, Runtime.getRuntime().availableProcessors()) : threads,
-                        tokens,
-                        ranks,
-                        Duration.ofNanos(Math.round(seconds * 1e9)),
-                        output::progress)
-                .run();
-        report.print(output.out());
-        output.write(report.toJson());
-        return 0;
-    }
-
-    private int measureServer(String name) throws IOException {
-        if (!name.equals("lm")) {
-            throw ConfigException.unsupported("server", name, "lm");
-        }
-        RedisProgram redis = RedisProgram.find(System.getenv("PATH"))
-                .orElseThrow(() -> new CommandFailedException("redis-server is not on the PATH"));
-        KvServerReport report = new KvServerBench(redis, Baton.command())
-                .run(new KvServerBench.Options(valueBytes, values, lookups, connections, rounds));
-        report.print(output.out());
-        output.write(report.toJson());
+        StoreBench bench = new StoreBench(
+                store, BenchValues.copying(threads), tokens, ranks, BenchValues.seconds(seconds), output::progress);
+        output.measure(StoreBench.FIGURES, bench::run);
         return 0;
     }
 }

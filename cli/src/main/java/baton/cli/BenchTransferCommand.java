@@ -1,9 +1,7 @@
 package baton.cli;
 
 import baton.bench.TransferBench;
-import baton.bench.TransferReport;
 import java.io.IOException;
-import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
@@ -38,15 +36,10 @@ final class BenchTransferCommand implements Callable<Integer> {
     private final BenchOutput output = new BenchOutput();
 
     @Override
-    public Integer call() throws IOException {
-        TransferBench bench = new TransferBench(
-                threads == null ? Math.min(4, Runtime.getRuntime().availableProcessors()) : threads,
-                tokens,
-                Duration.ofNanos(Math.round(seconds * 1e9)),
-                output::progress);
-        TransferReport report = bench.run();
-        report.print(output.out());
-        output.write(report.toJson());
+    public Integer call() throws IOException, InterruptedException {
+        TransferBench bench =
+                new TransferBench(BenchValues.copying(threads), tokens, BenchValues.seconds(seconds), output::progress);
+        output.measure(TransferBench.FIGURES, bench::run);
         return 0;
     }
 }

@@ -1,15 +1,13 @@
 package baton.cli;
 
+import baton.bench.frame.Layout;
 import baton.messages.events.ReceivedKvEvent;
 import baton.router.cache.BlockTable;
 import baton.router.cache.Budget;
 import baton.router.cache.TokenChain;
-import java.io.PrintWriter;
-import java.util.Locale;
 import java.util.Optional;
 import java.util.OptionalLong;
 import java.util.Random;
-import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
@@ -27,58 +25,21 @@ record KvIndexBench(int blocks) {
     private static final String PLACE = "GPU/0/";
     private static final long[] NO_KEYS = new long[0];
 
-    /**
-     * Operations in a second, the best of some rounds.
-     *
-     * @param store blocks, with the hashing of their tokens
-     * @param known blocks of prompts of which the hashes are made already
-     * @param hashed blocks of prompts, with the hashing of their tokens
-     * @param replace removals and stores
-     * @param bytes of the index's arrays
-     */
-    record Figures(int blocks, double store, double known, double hashed, double replace, long bytes) {
-        void print(PrintWriter out) {
-            out.printf(
-                    Locale.ROOT,
-                    "index of %,d blocks: %.1f MB; on one thread, million blocks/s: stored %.2f, removed and stored anew %.2f, looked up %.2f, hashed"
-                            + " and looked up %.2f%n",
-                    blocks,
-                    bytes / 1e6,
-                    store / 1e6,
-                    replace / 1e6,
-                    known / 1e6,
-                    hashed / 1e6);
-        }
+    /** How the figures are shown. */
+    static final Layout FIGURES = new Layout()
+            .line(
+                    "index of {blocks|%,d} blocks: {bytes|%.1f|1e-6} MB; on one thread, million blocks/s: stored {stored_per_second|%.2f|1e-6},"
+                            + " removed and stored anew {replaced_per_second|%.2f|1e-6}, looked up {looked_up_per_second|%.2f|1e-6}, hashed and looked up"
+                            + " {hashed_and_looked_up_per_second|%.2f|1e-6}");
 
-        ObjectNode toJson() {
-            return JsonMapper.builder()
-                    .build()
-                    .createObjectNode()
-                    .put("blocks", blocks)
-                    .put("bytes", bytes)
-                    .put("stored_per_second", store)
-                    .put("replaced_per_second", replace)
-                    .put("looked_up_per_second", known)
-                    .put("hashed_and_looked_up_per_second", hashed);
+    /** Writes operations in a second, the best of the rounds so far; hashing is that of a block's tokens. */
+    void run(ObjectNode json) {
+        for (int i = 0; i < ROUNDS; i++) {
+            round(i, json);
         }
     }
 
-    Figures run() {
-        Figures best = round(0);
-        for (int i = 1; i < ROUNDS; i++) {
-            Figures next = round(i);
-            best = new Figures(
-                    blocks,
-                    Math.max(best.store, next.store),
-                    Math.max(best.known, next.known),
-                    Math.max(best.hashed, next.hashed),
-                    Math.max(best.replace, next.replace),
-                    next.bytes);
-        }
-        return best;
-    }
-
-    private Figures round(int seed) {
+    private void round(int seed, ObjectNode json) {
         int prompts = Math.max(1, blocks / BLOCKS_OF_PROMPT);
         int[][] tokens = new int[prompts][BLOCKS_OF_PROMPT * BLOCK_TOKENS];
         ReceivedKvEvent[] stores = new ReceivedKvEvent[prompts];
@@ -107,7 +68,15 @@ record KvIndexBench(int blocks) {
                     table.apply(removals[i]);
                     table.apply(stores[i]);
                 });
-        return new Figures(table.size(), store, known, hashed, replace, bytes);
+        json.put("blocks", table.size()).put("bytes", bytes);
+        best(json, "stored_per_second", store);
+        best(json, "replaced_per_second", replace);
+        best(json, "looked_up_per_second", known);
+        best(json, "hashed_and_looked_up_per_second", hashed);
+    }
+
+    private static void best(ObjectNode json, String name, double rate) {
+        json.put(name, Math.max(rate, json.path(name).asDouble(0)));
     }
 
     private static void requireWhole(int known, int tokens) {

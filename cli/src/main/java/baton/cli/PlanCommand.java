@@ -1,5 +1,8 @@
 package baton.cli;
 
+import baton.bench.frame.Column;
+import baton.bench.frame.Layout;
+import baton.bench.frame.Require;
 import baton.bench.plan.Fleet;
 import baton.bench.plan.FleetCheck;
 import baton.bench.plan.Goals;
@@ -8,14 +11,12 @@ import baton.bench.plan.MachineProfile;
 import baton.bench.plan.PlanReport;
 import baton.bench.plan.Planner;
 import baton.bench.plan.Planner.Plan;
-import baton.bench.plan.Planner.Prediction;
 import baton.engine.model.Checkpoint;
 import baton.kv.ConfigException;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Locale;
 import java.util.Optional;
 import java.util.concurrent.Callable;
 import java.util.regex.Matcher;
@@ -24,7 +25,8 @@ import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
-import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.JsonNodeFactory;
+import tools.jackson.databind.node.ObjectNode;
 
 /** {@code baton plan}: what to run for a load. */
 @Command(
@@ -39,6 +41,18 @@ final class PlanCommand implements Callable<Integer> {
     private static final Pattern COLOCATED = Pattern.compile("(\\d{1,4})/(\\d{1,6})");
 
     private static final int MOST_UNITS = 1024;
+
+    private static final Layout PREDICTIONS = new Layout()
+            .table(
+                    "",
+                    "fleets",
+                    Column.of("fleet", "{described}"),
+                    Column.of("well served", "{well_served|%.1f|100} %"),
+                    Column.of("requests/s", "{throughput|%.3f}"),
+                    Column.of("TTFT p50", "{median_ttft|%.4f}"),
+                    Column.of("p99", "{p99_ttft|%.4f}"),
+                    Column.of("ITL p50", "{median_itl|%.4f}"),
+                    Column.of("p99", "{p99_itl|%.4f}"));
 
     @Option(names = "--profile", paramLabel = "FILE", description = "Profile that 'baton plan measure' wrote.")
     private @Nullable Path profile;
@@ -150,41 +164,42 @@ final class PlanCommand implements Callable<Integer> {
     private final BenchOutput output = new BenchOutput();
 
     @Override
-    public Integer call() throws IOException {
+    public Integer call() throws IOException, InterruptedException {
         if (profile == null) {
             throw new ConfigException("profile", "is not given: 'baton plan measure --out FILE' measures one");
         }
         MachineProfile prefill = MachineProfile.read(profile);
         MachineProfile decode = decodeProfile == null ? prefill : MachineProfile.read(decodeProfile);
-        atLeast("units", units, prefill.units());
+        Require.atLeast("units", units, prefill.units());
         if (units > MOST_UNITS) {
             throw new ConfigException("units", "is " + units + ", must be at most " + MOST_UNITS);
         }
         if (connector != null && fleets.isEmpty()) {
             throw new ConfigException("connector", "is given without --fleet; a plan has all of the profile's");
         }
-        atLeast("output_tokens", outputTokens, 1);
-        atLeast("requests", requests, 20);
+        Require.atLeast("output_tokens", outputTokens, 1);
+        Require.atLeast("requests", requests, 20);
         List<Load.Shape> shapes = new ArrayList<>();
         for (int tokens : promptTokens) {
-            atLeast("prompt_tokens", tokens, 1);
+            Require.atLeast("prompt_tokens", tokens, 1);
             shapes.add(new Load.Shape(tokens, outputTokens));
         }
-        positive("ttft", ttft);
-        positive("itl", itl);
+        Require.positive("ttft", ttft);
+        Require.positive("itl", itl);
         if (!(attained > 0 && attained <= 1)) {
             throw new ConfigException("attained", "is " + attained + ", must be more than 0 and at most 1");
         }
         Optional<Double> asked = Optional.ofNullable(rate);
-        asked.ifPresent(each -> positive("rate", each));
+        asked.ifPresent(each -> Require.positive("rate", each));
         Planner planner = new Planner(new Goals(ttft, itl, attained), requests, seed);
         Load load = new Load(shapes);
         if (url != null) {
             check(planner, prefill, decode, load, url);
         } else if (fleets.isEmpty()) {
-            PlanReport report = PlanReport.of(planner, prefill, decode, units, load, asked);
-            report.print(output.out());
-            output.write(report.toJson());
+            output.measure(
+                    PlanReport.FIGURES,
+                    figures -> PlanReport.of(planner, prefill, decode, units, load, asked)
+                            .writeTo(figures));
         } else {
             predict(
                     planner,
@@ -198,7 +213,7 @@ final class PlanCommand implements Callable<Integer> {
     }
 
     private void check(Planner planner, MachineProfile prefill, MachineProfile decode, Load load, String at)
-            throws IOException {
+            throws IOException, InterruptedException {
         if (fleets.size() != 1) {
             throw new ConfigException("fleet", "is given " + fleets.size() + " times; --url needs the one fleet there");
         }
@@ -207,36 +222,21 @@ final class PlanCommand implements Callable<Integer> {
             vocabulary = checkpoint.config().vocabularySize();
         }
         Plan plan = planner.goodput(fleet(fleets.getFirst(), prefill, decode), load);
-        FleetCheck.Result result =
-                new FleetCheck(planner.goals(), load, seconds, vocabulary, output::progress).run(at, plan);
-        result.print(output.out());
-        output.write(result.toJson());
+        FleetCheck check = new FleetCheck(planner.goals(), load, seconds, vocabulary, output::progress);
+        output.measure(FleetCheck.FIGURES, figures -> check.run(at, plan, figures));
     }
 
     private void predict(Planner planner, MachineProfile prefill, MachineProfile decode, Load load, double at)
             throws IOException {
-        var figures = JsonMapper.builder().build().createArrayNode();
-        output.out()
-                .printf(
-                        "%-36s %11s %11s %10s %10s %10s %10s%n",
-                        "fleet", "well served", "requests/s", "TTFT p50", "p99", "ITL p50", "p99");
+        ObjectNode figures = JsonNodeFactory.instance.objectNode();
         for (String name : fleets) {
             Fleet fleet = fleet(name, prefill, decode);
-            Prediction of = planner.predict(fleet, load, at);
-            output.out()
-                    .printf(
-                            Locale.ROOT,
-                            "%-36s %9.1f %% %11.3f %10.4f %10.4f %10.4f %10.4f%n",
-                            fleet.describe(),
-                            of.wellServed() * 100,
-                            of.throughput(),
-                            of.medianTtft(),
-                            of.p99Ttft(),
-                            of.medianItl(),
-                            of.p99Itl());
-            PlanReport.write(figures.addObject().put("fleet", name), of);
+            PlanReport.write(
+                    figures.withArray("fleets").addObject().put("fleet", name).put("described", fleet.describe()),
+                    planner.predict(fleet, load, at));
         }
-        output.write(figures);
+        output.out().print(PREDICTIONS.text(figures));
+        output.save(figures.path("fleets"));
     }
 
     private Fleet fleet(String name, MachineProfile prefill, MachineProfile decode) {
@@ -269,17 +269,5 @@ final class PlanCommand implements Callable<Integer> {
         }
         throw new ConfigException(
                 "fleet", "is '" + name + "', must be as 2P1D, or as 3/512: instances and their budget");
-    }
-
-    private static void atLeast(String field, int value, int least) {
-        if (value < least) {
-            throw new ConfigException(field, "is " + value + ", must be at least " + least);
-        }
-    }
-
-    private static void positive(String field, double value) {
-        if (!(value > 0 && value < Double.POSITIVE_INFINITY)) {
-            throw new ConfigException(field, "is " + value + ", must be positive and finite");
-        }
     }
 }

@@ -5,11 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.bench.ConnectorBench;
 import baton.bench.ConnectorCase;
-import baton.bench.ConnectorReport;
-import baton.bench.ConnectorReport.Failed;
-import baton.bench.ConnectorReport.Measured;
-import baton.bench.ConnectorReport.Row;
-import baton.bench.ConnectorReport.Way;
+import baton.bench.ConnectorFigures;
 import baton.cluster.JavaCommand;
 import baton.kv.ConfigException;
 import baton.kv.connector.KvConnector;
@@ -20,14 +16,18 @@ import java.util.List;
 import java.util.ServiceLoader;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.JsonNodeFactory;
+import tools.jackson.databind.node.ObjectNode;
 
 class ConnectorBenchTest {
     private static final Path MODEL = Program.ROOT.resolve("models").resolve("tiny-ledger");
 
-    private static ConnectorReport run(JavaCommand baton, String... connectors) throws IOException {
-        return new ConnectorBench(
-                        baton, false, List.of(connectors), List.of(160, 64), 1, Duration.ofMillis(200), _ -> {})
-                .run(MODEL);
+    private static ObjectNode run(JavaCommand baton, String... connectors) throws IOException {
+        ObjectNode json = JsonNodeFactory.instance.objectNode();
+        new ConnectorBench(baton, false, List.of(connectors), List.of(160, 64), 1, Duration.ofMillis(200), _ -> {})
+                .run(MODEL, json);
+        return json;
     }
 
     /** The stand-in for Baton, in processes of its own. */
@@ -64,62 +64,70 @@ class ConnectorBenchTest {
     @Tag("thorough")
     @Test
     void measuresAHandOverAndAHitOfRealInstancesBesideOneAlone() throws IOException {
-        ConnectorReport report = run(Program.command(), "SharedStorageConnector");
-
-        assertThat(report.rows()).extracting(Row::name).containsExactly("SharedStorageConnector");
-        assertThat(report.rows().getFirst().outcome()).isInstanceOfSatisfying(Measured.class, measured -> {
-            assertThat(measured.latencies())
-                    .extracting(each -> each.way() + " " + each.tokens())
-                    .containsExactlyInAnyOrder("HANDED_OVER 64", "HIT 64", "HANDED_OVER 160", "HIT 160");
-            assertThat(measured.latencies()).allSatisfy(each -> {
-                assertThat(each.timing().median()).isPositive();
-                assertThat(each.alone().median()).isPositive();
-            });
-            assertThat(measured.throughput().way()).isEqualTo(Way.HANDED_OVER);
-            assertThat(measured.throughput().requests()).isPositive();
-            assertThat(measured.throughput().anew()).isZero();
-            assertThat(measured.throughput().bytesPerSecond()).isPositive();
-            assertThat(measured.compared() + measured.ties())
-                    .isEqualTo(4 + measured.throughput().requests());
+        ObjectNode json = run(Program.command(), "SharedStorageConnector");
+        assertThat(json.path("connectors")).hasSize(1);
+        JsonNode row = json.at("/connectors/0");
+        assertThat(row.path("name").asString()).isEqualTo("SharedStorageConnector");
+        assertThat(row.path("first_token")
+                        .valueStream()
+                        .map(each -> each.path("prompt").asString() + " "
+                                + each.path("tokens").asInt()))
+                .containsExactlyInAnyOrder("handed over 64", "hit 64", "handed over 160", "hit 160");
+        assertThat(row.path("first_token")).allSatisfy(each -> {
+            assertThat(each.path("median_seconds").asDouble()).isPositive();
+            assertThat(each.at("/alone/median_seconds").asDouble()).isPositive();
         });
-        assertThat(report.markdown()).contains("| SharedStorageConnector | hit |", "`shared_storage_path`");
+        JsonNode throughput = row.path("throughput");
+        assertThat(throughput.path("prompt").asString()).isEqualTo("handed over");
+        assertThat(throughput.path("requests").asInt()).isPositive();
+        assertThat(throughput.path("computed_anew").asInt()).isZero();
+        assertThat(throughput.path("kv_bytes_per_second").asDouble()).isPositive();
+        assertThat(row.path("answers_compared").asInt() + row.path("ties").asInt())
+                .isEqualTo(4 + throughput.path("requests").asInt());
+        assertThat(ConnectorFigures.markdown(json))
+                .contains("| SharedStorageConnector | hit |", "`shared_storage_path`");
+    }
+
+    /** Why the rows failed, each of which has no figures. */
+    private static List<String> failures(ObjectNode json) {
+        assertThat(json.path("connectors"))
+                .allSatisfy(row -> assertThat(row.propertyNames()).doesNotContain("first_token", "throughput"));
+        return json.path("connectors")
+                .valueStream()
+                .map(row -> row.path("failed").asString())
+                .toList();
     }
 
     @Test
     void aWrongAnswerFailsItsRowAndLeavesNoFigures() throws IOException {
-        ConnectorReport report = run(fake("wrong"), "NixlPushConnector");
-        assertThat(report.rows())
-                .hasSize(1)
-                .allSatisfy(row -> assertThat(row.outcome())
-                        .isInstanceOfSatisfying(
-                                Failed.class,
-                                failed -> assertThat(failed.reason())
-                                        .contains("answered with the tokens", "an instance alone answers", "by 2.00")));
+        assertThat(failures(run(fake("wrong"), "NixlPushConnector")))
+                .singleElement()
+                .asString()
+                .contains("answered with the tokens", "an instance alone answers", "by 2.00");
     }
 
     @Test
     void anAnswerThatRoundingDecidesIsLeftOut() throws IOException {
         // All of them are, so there is nothing to print.
-        assertThat(run(fake("tie"), "NixlPushConnector").rows().getFirst().outcome())
-                .isInstanceOfSatisfying(
-                        Failed.class, failed -> assertThat(failed.reason()).contains("ties"));
+        assertThat(failures(run(fake("tie"), "NixlPushConnector")))
+                .singleElement()
+                .asString()
+                .contains("ties");
     }
 
     @Test
     void aPromptThatWasComputedIsNotMeasuredAsHandedOver() throws IOException {
-        assertThat(run(fake("computed"), "NixlPushConnector").rows().getFirst().outcome())
-                .isInstanceOfSatisfying(
-                        Failed.class, failed -> assertThat(failed.reason()).contains("was not handed over: 0 tokens"));
+        assertThat(failures(run(fake("computed"), "NixlPushConnector")))
+                .singleElement()
+                .asString()
+                .contains("was not handed over: 0 tokens");
     }
 
     @Test
     void instancesThatDoNotStartFailTheirRows() throws IOException {
         JavaCommand nothing = new JavaCommand(fake("tie").jvm(), "baton.NoSuchProgram");
-        assertThat(run(nothing, "NixlPushConnector", "SharedStorageConnector").rows())
+        assertThat(failures(run(nothing, "NixlPushConnector", "SharedStorageConnector")))
                 .hasSize(2)
-                .allSatisfy(row -> assertThat(row.outcome())
-                        .isInstanceOfSatisfying(
-                                Failed.class,
-                                failed -> assertThat(failed.reason()).contains("process ended", "NoSuchProgram")));
+                .allSatisfy(failed -> assertThat(failed).contains("process ended", "NoSuchProgram"));
     }
 }

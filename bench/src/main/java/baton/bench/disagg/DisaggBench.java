@@ -1,10 +1,11 @@
 package baton.bench.disagg;
 
-import baton.bench.Machine;
 import baton.bench.RandomModel;
 import baton.bench.disagg.DisaggReport.OtherLoad;
 import baton.bench.disagg.Servers.Cores;
 import baton.bench.disagg.Servers.Start;
+import baton.bench.frame.Machine;
+import baton.bench.frame.Require;
 import baton.bench.serve.Backend;
 import baton.bench.serve.Exchange;
 import baton.bench.serve.LoadGenerator;
@@ -77,6 +78,8 @@ public final class DisaggBench {
     private final List<Cell> cells = new ArrayList<>();
     private final List<String> leftOut = new ArrayList<>();
 
+    private String name = "";
+    private String where = "";
     /** Set by the first setup. */
     private List<Load> loads = List.of();
 
@@ -127,21 +130,13 @@ public final class DisaggBench {
             rates = List.copyOf(rates);
             budgets = List.copyOf(budgets);
             for (int tokens : promptTokens) {
-                if (tokens < LEAST_PROMPT) {
-                    throw new ConfigException("prompt-tokens", "has " + tokens + ", must be at least " + LEAST_PROMPT);
-                }
+                Require.atLeast("prompt-tokens", tokens, LEAST_PROMPT);
             }
-            busy.forEach(each -> positive("busy", each));
-            rates.forEach(each -> positive("rates", each));
-            budgets.forEach(each -> positive("max-num-batched-tokens", each));
-            positive("streams", together);
-            positive("seconds", seconds);
-        }
-
-        private static void positive(String field, double value) {
-            if (!(value > 0) || Double.isInfinite(value)) {
-                throw new ConfigException(field, "has " + value + ", must be positive");
-            }
+            busy.forEach(each -> Require.positive("busy", each));
+            rates.forEach(each -> Require.positive("rates", each));
+            budgets.forEach(each -> Require.positive("max-num-batched-tokens", each));
+            Require.positive("streams", together);
+            Require.positive("seconds", seconds);
         }
 
         int longest() {
@@ -174,12 +169,15 @@ public final class DisaggBench {
      * @param baton runs Baton
      * @throws IOException if a process ends, or no request is answered
      */
-    public DisaggReport run(JavaCommand baton, LocalCluster.Connector connector) throws IOException {
-        return RandomModel.with(shape(), WRITING, progress, directory -> run(baton, directory, connector));
+    public void run(JavaCommand baton, LocalCluster.Connector connector) throws IOException {
+        RandomModel.with(shape(), WRITING, progress, directory -> {
+            run(baton, directory, connector);
+            return true;
+        });
     }
 
     /** The same with a checkpoint. */
-    public DisaggReport run(JavaCommand baton, Path model, LocalCluster.Connector connector) throws IOException {
+    public void run(JavaCommand baton, Path model, LocalCluster.Connector connector) throws IOException {
         ModelConfig config;
         try (Checkpoint checkpoint = Checkpoint.open(model)) {
             config = checkpoint.config();
@@ -192,6 +190,8 @@ public final class DisaggBench {
                             + config.maxPositions());
         }
         Cores cores = Cores.halves();
+        name = config.name();
+        where = connector.name() + ", cores " + cores.prefill() + " and " + cores.decode();
         Start start = new Start(baton, model, connector, cores, length, SHORT_BYTES);
         Load.Prompts prompts = (tokens, answer) -> new Sample(ids(tokens, config.vocabularySize()), tokens, answer);
         try (LoadGenerator generator = generator()) {
@@ -205,7 +205,6 @@ public final class DisaggBench {
                 }
             }
         }
-        return report(config.name(), connector.name() + ", cores " + cores.prefill() + " and " + cores.decode());
     }
 
     private ArrayNode ids(int count, int vocabulary) {
@@ -222,10 +221,12 @@ public final class DisaggBench {
      * @param colocated URL of one instance, or of what distributes requests among several
      * @param disaggregated URL of what routes requests to prefill and decode instances of the same model
      */
-    public DisaggReport run(String colocated, String disaggregated) throws IOException {
+    public void run(String colocated, String disaggregated) throws IOException {
         Servers second = Servers.at(Setup.COLOCATED, colocated);
         Servers first = Servers.at(Setup.DISAGGREGATED, disaggregated);
         ServedModel model = ServedModel.first(second.endpoint());
+        name = model.name();
+        where = disaggregated + " against " + colocated;
         try (PromptTokens tokens = tokens(second, model);
                 LoadGenerator generator = generator()) {
             Load.Prompts prompts = (length, answer) -> new RandomData(0, length, answer, 0, 0)
@@ -234,7 +235,6 @@ public final class DisaggBench {
             measure(generator, prompts, first.setup(), _ -> first);
             measure(generator, prompts, second.setup(), _ -> second);
         }
-        return report(model.name(), disaggregated + " against " + colocated);
     }
 
     private static PromptTokens tokens(Servers servers, ServedModel model) {
@@ -244,8 +244,12 @@ public final class DisaggBench {
                 : new ServerTokens(servers.endpoint(), model.name());
     }
 
-    private DisaggReport report(String model, String where) {
-        return new DisaggReport(Machine.here(), model, where, plan, load, cells, leftOut, seconds(begun));
+    /** What was measured so far; empty if nothing was. */
+    public Optional<DisaggReport> report() {
+        return cells.isEmpty()
+                ? Optional.empty()
+                : Optional.of(
+                        new DisaggReport(Machine.here(), name, where, plan, load, cells, leftOut, seconds(begun)));
     }
 
     private LoadGenerator generator() throws IOException {

@@ -1,14 +1,12 @@
 package baton.bench.disagg;
 
-import baton.bench.Machine;
 import baton.bench.disagg.Cell.Quantiles;
+import baton.bench.frame.Machine;
+import baton.bench.frame.Table;
 import java.lang.management.ManagementFactory;
 import java.util.List;
 import java.util.Locale;
-import java.util.Optional;
-import java.util.stream.Collectors;
 import tools.jackson.databind.node.ArrayNode;
-import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
@@ -122,11 +120,10 @@ public record DisaggReport(
 
     /** Table and sentence. */
     public String markdown() {
-        StringBuilder out = new StringBuilder(about()).append("; ms\n\n");
-        out.append("| ").append(String.join(" | ", COLUMNS)).append(" |\n");
-        out.append("|").append("---|".repeat(COLUMNS.size())).append('\n');
-        rows().forEach(row -> out.append("| ").append(String.join(" | ", row)).append(" |\n"));
-        out.append('\n');
+        StringBuilder out = new StringBuilder(about())
+                .append("; ms\n\n")
+                .append(new Table(COLUMNS, rows()).markdown())
+                .append('\n');
         for (Advice each : advice()) {
             out.append(said(each)).append('\n');
         }
@@ -147,9 +144,8 @@ public record DisaggReport(
                 each.shortTtft());
     }
 
-    /** All figures; times in ms. */
-    public ObjectNode toJson() {
-        ObjectNode json = JsonNodeFactory.instance.objectNode();
+    /** Writes all figures; times in ms. */
+    public void writeTo(ObjectNode json) {
         machine.writeTo(json.putObject("machine"));
         json.put("model", model).put("where", where).put("seconds", seconds);
         json.put("load_average_before", load.average);
@@ -181,7 +177,6 @@ public record DisaggReport(
         }
         ArrayNode out = json.putArray("left_out");
         leftOut.forEach(out::add);
-        return json;
     }
 
     private static void quantiles(ObjectNode json, Quantiles figures) {
@@ -192,13 +187,6 @@ public record DisaggReport(
 
     /** Setups in the order in which they were measured. */
     List<Setup> setups() {
-        return cells.stream().map(Cell::setup).distinct().collect(Collectors.toList());
-    }
-
-    Optional<Cell> cell(Setup setup, int promptTokens, double rate) {
-        return cells.stream()
-                .filter(each ->
-                        each.setup().equals(setup) && each.promptTokens() == promptTokens && each.rate() == rate)
-                .findFirst();
+        return cells.stream().map(Cell::setup).distinct().toList();
     }
 }

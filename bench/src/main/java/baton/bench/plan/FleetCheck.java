@@ -1,5 +1,8 @@
 package baton.bench.plan;
 
+import baton.bench.frame.Column;
+import baton.bench.frame.Layout;
+import baton.bench.frame.Require;
 import baton.bench.plan.Load.Arrival;
 import baton.bench.serve.Backend;
 import baton.bench.serve.Endpoint;
@@ -11,15 +14,12 @@ import baton.bench.serve.Sample;
 import baton.bench.serve.ServedModel;
 import baton.kv.ConfigException;
 import java.io.IOException;
-import java.io.PrintWriter;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.OptionalInt;
 import java.util.Random;
 import java.util.function.Consumer;
-import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
@@ -49,50 +49,21 @@ public record FleetCheck(Goals goals, Load load, double seconds, int vocabulary,
 
     /** @throws ConfigException if {@code seconds} is not positive */
     public FleetCheck {
-        if (!(seconds > 0) || Double.isInfinite(seconds)) {
-            throw new ConfigException("seconds", "is " + seconds + ", must be positive");
-        }
+        Require.positive("seconds", seconds);
     }
 
     /** @param wellServed share of the requests that were answered within the goals; those that the server refuses were not */
     public record Tried(double rate, double wellServed) {}
 
-    /**
-     * @param predicted goodput of the plan, in requests per second
-     * @param measured goodput
-     * @param tried in the order in which they were
-     */
-    public record Result(String fleet, double predicted, double measured, List<Tried> tried) {
-        /** Of the prediction: 0.1 if it is a tenth too high. */
-        public double error() {
-            return predicted / measured - 1;
-        }
-
-        public void print(PrintWriter out) {
-            out.printf(
-                    Locale.ROOT,
-                    "%s: predicted %.3f requests/s, measured %.3f: the prediction is %.0f %% too %s%n",
-                    fleet,
-                    predicted,
-                    measured,
-                    Math.abs(error()) * 100,
-                    error() < 0 ? "low" : "high");
-            out.flush();
-        }
-
-        public ObjectNode toJson() {
-            ObjectNode root = JsonMapper.builder()
-                    .build()
-                    .createObjectNode()
-                    .put("fleet", fleet)
-                    .put("predicted", predicted)
-                    .put("measured", measured)
-                    .put("error", error());
-            ArrayNode rates = root.putArray("tried");
-            tried.forEach(each -> rates.addObject().put("rate", each.rate).put("well_served", each.wellServed));
-            return root;
-        }
-    }
+    /** How the figures are shown. */
+    public static final Layout FIGURES = new Layout()
+            .table(
+                    "",
+                    "tried",
+                    Column.of("requests/s", "{rate|%.3f}"),
+                    Column.of("within the goals", "{well_served|%.1f|100} %"))
+            .line(
+                    "{fleet}: predicted {predicted|%.3f} requests/s, measured {measured|%.3f}: the prediction is {percent|%.0f} % too {direction}");
 
     /**
      * Measures.
@@ -101,13 +72,14 @@ public record FleetCheck(Goals goals, Load load, double seconds, int vocabulary,
      * @param plan what is predicted
      * @throws IOException if no request of a rate is answered, or no rate is found
      */
-    public Result run(String url, Planner.Plan plan) throws IOException {
+    public void run(String url, Planner.Plan plan, ObjectNode json) throws IOException {
         if (plan.goodput() <= 0) {
             throw new ConfigException(
                     "fleet", "serves nobody within the goals, by the plan: there is nothing to check");
         }
         Endpoint endpoint = Endpoint.of(Backend.OPENAI, url);
-        List<Tried> tried = new ArrayList<>();
+        json.put("fleet", plan.fleet().describe()).put("predicted", plan.goodput());
+        ArrayNode rates = json.putArray("tried");
         try (LoadGenerator generator = new LoadGenerator(false, PATIENCE)) {
             RequestBody body = RequestBody.greedy(
                     Backend.OPENAI, ServedModel.first(endpoint).name());
@@ -119,21 +91,21 @@ public record FleetCheck(Goals goals, Load load, double seconds, int vocabulary,
                     throw failed(endpoint, each);
                 }
             }
-            Tried good = attempt(generator, endpoint, body, random, plan.goodput(), tried);
+            Tried good = attempt(generator, endpoint, body, random, plan.goodput(), rates);
             Tried bad = good;
             double stride = STRIDE;
             while (isGood(bad)) {
                 good = bad;
-                bad = attempt(generator, endpoint, body, random, bad.rate * stride, tried);
+                bad = attempt(generator, endpoint, body, random, bad.rate * stride, rates);
                 stride = Math.min(stride * stride, LONGEST_STRIDE);
             }
             while (!isGood(good)) {
                 bad = good;
-                good = attempt(generator, endpoint, body, random, good.rate / stride, tried);
+                good = attempt(generator, endpoint, body, random, good.rate / stride, rates);
                 stride = Math.min(stride * stride, LONGEST_STRIDE);
             }
             while (bad.rate / good.rate > PRECISION) {
-                Tried middle = attempt(generator, endpoint, body, random, Math.sqrt(bad.rate * good.rate), tried);
+                Tried middle = attempt(generator, endpoint, body, random, Math.sqrt(bad.rate * good.rate), rates);
                 if (isGood(middle)) {
                     good = middle;
                 } else {
@@ -142,7 +114,11 @@ public record FleetCheck(Goals goals, Load load, double seconds, int vocabulary,
             }
             double part = (good.wellServed - goals.attained()) / Math.max(1e-9, good.wellServed - bad.wellServed);
             double measured = good.rate + part * (bad.rate - good.rate);
-            return new Result(plan.fleet().describe(), plan.goodput(), measured, List.copyOf(tried));
+            double error = plan.goodput() / measured - 1;
+            json.put("measured", measured)
+                    .put("error", error)
+                    .put("percent", Math.abs(error) * 100)
+                    .put("direction", error < 0 ? "low" : "high");
         }
     }
 
@@ -151,7 +127,7 @@ public record FleetCheck(Goals goals, Load load, double seconds, int vocabulary,
     }
 
     private Tried attempt(
-            LoadGenerator generator, Endpoint endpoint, RequestBody body, Random random, double rate, List<Tried> tried)
+            LoadGenerator generator, Endpoint endpoint, RequestBody body, Random random, double rate, ArrayNode tried)
             throws IOException {
         if (tried.size() == MOST_RATES) {
             throw new IOException("no rate is found that is served just within the goals; tried " + tried);
@@ -177,7 +153,7 @@ public record FleetCheck(Goals goals, Load load, double seconds, int vocabulary,
                                 .formatted(
                                         failed.size(), failed.getFirst().error().orElse(""))));
         Tried result = new Tried(rate, well);
-        tried.add(result);
+        tried.addObject().put("rate", rate).put("well_served", well);
         return result;
     }
 

@@ -1,14 +1,14 @@
 package baton.bench.plan;
 
+import baton.bench.frame.Column;
+import baton.bench.frame.Layout;
 import baton.bench.plan.Planner.Plan;
 import baton.bench.plan.Planner.Prediction;
-import java.io.PrintWriter;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
-import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
@@ -22,7 +22,6 @@ import tools.jackson.databind.node.ObjectNode;
  */
 public record PlanReport(
         Goals goals, Load load, int units, List<Plan> plans, Optional<Smallest> smallest, List<Crossing> crossings) {
-    private static final JsonMapper JSON = JsonMapper.builder().build();
     private static final int[] PROMPTS = {128, 256, 512, 1024, 2048, 4096, 8192};
     private static final int MOST_UNITS = 1024;
     /** A goodput that is higher by less than this share is not worth two kinds of instances. */
@@ -147,85 +146,58 @@ public record PlanReport(
                         best.fleet().describe());
     }
 
-    /** As text. */
-    public void print(PrintWriter out) {
-        out.printf(
-                Locale.ROOT,
-                "%.0f %% of the requests with a first token within %s and 99 %% of their intervals within %s; prompts of %.0f, answers of %.0f tokens; %d units%n%n",
-                goals.attained() * 100,
-                time(goals.ttft()),
-                time(goals.itl()),
-                load.meanPrompt(),
-                load.meanOutput(),
-                units);
-        header(out);
-        plans.forEach(plan -> row(out, plan));
-        smallest.ifPresent(of -> {
-            out.printf(Locale.ROOT, "%nfewest units for %.2f requests/s%n", of.rate);
-            header(out);
-            of.fleets.forEach(plan -> row(out, plan));
-            if (of.fleets.isEmpty()) {
-                out.printf("none up to %d%n", MOST_UNITS);
-            }
-        });
-        out.printf("%nprompt tokens   colocated   disaggregated   requests/s within the goals%n");
-        for (Crossing crossing : crossings) {
-            out.printf(
-                    Locale.ROOT,
-                    "%13d %11.3f %15s   %s%n",
-                    crossing.prompt,
-                    crossing.colocated.goodput(),
-                    crossing.disaggregated
-                            .map(plan -> String.format(Locale.ROOT, "%.3f", plan.goodput()))
-                            .orElse("-"),
-                    crossing.pays()
-                            ? crossing.disaggregated.orElseThrow().fleet().describe()
-                            : crossing.colocated.fleet().describe());
-        }
-        out.printf("%n%s%n", advice());
+    private static Column[] columns() {
+        return new Column[] {
+            Column.of("fleet", "{fleet}"),
+            Column.of("requests/s", "{goodput|%.3f}"),
+            Column.of("per unit", "{per_unit|%.3f}"),
+            Column.of("TTFT p50, p99, ms", "{median_ttft|%.1f|1e3}, {p99_ttft|%.1f|1e3}"),
+            Column.of("ITL p50, p99, ms", "{median_itl|%.1f|1e3}, {p99_itl|%.1f|1e3}")
+        };
     }
 
-    private static void header(PrintWriter out) {
-        out.printf("%-36s %10s %10s %19s %19s%n", "fleet", "requests/s", "per unit", "TTFT p50, p99", "ITL p50, p99");
-    }
+    /** How the figures are shown. */
+    public static final Layout FIGURES = new Layout()
+            .line(
+                    "{goals/attained|%.0f|100} % of the requests with a first token within {goals/ttft|%.4g} s and 99 % of their intervals within"
+                            + " {goals/itl|%.4g} s; prompts of {load/prompt_tokens|%.0f}, answers of {load/output_tokens|%.0f} tokens; {units} units")
+            .table("", "plans", columns())
+            .line("\nfewest units for {smallest/rate|%.2f} requests/s")
+            .line("none up to {smallest/none_up_to}")
+            .table("", "smallest/plans", columns())
+            .table(
+                    "requests/s within the goals",
+                    "crossings",
+                    Column.of("prompt tokens", "{prompt_tokens}"),
+                    Column.of("colocated", "{colocated|%.3f}"),
+                    Column.of("disaggregated", "{disaggregated|%.3f}"),
+                    Column.of("best", "{best}"))
+            .line("\n{advice}");
 
-    private static void row(PrintWriter out, Plan plan) {
-        Prediction at = plan.at();
-        out.printf(
-                Locale.ROOT,
-                "%-36s %10.3f %10.3f %19s %19s%n",
-                plan.fleet().describe(),
-                plan.goodput(),
-                plan.perUnit(),
-                time(at.medianTtft()) + ", " + time(at.p99Ttft()),
-                time(at.medianItl()) + ", " + time(at.p99Itl()));
-    }
-
-    static String time(double seconds) {
-        return seconds < 1
-                ? String.format(Locale.ROOT, "%.1f ms", seconds * 1e3)
-                : String.format(Locale.ROOT, "%.2f s", seconds);
-    }
-
-    /** All of it; times in seconds. */
-    public ObjectNode toJson() {
-        ObjectNode node = JSON.createObjectNode();
+    /** Times in seconds. */
+    public void writeTo(ObjectNode node) {
         node.putObject("goals")
                 .put("ttft", goals.ttft())
                 .put("itl", goals.itl())
                 .put("attained", goals.attained());
+        node.putObject("load").put("prompt_tokens", load.meanPrompt()).put("output_tokens", load.meanOutput());
         node.put("units", units);
         plans.forEach(plan -> write(node.withArray("plans"), plan));
         smallest.ifPresent(of -> {
             ObjectNode into = node.putObject("smallest").put("rate", of.rate);
             of.fleets.forEach(plan -> write(into.withArray("plans"), plan));
+            if (of.fleets.isEmpty()) {
+                into.put("none_up_to", MOST_UNITS);
+            }
         });
         for (Crossing crossing : crossings) {
             ObjectNode into = node.withArray("crossings").addObject().put("prompt_tokens", crossing.prompt);
             into.put("colocated", crossing.colocated.goodput());
             crossing.disaggregated.ifPresent(plan -> into.put("disaggregated", plan.goodput()));
+            Plan best = crossing.pays() ? crossing.disaggregated.orElseThrow() : crossing.colocated;
+            into.put("best", best.fleet().describe());
         }
-        return node.put("advice", advice());
+        node.put("advice", advice());
     }
 
     private static void write(ArrayNode into, Plan plan) {
@@ -233,7 +205,8 @@ public record PlanReport(
                 into.addObject()
                         .put("fleet", plan.fleet().describe())
                         .put("units", plan.fleet().units())
-                        .put("goodput", plan.goodput()),
+                        .put("goodput", plan.goodput())
+                        .put("per_unit", plan.perUnit()),
                 plan.at());
     }
 

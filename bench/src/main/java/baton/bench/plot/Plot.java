@@ -1,7 +1,5 @@
 package baton.bench.plot;
 
-import com.google.errorprone.annotations.FormatMethod;
-import com.google.errorprone.annotations.FormatString;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
@@ -105,7 +103,7 @@ public record Plot(String title, Axis x, Axis y, List<Series> series) {
             List<Double> ticks = new ArrayList<>();
             switch (scale) {
                 case LINEAR -> {
-                    double step = step((high - low) / TICKS);
+                    double step = Svg.step((high - low) / TICKS);
                     for (double at = Math.ceil(low / step) * step; at <= high * 1.0001; at += step) {
                         ticks.add(Math.abs(at) < step / 1e6 ? 0 : at);
                     }
@@ -130,17 +128,6 @@ public record Plot(String title, Axis x, Axis y, List<Series> series) {
             }
             return ticks;
         }
-
-        /** 1, 2 or 5 times a power of ten. */
-        private static double step(double atLeast) {
-            double power = Math.pow(10, Math.floor(Math.log10(atLeast)));
-            for (double factor : new double[] {1, 2, 5}) {
-                if (factor * power >= atLeast) {
-                    return factor * power;
-                }
-            }
-            return 10 * power;
-        }
     }
 
     private final class Drawing {
@@ -154,30 +141,27 @@ public record Plot(String title, Axis x, Axis y, List<Series> series) {
                 series.stream()
                         .flatMap(each -> each.points.stream().map(Point::y))
                         .toList());
-        private final StringBuilder out = new StringBuilder();
+        private final Svg svg = new Svg(WIDTH, HEIGHT, title, "");
 
         String draw() {
-            add(
-                    "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">%n",
-                    WIDTH, HEIGHT, Markup.escape(title));
-            text(LEFT, 16, "title", "start", title);
+            svg.text(LEFT, 16, "title", "start", title);
             legend();
             for (double tick : across.ticks()) {
                 double at = px(tick);
-                line("grid", at, TOP, at, HEIGHT - BOTTOM);
-                text(at, HEIGHT - BOTTOM + 15, "soft", "middle", number(tick));
+                svg.line("grid", at, TOP, at, HEIGHT - BOTTOM);
+                svg.text(at, HEIGHT - BOTTOM + 15, "soft", "middle", number(tick));
             }
             for (double tick : up.ticks()) {
                 double at = py(tick);
-                line("grid", LEFT, at, WIDTH - RIGHT, at);
-                text(LEFT - 6, at + 4, "soft", "end", number(tick));
+                svg.line("grid", LEFT, at, WIDTH - RIGHT, at);
+                svg.text(LEFT - 6, at + 4, "soft", "end", number(tick));
             }
-            text((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 8, "soft", "middle", x.label);
-            add(
+            svg.text((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 8, "soft", "middle", x.label);
+            svg.add(
                     "<text class=\"soft\" transform=\"translate(13 %.1f) rotate(-90)\" text-anchor=\"middle\">%s</text>%n",
                     (TOP + HEIGHT - BOTTOM) / 2.0, Markup.escape(y.label));
             series.forEach(this::series);
-            return out.append("</svg>\n").toString();
+            return svg.end();
         }
 
         private void legend() {
@@ -187,13 +171,13 @@ public record Plot(String title, Axis x, Axis y, List<Series> series) {
                     continue;
                 }
                 if (each.style == Style.DOTS) {
-                    add("<circle class=\"dot%d\" cx=\"%.1f\" cy=\"33\" r=\"3.5\"/>%n", colour(each), at + 8);
+                    svg.add("<circle class=\"dot%d\" cx=\"%.1f\" cy=\"33\" r=\"3.5\"/>%n", colour(each), at + 8);
                 } else {
-                    add(
+                    svg.add(
                             "<line class=\"line%d%s\" x1=\"%.1f\" y1=\"33\" x2=\"%.1f\" y2=\"33\"/>%n",
                             colour(each), dashed(each), at, at + 16);
                 }
-                text(at + 21, 37, "", "start", each.name);
+                svg.text(at + 21, 37, "", "start", each.name);
                 at += 33 + CHARACTER * each.name.length();
             }
         }
@@ -213,11 +197,11 @@ public record Plot(String title, Axis x, Axis y, List<Series> series) {
                     path.append(String.format(
                             Locale.ROOT, "%s%.1f %.1f", path.isEmpty() ? "M" : "L", px(point.x), py(point.y)));
                 }
-                add("<path class=\"line%d%s\" d=\"%s\"/>%n", colour(each), dashed(each), path);
+                svg.add("<path class=\"line%d%s\" d=\"%s\"/>%n", colour(each), dashed(each), path);
             }
             if (dots) {
                 for (Point point : points) {
-                    add(
+                    svg.add(
                             "<circle class=\"dot%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\"/>%n",
                             colour(each), px(point.x), py(point.y), each.style == Style.DOTS ? 2.0 : 3.5);
                 }
@@ -245,21 +229,6 @@ public record Plot(String title, Axis x, Axis y, List<Series> series) {
 
         private double py(double value) {
             return HEIGHT - BOTTOM - up.position().applyAsDouble(value) * (HEIGHT - BOTTOM - TOP);
-        }
-
-        private void line(String kind, double x1, double y1, double x2, double y2) {
-            add("<line class=\"%s\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>%n", kind, x1, y1, x2, y2);
-        }
-
-        private void text(double atX, double atY, String kind, String anchor, String text) {
-            add(
-                    "<text%s x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%s</text>%n",
-                    kind.isEmpty() ? "" : " class=\"" + kind + "\"", atX, atY, anchor, Markup.escape(text));
-        }
-
-        @FormatMethod
-        private void add(@FormatString String format, Object... values) {
-            out.append(String.format(Locale.ROOT, format, values));
         }
     }
 

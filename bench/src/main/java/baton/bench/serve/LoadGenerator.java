@@ -42,7 +42,6 @@ public final class LoadGenerator implements AutoCloseable {
     private static final Duration CONNECT = Duration.ofSeconds(30);
     private static final int KEEP_ALIVE_SECONDS = 4;
     private static final int MOST_CONNECTIONS = 60_000;
-    private static final int MOST_SHOWN = 300;
     private static final int WARM_UPS = 300;
     private static final int WARM_UP_EVENTS = 8;
 
@@ -224,8 +223,8 @@ public final class LoadGenerator implements AutoCloseable {
                     .compose(response -> {
                         if (response.statusCode() != 200) {
                             return response.body()
-                                    .compose(text -> Future.failedFuture(
-                                            "HTTP " + response.statusCode() + ": " + shown(text.toString())));
+                                    .compose(text -> Future.failedFuture("HTTP " + response.statusCode() + ": "
+                                            + EndpointClient.shown(text.toString())));
                         }
                         response.handler(bytes -> {
                             if (ended.get(index) == null) {
@@ -288,12 +287,7 @@ public final class LoadGenerator implements AutoCloseable {
     }
 
     private static String why(Throwable failure) {
-        return shown(failure.getMessage() == null ? failure.toString() : failure.getMessage());
-    }
-
-    private static String shown(String text) {
-        String line = text.isBlank() ? "nothing" : text.strip().replaceAll("\\s+", " ");
-        return line.length() <= MOST_SHOWN ? line : line.substring(0, MOST_SHOWN) + "...";
+        return EndpointClient.shown(failure.getMessage() == null ? failure.toString() : failure.getMessage());
     }
 
     private static <T> T await(Future<T> future, Duration deadline) throws IOException {

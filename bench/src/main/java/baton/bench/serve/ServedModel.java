@@ -1,6 +1,7 @@
 package baton.bench.serve;
 
 import java.io.IOException;
+import java.time.Duration;
 import tools.jackson.databind.JsonNode;
 
 /**
@@ -14,11 +15,18 @@ public record ServedModel(String name, String root) {
 
     /** @throws IOException if the server lists none */
     public static ServedModel first(Endpoint endpoint) throws IOException {
-        try (EndpointClient client = new EndpointClient(endpoint)) {
-            JsonNode model = client.get(PATH).path("data").path(0);
+        return first(endpoint, EndpointClient.DEADLINE);
+    }
+
+    /** @param deadline for the answer */
+    public static ServedModel first(Endpoint endpoint, Duration deadline) throws IOException {
+        try (EndpointClient client = new EndpointClient(endpoint, deadline)) {
+            JsonNode answer = client.get(PATH);
+            JsonNode model = answer.path("data").path(0);
             String name = model.path("id").asString("");
             if (name.isEmpty()) {
-                throw new IOException(endpoint.base() + PATH + " lists no model");
+                throw new IOException(endpoint.base() + PATH + " answered without the name of a model: "
+                        + EndpointClient.shown(answer.toString()));
             }
             return new ServedModel(name, model.path("root").asString(name));
         }

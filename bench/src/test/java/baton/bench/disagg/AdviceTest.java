@@ -3,13 +3,14 @@ package baton.bench.disagg;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.within;
 
-import baton.bench.Machine;
 import baton.bench.disagg.Advice.Verdict;
 import baton.bench.disagg.Cell.Quantiles;
 import baton.bench.disagg.DisaggReport.OtherLoad;
+import baton.bench.frame.Machine;
 import java.util.List;
 import org.junit.jupiter.api.Test;
-import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.JsonNodeFactory;
+import tools.jackson.databind.node.ObjectNode;
 
 class AdviceTest {
     private static Cell cell(Setup setup, double rate, double itl, double longTtft) {
@@ -105,7 +106,8 @@ class AdviceTest {
         assertThat(page).contains("Disaggregate for this load", "1P1D", "chunks of 512", "something: &lt;no time&gt;");
         assertThat(page.split("<svg ", -1)).hasSize(5);
         assertThat(page).doesNotContain("NaN", "<script");
-        JsonNode json = report.toJson();
+        ObjectNode json = JsonNodeFactory.instance.objectNode();
+        report.writeTo(json);
         assertThat(json.at("/cells/1/max_num_batched_tokens").asInt()).isEqualTo(512);
         assertThat(json.at("/against_best_colocated/0/verdict").asString()).isEqualTo("yes");
     }

@@ -102,7 +102,9 @@ class DisaggBenchTest {
         Plan plan = new Plan(List.of(256), List.of(), List.of(4.0, 8.0), List.of(), 2, 1, Optional.empty());
         try (Stub colocated = new Stub(Duration.ofMillis(4));
                 Stub disaggregated = new Stub(Duration.ofMillis(1))) {
-            DisaggReport report = new DisaggBench(plan, _ -> {}).run(colocated.url(), disaggregated.url());
+            DisaggBench bench = new DisaggBench(plan, _ -> {});
+            bench.run(colocated.url(), disaggregated.url());
+            DisaggReport report = bench.report().orElseThrow();
             assertThat(report.cells()).hasSize(4);
             assertThat(report.cells()).allSatisfy(cell -> {
                 assertThat(cell.failed()).isZero();

@@ -4,19 +4,16 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.bench.RouterBench.Round;
-import baton.bench.RouterReport.Case;
-import baton.bench.RouterReport.Load;
-import baton.bench.RouterReport.Streams;
-import baton.bench.RouterReport.Watched;
+import baton.bench.RouterFigures.Load;
+import baton.bench.RouterFigures.Watched;
 import io.vertx.core.Future;
 import java.io.IOException;
-import java.io.PrintWriter;
-import java.io.StringWriter;
 import java.util.List;
-import java.util.Optional;
 import org.junit.jupiter.api.Test;
+import tools.jackson.databind.node.JsonNodeFactory;
+import tools.jackson.databind.node.ObjectNode;
 
-class RouterReportTest {
+class RouterFiguresTest {
     private static Load load(int requests, int failing) throws Exception {
         Round round = new Round(requests, System.nanoTime());
         round.askAgain(
@@ -42,24 +39,32 @@ class RouterReportTest {
     @Test
     void failedRequestsArePrintedAndCounted() throws Exception {
         Load whole = load(10, 0);
-        Case direct = new Case(RouterBench.DIRECT, List.of(whole), List.of(whole), List.of());
-        Case router = new Case(RouterBench.ROUTER, List.of(whole), List.of(load(10, 1)), List.of(whole));
-        RouterReport report = new RouterReport(
-                Machine.here(),
-                ProcessorPauses.NONE,
-                1,
-                10,
-                5,
-                List.of(direct, router),
-                new Streams(1, 1, Optional.empty()),
-                List.of(new Watched(1 << 20, load(10, 2))));
-        StringWriter text = new StringWriter();
-        report.print(new PrintWriter(text));
-        assertThat(text.toString())
+        RouterFigures figures = new RouterFigures(1, 10);
+        for (String name : List.of(RouterBench.DIRECT, RouterBench.ROUTER)) {
+            figures.of(name).closed().add(whole);
+            figures.of(name).open().add(name.equals(RouterBench.ROUTER) ? load(10, 1) : whole);
+        }
+        figures.of(RouterBench.ROUTER).meanwhile().add(whole);
+        figures.watched().add(new Watched(1 << 20, load(10, 2)));
+        ObjectNode json = JsonNodeFactory.instance.objectNode();
+        figures.write(json);
+        String text = RouterBench.FIGURES.text(json);
+        assertThat(text)
                 .contains(
                         "3 of 30 requests of the rounds of router failed and do not count above",
                         "the connection was closed")
                 .doesNotContain("rounds of direct failed");
-        assertThat(report.toJson().path("cases").path(1).path("failed").asInt()).isEqualTo(3);
+        assertThat(json.path("cases").path(1).path("failed").asInt()).isEqualTo(3);
+    }
+
+    @Test
+    void roundsThatWereMeasuredAreShownBeforeTheOthersAre() throws Exception {
+        RouterFigures figures = new RouterFigures(1, 10);
+        figures.of(RouterBench.DIRECT).closed().add(load(10, 0));
+        ObjectNode json = JsonNodeFactory.instance.objectNode();
+        figures.write(json);
+        assertThat(RouterBench.FIGURES.text(json))
+                .contains("requests/s", "direct")
+                .doesNotContain("added by");
     }
 }

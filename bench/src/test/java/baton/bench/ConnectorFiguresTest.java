@@ -2,15 +2,8 @@ package baton.bench;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.bench.ConnectorCase.Facts;
-import baton.bench.ConnectorReport.Failed;
-import baton.bench.ConnectorReport.Latency;
-import baton.bench.ConnectorReport.Load;
-import baton.bench.ConnectorReport.Measured;
-import baton.bench.ConnectorReport.Row;
-import baton.bench.ConnectorReport.Throughput;
-import baton.bench.ConnectorReport.Unavailable;
-import baton.bench.ConnectorReport.Way;
+import baton.bench.frame.Machine;
+import baton.bench.frame.Timing;
 import baton.cluster.JavaCommand;
 import java.io.IOException;
 import java.io.StringReader;
@@ -26,46 +19,70 @@ import org.w3c.dom.Document;
 import org.w3c.dom.Element;
 import org.w3c.dom.NodeList;
 import org.xml.sax.InputSource;
-import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.JsonNodeFactory;
+import tools.jackson.databind.node.ObjectNode;
 
 /** Tables and picture of figures that are known. */
-class ConnectorReportTest {
-    private static final Facts FACTS = new Facts("one | several", "a directory", "none", "nothing", "vLLM <0.32>");
+class ConnectorFiguresTest {
     private static final String HOSTILE = "no \"parts\" & <script>alert('1')</script>\n\u0001| end";
 
-    private static ConnectorReport report() {
-        Measured handedOver = new Measured(
-                List.of(
-                        latency(Way.HANDED_OVER, 512, 0.040, 0.030, 0.0105),
-                        latency(Way.HANDED_OVER, 2000, 0.160, 0.150, 0.0095),
-                        latency(Way.HIT, 512, 0.010, 0.032, -0.022),
-                        latency(Way.HIT, 2000, 0.020, 0.152, -0.132)),
-                new Throughput(Way.HANDED_OVER, 200, 3, 40.04, 61.5e6, 39),
-                Map.of("prefill", 2),
-                214,
-                1);
-        return new ConnectorReport(
-                new Machine("A processor <& more>", Optional.of(List.of("avx2")), 2, Map.of()),
-                new Load("tiny|ledger", 1, List.of(512, 2000), 7, 8, 512, 3072),
-                List.of(
-                        new Row("FirstConnector", "2 instances, router", List.of("a_setting"), FACTS, handedOver),
-                        new Row("SecondConnector", "1 instance", List.of(), FACTS, new Unavailable(HOSTILE)),
-                        new Row(
-                                "ThirdConnector",
-                                "1 instance",
-                                List.of(),
-                                FACTS,
-                                new Failed("it ended:\n```\n  a log"))));
+    private static ObjectNode figures() {
+        ObjectNode json = JsonNodeFactory.instance.objectNode().put("threads", 1);
+        new Machine("A processor <& more>", Optional.of(List.of("avx2")), 2, Map.of())
+                .writeTo(json.putObject("machine"));
+        json.putObject("load")
+                .put("model", "tiny|ledger")
+                .put("threads", 1)
+                .put("repetitions", 7)
+                .put("clients", 8)
+                .put("throughput_tokens", 512)
+                .put("kv_bytes_per_token", 3072)
+                .putArray("tokens")
+                .add(512)
+                .add(2000);
+        ArrayNode rows = json.putArray("connectors");
+        ObjectNode first = row(rows, "FirstConnector", "2 instances, router");
+        first.putArray("settings").add("a_setting");
+        ArrayNode latencies = first.putArray("first_token");
+        latency(latencies, "handed over", 512, 0.040, 0.030, 0.0105);
+        latency(latencies, "handed over", 2000, 0.160, 0.150, 0.0095);
+        latency(latencies, "hit", 512, 0.010, 0.032, -0.022);
+        latency(latencies, "hit", 2000, 0.020, 0.152, -0.132);
+        first.putObject("throughput")
+                .put("prompt", "handed over")
+                .put("requests", 200)
+                .put("computed_anew", 3)
+                .put("requests_per_second", 40.04)
+                .put("kv_bytes_per_second", 61.5e6)
+                .put("alone_requests_per_second", 39);
+        first.put("answers_compared", 214).put("ties", 1).putObject("kv_ports").put("prefill", 2);
+        row(rows, "SecondConnector", "1 instance").put("not_available", HOSTILE);
+        row(rows, "ThirdConnector", "1 instance").put("failed", "it ended:\n```\n  a log");
+        return json;
     }
 
-    private static Latency latency(Way way, int tokens, double seconds, double alone, double added) {
-        return new Latency(
-                way, tokens, new Timing(seconds, seconds * 0.9, 7), new Timing(alone, alone * 0.9, 7), added);
+    private static ObjectNode row(ArrayNode rows, String name, String processes) {
+        return rows.addObject()
+                .put("name", name)
+                .put("processes", processes)
+                .put("hosts", "one | several")
+                .put("needs", "a directory")
+                .put("hardware", "none")
+                .put("keeps", "nothing")
+                .put("peers", "vLLM <0.32>");
+    }
+
+    private static void latency(
+            ArrayNode latencies, String way, int tokens, double seconds, double alone, double added) {
+        ObjectNode node = latencies.addObject().put("prompt", way).put("tokens", tokens);
+        new Timing(seconds, seconds * 0.9, 7).writeTo(node).put("added_seconds", added);
+        new Timing(alone, alone * 0.9, 7).writeTo(node.putObject("alone"));
     }
 
     @Test
     void markdownHasARowForEachWayAndForWhatIsNotMeasured() {
-        String text = report().markdown();
+        String text = ConnectorFigures.markdown(figures());
         assertThat(text.lines())
                 .contains(
                         "| FirstConnector | handed over | 40.0 (36.0) | 30.0 (27.0) | +10.5 | 160.0 (144.0) | 150.0 (135.0) | +9.5 | 40.0 (39.0); 3 of 200 prompts computed anew | 0.062 | 214 equal, 1 left out as ties |",
@@ -87,23 +104,8 @@ class ConnectorReportTest {
     }
 
     @Test
-    void figuresOfARowThatFailedAreNowhere() {
-        JsonNode json = report().toJson();
-        assertThat(json.at("/connectors/0/first_token/1/median_seconds").asDouble())
-                .isEqualTo(0.160);
-        assertThat(json.at("/connectors/0/first_token/1/alone/best_seconds").asDouble())
-                .isEqualTo(0.135);
-        assertThat(json.at("/connectors/0/throughput/kv_bytes_per_second").asDouble())
-                .isEqualTo(61.5e6);
-        assertThat(json.at("/connectors/1/not_available").asString()).isEqualTo(HOSTILE);
-        assertThat(json.at("/connectors/2/failed").asString()).startsWith("it ended");
-        assertThat(json.at("/connectors/2").has("throughput")).isFalse();
-        assertThat(json.at("/load/tokens").size()).isEqualTo(2);
-    }
-
-    @Test
     void theChartIsXmlOfItsOwnWithABarForEachLengthAndALineForTheInstanceAlone() throws Exception {
-        Document svg = parse(ConnectorChart.svg(report()));
+        Document svg = parse(ConnectorFigures.svg(figures()));
         List<Element> bars = elements(svg, "rect", "bar");
         // One more of each for the legend.
         assertThat(bars).hasSize(2 + 4);
@@ -124,24 +126,24 @@ class ConnectorReportTest {
                         "Milliseconds, medians of 7; A processor <& more>")
                 .anyMatch(text -> text.startsWith("not available: no \"parts\" & <script>alert('1')"));
         assertThat(elements(svg, "script", "")).isEmpty();
-        assertThat(ConnectorChart.svg(report())).doesNotContain("href", "url(", "@import", "@font-face");
+        assertThat(ConnectorFigures.svg(figures())).doesNotContain("href", "url(", "@import", "@font-face");
     }
 
     @Test
     void theChartOfNothingIsXmlToo() throws Exception {
-        ConnectorReport all = report();
-        ConnectorReport nothing =
-                new ConnectorReport(all.machine(), all.load(), all.rows().subList(1, 3));
-        Document svg = parse(ConnectorChart.svg(nothing));
+        ObjectNode nothing = figures();
+        ((ArrayNode) nothing.path("connectors")).remove(0);
+        Document svg = parse(ConnectorFigures.svg(nothing));
         assertThat(elements(svg, "rect", "bar")).hasSize(2);
-        assertThat(ConnectorChart.svg(nothing)).doesNotContain("NaN", "Infinity");
+        assertThat(ConnectorFigures.svg(nothing)).doesNotContain("NaN", "Infinity");
     }
 
     /** This module has no connectors on its class path. */
     @Test
     void aConnectorThatIsNotThereIsARowThatSaysSo() throws IOException {
         Path model = Path.of(System.getProperty("baton.root", "..")).resolve("models", "tiny-ledger");
-        ConnectorReport report = new ConnectorBench(
+        ObjectNode json = JsonNodeFactory.instance.objectNode();
+        new ConnectorBench(
                         JavaCommand.likeThisProcess("baton.NoSuchProgram"),
                         false,
                         List.of(),
@@ -149,15 +151,15 @@ class ConnectorReportTest {
                         1,
                         Duration.ofMillis(1),
                         _ -> {})
-                .run(model);
-        assertThat(report.load().tokens()).containsExactly(64);
-        assertThat(report.rows()).extracting(Row::name).containsExactlyElementsOf(ConnectorCase.names());
-        assertThat(report.rows())
-                .allSatisfy(row -> assertThat(row.outcome())
-                        .isInstanceOfSatisfying(
-                                Unavailable.class,
-                                absent -> assertThat(absent.reason())
-                                        .contains(row.name().replaceFirst("/.*", ""), "class path")));
+                .run(model, json);
+        assertThat(json.at("/load/tokens")).hasSize(1);
+        assertThat(json.path("connectors")
+                        .valueStream()
+                        .map(row -> row.path("name").asString()))
+                .containsExactlyElementsOf(ConnectorCase.names());
+        assertThat(json.path("connectors"))
+                .allSatisfy(row -> assertThat(row.path("not_available").asString())
+                        .contains(row.path("name").asString().replaceFirst("/.*", ""), "class path"));
     }
 
     private static Document parse(String svg) throws Exception {

@@ -1,7 +1,6 @@
-package baton.bench;
+package baton.bench.frame;
 
 import java.io.IOException;
-import java.io.PrintWriter;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.LinkedHashMap;
@@ -9,7 +8,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import java.util.stream.Collectors;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
@@ -84,18 +82,6 @@ public record Machine(
                 .map(parts -> parts[1].strip())
                 .filter(value -> !value.isEmpty())
                 .findFirst();
-    }
-
-    void print(PrintWriter out, int threads) {
-        out.printf("%s, %d threads on %d processors%n", processor, threads, processors);
-        out.printf(
-                "  instruction sets: %s%n",
-                instructionSets.map(sets -> String.join(" ", sets)).orElse(UNKNOWN));
-        out.printf(
-                "  caps: %s%n",
-                caps.isEmpty()
-                        ? "none"
-                        : caps.entrySet().stream().map(Object::toString).collect(Collectors.joining(" ")));
     }
 
     public void writeTo(ObjectNode node) {

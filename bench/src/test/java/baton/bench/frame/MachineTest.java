@@ -1,10 +1,8 @@
-package baton.bench;
+package baton.bench.frame;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
 import java.io.IOException;
-import java.io.PrintWriter;
-import java.io.StringWriter;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
@@ -51,9 +49,9 @@ class MachineTest {
     }
 
     private static String printed(Machine machine) {
-        StringWriter text = new StringWriter();
-        machine.print(new PrintWriter(text), 3);
-        return text.toString();
+        ObjectNode figures = JsonMapper.builder().build().createObjectNode().put("threads", 3);
+        figures.set("machine", json(machine));
+        return new Layout().machine().line("{threads}").text(figures);
     }
 
     private static ObjectNode json(Machine machine) {

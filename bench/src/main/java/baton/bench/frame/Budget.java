@@ -1,4 +1,4 @@
-package baton.bench;
+package baton.bench.frame;
 
 import baton.kv.ConfigException;
 import java.time.Duration;
@@ -28,12 +28,12 @@ public final class Budget {
         return Duration.ofNanos(Math.max(0, end - System.nanoTime()));
     }
 
-    double leftSeconds() {
+    public double leftSeconds() {
         return left().toNanos() * 1e-9;
     }
 
     /** Whether a measurement of so many seconds ends in time. */
-    boolean fits(double seconds) {
+    public boolean fits(double seconds) {
         return seconds <= leftSeconds();
     }
 
