@@ -2,9 +2,6 @@ package baton.bench;
 
 import baton.bench.CompletionsClient.Answer;
 import baton.bench.CompletionsClient.Token;
-import baton.bench.ConnectorCase.Pair;
-import baton.bench.ConnectorCase.Single;
-import baton.bench.ConnectorCase.SinglePlace;
 import baton.bench.frame.Machine;
 import baton.bench.frame.Require;
 import baton.bench.frame.Rounds;
@@ -230,9 +227,10 @@ public record ConnectorBench(
             ties = 0;
             try {
                 ObjectNode figures = JsonNodeFactory.instance.objectNode();
-                switch (from.setup()) {
-                    case Pair pair -> measure(from.name(), pair, figures);
-                    case Single single -> measure(from.name(), single, figures);
+                if (from.isPair()) {
+                    measurePair(from, figures);
+                } else {
+                    measureSingle(from, figures);
                 }
                 row.setAll(figures);
             } catch (InterruptedException e) {
@@ -248,11 +246,12 @@ public record ConnectorBench(
             }
         }
 
-        private void measure(String name, Pair pair, ObjectNode row) throws IOException, InterruptedException {
+        private void measurePair(ConnectorCase from, ObjectNode row) throws IOException, InterruptedException {
+            String name = from.name();
             CompletionsClient alone = alone();
             progress.accept(name + ": starting a prefill instance, a decode instance and a router");
             try (LocalCluster cluster =
-                    LocalCluster.start(baton, model, pair.connector().with(options()), 0, warmUp)) {
+                    LocalCluster.start(baton, model, from.cluster().with(options()), 0, warmUp)) {
                 CompletionsClient router = client(cluster.router());
                 CompletionsClient decode = client(cluster.decode());
                 Samples samples = new Samples();
@@ -261,13 +260,13 @@ public record ConnectorBench(
                         JsonNode prompt = prompts.ids(count);
                         Map<String, CompletionsClient> ways =
                                 new LinkedHashMap<>(Map.of(ConnectorFigures.HANDED_OVER, router));
-                        if (pair.hits()) {
+                        if (from.hits()) {
                             ways.put(ConnectorFigures.HIT, decode);
                         }
                         sample(name, round, count, prompt, ways, alone, samples);
                     }
                 }
-                write(samples, pair.hits() ? 2 : 1, row);
+                write(samples, from.hits() ? 2 : 1, row);
                 throughput(
                         name,
                         ConnectorFigures.HANDED_OVER,
@@ -279,7 +278,8 @@ public record ConnectorBench(
             }
         }
 
-        private void measure(String name, Single single, ObjectNode row) throws IOException, InterruptedException {
+        private void measureSingle(ConnectorCase from, ObjectNode row) throws IOException, InterruptedException {
+            String name = from.name();
             CompletionsClient alone = alone();
             long working = Math.max(CLIENTS * load.throughputTokens(), Collections.max(load.tokens()));
             // Of the prompts for throughput alone, as many as do not fit into memory beside those in flight.
@@ -289,9 +289,9 @@ public record ConnectorBench(
             long all = (long) loop * load.throughputTokens()
                     + (long) rounds
                             * load.tokens().stream().mapToInt(Integer::intValue).sum();
-            long memory = (single.secondTier() ? 2 * working : all + all / 4) * load.bytesPerToken();
+            long memory = (from.hasSecondTier() ? 2 * working : all + all / 4) * load.bytesPerToken();
             progress.accept(name + ": starting an instance");
-            try (Instance instance = start(single, memory)) {
+            try (Instance instance = start(from, memory)) {
                 progress.accept("%s: storing %d prompts"
                         .formatted(name, loop + rounds * load.tokens().size()));
                 List<JsonNode> stored = new ArrayList<>();
@@ -529,26 +529,22 @@ public record ConnectorBench(
             return reference.orElseThrow().client;
         }
 
-        private Instance start(Single single, long memory) throws IOException, InterruptedException {
+        private Instance start(ConnectorCase from, long memory) throws IOException, InterruptedException {
             ProcessGroup processes = ProcessGroup.create();
             Optional<OtherProgram> redis = Optional.empty();
             try {
-                if (single.redis()) {
+                if (from.hasRedis()) {
                     redis = Optional.of(OtherProgram.redis(
                             OtherProgram.find(ConnectorCase.REDIS).orElseThrow()));
                 }
                 Path files = Files.createDirectory(processes.directory().resolve("kv"));
                 ObjectNode transfer = JSON.createObjectNode()
-                        .put("kv_connector", single.kvConnector())
+                        .put("kv_connector", from.kvConnector())
                         .put("kv_role", KvRole.BOTH.configName())
                         .put("kv_load_failure_policy", "recompute");
                 transfer.set(
                         "kv_connector_extra_config",
-                        single.settings()
-                                .apply(new SinglePlace(
-                                        files,
-                                        memory,
-                                        redis.map(OtherProgram::port).orElse(0))));
+                        from.config(files, memory, redis.map(OtherProgram::port).orElse(0)));
                 return start(processes, redis, List.of("--kv-transfer-config", transfer.toString()));
             } catch (IOException | InterruptedException | RuntimeException e) {
                 processes.close();

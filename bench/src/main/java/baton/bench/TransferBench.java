@@ -487,7 +487,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
             };
             for (Future<Boolean> each :
                     executor.invokeAll(Collections.nCopies(threads, work), DEADLINE.toMinutes(), TimeUnit.MINUTES)) {
-                each.get();
+                var _ = each.resultNow();
             }
         }
 

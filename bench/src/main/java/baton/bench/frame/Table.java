@@ -35,7 +35,7 @@ public record Table(List<String> heads, List<List<String>> rows) {
         }
         StringBuilder text = new StringBuilder();
         for (List<String> row : all) {
-            StringBuilder line = new StringBuilder("  ");
+            StringBuilder line = new StringBuilder();
             for (int i = 0; i < widths.length; i++) {
                 String padding = " ".repeat(widths[i] - row.get(i).length());
                 line.append(i == 0 ? row.get(i) + padding : "  " + padding + row.get(i));

@@ -34,9 +34,9 @@ class LayoutTest {
                 rate 1.50 GB/s
 
                 times in ms
-                  tokens  median (best)
-                  1,024   500.0 (250.0)
-                  16          2.0 (1.0)
+                tokens  median (best)
+                1,024   500.0 (250.0)
+                16          2.0 (1.0)
                 measured in turns
                 left out: 8192 tokens: no room
                 """);
@@ -45,7 +45,7 @@ class LayoutTest {
     @Test
     void whatWasNotMeasuredIsLeftOutAndWithoutAnyFigureNothingIsShown() {
         assertThat(LAYOUT.text(figures("{\"model\": \"m\", \"sizes\": [{\"tokens\": 16}]}")))
-                .isEqualTo("of m\n\ntimes in ms\n  tokens  median (best)\n  16\nmeasured in turns\n");
+                .isEqualTo("of m\n\ntimes in ms\ntokens  median (best)\n16\nmeasured in turns\n");
         assertThat(LAYOUT.text(figures("{\"model\": \"m\", \"sizes\": []}"))).isEmpty();
     }
 
