@@ -1,7 +1,6 @@
 package baton.bench;
 
 import baton.bench.CompletionsClient.Answer;
-import baton.bench.CompletionsClient.Event;
 import baton.bench.CompletionsClient.RefusedException;
 import baton.bench.frame.Budget;
 import baton.bench.frame.Timing;
@@ -11,7 +10,6 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Locale;
 import java.util.Optional;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
@@ -201,18 +199,9 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
 
         /** While all of them decode. */
         private double secondsPerStep(CompletionsClient server, List<Answer> answers) throws NotComparableException {
-            long start = answers.stream().mapToLong(Answer::first).max().orElseThrow();
-            long end = answers.stream().mapToLong(Answer::last).min().orElseThrow();
-            double tokens = answers.stream()
-                    .flatMap(answer -> answer.events().stream())
-                    .filter(event -> event.at() > start && event.at() <= end)
-                    .mapToDouble(Event::tokens)
-                    .sum();
-            if (tokens == 0) {
-                throw new NotComparableException(
-                        server.url() + " never decoded all %d requests at once".formatted(answers.size()));
-            }
-            return (end - start) * 1e-9 / (tokens / answers.size());
+            return CompletionsClient.secondsPerStep(answers)
+                    .orElseThrow(() -> new NotComparableException(
+                            server.url() + " never decoded all %d requests at once".formatted(answers.size())));
         }
 
         private JsonNode prompt(int tokens) {
@@ -244,22 +233,14 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
                 progress.accept("against %s: %s".formatted(other.url(), what));
             } else {
                 casesLeft--;
-                leaveOut(
-                        what,
-                        String.format(
-                                Locale.ROOT,
-                                "would take about %.1f s, %.1f s of the budget are left",
-                                expected,
-                                budget.leftSeconds()));
+                leaveOut(what, budget.tooLittleFor(expected));
             }
             return fits;
         }
 
         /** Seconds for the next case. */
         private double share() {
-            double share = budget.leftSeconds() / casesLeft--;
-            return Math.min(
-                    share, each.map(most -> SERVERS * most.toNanos() * 1e-9).orElse(share));
+            return budget.forOneOf(casesLeft--, each.map(most -> most.multipliedBy(SERVERS)));
         }
 
         /**

@@ -109,6 +109,18 @@ public final class CompletionsClient {
         }
     }
 
+    /** Seconds of a step of answers to requests that were sent at once, while all of them decode; empty if they never did. */
+    static OptionalDouble secondsPerStep(List<Answer> answers) {
+        long start = answers.stream().mapToLong(Answer::first).max().orElseThrow();
+        long end = answers.stream().mapToLong(Answer::last).min().orElseThrow();
+        double tokens = answers.stream()
+                .flatMap(answer -> answer.events.stream())
+                .filter(event -> event.at > start && event.at <= end)
+                .mapToDouble(Event::tokens)
+                .sum();
+        return tokens == 0 ? OptionalDouble.empty() : OptionalDouble.of((end - start) * 1e-9 * answers.size() / tokens);
+    }
+
     /** @param margin by how much its log probability is above the second's; empty if that was not asked for */
     record Token(int id, OptionalDouble margin) {}
 

@@ -32,6 +32,10 @@ import tools.jackson.databind.node.ObjectNode;
  */
 public record ConnectorCase(String name, JsonNode fields) {
     static final String REDIS = "redis-server";
+    /** Environment variables that cases need, by their names in the resource. */
+    private static final Map<String, String> VARIABLES =
+            Map.of("nixl", "BATON_NIXL_LIBRARY", "mooncake store", "BATON_MOONCAKE_STORE_URL");
+
     private static final JsonMapper JSON = JsonMapper.builder().build();
     private static final List<ConnectorCase> ALL = read();
 
@@ -164,7 +168,11 @@ public record ConnectorCase(String name, JsonNode fields) {
     }
 
     private Optional<String> variable() {
-        return Optional.ofNullable(System.getenv(fields.path("variable").asString("")));
+        return variableName().map(System::getenv);
+    }
+
+    private Optional<String> variableName() {
+        return Optional.ofNullable(VARIABLES.get(fields.path("variable").asString("")));
     }
 
     /** Writes all but the figures. */
@@ -203,8 +211,8 @@ public record ConnectorCase(String name, JsonNode fields) {
         } catch (ConfigException e) {
             return Optional.of("no connector of the name " + kvConnector() + " is on the class path");
         }
-        if (fields.has("variable") && variable().isEmpty()) {
-            return Optional.of(fields.path("variable").asString() + " is not set");
+        if (variableName().isPresent() && variable().isEmpty()) {
+            return variableName().map(variable -> variable + " is not set");
         }
         if (fields.has("program")
                 && OtherProgram.find(fields.path("program").asString()).isEmpty()) {

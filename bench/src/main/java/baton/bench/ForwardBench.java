@@ -11,7 +11,6 @@ import baton.engine.model.Quantization;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Locale;
 import java.util.Optional;
 import java.util.function.Consumer;
 import java.util.stream.IntStream;
@@ -192,13 +191,7 @@ final class ForwardBench {
             if (!next.decode && next.count > config.maxPositions()) {
                 leave(next, "the model has max_position_embeddings=" + config.maxPositions());
             } else if (!budget.fits(expected)) {
-                leave(
-                        next,
-                        String.format(
-                                Locale.ROOT,
-                                "would take about %.1f s, %.1f s of the budget are left",
-                                expected,
-                                budget.leftSeconds()));
+                leave(next, budget.tooLittleFor(expected));
             } else {
                 next.first = next.forward();
                 seconds = next.first;

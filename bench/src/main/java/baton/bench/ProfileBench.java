@@ -1,6 +1,7 @@
 package baton.bench;
 
 import baton.bench.CompletionsClient.Answer;
+import baton.bench.frame.Require;
 import baton.bench.frame.Timing;
 import baton.bench.plan.Curve;
 import baton.bench.plan.MachineProfile;
@@ -50,9 +51,7 @@ public record ProfileBench(
 
     /** @throws ConfigException if {@code times} is not positive */
     public ProfileBench {
-        if (times < 1) {
-            throw new ConfigException("times", "is " + times + ", must be at least 1");
-        }
+        Require.atLeast("times", times, 1);
         routers = new LinkedHashMap<>(routers);
     }
 
@@ -172,24 +171,9 @@ public record ProfileBench(
 
         /** Seconds between tokens while all sequences are generated. */
         private double step(int context, int sequences) throws IOException {
-            List<Answer> answers = ask(instance, context, sequences, OUTPUT);
-            long from = answers.stream().mapToLong(Answer::first).max().orElseThrow();
-            long to = answers.stream().mapToLong(Answer::last).min().orElseThrow();
-            List<Double> rates = new ArrayList<>();
-            for (Answer answer : answers) {
-                double tokens = answer.events().stream()
-                        .filter(event -> event.at() > from && event.at() <= to)
-                        .mapToDouble(CompletionsClient.Event::tokens)
-                        .sum();
-                if (tokens > 0) {
-                    rates.add((to - from) * 1e-9 / tokens);
-                }
-            }
-            if (rates.isEmpty()) {
-                throw new IOException(instance.url() + " generated " + sequences
-                        + " answers one after the other: does it run so many at once?");
-            }
-            return Timing.median(rates);
+            return CompletionsClient.secondsPerStep(ask(instance, context, sequences, OUTPUT))
+                    .orElseThrow(() -> new IOException(instance.url() + " generated " + sequences
+                            + " answers one after the other: does it run so many at once?"));
         }
 
         /** What a prompt takes from a sequence that is being generated. */

@@ -1,5 +1,6 @@
 package baton.bench;
 
+import baton.bench.serve.Sample;
 import baton.engine.model.Checkpoint;
 import baton.engine.model.ModelConfig;
 import baton.engine.text.Tokenizer;
@@ -9,13 +10,10 @@ import java.util.Arrays;
 import java.util.Optional;
 import java.util.Random;
 import tools.jackson.databind.JsonNode;
-import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.JsonNodeFactory;
 
 /** Prompts that no server has seen before: different in each process, as a server's prefix cache may still have those of an earlier run. */
 final class RandomPrompts implements AutoCloseable {
-    /** Special tokens are at both ends of a vocabulary; as many of its ids at each end are not used. */
-    private static final int END = 50;
     /** Text of random tokens may be other tokens when it is read, and more of them. */
     private static final int TRIES = 4;
 
@@ -39,16 +37,14 @@ final class RandomPrompts implements AutoCloseable {
 
     /** As an array of token ids. */
     JsonNode ids(int tokens) {
-        ArrayNode array = JsonNodeFactory.instance.arrayNode();
-        Arrays.stream(draw(tokens)).forEach(array::add);
-        return array;
+        return Sample.random(random, config.vocabularySize(), tokens, 1).prompt();
     }
 
     /** As text of about so many tokens, and no more. */
     JsonNode text(int tokens) {
         Tokenizer used = tokenizer.orElseGet(() -> Tokenizer.load(model));
         tokenizer = Optional.of(used);
-        int[] ids = draw(tokens);
+        int[] ids = Sample.draw(random, config.vocabularySize(), tokens);
         for (int i = 0; i < TRIES; i++) {
             int[] read = used.encode(used.decode(ids, false), true);
             if (read.length <= tokens) {
@@ -62,10 +58,5 @@ final class RandomPrompts implements AutoCloseable {
     @Override
     public void close() {
         tokenizer.ifPresent(Tokenizer::close);
-    }
-
-    private int[] draw(int tokens) {
-        int margin = config.vocabularySize() / END;
-        return random.ints(tokens, margin, config.vocabularySize() - margin).toArray();
     }
 }

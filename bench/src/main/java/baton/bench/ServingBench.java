@@ -108,7 +108,7 @@ record ServingBench(
 
         void decode(int sequences, boolean sampled) throws IOException {
             double affordable = budget.leftSeconds() / casesLeft / TIMES;
-            double time = share() / TIMES;
+            double time = budget.forOneOf(casesLeft--, each) / TIMES;
             double step = secondsPerStep(sequences);
             double prompts = Math.max(0, sequences - prompted) * PROMPT * forward.secondsPerToken();
             int output = (int) Math.clamp((affordable - prompts) / step, LEAST_OUTPUT, OUTPUT);
@@ -175,7 +175,7 @@ record ServingBench(
         }
 
         void firstToken() throws IOException {
-            double share = share();
+            double share = budget.forOneOf(casesLeft--, each);
             double expected = FIRST_TOKEN_PROMPT * forward.secondsPerToken();
             String what = "first token of %d tokens".formatted(FIRST_TOKEN_PROMPT);
             if (engine.maxModelLen() <= FIRST_TOKEN_PROMPT) {
@@ -204,21 +204,10 @@ record ServingBench(
             Timing.of(hit).writeTo(node.putObject("hit"));
         }
 
-        /** Seconds for the next case. */
-        private double share() {
-            double share = budget.leftSeconds() / casesLeft--;
-            return Math.min(share, each.map(most -> most.toNanos() * 1e-9).orElse(share));
-        }
-
         private boolean fits(String what, double expected) {
             boolean fits = budget.fits(expected);
             if (!fits) {
-                leftOut.add(String.format(
-                        Locale.ROOT,
-                        "%swould take about %.1f s, %.1f s of the budget are left",
-                        what(what),
-                        expected,
-                        budget.leftSeconds()));
+                leftOut.add(what(what) + budget.tooLittleFor(expected));
             }
             return fits;
         }

@@ -44,8 +44,7 @@ final class BenchOutput {
             measurement.run(figures);
         } finally {
             String report = text.apply(figures);
-            out().print(report);
-            out().flush();
+            show(report);
             if (!report.isEmpty()) {
                 save(figures);
             }
@@ -59,8 +58,10 @@ final class BenchOutput {
         err.flush();
     }
 
-    PrintWriter out() {
-        return spec.commandLine().getOut();
+    void show(String report) {
+        PrintWriter out = spec.commandLine().getOut();
+        out.print(report);
+        out.flush();
     }
 
     /** Writes figures to the file of {@code --json}, if one was named. */

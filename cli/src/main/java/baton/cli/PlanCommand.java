@@ -235,7 +235,7 @@ final class PlanCommand implements Callable<Integer> {
                     figures.withArray("fleets").addObject().put("fleet", name).put("described", fleet.describe()),
                     planner.predict(fleet, load, at));
         }
-        output.out().print(PREDICTIONS.text(figures));
+        output.show(PREDICTIONS.text(figures));
         output.save(figures.path("fleets"));
     }
 

@@ -38,8 +38,6 @@ import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Random;
 import java.util.function.Consumer;
-import tools.jackson.databind.node.ArrayNode;
-import tools.jackson.databind.node.JsonNodeFactory;
 
 /**
  * Measures what disaggregation pays: the same loads on one instance that computes prompts in chunks among its answers, and on a prefill
@@ -193,7 +191,7 @@ public final class DisaggBench {
         name = config.name();
         where = connector.name() + ", cores " + cores.prefill() + " and " + cores.decode();
         Start start = new Start(baton, model, connector, cores, length, SHORT_BYTES);
-        Load.Prompts prompts = (tokens, answer) -> new Sample(ids(tokens, config.vocabularySize()), tokens, answer);
+        Load.Prompts prompts = (tokens, answer) -> Sample.random(random, config.vocabularySize(), tokens, answer);
         try (LoadGenerator generator = generator()) {
             measure(generator, prompts, Setup.DISAGGREGATED, setup -> Servers.disaggregated(setup, start));
             for (int i = 0; i < plan.budgets().size(); i++) {
@@ -205,14 +203,6 @@ public final class DisaggBench {
                 }
             }
         }
-    }
-
-    private ArrayNode ids(int count, int vocabulary) {
-        ArrayNode array = JsonNodeFactory.instance.arrayNode();
-        // Special tokens are at the ends of a vocabulary.
-        int margin = vocabulary / 50;
-        random.ints(count, margin, vocabulary - margin).forEach(array::add);
-        return array;
     }
 
     /**

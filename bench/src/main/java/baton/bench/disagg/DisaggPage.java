@@ -33,7 +33,7 @@ public final class DisaggPage {
         page.paragraph(
                 "Milliseconds. ITL: between two tokens of an answer. TTFT: from when a request was due to its first token."
                         + " Busy: what part of the time long prompts alone would keep the prefill instance busy.");
-        page.table(DisaggReport.COLUMNS, report.rows());
+        page.table(report.table().heads(), report.table().rows());
         report.advice().forEach(each -> page.paragraph(DisaggReport.said(each) + "."));
         report.leftOut().forEach(each -> page.paragraph("Left out: " + each));
         return page.html();

@@ -1,12 +1,14 @@
 package baton.bench.disagg;
 
 import baton.bench.disagg.Cell.Quantiles;
+import baton.bench.frame.Column;
 import baton.bench.frame.Machine;
 import baton.bench.frame.Table;
 import java.lang.management.ManagementFactory;
 import java.util.List;
 import java.util.Locale;
 import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
@@ -27,19 +29,20 @@ public record DisaggReport(
         List<Cell> cells,
         List<String> leftOut,
         double seconds) {
-    static final List<String> COLUMNS = List.of(
-            "setup",
-            "prompt",
-            "a second",
-            "busy",
-            "ITL p50",
-            "ITL p99",
-            "TTFT long p50",
-            "p90",
-            "TTFT short p50",
-            "p90",
-            "tokens/s",
-            "failed");
+    /** Of cells as JSON. */
+    private static final List<Column> COLUMNS = List.of(
+            Column.of("setup", "{setup}"),
+            Column.of("prompt", "{prompt_tokens|%,d}"),
+            Column.of("a second", "{rate|%.2f}"),
+            Column.of("busy", "{busy|%.0f|100} %"),
+            Column.of("ITL p50", "{itl_ms/median|%,.1f}"),
+            Column.of("ITL p99", "{itl_ms/p99|%,.1f}"),
+            Column.of("TTFT long p50", "{long_ttft_ms/median|%,.0f}"),
+            Column.of("p90", "{long_ttft_ms/p90|%,.0f}"),
+            Column.of("TTFT short p50", "{short_ttft_ms/median|%,.1f}"),
+            Column.of("p90", "{short_ttft_ms/p90|%,.1f}"),
+            Column.of("tokens/s", "{tokens_per_second|%,.0f}"),
+            Column.of("failed", "{failed} of {requests}"));
 
     /**
      * Load averages of the last minute when the measurement began, negative if they are not known: what competes for processors
@@ -93,36 +96,18 @@ public record DisaggReport(
                 Load.SHORT_ANSWER);
     }
 
-    /** Cells of {@link #COLUMNS}; times in ms. */
-    List<List<String>> rows() {
-        return cells.stream().map(DisaggReport::row).toList();
-    }
-
-    private static List<String> row(Cell cell) {
-        return List.of(
-                cell.setup().label(),
-                String.format(Locale.ROOT, "%,d", cell.promptTokens()),
-                String.format(Locale.ROOT, "%.2f", cell.rate()),
-                String.format(Locale.ROOT, "%.0f %%", cell.busy() * 100),
-                millis(cell.itl().median()),
-                millis(cell.itl().p99()),
-                millis(cell.longTtft().median()),
-                millis(cell.longTtft().p90()),
-                millis(cell.shortTtft().median()),
-                millis(cell.shortTtft().p90()),
-                String.format(Locale.ROOT, "%,.0f", cell.tokensPerSecond()),
-                cell.failed() + " of " + cell.requests());
-    }
-
-    private static String millis(double seconds) {
-        return String.format(Locale.ROOT, seconds < 0.1 ? "%,.1f" : "%,.0f", seconds * 1e3);
+    /** All cells; times in ms. */
+    Table table() {
+        ObjectNode json = JsonNodeFactory.instance.objectNode();
+        writeTo(json);
+        return Table.of(COLUMNS, json.path("cells").valueStream());
     }
 
     /** Table and sentence. */
     public String markdown() {
         StringBuilder out = new StringBuilder(about())
                 .append("; ms\n\n")
-                .append(new Table(COLUMNS, rows()).markdown())
+                .append(table().markdown())
                 .append('\n');
         for (Advice each : advice()) {
             out.append(said(each)).append('\n');

@@ -1,5 +1,6 @@
 package baton.bench.disagg;
 
+import baton.bench.OtherProgram;
 import baton.bench.serve.Backend;
 import baton.bench.serve.Endpoint;
 import baton.cluster.ClusterConnector;
@@ -7,13 +8,10 @@ import baton.cluster.JavaCommand;
 import baton.cluster.LocalCluster;
 import baton.cluster.LocalCluster.Layout;
 import baton.cluster.ProcessGroup;
-import java.io.File;
 import java.io.IOException;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.stream.Collectors;
@@ -113,12 +111,7 @@ record Servers(Setup setup, String url, Optional<ProcessGroup> processes) implem
 
     /** All threads of the process on these cores, those of the JVM too, where the system has a {@code taskset}. */
     private static JavaCommand pinned(JavaCommand baton, List<Integer> cores) {
-        Optional<Path> taskset = Arrays.stream(
-                        System.getenv().getOrDefault("PATH", "").split(File.pathSeparator))
-                .filter(each -> !each.isEmpty())
-                .map(each -> Path.of(each, "taskset"))
-                .filter(Files::isExecutable)
-                .findFirst();
+        Optional<Path> taskset = OtherProgram.find("taskset");
         if (taskset.isEmpty()) {
             return baton;
         }

@@ -21,7 +21,6 @@ import java.util.OptionalInt;
 import java.util.Random;
 import java.util.function.Consumer;
 import tools.jackson.databind.node.ArrayNode;
-import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
@@ -181,16 +180,12 @@ public record FleetCheck(Goals goals, Load load, double seconds, int vocabulary,
     }
 
     private List<Sample> samples(List<Arrival> arrivals, Random random) {
-        // Special tokens are at the ends of a vocabulary.
-        int margin = vocabulary / 50;
         return arrivals.stream()
-                .map(arrival -> {
-                    ArrayNode ids = JsonNodeFactory.instance.arrayNode();
-                    random.ints(arrival.shape().prompt(), margin, vocabulary - margin)
-                            .forEach(ids::add);
-                    return new Sample(
-                            ids, arrival.shape().prompt(), arrival.shape().output());
-                })
+                .map(arrival -> Sample.random(
+                        random,
+                        vocabulary,
+                        arrival.shape().prompt(),
+                        arrival.shape().output()))
                 .toList();
     }
 }
