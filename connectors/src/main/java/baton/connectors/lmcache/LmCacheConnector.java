@@ -3,6 +3,7 @@ package baton.connectors.lmcache;
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.SystemRuntime;
 import baton.connectors.bykey.ChunkKeys;
+import baton.connectors.bykey.StoreOpener;
 import baton.connectors.bykey.StoreScheduler;
 import baton.connectors.bykey.StoreSession;
 import baton.connectors.bykey.StoreWorker;
@@ -26,6 +27,7 @@ import baton.store.BlockStore;
 import baton.store.StoreFormat;
 import baton.store.ValueCache;
 import baton.store.lmcache.CacheEngineKeys;
+import baton.store.memory.HostMemorySettings;
 import baton.store.tiered.Tier;
 import baton.store.tiered.TieredStore;
 import baton.transfer.TransferAgent;
@@ -45,7 +47,7 @@ import java.util.Set;
 public final class LmCacheConnector implements KvConnector {
     private static final Duration CASCADE_TIMEOUT = Duration.ofSeconds(30);
 
-    private final LmCacheStores stores;
+    private final StoreOpener stores;
     private final ConnectorRuntime runtime;
     private final Map<String, String> environment;
 
@@ -56,7 +58,7 @@ public final class LmCacheConnector implements KvConnector {
 
     /** On this machine. */
     public LmCacheConnector() {
-        this(new SystemStores(), System.getenv());
+        this(StoreOpener.SYSTEM, System.getenv());
     }
 
     /**
@@ -64,12 +66,12 @@ public final class LmCacheConnector implements KvConnector {
      *
      * @param environment variables that LMCache reads
      */
-    public LmCacheConnector(LmCacheStores stores, Map<String, String> environment) {
+    public LmCacheConnector(StoreOpener stores, Map<String, String> environment) {
         this(stores, new SystemRuntime(), environment);
     }
 
     /** With another runtime's messages, threads and transfer agents. */
-    LmCacheConnector(LmCacheStores stores, ConnectorRuntime runtime, Map<String, String> environment) {
+    LmCacheConnector(StoreOpener stores, ConnectorRuntime runtime, Map<String, String> environment) {
         this.stores = stores;
         this.runtime = runtime;
         this.environment = Map.copyOf(environment);
@@ -77,7 +79,7 @@ public final class LmCacheConnector implements KvConnector {
 
     /** On this machine, with other variables than the process's. */
     public static LmCacheConnector withEnvironment(Map<String, String> environment) {
-        return new LmCacheConnector(new SystemStores(), environment);
+        return new LmCacheConnector(StoreOpener.SYSTEM, environment);
     }
 
     @Override
@@ -143,7 +145,7 @@ public final class LmCacheConnector implements KvConnector {
         StoreFormat format = new StoreFormat(context.model(), context.modelLayout(), 1, 0, 0);
         ValueCache memory;
         try {
-            memory = stores.memory(format, pd.bufferBytes(), context.ticker());
+            memory = stores.memory(format, HostMemorySettings.of(pd.bufferBytes()), context.ticker());
         } catch (IllegalArgumentException | IllegalStateException e) {
             throw new ConfigException(PdConfig.BYTES, "cannot be used: " + e.getMessage(), e);
         }
@@ -193,16 +195,16 @@ public final class LmCacheConnector implements KvConnector {
         StoreFormat format = settings.format(context);
         ValueCache memory;
         try {
-            memory = stores.memory(format, settings.memoryBytes(), context.ticker());
+            memory = stores.memory(format, HostMemorySettings.of(settings.memoryBytes()), context.ticker());
         } catch (IllegalArgumentException | IllegalStateException e) {
             throw new ConfigException("max_local_cpu_size", "cannot be used: " + e.getMessage(), e);
         }
         List<BlockStore> others = new ArrayList<>();
         try {
-            settings.disk().ifPresent(disk -> others.add(stores.disk(disk, format, context.ticker())));
+            settings.disk().ifPresent(disk -> others.add(stores.open(new LocalDisk(disk, format), context.ticker())));
             settings.remote()
-                    .ifPresent(remote -> others.add(
-                            stores.remote(remote, format, settings.shares(context, format), names, context.ticker())));
+                    .map(remote -> new RemoteObjects(remote, format, settings.shares(context, format), names))
+                    .ifPresent(remote -> others.add(stores.open(remote, context.ticker())));
         } catch (RuntimeException e) {
             others.forEach(BlockStore::close);
             memory.close();

@@ -1,5 +1,6 @@
 package baton.connectors.mooncakestore;
 
+import baton.connectors.bykey.StoreOpener;
 import baton.connectors.bykey.StoreScheduler;
 import baton.connectors.bykey.StoreSession;
 import baton.connectors.bykey.StoreWorker;
@@ -16,6 +17,7 @@ import baton.kv.connector.WorkerConnector;
 import baton.store.BlockStore;
 import baton.store.StoreFormat;
 import baton.store.ValueCache;
+import baton.store.memory.HostMemorySettings;
 import baton.store.mooncake.MooncakeConfig;
 import baton.store.mooncake.MooncakeNames;
 import baton.store.tiered.Tier;
@@ -41,7 +43,7 @@ public final class MooncakeStoreConnector implements KvConnector {
     private Optional<StoreSession> session = Optional.empty();
 
     public MooncakeStoreConnector() {
-        this(new SystemStores(), System.getenv());
+        this(StoreOpener.SYSTEM, System.getenv());
     }
 
     /** With other stores, as in a simulation, and another environment. */
@@ -87,7 +89,7 @@ public final class MooncakeStoreConnector implements KvConnector {
 
     private Closeable mount(ConnectorContext context, MooncakeStoreSettings settings) {
         try {
-            return opener.shared(new SystemStores.Mooncake(settings.access())).mount(context.ticker());
+            return settings.access().mount(context.ticker());
         } catch (IllegalStateException e) {
             throw unusable(e);
         }
@@ -111,15 +113,14 @@ public final class MooncakeStoreConnector implements KvConnector {
                 context.pipelineParallelSize());
         ValueCache memory;
         try {
-            memory = opener.memory(format, settings.memoryBytes(), context.ticker());
+            memory = opener.memory(format, HostMemorySettings.of(settings.memoryBytes()), context.ticker());
         } catch (IllegalArgumentException | IllegalStateException e) {
             throw new ConfigException(
                     context.config().extra().field(MooncakeConfig.BUFFER), "cannot be used: " + e.getMessage(), e);
         }
         BlockStore store;
         try {
-            store = opener.shared(new SystemStores.Mooncake(settings.access()))
-                    .open(format, names, shared, context.ticker());
+            store = opener.open(new StoreAccess.Shared(settings.access(), format, names, shared), context.ticker());
         } catch (RuntimeException e) {
             memory.close();
             throw e instanceof IllegalStateException state ? unusable(state) : e;

@@ -1,5 +1,6 @@
 package baton.connectors.offloading;
 
+import baton.connectors.bykey.StoreOpener;
 import baton.connectors.bykey.StoreScheduler;
 import baton.connectors.bykey.StoreSession;
 import baton.connectors.bykey.StoreWorker;
@@ -36,7 +37,7 @@ public final class OffloadingConnector implements KvConnector {
     private Optional<StoreSession> session = Optional.empty();
 
     public OffloadingConnector() {
-        this(new SystemStores());
+        this(StoreOpener.SYSTEM);
     }
 
     /** With other stores, as in a simulation. */
@@ -81,7 +82,7 @@ public final class OffloadingConnector implements KvConnector {
         StoreFormat format = settings.format(context);
         ValueCache memory;
         try {
-            memory = opener.memory(format, settings.bytes(), settings.eviction(), settings.shared(), context.ticker());
+            memory = opener.memory(format, settings.memory(), context.ticker());
         } catch (ConfigException e) {
             throw e;
         } catch (IllegalArgumentException | IllegalStateException e) {
@@ -92,7 +93,7 @@ public final class OffloadingConnector implements KvConnector {
         try {
             for (TierSettings tier : settings.tiers()) {
                 tiers.add(new Tier(
-                        opener.tier(tier.type(), tier.fields(), format, context.ticker()),
+                        opener.open(tier.store(format), context.ticker()),
                         tier.backpressure().map(pressure -> new Backpressure(pressure, context.ticker())),
                         tier.events()));
             }

@@ -7,6 +7,7 @@ import baton.kv.Setting;
 import baton.kv.connector.ConnectorContext;
 import baton.store.StoreFormat;
 import baton.store.memory.Eviction;
+import baton.store.memory.HostMemorySettings;
 import baton.store.memory.SharedMemory;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -151,6 +152,11 @@ record OffloadingSettings(
 
     private static OptionalInt optional(JsonFields extra, String name) {
         return extra.integerAtLeast(name, 1).map(OptionalInt::of).orElse(OptionalInt.empty());
+    }
+
+    HostMemorySettings memory() {
+        HostMemorySettings memory = HostMemorySettings.of(bytes).withEviction(eviction);
+        return shared.map(memory::withShared).orElse(memory);
     }
 
     /** @throws ConfigException if {@code block_size} is no multiple of the engine's */

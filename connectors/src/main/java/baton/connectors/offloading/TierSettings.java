@@ -1,10 +1,17 @@
 package baton.connectors.offloading;
 
+import baton.connectors.bykey.StoreOpener;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.Setting;
+import baton.kv.Ticker;
+import baton.store.BlockStore;
+import baton.store.StoreFormat;
+import baton.store.file.FileBlockStore;
 import baton.store.file.FileStoreSettings;
+import baton.store.lm.LmBlockStore;
 import baton.store.lm.LmSettings;
+import baton.store.redis.RedisBlockStore;
 import baton.store.redis.RedisSettings;
 import baton.store.tiered.Backpressure;
 import java.util.List;
@@ -80,6 +87,22 @@ record TierSettings(
                 remote,
                 tier.bool(EVENTS).orElseThrow(),
                 BackpressureSettings.of(parent, tier.object(BACKPRESSURE), remote));
+    }
+
+    /** Where the tier keeps values of a format. */
+    StoreOpener.Closed store(StoreFormat format) {
+        return new Store(type, fields, format);
+    }
+
+    private record Store(String type, JsonFields fields, StoreFormat format) implements StoreOpener.Closed {
+        @Override
+        public BlockStore open(Ticker ticker) {
+            return switch (type) {
+                case FS -> FileBlockStore.open(FileStoreSettings.of(fields), format, ticker);
+                case LM -> LmBlockStore.open(format, LmSettings.of(fields), ticker);
+                default -> RedisBlockStore.open(format, RedisSettings.of(fields), ticker);
+            };
+        }
     }
 
     private static void requireKnown(JsonFields tier, String type) {

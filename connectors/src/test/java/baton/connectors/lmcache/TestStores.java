@@ -1,13 +1,12 @@
 package baton.connectors.lmcache;
 
+import baton.connectors.bykey.StoreOpener;
 import baton.kv.BlockHash;
 import baton.kv.Ticker;
 import baton.store.BlockStore;
 import baton.store.MapStore;
 import baton.store.StoreFormat;
 import baton.store.ValueCache;
-import baton.store.file.FileStoreSettings;
-import baton.store.lmcache.ChunkShare;
 import baton.store.lmcache.ObjectNames;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
@@ -21,12 +20,12 @@ import java.util.Optional;
 import java.util.stream.Stream;
 
 /** Memory that copies at once, and maps in place of other stores, which all instances share. */
-final class TestStores implements LmCacheStores {
+final class TestStores implements StoreOpener {
     final Map<BlockHash, byte[]> values = new HashMap<>();
     final List<ObjectNames> names = new ArrayList<>();
 
     @Override
-    public ValueCache memory(StoreFormat format, long bytes, Ticker ticker) {
+    public ValueCache memory(StoreFormat format, HostMemorySettings settings, Ticker ticker) {
         try {
             return HostMemoryStore.open(format, HostMemorySettings.of(1 << 20).withThreads(0), ticker);
         } catch (IOException e) {
@@ -35,15 +34,12 @@ final class TestStores implements LmCacheStores {
     }
 
     @Override
-    public BlockStore disk(FileStoreSettings settings, StoreFormat format, Ticker ticker) {
-        return new MapStore(format, new HashMap<>());
-    }
-
-    @Override
-    public BlockStore remote(
-            RemoteStore remote, StoreFormat format, List<ChunkShare> shares, ObjectNames objects, Ticker ticker) {
-        names.add(objects);
-        return new MapStore(format, values);
+    public BlockStore open(Closed store, Ticker ticker) {
+        if (store instanceof RemoteObjects objects) {
+            names.add(objects.names());
+            return new MapStore(store.format(), values);
+        }
+        return new MapStore(store.format(), new HashMap<>());
     }
 
     /** LMCache's keys of what is stored, of the first rank. */

@@ -1,5 +1,6 @@
 package baton.connectors.mooncakestore;
 
+import baton.connectors.bykey.StoreOpener;
 import baton.kv.BlockHash;
 import baton.kv.Ticker;
 import baton.store.BlockStore;
@@ -9,7 +10,6 @@ import baton.store.ValueCache;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
 import baton.store.mooncake.MooncakeNames;
-import java.io.Closeable;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.util.ArrayList;
@@ -24,9 +24,9 @@ final class TestStores implements StoreOpener {
     final List<MooncakeNames> opened = new ArrayList<>();
 
     @Override
-    public ValueCache memory(StoreFormat format, long bytes, Ticker ticker) {
+    public ValueCache memory(StoreFormat format, HostMemorySettings settings, Ticker ticker) {
         try {
-            return HostMemoryStore.open(format, HostMemorySettings.of(bytes).withThreads(0), ticker);
+            return HostMemoryStore.open(format, settings.withThreads(0), ticker);
         } catch (IOException e) {
             throw new UncheckedIOException(e);
         }
@@ -37,18 +37,8 @@ final class TestStores implements StoreOpener {
     }
 
     @Override
-    public Shared shared(Shared real) {
-        return new Shared() {
-            @Override
-            public BlockStore open(StoreFormat format, MooncakeNames names, boolean vllm, Ticker ticker) {
-                opened.add(names);
-                return new MapStore(format, values.computeIfAbsent(format, _ -> new HashMap<>()));
-            }
-
-            @Override
-            public Closeable mount(Ticker ticker) {
-                throw new UnsupportedOperationException("nothing is mounted through REST");
-            }
-        };
+    public BlockStore open(Closed store, Ticker ticker) {
+        opened.add(((StoreAccess.Shared) store).names());
+        return new MapStore(store.format(), values.computeIfAbsent(store.format(), _ -> new HashMap<>()));
     }
 }

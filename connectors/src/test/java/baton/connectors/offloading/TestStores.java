@@ -1,23 +1,20 @@
 package baton.connectors.offloading;
 
+import baton.connectors.bykey.StoreOpener;
 import baton.kv.BlockHash;
-import baton.kv.JsonFields;
 import baton.kv.Ticker;
 import baton.store.BlockStore;
 import baton.store.MapStore;
 import baton.store.StoreFormat;
 import baton.store.ValueCache;
-import baton.store.memory.Eviction;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
-import baton.store.memory.SharedMemory;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
 
 /** Memory that copies at once, and behind it maps in place of other stores. */
 final class TestStores implements StoreOpener {
@@ -28,19 +25,22 @@ final class TestStores implements StoreOpener {
     final List<MapStore> tiers = new ArrayList<>();
 
     @Override
-    public ValueCache memory(
-            StoreFormat format, long bytes, Eviction eviction, Optional<SharedMemory> shared, Ticker ticker) {
+    public ValueCache memory(StoreFormat format, HostMemorySettings settings, Ticker ticker) {
         try {
             return HostMemoryStore.open(
-                    format, HostMemorySettings.of(bytes).withEviction(eviction).withThreads(0), ticker);
+                    format,
+                    HostMemorySettings.of(settings.capacityBytes())
+                            .withEviction(settings.eviction())
+                            .withThreads(0),
+                    ticker);
         } catch (IOException e) {
             throw new UncheckedIOException(e);
         }
     }
 
     @Override
-    public BlockStore tier(String type, JsonFields settings, StoreFormat format, Ticker ticker) {
-        MapStore tier = new MapStore(format, values.computeIfAbsent(format, _ -> new HashMap<>()));
+    public BlockStore open(Closed store, Ticker ticker) {
+        MapStore tier = new MapStore(store.format(), values.computeIfAbsent(store.format(), _ -> new HashMap<>()));
         tiers.add(tier);
         return tier;
     }

@@ -4,16 +4,13 @@ import static baton.engine.core.CoreHarness.expected;
 import static baton.engine.core.CoreHarness.prompt;
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.connectors.bykey.StoreOpener;
 import baton.connectors.lmcache.LmCacheConnector;
-import baton.connectors.lmcache.LmCacheStores;
-import baton.connectors.lmcache.RemoteStore;
 import baton.connectors.mooncakestore.MooncakeStoreConnector;
 import baton.connectors.offloading.OffloadingConnector;
-import baton.connectors.offloading.StoreOpener;
 import baton.engine.FinishReason;
 import baton.engine.core.CoreHarness.Result;
 import baton.kv.BlockHash;
-import baton.kv.JsonFields;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.Ticker;
@@ -22,15 +19,8 @@ import baton.store.BlockStore;
 import baton.store.MapStore;
 import baton.store.StoreFormat;
 import baton.store.ValueCache;
-import baton.store.file.FileStoreSettings;
-import baton.store.lmcache.ChunkShare;
-import baton.store.lmcache.ObjectNames;
-import baton.store.memory.Eviction;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
-import baton.store.memory.SharedMemory;
-import baton.store.mooncake.MooncakeNames;
-import java.io.Closeable;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.time.Duration;
@@ -79,73 +69,21 @@ class HeldAnswersTest {
     }
 
     private KvConnector connector(ByKey kind) {
+        StoreOpener stores = new StoreOpener() {
+            @Override
+            public ValueCache memory(StoreFormat format, HostMemorySettings settings, Ticker ticker) {
+                return HeldAnswersTest.memory(format, ticker);
+            }
+
+            @Override
+            public BlockStore open(Closed store, Ticker ticker) {
+                return HeldAnswersTest.this.open(store.format());
+            }
+        };
         return switch (kind) {
-            case LMCACHE ->
-                new LmCacheConnector(
-                        new LmCacheStores() {
-                            @Override
-                            public ValueCache memory(StoreFormat format, long bytes, Ticker ticker) {
-                                return HeldAnswersTest.memory(format, ticker);
-                            }
-
-                            @Override
-                            public BlockStore disk(FileStoreSettings settings, StoreFormat format, Ticker ticker) {
-                                return open(format);
-                            }
-
-                            @Override
-                            public BlockStore remote(
-                                    RemoteStore remote,
-                                    StoreFormat format,
-                                    List<ChunkShare> shares,
-                                    ObjectNames names,
-                                    Ticker ticker) {
-                                return open(format);
-                            }
-                        },
-                        Map.of("PYTHONHASHSEED", "0"));
-            case MOONCAKE ->
-                new MooncakeStoreConnector(
-                        new baton.connectors.mooncakestore.StoreOpener() {
-                            @Override
-                            public ValueCache memory(StoreFormat format, long bytes, Ticker ticker) {
-                                return HeldAnswersTest.memory(format, ticker);
-                            }
-
-                            @Override
-                            public Shared shared(Shared real) {
-                                return new Shared() {
-                                    @Override
-                                    public BlockStore open(
-                                            StoreFormat format, MooncakeNames names, boolean vllm, Ticker ticker) {
-                                        return HeldAnswersTest.this.open(format);
-                                    }
-
-                                    @Override
-                                    public Closeable mount(Ticker ticker) {
-                                        throw new UnsupportedOperationException("the instances load and store");
-                                    }
-                                };
-                            }
-                        },
-                        Map.of());
-            case OFFLOADING ->
-                new OffloadingConnector(new StoreOpener() {
-                    @Override
-                    public ValueCache memory(
-                            StoreFormat format,
-                            long bytes,
-                            Eviction eviction,
-                            Optional<SharedMemory> shared,
-                            Ticker ticker) {
-                        return HeldAnswersTest.memory(format, ticker);
-                    }
-
-                    @Override
-                    public BlockStore tier(String type, JsonFields settings, StoreFormat format, Ticker ticker) {
-                        return open(format);
-                    }
-                });
+            case LMCACHE -> new LmCacheConnector(stores, Map.of("PYTHONHASHSEED", "0"));
+            case MOONCAKE -> new MooncakeStoreConnector(stores, Map.of());
+            case OFFLOADING -> new OffloadingConnector(stores);
         };
     }
 

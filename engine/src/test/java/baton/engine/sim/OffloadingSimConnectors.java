@@ -1,14 +1,11 @@
 package baton.engine.sim;
 
+import baton.connectors.bykey.StoreOpener;
 import baton.connectors.lmcache.LmCacheConnector;
-import baton.connectors.lmcache.LmCacheStores;
-import baton.connectors.lmcache.RemoteStore;
 import baton.connectors.mooncakestore.MooncakeStoreConnector;
 import baton.connectors.offloading.OffloadingConnector;
-import baton.connectors.offloading.StoreOpener;
 import baton.kv.BlockHash;
 import baton.kv.Deadline;
-import baton.kv.JsonFields;
 import baton.kv.Ticker;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Measurement;
@@ -18,15 +15,9 @@ import baton.store.StoreFormat;
 import baton.store.StoreTask;
 import baton.store.ValueCache;
 import baton.store.ValueRanges;
-import baton.store.file.FileStoreSettings;
-import baton.store.lmcache.ChunkShare;
-import baton.store.lmcache.ObjectNames;
 import baton.store.memory.Eviction;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
-import baton.store.memory.SharedMemory;
-import baton.store.mooncake.MooncakeNames;
-import java.io.Closeable;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.lang.foreign.MemorySegment;
@@ -34,7 +25,6 @@ import java.time.Duration;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
 import java.util.Set;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
@@ -153,46 +143,22 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
     public KvConnector connect(SimNode node) {
         tiers.remove(node.name());
         memories.remove(node.name());
-        if (kind == Kind.MOONCAKE) {
-            return new MooncakeStoreConnector(new MooncakeStores(node.name()), Map.of());
-        }
-        if (kind == Kind.LMCACHE) {
-            return new LmCacheConnector(
-                    new LmCacheStores() {
-                        @Override
-                        public ValueCache memory(StoreFormat format, long bytes, Ticker ticker) {
-                            return openMemory(node.name(), format, Eviction.LRU, ticker);
-                        }
-
-                        @Override
-                        public BlockStore disk(FileStoreSettings disk, StoreFormat format, Ticker ticker) {
-                            throw new IllegalStateException("no world has a disk");
-                        }
-
-                        @Override
-                        public BlockStore remote(
-                                RemoteStore remote,
-                                StoreFormat format,
-                                List<ChunkShare> shares,
-                                ObjectNames names,
-                                Ticker ticker) {
-                            return openTier(node.name(), format);
-                        }
-                    },
-                    Map.of("PYTHONHASHSEED", "0"));
-        }
-        return new OffloadingConnector(new StoreOpener() {
+        StoreOpener stores = new StoreOpener() {
             @Override
-            public ValueCache memory(
-                    StoreFormat format, long bytes, Eviction eviction, Optional<SharedMemory> shared, Ticker ticker) {
-                return openMemory(node.name(), format, eviction, ticker);
+            public ValueCache memory(StoreFormat format, HostMemorySettings memory, Ticker ticker) {
+                return openMemory(node.name(), format, memory.eviction(), ticker);
             }
 
             @Override
-            public BlockStore tier(String type, JsonFields tier, StoreFormat format, Ticker ticker) {
-                return openTier(node.name(), format);
+            public BlockStore open(Closed store, Ticker ticker) {
+                return openTier(node.name(), store.format());
             }
-        });
+        };
+        return switch (kind) {
+            case MOONCAKE -> new MooncakeStoreConnector(stores, Map.of());
+            case LMCACHE -> new LmCacheConnector(stores, Map.of("PYTHONHASHSEED", "0"));
+            default -> new OffloadingConnector(stores);
+        };
     }
 
     private ValueCache openMemory(String node, StoreFormat format, Eviction eviction, Ticker ticker) {
@@ -215,34 +181,6 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
         SharedTier opened = new SharedTier(format);
         tiers.put(node, opened);
         return opened;
-    }
-
-    private final class MooncakeStores implements baton.connectors.mooncakestore.StoreOpener {
-        private final String node;
-
-        private MooncakeStores(String node) {
-            this.node = node;
-        }
-
-        @Override
-        public ValueCache memory(StoreFormat format, long bytes, Ticker ticker) {
-            return openMemory(node, format, Eviction.LRU, ticker);
-        }
-
-        @Override
-        public Shared shared(Shared real) {
-            return new Shared() {
-                @Override
-                public BlockStore open(StoreFormat format, MooncakeNames names, boolean vllm, Ticker ticker) {
-                    return openTier(node, format);
-                }
-
-                @Override
-                public Closeable mount(Ticker ticker) {
-                    throw new UnsupportedOperationException("every instance looks up or stores");
-                }
-            };
-        }
     }
 
     @Override
