@@ -1,5 +1,6 @@
 package baton.store;
 
+import baton.kv.Deadline;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
@@ -63,6 +64,22 @@ public final class IoTasks {
 
     public synchronized boolean isIdle() {
         return running.isEmpty() && queue.isEmpty();
+    }
+
+    /** Waits until all tasks have ended. An interrupt does not end it, and is set again after it. Whether they have. */
+    public boolean awaitIdle(Deadline deadline) {
+        boolean interrupted = false;
+        while (!isIdle() && !deadline.isOver()) {
+            try {
+                awaitChange();
+            } catch (InterruptedException _) {
+                interrupted = true;
+            }
+        }
+        if (interrupted) {
+            Thread.currentThread().interrupt();
+        }
+        return isIdle();
     }
 
     /** Waits as {@link IoThreads#awaitChange}, for {@link #isIdle}. */

@@ -206,13 +206,9 @@ final class BatchQueue {
         return tasks.isStuck();
     }
 
-    boolean isIdle() {
-        return tasks.isIdle();
-    }
-
-    /** Waits for {@link #isIdle}, but only for a short time. */
-    void awaitChange() throws InterruptedException {
-        tasks.awaitChange();
+    /** Waits until nothing is worked on. Whether that is so. */
+    boolean awaitIdle(Deadline deadline) {
+        return tasks.awaitIdle(deadline);
     }
 
     /** Cancels all batches, and rejects further ones. Keys that are being worked on go on. */

@@ -6,6 +6,7 @@ import baton.kv.ConfigException;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.kv.connector.Measurement;
+import baton.store.BatchRanges;
 import baton.store.BlockStore;
 import baton.store.FileOperations;
 import baton.store.IoTasks;
@@ -239,14 +240,11 @@ public final class FileBlockStore implements BlockStore {
         };
     }
 
-    /** @throws IllegalArgumentException if the ranges do not cover the values */
+    /** @throws IllegalArgumentException if the ranges of a key are not a value */
     @Override
     public StoreTask put(List<BlockHash> keys, List<ValueRanges> from, Deadline deadline) {
         StoreTask task = new StoreTask(keys.size(), deadline);
-        BatchRanges ranges = new BatchRanges(from, keys.size(), format.valueBytes());
-        if (!ranges.coverValues(format.valueBytes())) {
-            throw new IllegalArgumentException("the ranges do not cover values of " + format.valueBytes() + " bytes");
-        }
+        BatchRanges ranges = BatchRanges.ofValues(from, keys.size(), format.valueBytes());
         int[] unknown = unknown(keys, task);
         if (unknown.length > 0 && !paused.map(Deadline::isOver).orElse(true)) {
             stats.failed(Operation.PUT, FileFault.PAUSED, unknown.length);
@@ -395,19 +393,10 @@ public final class FileBlockStore implements BlockStore {
         index.close();
         collector.ifPresent(BackgroundCollector::close);
         Deadline deadline = Deadline.after(ticker, CLOSE_TIMEOUT);
-        try {
-            for (BatchQueue queue : queues) {
-                while (!queue.isIdle() && !deadline.isOver()) {
-                    queue.awaitChange();
-                }
-            }
-            while (!background.isIdle() && !deadline.isOver()) {
-                background.awaitChange();
-            }
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
+        boolean idle = background.awaitIdle(deadline);
+        for (BatchQueue queue : queues) {
+            idle &= queue.awaitIdle(deadline);
         }
-        boolean idle = background.isIdle() && queues.stream().allMatch(BatchQueue::isIdle);
         if (idle) {
             values.close();
         } else {

@@ -1,6 +1,7 @@
 package baton.store.file;
 
 import baton.kv.BlockHash;
+import baton.store.BatchRanges;
 import baton.store.FileOperations;
 import baton.store.file.FileFault.BadFileException;
 import baton.store.prompt.StorageException;

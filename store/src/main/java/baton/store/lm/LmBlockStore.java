@@ -3,13 +3,13 @@ package baton.store.lm;
 import baton.kv.BlockHash;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import baton.store.BatchRanges;
 import baton.store.StoreFormat;
 import baton.store.StoreTask;
 import baton.store.ValueRanges;
 import baton.store.remote.ArrivingValues;
 import baton.store.remote.Destination;
 import baton.store.remote.Failure;
-import baton.store.remote.RangesByKey;
 import baton.store.remote.RemoteBlockStore;
 import baton.store.remote.RemoteClient;
 import baton.store.remote.StoreCounters;
@@ -159,7 +159,7 @@ public final class LmBlockStore extends RemoteBlockStore<LmRequest> {
         }
     }
 
-    /** @throws IllegalArgumentException if the ranges of a key do not have the bytes of a value */
+    /** @throws IllegalArgumentException if the ranges of a key are not a value */
     @Override
     public StoreTask put(List<BlockHash> batch, List<ValueRanges> from, Deadline deadline) {
         return client.run(new Write(new StoreTask(batch.size(), deadline), batch, from));
@@ -168,12 +168,12 @@ public final class LmBlockStore extends RemoteBlockStore<LmRequest> {
     /** Asks which values are there, so that they are not sent again. */
     private final class Write extends LookUp {
         private final List<BlockHash> batch;
-        private final RangesByKey ranges;
+        private final BatchRanges ranges;
 
         private Write(StoreTask task, List<BlockHash> batch, List<ValueRanges> from) {
             super(LmBlockStore.this.client, task, batch.size() * header.storedBytes(), new BlockKeys(prefix, batch));
             this.batch = List.copyOf(batch);
-            ranges = RangesByKey.ofValues(batch.size(), from, header.valueBytes());
+            ranges = BatchRanges.ofValues(from, batch.size(), header.valueBytes());
         }
 
         @Override
@@ -204,7 +204,8 @@ public final class LmBlockStore extends RemoteBlockStore<LmRequest> {
 
                 @Override
                 protected List<MemorySegment> value(int key, ByteBuf head) {
-                    List<MemorySegment> value = ranges.inOrder(key);
+                    List<MemorySegment> value =
+                            ranges.pieces(key, header.valueBytes()).orElseThrow();
                     header.write(head, value, batch.get(key));
                     return value;
                 }

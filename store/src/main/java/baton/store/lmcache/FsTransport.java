@@ -264,15 +264,7 @@ public final class FsTransport implements ObjectTransport {
     @Override
     public void close() {
         closed = true;
-        Deadline deadline = Deadline.after(ticker, CLOSE_TIMEOUT);
-        try {
-            while (!tasks.isIdle() && !deadline.isOver()) {
-                tasks.awaitChange();
-            }
-        } catch (InterruptedException _) {
-            Thread.currentThread().interrupt();
-        }
-        if (!tasks.isIdle()) {
+        if (!tasks.awaitIdle(Deadline.after(ticker, CLOSE_TIMEOUT))) {
             log.warn("{} does not answer; threads that use it are left", directories);
         }
     }

@@ -5,6 +5,7 @@ import baton.kv.Bursts;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.kv.connector.Measurement;
+import baton.store.BatchRanges;
 import baton.store.BlockStore;
 import baton.store.StoreEvent;
 import baton.store.StoreFormat;
@@ -14,7 +15,6 @@ import baton.store.lmcache.ObjectTransport.Entry;
 import baton.store.lmcache.ObjectTransport.Found;
 import baton.store.lmcache.ObjectTransport.Reads;
 import baton.store.remote.Failure;
-import baton.store.remote.RangesByKey;
 import baton.store.remote.StoreCounters;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.lang.foreign.MemorySegment;
@@ -315,7 +315,7 @@ public final class LmCacheStore implements BlockStore {
     private abstract class Batch {
         final List<BlockHash> keys;
         final StoreTask task;
-        final RangesByKey ranges;
+        final BatchRanges ranges;
 
         @GuardedBy("this")
         private int next;
@@ -329,7 +329,7 @@ public final class LmCacheStore implements BlockStore {
         @GuardedBy("this")
         private final Set<StoreTask> transfers = new HashSet<>();
 
-        Batch(List<BlockHash> keys, RangesByKey ranges, Deadline deadline) {
+        Batch(List<BlockHash> keys, BatchRanges ranges, Deadline deadline) {
             this.keys = List.copyOf(keys);
             this.task = new StoreTask(keys.size(), deadline);
             this.ranges = ranges;
@@ -445,7 +445,7 @@ public final class LmCacheStore implements BlockStore {
 
     private final class Read extends Batch {
         private Read(List<BlockHash> keys, List<ValueRanges> to, Deadline deadline) {
-            super(keys, new RangesByKey(keys.size(), to), deadline);
+            super(keys, new BatchRanges(to, keys.size(), format.valueBytes()), deadline);
         }
 
         @Override
@@ -478,13 +478,13 @@ public final class LmCacheStore implements BlockStore {
                 right = isRight(keys.get(key), worker, entries.get(worker), reads.found(worker));
             }
             if (right && !task.isDone()) {
-                Optional<MemorySegment> whole = ranges.inOnePiece(key, format.valueBytes());
+                Optional<MemorySegment> whole = ranges.whole(key, format.valueBytes());
                 MemorySegment value = whole.orElseGet(() -> value(buffer));
                 for (int worker = 0; worker < shares.size(); worker++) {
                     shares.get(worker).decode(entries.get(worker).bytes(), value);
                 }
                 if (whole.isEmpty()) {
-                    ranges.scatter(key, value, 0);
+                    ranges.scatter(key, 0, value, format.valueBytes());
                 }
                 counters.read(format.valueBytes());
                 task.succeed(key);
@@ -528,7 +528,7 @@ public final class LmCacheStore implements BlockStore {
         private volatile Optional<StoreTask> present = Optional.empty();
 
         private Write(List<BlockHash> keys, List<ValueRanges> from, Deadline deadline) {
-            super(keys, RangesByKey.ofValues(keys.size(), from, format.valueBytes()), deadline);
+            super(keys, BatchRanges.ofValues(from, keys.size(), format.valueBytes()), deadline);
         }
 
         @Override
@@ -561,9 +561,9 @@ public final class LmCacheStore implements BlockStore {
                 finished(buffer);
                 return;
             }
-            MemorySegment value = ranges.inOnePiece(key, format.valueBytes()).orElseGet(() -> {
+            MemorySegment value = ranges.whole(key, format.valueBytes()).orElseGet(() -> {
                 MemorySegment gathered = value(buffer);
-                ranges.gather(key, gathered, 0);
+                ranges.gather(key, 0, gathered, format.valueBytes());
                 return gathered;
             });
             List<Entry> entries = entries(objects, buffer);

@@ -3,7 +3,9 @@ package baton.store.mooncake;
 import baton.kv.BlockHash;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
-import baton.store.ValueRanges;
+import baton.store.BatchRanges;
+import baton.store.remote.Failure;
+import baton.store.remote.StoreCounters;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -24,7 +26,7 @@ final class KeyCall {
     private final ObjectClient client;
     private final ObjectFormat objects;
     private final int shares;
-    private final MooncakeCounters counters;
+    private final StoreCounters counters;
     private final DamagedKeys damaged;
     private final Deadline deadline;
 
@@ -41,7 +43,7 @@ final class KeyCall {
             ObjectClient client,
             ObjectFormat objects,
             long valueBytes,
-            MooncakeCounters counters,
+            StoreCounters counters,
             DamagedKeys damaged,
             Ticker ticker,
             Duration lease) {}
@@ -50,7 +52,7 @@ final class KeyCall {
     interface Batch {
         BlockHash key(int index);
 
-        List<ValueRanges> ranges();
+        BatchRanges ranges();
 
         Deadline deadline();
 
@@ -108,7 +110,9 @@ final class KeyCall {
     private void leaveOutDamaged() {
         int before = asked.size();
         asked.removeIf(index -> damaged.has(key(index)));
-        counters.count("absent", before - asked.size());
+        if (asked.size() < before) {
+            counters.count(StoreCounters.Result.ABSENT, before - asked.size());
+        }
     }
 
     void contains() {
@@ -117,11 +121,11 @@ final class KeyCall {
         for (int i = 0; i < asked.size(); i++) {
             switch (ofKey(outcomes, i, shares)) {
                 case DONE -> {
-                    counters.count("found", 1);
+                    counters.count(StoreCounters.Result.FOUND, 1);
                     batch.succeeded(from + asked.get(i));
                 }
                 case ABSENT -> {
-                    counters.count("absent", 1);
+                    counters.count(StoreCounters.Result.ABSENT, 1);
                     batch.answered();
                 }
                 case Outcome failure -> batch.failed(failure);
@@ -147,11 +151,11 @@ final class KeyCall {
                 for (int share = 0; share < shares; share++) {
                     objects.scatter(share, staging.object(i, share), staging.value());
                 }
-                scatter(from + index, staging.value());
+                batch.ranges().scatter(from + index, 0, staging.value(), means.valueBytes());
                 counters.read(means.valueBytes());
                 batch.succeeded(from + index);
             } else if (outcome == Outcome.ABSENT) {
-                counters.count("miss", 1);
+                counters.count(StoreCounters.Result.MISS, 1);
                 batch.answered();
             } else {
                 batch.failed(outcome);
@@ -164,7 +168,7 @@ final class KeyCall {
 
     /** Replaces by its cause what cannot be trusted. */
     private void verify(List<String> names, List<MemorySegment> to, List<Outcome> outcomes) {
-        if (objects.codec() == ObjectCodec.FRAMED) {
+        if (objects.isFramed()) {
             for (int i = 0; i < outcomes.size(); i++) {
                 if (outcomes.get(i) == Outcome.DONE) {
                     outcomes.set(i, objects.check(i % shares, to.get(i), key(asked.get(i / shares))));
@@ -175,15 +179,15 @@ final class KeyCall {
         List<String> checksums = new ArrayList<>(names.size());
         List<MemorySegment> into = new ArrayList<>(names.size());
         for (int i = 0; i < names.size(); i++) {
-            checksums.add(names.get(i) + ObjectCodec.CHECKSUM_SUFFIX);
+            checksums.add(names.get(i) + ObjectFormat.CHECKSUM_SUFFIX);
             into.add(staging.checksum(i / shares, i % shares));
         }
         List<Outcome> found = client.get(checksums, into, deadline);
         for (int i = 0; i < outcomes.size(); i++) {
             if (outcomes.get(i) == Outcome.DONE) {
                 switch (found.get(i)) {
-                    case DONE -> outcomes.set(i, ObjectCodec.checkChecksum(to.get(i), into.get(i)));
-                    case ABSENT -> counters.count("unverified", 1);
+                    case DONE -> outcomes.set(i, ObjectFormat.checkChecksum(to.get(i), into.get(i)));
+                    case ABSENT -> counters.count(StoreCounters.Result.UNVERIFIED, 1);
                     case Outcome failure -> outcomes.set(i, failure);
                 }
             }
@@ -197,7 +201,7 @@ final class KeyCall {
         for (int i = 0; i < asked.size(); i++) {
             switch (ofKey(present, i, shares)) {
                 case DONE -> {
-                    counters.count("present", 1);
+                    counters.count(StoreCounters.Result.PRESENT, 1);
                     batch.succeeded(from + asked.get(i));
                 }
                 case ABSENT -> absent.add(asked.get(i));
@@ -209,7 +213,7 @@ final class KeyCall {
         }
         List<MemorySegment> values = new ArrayList<>(absent.size() * shares);
         for (int i = 0; i < absent.size(); i++) {
-            gather(from + absent.get(i), staging.value());
+            batch.ranges().gather(from + absent.get(i), 0, staging.value(), means.valueBytes());
             for (int share = 0; share < shares; share++) {
                 MemorySegment object = staging.object(i, share);
                 objects.gather(share, staging.value(), object, key(absent.get(i)));
@@ -218,7 +222,7 @@ final class KeyCall {
         }
         List<String> names = names(absent);
         List<Outcome> outcomes = new ArrayList<>(client.put(names, values, deadline));
-        if (objects.codec() == ObjectCodec.RAW) {
+        if (!objects.isFramed()) {
             putChecksums(names, values, outcomes);
         }
         for (int i = 0; i < absent.size(); i++) {
@@ -237,9 +241,9 @@ final class KeyCall {
         List<MemorySegment> from = new ArrayList<>(names.size());
         for (int i = 0; i < names.size(); i++) {
             MemorySegment checksum = staging.checksum(i / shares, i % shares);
-            ObjectCodec.writeChecksum(values.get(i), checksum);
+            ObjectFormat.writeChecksum(values.get(i), checksum);
             if (outcomes.get(i) == Outcome.DONE) {
-                checksums.add(names.get(i) + ObjectCodec.CHECKSUM_SUFFIX);
+                checksums.add(names.get(i) + ObjectFormat.CHECKSUM_SUFFIX);
                 from.add(checksum);
             }
         }
@@ -252,7 +256,7 @@ final class KeyCall {
     private boolean isFreeOfDamage(int index) {
         BlockHash key = key(index);
         if (damaged.isLeased(key)) {
-            counters.failed(Outcome.LEASED, 1);
+            counters.failed(Failure.LEASED, 1);
             return false;
         }
         return !damaged.has(key) || remove(index, true);
@@ -263,8 +267,8 @@ final class KeyCall {
         BlockHash key = key(index);
         boolean gone = true;
         for (String name : names(List.of(index))) {
-            if (objects.codec() == ObjectCodec.RAW) {
-                Outcome checksum = client.remove(name + ObjectCodec.CHECKSUM_SUFFIX, deadline);
+            if (!objects.isFramed()) {
+                Outcome checksum = client.remove(name + ObjectFormat.CHECKSUM_SUFFIX, deadline);
                 gone &= checksum == Outcome.DONE || checksum == Outcome.ABSENT;
             }
             Outcome removed = client.remove(name, deadline);
@@ -282,7 +286,7 @@ final class KeyCall {
         }
         damaged.add(key, Deadline.after(means.ticker(), means.lease()));
         if (ask) {
-            counters.failed(Outcome.LEASED, 1);
+            counters.failed(Failure.LEASED, 1);
         }
         return false;
     }
@@ -293,28 +297,7 @@ final class KeyCall {
                 "{}: the objects of {} are damaged ({}); {}",
                 client.name(),
                 key(index),
-                cause.label(),
+                cause.failure().label(),
                 gone ? "they have been removed" : "they will be removed when their leases are over");
-    }
-
-    private void scatter(int key, MemorySegment value) {
-        for (ValueRanges to : batch.ranges()) {
-            for (int i = 0; i < to.size(); i++) {
-                if (to.key(i) == key) {
-                    MemorySegment.copy(value, to.valueOffset(i), to.memory(), to.memoryOffset(i), to.bytes(i));
-                }
-            }
-        }
-    }
-
-    private void gather(int key, MemorySegment value) {
-        for (ValueRanges source : batch.ranges()) {
-            for (int i = 0; i < source.size(); i++) {
-                if (source.key(i) == key) {
-                    MemorySegment.copy(
-                            source.memory(), source.memoryOffset(i), value, source.valueOffset(i), source.bytes(i));
-                }
-            }
-        }
     }
 }

@@ -4,6 +4,7 @@ import baton.kv.BlockHash;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.kv.connector.Measurement;
+import baton.store.BatchRanges;
 import baton.store.BlockStore;
 import baton.store.IoTasks;
 import baton.store.IoThreads;
@@ -13,6 +14,8 @@ import baton.store.StoreTask;
 import baton.store.SystemIoThreads;
 import baton.store.ValueRanges;
 import baton.store.remote.Breaker;
+import baton.store.remote.Failure;
+import baton.store.remote.StoreCounters;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.Closeable;
 import java.lang.foreign.Arena;
@@ -57,7 +60,7 @@ public final class MooncakeBlockStore implements BlockStore {
     private final IoTasks writers;
     private final Breaker reads;
     private final Breaker writes;
-    private final MooncakeCounters counters;
+    private final StoreCounters counters;
     private final KeyCall.Means means;
     private final Arena arena = Arena.ofShared();
 
@@ -106,7 +109,7 @@ public final class MooncakeBlockStore implements BlockStore {
         writers = new IoTasks(threads, options.parallel(), QUEUED);
         reads = new Breaker(ticker, options.pause());
         writes = new Breaker(ticker, options.pause());
-        counters = new MooncakeCounters(client.name());
+        counters = new StoreCounters(client.name());
         means = new KeyCall.Means(
                 client, objects, format.valueBytes(), counters, new DamagedKeys(), ticker, options.lease());
     }
@@ -189,41 +192,29 @@ public final class MooncakeBlockStore implements BlockStore {
 
     @Override
     public StoreTask contains(List<BlockHash> keys, Deadline deadline) {
-        return start(Kind.CONTAINS, keys, List.of(), deadline);
+        return start(Kind.CONTAINS, keys, new BatchRanges(List.of(), keys.size(), format.valueBytes()), deadline);
     }
 
     @Override
     public StoreTask get(List<BlockHash> keys, List<ValueRanges> to, Deadline deadline) {
-        return start(Kind.GET, keys, to, deadline);
+        return start(Kind.GET, keys, new BatchRanges(to, keys.size(), format.valueBytes()), deadline);
     }
 
-    /** @throws IllegalArgumentException if the ranges of a key do not have the bytes of a value */
+    /** @throws IllegalArgumentException if the ranges of a key are not a value */
     @Override
     public StoreTask put(List<BlockHash> keys, List<ValueRanges> from, Deadline deadline) {
-        long[] bytes = new long[keys.size()];
-        for (ValueRanges ranges : from) {
-            for (int i = 0; i < ranges.size(); i++) {
-                bytes[ranges.key(i)] += ranges.bytes(i);
-            }
-        }
-        for (int i = 0; i < bytes.length; i++) {
-            if (bytes[i] != format.valueBytes()) {
-                throw new IllegalArgumentException("the ranges of %s have %d bytes, a value has %d"
-                        .formatted(keys.get(i), bytes[i], format.valueBytes()));
-            }
-        }
-        return start(Kind.PUT, keys, from, deadline);
+        return start(Kind.PUT, keys, BatchRanges.ofValues(from, keys.size(), format.valueBytes()), deadline);
     }
 
-    private StoreTask start(Kind kind, List<BlockHash> keys, List<ValueRanges> ranges, Deadline deadline) {
+    private StoreTask start(Kind kind, List<BlockHash> keys, BatchRanges ranges, Deadline deadline) {
         if (keys.isEmpty() || deadline.isOver()) {
-            counters.failed(Outcome.TIMEOUT, keys.size());
+            counters.failed(Failure.TIMEOUT, keys.size());
             return StoreTask.rejected(keys.size(), deadline);
         }
         Operation operation = new Operation(kind, new StoreTask(keys.size(), deadline), keys, ranges);
         Optional<Outcome> rejected = admit(operation);
         if (rejected.isPresent()) {
-            counters.failed(rejected.get(), keys.size());
+            counters.failed(rejected.get().failure(), keys.size());
             return StoreTask.rejected(keys.size(), deadline);
         }
         operation.start();
@@ -267,7 +258,7 @@ public final class MooncakeBlockStore implements BlockStore {
         private final Kind kind;
         private final StoreTask task;
         private final List<BlockHash> keys;
-        private final List<ValueRanges> ranges;
+        private final BatchRanges ranges;
 
         @GuardedBy("this")
         private int next;
@@ -280,11 +271,11 @@ public final class MooncakeBlockStore implements BlockStore {
         @GuardedBy("this")
         private @Nullable Outcome given;
 
-        Operation(Kind kind, StoreTask task, List<BlockHash> keys, List<ValueRanges> ranges) {
+        Operation(Kind kind, StoreTask task, List<BlockHash> keys, BatchRanges ranges) {
             this.kind = kind;
             this.task = task;
             this.keys = List.copyOf(keys);
-            this.ranges = List.copyOf(ranges);
+            this.ranges = ranges;
         }
 
         Breaker breaker() {
@@ -372,9 +363,9 @@ public final class MooncakeBlockStore implements BlockStore {
             }
             if (left > 0) {
                 if (why != null) {
-                    counters.failed(why, left);
+                    counters.failed(why.failure(), left);
                 } else if (task.deadline().isOver()) {
-                    counters.failed(Outcome.TIMEOUT, left);
+                    counters.failed(Failure.TIMEOUT, left);
                 }
             }
             ended(this);
@@ -387,7 +378,7 @@ public final class MooncakeBlockStore implements BlockStore {
         }
 
         @Override
-        public List<ValueRanges> ranges() {
+        public BatchRanges ranges() {
             return ranges;
         }
 
@@ -409,7 +400,7 @@ public final class MooncakeBlockStore implements BlockStore {
 
         @Override
         public void failed(Outcome cause) {
-            counters.failed(cause, 1);
+            counters.failed(cause.failure(), 1);
             if (cause.isOfStore()) {
                 giveUp(Optional.of(cause));
                 reads.refused();
@@ -427,7 +418,7 @@ public final class MooncakeBlockStore implements BlockStore {
 
     @Override
     public List<Measurement> takeMeasurements() {
-        return counters.takeMeasurements();
+        return counters.takeCounts();
     }
 
     @Override
@@ -442,29 +433,13 @@ public final class MooncakeBlockStore implements BlockStore {
         }
         last.forEach(operation -> operation.task.cancel());
         client.stop();
-        boolean readersIdle = awaitIdle(readers);
-        boolean writersIdle = awaitIdle(writers);
+        boolean readersIdle = readers.awaitIdle(Deadline.after(ticker, CLOSE_TIMEOUT));
+        boolean writersIdle = writers.awaitIdle(Deadline.after(ticker, CLOSE_TIMEOUT));
         if (readersIdle && writersIdle) {
             client.close();
             arena.close();
         } else {
             log.warn("{}: calls hang; their memory is not given back", name());
         }
-    }
-
-    private boolean awaitIdle(IoTasks threads) {
-        Deadline deadline = Deadline.after(ticker, CLOSE_TIMEOUT);
-        boolean interrupted = false;
-        while (!threads.isIdle() && !deadline.isOver()) {
-            try {
-                threads.awaitChange();
-            } catch (InterruptedException _) {
-                interrupted = true;
-            }
-        }
-        if (interrupted) {
-            Thread.currentThread().interrupt();
-        }
-        return threads.isIdle();
     }
 }

@@ -1,6 +1,6 @@
 package baton.store.mooncake;
 
-import java.util.Locale;
+import baton.store.remote.Failure;
 
 /** What became of a request for one object. */
 enum Outcome {
@@ -38,9 +38,13 @@ enum Outcome {
     /** The object's bytes do not fit its checksum. */
     CHECKSUM;
 
-    /** As a label of a measurement. */
-    String label() {
-        return name().toLowerCase(Locale.ROOT);
+    static Outcome of(Failure failure) {
+        return valueOf(failure.name());
+    }
+
+    /** As it is counted, of all but the first two. */
+    Failure failure() {
+        return Failure.valueOf(name());
     }
 
     /** Whether what is stored under the key is useless. */

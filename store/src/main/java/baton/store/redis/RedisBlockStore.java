@@ -76,7 +76,7 @@ public final class RedisBlockStore extends RemoteBlockStore<RedisRequest> {
         return client.run(new Read(this, new StoreTask(batch.size(), deadline), batch, to));
     }
 
-    /** @throws IllegalArgumentException if the ranges of a key do not have the bytes of a value */
+    /** @throws IllegalArgumentException if the ranges of a key are not a value */
     @Override
     public StoreTask put(List<BlockHash> batch, List<ValueRanges> from, Deadline deadline) {
         return client.run(new Write(this, new StoreTask(batch.size(), deadline), batch, from));

@@ -1,9 +1,9 @@
 package baton.store.redis;
 
 import baton.kv.BlockHash;
+import baton.store.BatchRanges;
 import baton.store.StoreTask;
 import baton.store.ValueRanges;
-import baton.store.remote.RangesByKey;
 import baton.store.remote.StoreCounters;
 import io.netty.buffer.ByteBuf;
 import io.netty.channel.Channel;
@@ -15,7 +15,7 @@ import java.util.List;
 final class Write extends Presence {
     private final RedisBlockStore store;
     private final List<BlockHash> keys;
-    private final RangesByKey from;
+    private final BatchRanges from;
 
     Write(RedisBlockStore store, StoreTask task, List<BlockHash> keys, List<ValueRanges> from) {
         super(
@@ -26,7 +26,7 @@ final class Write extends Presence {
                 keys.size() * store.header().storedBytes());
         this.store = store;
         this.keys = List.copyOf(keys);
-        this.from = RangesByKey.ofValues(keys.size(), from, store.header().valueBytes());
+        this.from = BatchRanges.ofValues(from, keys.size(), store.header().valueBytes());
     }
 
     @Override
@@ -65,7 +65,8 @@ final class Write extends Presence {
         protected void write(Channel to, boolean getex) {
             ByteBuf head = to.alloc().directBuffer(HEAD_BYTES);
             write(head, getex);
-            List<MemorySegment> value = from.inOrder(key);
+            List<MemorySegment> value =
+                    from.pieces(key, store.header().valueBytes()).orElseThrow();
             store.header().write(head, value, keys.get(key));
             ByteBuf tail = to.alloc().directBuffer(64);
             Keys.lineEnd(tail);

@@ -1,6 +1,7 @@
 package baton.store.remote;
 
 import baton.kv.BlockHash;
+import baton.store.BatchRanges;
 import baton.store.ValueRanges;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
@@ -16,7 +17,7 @@ import org.jspecify.annotations.Nullable;
 public final class ArrivingValues {
     private final ValueHeader header;
     private final List<BlockHash> keys;
-    private final RangesByKey ranges;
+    private final BatchRanges ranges;
 
     /** Headers, one after the other. */
     private final MemorySegment heads;
@@ -29,7 +30,7 @@ public final class ArrivingValues {
     public ArrivingValues(ValueHeader header, List<BlockHash> keys, List<ValueRanges> to) {
         this.header = header;
         this.keys = List.copyOf(keys);
-        ranges = new RangesByKey(keys.size(), to);
+        ranges = new BatchRanges(to, keys.size(), header.valueBytes());
         heads = MemorySegment.ofArray(new byte[keys.size() * ValueHeader.BYTES]);
         scratch = new MemorySegment[keys.size()];
         checksums = new ValueHeader.Checksum[keys.size()];
@@ -43,7 +44,7 @@ public final class ArrivingValues {
     public Destination place(int key) {
         List<MemorySegment> memories = new ArrayList<>();
         memories.add(head(key));
-        ranges.whole(key, header.valueBytes()).ifPresentOrElse(memories::addAll, () -> {
+        ranges.pieces(key, header.valueBytes()).ifPresentOrElse(memories::addAll, () -> {
             MemorySegment own = MemorySegment.ofArray(new byte[Math.toIntExact(header.valueBytes())]);
             scratch[key] = own;
             memories.add(own);
@@ -74,7 +75,7 @@ public final class ArrivingValues {
 
     /** What is wrong with a value that has another length, and whose header has arrived. */
     public Failure wrongLength(int key, long storedBytes) {
-        return header.check(head(key).asSlice(0, Math.min(ValueHeader.BYTES, storedBytes)), keys.get(key))
+        return header.checkFields(head(key).asSlice(0, Math.min(ValueHeader.BYTES, storedBytes)), keys.get(key))
                 .orElse(Failure.LENGTH);
     }
 
@@ -83,7 +84,7 @@ public final class ArrivingValues {
         Optional<Failure> failure = header.check(head(key), Objects.requireNonNull(checksums[key]), keys.get(key));
         MemorySegment own = scratch[key];
         if (failure.isEmpty() && own != null) {
-            ranges.scatter(key, own, 0);
+            ranges.scatter(key, 0, own, header.valueBytes());
         }
         scratch[key] = null;
         return failure;

@@ -20,6 +20,8 @@ public enum Failure {
     LOADING,
     /** The server has no room for it. */
     OUT_OF_MEMORY,
+    /** Readers hold a lease on it. */
+    LEASED,
     /** The server is a replica, or cannot persist what it is given. */
     READ_ONLY,
     /** No or wrong credentials, or not permitted to them. */

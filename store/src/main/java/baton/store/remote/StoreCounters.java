@@ -22,7 +22,9 @@ public final class StoreCounters {
         HIT,
         MISS,
         STORED,
-        PRESENT
+        PRESENT,
+        /** Read without a checksum to compare its bytes with. */
+        UNVERIFIED
     }
 
     private record Change(BlockHash key, boolean stored) {}

@@ -17,7 +17,7 @@ import java.util.zip.CRC32C;
  * What a stored value begins with. All numbers are big-endian:
  *
  * <pre>
- *  0  4  magic {@code BTKV}
+ *  0  4  magic {@code BTKV}, of another kind of stores another one
  *  4  4  version, 1
  *  8 32  the key: the block hash
  * 40 32  SHA-256 of {@link StoreFormat#describe}, in UTF-8
@@ -32,12 +32,24 @@ public final class ValueHeader {
     private static final int VERSION = 1;
     private static final int CHECKSUM = 80;
 
+    private final int magic;
     private final byte[] format;
     private final long valueBytes;
 
     public ValueHeader(StoreFormat format) {
-        this.format = sha256(format.describe());
-        this.valueBytes = format.valueBytes();
+        this(MAGIC, format.describe(), format.valueBytes());
+    }
+
+    /**
+     * With another magic, for parts of values.
+     *
+     * @param format describes what is stored
+     * @param valueBytes that follow the header
+     */
+    public ValueHeader(int magic, String format, long valueBytes) {
+        this.magic = magic;
+        this.format = sha256(format);
+        this.valueBytes = valueBytes;
     }
 
     /** Names the format in keys: 32 hexadecimal digits of its digest. */
@@ -61,48 +73,61 @@ public final class ValueHeader {
      * @param value in pieces, which need not be in the buffer
      */
     public void write(ByteBuf buffer, List<MemorySegment> value, BlockHash key) {
-        int at = buffer.writerIndex();
-        buffer.writeInt(MAGIC);
-        buffer.writeInt(VERSION);
-        buffer.writeLong(key.a());
-        buffer.writeLong(key.b());
-        buffer.writeLong(key.c());
-        buffer.writeLong(key.d());
-        buffer.writeBytes(format);
-        buffer.writeLong(valueBytes);
+        buffer.ensureWritable(BYTES);
+        write(buffer.nioBuffer(buffer.writerIndex(), BYTES), value, key);
+        buffer.writerIndex(buffer.writerIndex() + BYTES);
+    }
+
+    /** Writes a header in front of a value that is in place already. */
+    public void write(MemorySegment stored, BlockHash key) {
+        write(stored.asSlice(0, BYTES).asByteBuffer(), List.of(stored.asSlice(BYTES)), key);
+    }
+
+    private void write(ByteBuffer head, List<MemorySegment> value, BlockHash key) {
+        head.putInt(magic).putInt(VERSION);
+        head.putLong(key.a()).putLong(key.b()).putLong(key.c()).putLong(key.d());
+        head.put(format).putLong(valueBytes);
         CRC32C crc = new CRC32C();
-        crc.update(buffer.nioBuffer(at, CHECKSUM));
+        crc.update(head.slice(0, CHECKSUM));
         value.forEach(piece -> crc.update(piece.asByteBuffer()));
-        buffer.writeInt((int) crc.getValue());
+        head.putInt((int) crc.getValue());
     }
 
     /** What is wrong with a header and the value behind it, which has the right length; empty if nothing is. */
-    public Optional<Failure> check(MemorySegment head, Checksum checksum, BlockHash key) {
-        return check(head, key)
+    public Optional<Failure> check(MemorySegment stored, BlockHash key) {
+        Checksum checksum = new Checksum();
+        checksum.header(stored);
+        checksum.value(stored.asSlice(BYTES));
+        return check(stored.asSlice(0, BYTES), checksum, key);
+    }
+
+    /** As {@link #check(MemorySegment, BlockHash)}, of a value that has come in pieces. */
+    Optional<Failure> check(MemorySegment head, Checksum checksum, BlockHash key) {
+        return checkFields(head, key)
                 .or(() -> head.asByteBuffer().getInt(CHECKSUM) == (int) checksum.crc.getValue()
                         ? Optional.empty()
                         : Optional.of(Failure.CHECKSUM));
     }
 
     /** Of a value that comes in pieces. One thread uses it. */
-    public static final class Checksum {
+    static final class Checksum {
         private final CRC32C crc = new CRC32C();
 
         /** @param head whole, before the value */
-        public void header(MemorySegment head) {
+        void header(MemorySegment head) {
             crc.update(head.asSlice(0, CHECKSUM).asByteBuffer());
         }
 
         /** The next piece of the value. */
-        public void value(MemorySegment piece) {
+        void value(MemorySegment piece) {
             crc.update(piece.asByteBuffer());
         }
     }
 
     /** What is wrong with a header, or what there is of it. */
-    Optional<Failure> check(MemorySegment head, BlockHash key) {
+    Optional<Failure> checkFields(MemorySegment head, BlockHash key) {
         ByteBuffer stored = head.asByteBuffer();
-        if (stored.remaining() < 8 || stored.getInt(0) != MAGIC) {
+        if (stored.remaining() < 8 || stored.getInt(0) != magic) {
             return Optional.of(Failure.FOREIGN);
         }
         if (stored.getInt(4) != VERSION) {

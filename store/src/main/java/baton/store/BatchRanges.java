@@ -1,13 +1,13 @@
-package baton.store.file;
+package baton.store;
 
-import baton.store.ValueRanges;
 import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 
 /** The ranges of a batch's values, in whatever memories they are, by key and then by their place in the value. Immutable. */
-final class BatchRanges {
+public final class BatchRanges {
     /** For sorting: more ranges than a value has, and enough left for offsets in values of half a terabyte. */
     private static final int PLACE_BITS = 24;
 
@@ -20,7 +20,7 @@ final class BatchRanges {
     private final int[] first;
 
     /** @throws IllegalArgumentException if a range is not within a value of a key of the batch */
-    BatchRanges(List<ValueRanges> memories, int keys, long valueBytes) {
+    public BatchRanges(List<ValueRanges> memories, int keys, long valueBytes) {
         first = new int[keys + 1];
         for (ValueRanges ranges : memories) {
             for (int i = 0; i < ranges.size(); i++) {
@@ -84,22 +84,38 @@ final class BatchRanges {
         return valueOffset(i) + from[i].bytes(index[i]);
     }
 
-    /** Whether the ranges of each key make a whole value. */
-    boolean coverValues(long valueBytes) {
-        for (int key = 0; key + 1 < first.length; key++) {
-            long covered = 0;
-            for (int i = first[key]; i < first[key + 1] && valueOffset(i) <= covered; i++) {
-                covered = Math.max(covered, end(i));
-            }
-            if (covered != valueBytes) {
-                return false;
+    /**
+     * Ranges that are whole values, each byte once.
+     *
+     * @throws IllegalArgumentException if they are not
+     */
+    public static BatchRanges ofValues(List<ValueRanges> memories, int keys, long valueBytes) {
+        BatchRanges ranges = new BatchRanges(memories, keys, valueBytes);
+        for (int key = 0; key < keys; key++) {
+            if (ranges.pieces(key, valueBytes).isEmpty()) {
+                throw new IllegalArgumentException(
+                        "the ranges of key %d are not a value of %d bytes".formatted(key, valueBytes));
             }
         }
-        return true;
+        return ranges;
+    }
+
+    /** The memory of a key's ranges in the order of the value, if they are all of it, each byte once. */
+    public Optional<List<MemorySegment>> pieces(int key, long valueBytes) {
+        List<MemorySegment> pieces = new ArrayList<>(first[key + 1] - first[key]);
+        long end = 0;
+        for (int i = first[key]; i < first[key + 1]; i++) {
+            if (valueOffset(i) != end) {
+                return Optional.empty();
+            }
+            pieces.add(from[i].memory().asSlice(from[i].memoryOffset(index[i]), from[i].bytes(index[i])));
+            end = end(i);
+        }
+        return end == valueBytes ? Optional.of(pieces) : Optional.empty();
     }
 
     /** The value's memory, if it is one range. */
-    Optional<MemorySegment> whole(int key, long valueBytes) {
+    public Optional<MemorySegment> whole(int key, long valueBytes) {
         int i = first[key];
         return first[key + 1] == i + 1 && from[i].bytes(index[i]) == valueBytes
                 ? Optional.of(from[i].memory().asSlice(from[i].memoryOffset(index[i]), valueBytes))
@@ -107,12 +123,12 @@ final class BatchRanges {
     }
 
     /** Copies a piece of a value from its ranges. */
-    void gather(int key, long offset, MemorySegment piece, long bytes) {
+    public void gather(int key, long offset, MemorySegment piece, long bytes) {
         copy(key, offset, piece, bytes, true);
     }
 
     /** Copies a piece of a value to those ranges that have parts of it. */
-    void scatter(int key, long offset, MemorySegment piece, long bytes) {
+    public void scatter(int key, long offset, MemorySegment piece, long bytes) {
         copy(key, offset, piece, bytes, false);
     }
 
