@@ -35,7 +35,7 @@ import picocli.CommandLine.Option;
 final class RouteCommand implements Callable<Integer> {
     /** How long the router may warm up, with requests to stand-ins for instances. */
     static final Duration WARM_UP = Duration.ofMillis(500);
-    /** What the compilers may have for what the warm-up has left in their queues. */
+    /** The longest wait for methods that the warm-up left in the compilers' queues. */
     private static final Duration REST = Duration.ofSeconds(1);
 
     /** Less than between two looks at the names of instances. */

@@ -16,7 +16,7 @@ import tools.jackson.core.JacksonException;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
-/** What {@code baton bench serve} sends. */
+/** The prompts that {@code baton bench serve} sends. */
 final class ServeDataOptions {
     private static final int ANSWER = 128;
     private static final int CUSTOM_ANSWER = 256;

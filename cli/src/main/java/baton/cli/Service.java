@@ -14,7 +14,7 @@ import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicBoolean;
 
-/** Keeps a server's process running until it is told to stop. */
+/** Keeps a server's process running until a signal stops it. */
 final class Service {
     /** Exit status that a shell reports for a process ended by SIGTERM. */
     private static final int ENDED_BY_SIGNAL = 143;

@@ -102,7 +102,7 @@ public final class ChildProcess {
         }
     }
 
-    /** Ends its standard input, which tells a child of Baton to stop. */
+    /** Closes its standard input, at which a child process of Baton stops. */
     public void askToStop() {
         try {
             process.getOutputStream().close();

@@ -6,7 +6,7 @@ import java.nio.file.Path;
 import java.util.List;
 import java.util.Optional;
 
-/** How the two instances of a {@link LocalCluster} hand KV caches over, and what they and the router are told for it. */
+/** How the two instances of a {@link LocalCluster} hand KV caches over, with their settings and the router's. */
 public interface ClusterConnector {
     /** Beginning of an option of {@code serve} that sets a field of {@code --kv-transfer-config}. */
     String FIELD = "--kv-transfer-config.";

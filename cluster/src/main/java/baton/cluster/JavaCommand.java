@@ -12,7 +12,7 @@ import java.util.regex.Pattern;
  * @param mainClass its name
  */
 public record JavaCommand(List<String> jvm, String mainClass) {
-    /** What a router allocates lives as long as a request: a small young generation is collected in a millisecond, by one thread. */
+    /** A router's objects live as long as a request: a small young generation is collected in a millisecond, by one thread. */
     private static final List<String> ROUTER = List.of("-XX:+UseSerialGC", "-XX:NewSize=128m", "-XX:MaxNewSize=128m");
 
     private static final Pattern COLLECTOR = Pattern.compile("-XX:.*GC.*");

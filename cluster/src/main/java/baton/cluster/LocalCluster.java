@@ -187,7 +187,7 @@ public final class LocalCluster implements AutoCloseable {
     }
 
     /**
-     * What the processes are started with.
+     * The settings of the processes.
      *
      * @param prefill runs Baton for the prefill instance
      * @param decode runs Baton for the decode instance
@@ -414,7 +414,7 @@ public final class LocalCluster implements AutoCloseable {
         return processes.serve(name, baton, all);
     }
 
-    /** Whether the processes have been told to stop, by {@link #close()} or because this process was. */
+    /** Whether the processes have been asked to stop, by {@link #close()} or because this process ends. */
     public boolean isStopping() {
         return processes.isStopping();
     }

@@ -84,7 +84,7 @@ public final class ProcessGroup implements AutoCloseable {
         return CompletableFuture.anyOf(exits.toArray(CompletableFuture[]::new)).thenApply(String::valueOf);
     }
 
-    /** Whether the processes have been told to stop, by {@link #close()} or because this process was. */
+    /** Whether the processes have been asked to stop, by {@link #close()} or because this process ends. */
     public boolean isStopping() {
         return closed.get();
     }

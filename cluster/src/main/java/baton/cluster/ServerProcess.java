@@ -50,7 +50,7 @@ public final class ServerProcess {
         return new ServerProcess(name, ChildProcess.start(name, baton.with(all), log, addresses), addresses);
     }
 
-    /** What the server has said of its addresses. */
+    /** The addresses that the server has printed. */
     private static final class Addresses implements ChildProcess.Output {
         final CompletableFuture<URI> ready = new CompletableFuture<>();
         final CompletableFuture<URI> registrations = new CompletableFuture<>();

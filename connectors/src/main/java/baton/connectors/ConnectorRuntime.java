@@ -14,7 +14,7 @@ import java.util.concurrent.Executor;
 import java.util.concurrent.ThreadFactory;
 
 /**
- * What connectors need of the machine: clock, threads, memory, transfer agents, messages, wires. {@link SystemRuntime} is the real
+ * The machine's services for connectors: clock, threads, memory, transfer agents, messages, wires. {@link SystemRuntime} is the real
  * one; a simulation provides its own. Knows no connector's types. Safe for use by several threads.
  */
 public interface ConnectorRuntime {

@@ -1,4 +1,4 @@
-/** What connectors need of the machine. Each connector is a package below this one. */
+/** The machine's services for connectors. Each connector is a package below this one. */
 @NullMarked
 package baton.connectors;
 

@@ -36,7 +36,7 @@ import java.util.OptionalInt;
  * @param seed of the sampling of requests that bring none
  * @param kvTransfer the exchange of KV caches with other instances
  * @param hashing how blocks are hashed for the prefix cache, for stores by key, and in KV events
- * @param kvEvents whether listeners are told what the KV cache's blocks hold
+ * @param kvEvents whether listeners are notified of the KV cache's contents
  */
 public record EngineConfig(
         Path model,

@@ -4,7 +4,7 @@ import baton.kv.JsonFields;
 import java.util.List;
 import java.util.Optional;
 
-/** What an engine reports of a request, in order, for each of its {@code n} sequences. */
+/** An event of a request, in order, for each of its {@code n} sequences. */
 public sealed interface GenerationEvent {
     /** Which of the request's sequences, from 0. */
     int index();

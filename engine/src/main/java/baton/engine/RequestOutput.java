@@ -5,7 +5,7 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * What became of a prompt.
+ * The result of a prompt.
  *
  * @param id the request's id
  * @param prompt its token ids

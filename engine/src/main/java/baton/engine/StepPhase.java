@@ -1,6 +1,6 @@
 package baton.engine;
 
-/** What an engine does in a step. Its time belongs to one phase at any moment. */
+/** A phase of an engine's step. Its time belongs to one phase at any moment. */
 public enum StepPhase {
     /** Since the step before, if there was work to do all along: commands taken, status and metrics published. */
     BETWEEN,

@@ -54,7 +54,7 @@ public final class StepProfile implements EngineListener {
         }
     }
 
-    /** What is known of a group, percentiles in ascending order. */
+    /** Statistics of a group, percentiles in ascending order. */
     public record Summary(Group group, long steps, List<Percentile> percentiles) {}
 
     @Override

@@ -16,7 +16,7 @@ public final class JinjaException extends RuntimeException {
         return line;
     }
 
-    /** What went wrong, without the line. */
+    /** The error, without the line. */
     public String problem() {
         return problem;
     }

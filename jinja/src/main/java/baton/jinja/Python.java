@@ -25,7 +25,7 @@ import java.util.Map;
 import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
-/** What Python's operators and built-in functions do with values. All work is charged to one rendering's budget. */
+/** Python's operators and built-in functions. All work is charged to one rendering's budget. */
 final class Python {
     private final Budget budget;
     private final Numbers numbers;

@@ -186,7 +186,7 @@ sealed interface Value {
     /** The {@code loop} variable. */
     record Loop(LoopState state) implements Value {}
 
-    /** What a function does. */
+    /** The body of a function. */
     @FunctionalInterface
     interface Body {
         Value call(Arguments arguments);

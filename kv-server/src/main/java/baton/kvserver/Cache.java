@@ -200,7 +200,7 @@ final class Cache implements AutoCloseable {
         return entry;
     }
 
-    /** What the cache calls a scope; empty if it has no key of it. */
+    /** The cache's number of a scope; empty if it has no key of it. */
     synchronized Optional<Scope> known(Scope scope) {
         return Optional.ofNullable(scopes.get(scope));
     }
@@ -622,7 +622,7 @@ final class Cache implements AutoCloseable {
     }
 
     /**
-     * What is used.
+     * Memory and files in use.
      *
      * @param values that look-ups find
      * @param resident those of them that are in memory

@@ -6,7 +6,7 @@ import java.util.concurrent.atomic.LongAdder;
 
 /** Counts what a server does. Thread-safe. */
 final class Counters {
-    /** What is counted, by its place in the metrics' text. */
+    /** A counter, in the order of the metrics' text. */
     enum Kind {
         PUT("requests_total", "command=\"put\""),
         GET_HIT("requests_total", "command=\"get\",result=\"hit\""),

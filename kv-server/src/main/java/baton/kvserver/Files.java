@@ -279,7 +279,7 @@ final class Files implements AutoCloseable {
     /**
      * Writes a value.
      *
-     * @param then told the number of its file, 0 if there is none
+     * @param then receives the number of its file, 0 if there is none
      * @return false if it is not even tried
      */
     boolean write(Entry entry, List<MemorySegment> value, LongConsumer then) {
@@ -340,7 +340,7 @@ final class Files implements AutoCloseable {
     /**
      * Reads a value.
      *
-     * @param then told whether it is in its place, complete and right
+     * @param then receives whether it is in its place, complete and right
      * @return false if it is not even tried
      */
     boolean read(Entry entry, List<MemorySegment> to, Consumer<Boolean> then) {

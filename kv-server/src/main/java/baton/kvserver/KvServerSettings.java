@@ -9,7 +9,7 @@ import java.util.Optional;
 import java.util.OptionalInt;
 
 /**
- * What a {@link KvServer} is.
+ * The settings of a {@link KvServer}.
  *
  * @param port to listen on, 0 for any free one
  * @param metricsPort for HTTP; empty: none

@@ -5,7 +5,7 @@ import java.util.HexFormat;
 import java.util.Optional;
 
 /**
- * What keys have in common that differ in a hash of 64 hexadecimal digits only, {@code <prefix>@<digits>@<suffix>}: so such a key is four
+ * The common part of keys that differ in a hash of 64 hexadecimal digits only, {@code <prefix>@<digits>@<suffix>}: so such a key is four
  * numbers to the {@link Cache}, and many of them are looked up fast.
  *
  * @param prefix up to the digits

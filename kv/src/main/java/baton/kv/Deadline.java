@@ -52,23 +52,23 @@ public final class Deadline {
         return nanos - ticker.nanos() <= 0;
     }
 
-    /** What remains; zero once it is over. */
+    /** The remaining time; zero once it is over. */
     public Duration remaining() {
         return Duration.ofNanos(remainingNanos());
     }
 
-    /** What remains, but at most so much. */
+    /** The remaining time, at most {@code most}. */
     public Duration remaining(Duration most) {
         Duration remaining = remaining();
         return remaining.compareTo(most) < 0 ? remaining : most;
     }
 
-    /** What remains in nanoseconds; 0 once it is over. */
+    /** The remaining nanoseconds; 0 once it is over. */
     public long remainingNanos() {
         return Math.max(0, nanos - ticker.nanos());
     }
 
-    /** What remains in milliseconds, rounded up: at least 1, because 0 means no limit to a socket. */
+    /** The remaining milliseconds, rounded up: at least 1, because 0 means no limit to a socket. */
     public int remainingMillis() {
         return Math.toIntExact(Math.clamp(Math.ceilDiv(remainingNanos(), 1_000_000L), 1, Integer.MAX_VALUE));
     }

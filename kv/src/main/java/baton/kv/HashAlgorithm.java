@@ -12,7 +12,7 @@ public enum HashAlgorithm {
     /** SHA-256 over canonical CBOR. */
     SHA256_CBOR("sha256_cbor");
 
-    /** What vLLM's chains begin with unless {@code PYTHONHASHSEED} is set. */
+    /** The seed of vLLM's chains unless {@code PYTHONHASHSEED} is set. */
     private static final String DEFAULT_SEED = "vllm-none-hash";
 
     private final String label;

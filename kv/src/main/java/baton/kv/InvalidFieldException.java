@@ -2,7 +2,7 @@ package baton.kv;
 
 /**
  * A field that cannot be used, of a setting, a request, a file or a message of a peer. The message names field, value and what is
- * allowed. What a user set wrong is a {@link ConfigException}.
+ * allowed. A user's wrong setting is a {@link ConfigException}.
  */
 public class InvalidFieldException extends IllegalArgumentException {
     private final String field;

@@ -22,7 +22,7 @@ public sealed interface KvEvent {
      * @param tokenIds of all blocks, {@code blockHashes.size() * blockSize} of them unless the last block is partial
      * @param blockSize tokens in a block
      * @param lora the LoRA adapter that the tokens were computed with
-     * @param medium where the blocks are; empty if that is not told
+     * @param medium where the blocks are; empty if the event does not say
      * @param details what vLLM leaves out of a message where it is not set
      */
     record BlockStored(
@@ -53,7 +53,7 @@ public sealed interface KvEvent {
     /**
      * Blocks are no longer stored.
      *
-     * @param medium where they were; empty if that is not told
+     * @param medium where they were; empty if the event does not say
      * @param place what vLLM leaves out of a message where it is not set
      */
     record BlockRemoved(List<BlockHash> blockHashes, Optional<String> medium, Place place) implements KvEvent {
@@ -61,7 +61,7 @@ public sealed interface KvEvent {
             blockHashes = List.copyOf(blockHashes);
         }
 
-        /** In a place that is not told. */
+        /** In a place that the event does not name. */
         public BlockRemoved(List<BlockHash> blockHashes, String medium) {
             this(blockHashes, Optional.of(medium), Place.UNKNOWN);
         }
@@ -92,7 +92,7 @@ public sealed interface KvEvent {
     }
 
     /**
-     * What few senders know of stored blocks.
+     * Details of stored blocks that few senders give.
      *
      * @param extraKeys for each block what its hash depends on beside the tokens, e.g. a cache salt: vLLM's {@code extra_keys}; a block
      *     without any has an empty list

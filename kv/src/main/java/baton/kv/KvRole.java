@@ -3,7 +3,7 @@ package baton.kv;
 import java.util.Arrays;
 import java.util.stream.Collectors;
 
-/** What an instance does with KV caches: give, take, or both. */
+/** An instance's role in hand-overs: it gives KV caches, takes them, or both. */
 public enum KvRole {
     PRODUCER("kv_producer"),
     CONSUMER("kv_consumer"),

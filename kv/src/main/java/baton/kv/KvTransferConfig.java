@@ -134,7 +134,7 @@ public record KvTransferConfig(
         return new Builder(Optional.empty(), Optional.empty()).build();
     }
 
-    /** A configuration to be completed in code; what is not set has its default. */
+    /** A configuration to be completed in code; a field that is not set has its default. */
     public static Builder builder(String connector, KvRole role) {
         return new Builder(Optional.of(connector), Optional.of(role));
     }

@@ -1,6 +1,6 @@
 package baton.kv;
 
-/** What happens to a request whose external KV could not be loaded. */
+/** The policy for a request whose external KV could not be loaded. */
 public enum LoadFailurePolicy {
     /** Compute the tokens that could not be loaded. */
     RECOMPUTE("recompute"),

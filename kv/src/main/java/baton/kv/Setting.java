@@ -11,7 +11,7 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.JsonNodeFactory;
 
 /**
- * A key of a configuration in JSON. From a list of them unknown keys are told, absent ones get their values ({@link
+ * A key of a configuration in JSON. From a list of them unknown keys are reported, absent ones get their values ({@link
  * JsonFields#withDefaults}), and docs/configuration.md is written.
  *
  * @param name the key; of a key in an object in it, its path

@@ -44,7 +44,7 @@ import org.slf4j.LoggerFactory;
 public final class CopyKernel {
     private static final Logger LOG = LoggerFactory.getLogger(CopyKernel.class);
 
-    /** What the length of a copy is a multiple of. */
+    /** Lengths of copies are multiples of it. */
     static final long SIDE_BY_SIDE = (long) CopyKernelCode.LANES * CopyKernelCode.LINE;
 
     private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT;
@@ -408,7 +408,7 @@ public final class CopyKernel {
         }
     }
 
-    /** What a thread works with. */
+    /** The state of a thread. */
     static final class Work {
         /** Of each of two ranges, for {@link #copyRows}. */
         static final int MOST_ROWS = 64;

@@ -239,7 +239,7 @@ public final class CopyPlan {
         sums.add(Math.toIntExact(entries[entry * FIELDS + VALUE]), moved);
     }
 
-    /** What a thread copies with. */
+    /** The state of a copying thread. */
     static final class Copying {
         private final Optional<CopyKernel> kernel;
         private final Optional<CopyKernel.Work> work;

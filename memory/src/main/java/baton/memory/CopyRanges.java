@@ -1,7 +1,7 @@
 package baton.memory;
 
 /**
- * Ranges to copy from one memory to another, told by number when a thread is about to copy them: what starts a copy of very many ranges
+ * Ranges to copy from one memory to another, looked up by number when a thread is about to copy them: what starts a copy of very many ranges
  * need not go through them all. Read by several threads at a time.
  */
 public interface CopyRanges {

@@ -63,7 +63,7 @@ final class CopySections {
         return pieces;
     }
 
-    /** What a thread copies pieces with. */
+    /** The state of a thread that copies pieces. */
     final class Copying {
         private final CopyPlan[] plans;
         private final CopyPlan.Copying by;

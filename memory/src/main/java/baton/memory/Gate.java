@@ -33,7 +33,7 @@ public abstract class Gate<E> {
         return true;
     }
 
-    /** Ends what {@link #enter} began. */
+    /** Ends a call of {@link #enter}. */
     public final void exit() {
         E last;
         synchronized (this) {

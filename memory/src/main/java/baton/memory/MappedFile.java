@@ -167,7 +167,7 @@ public final class MappedFile implements AutoCloseable {
         }
     }
 
-    /** Closes the file, and frees its locks; what is mapped stays so. */
+    /** Closes the file, and frees its locks; its mappings stay. */
     @Override
     public void close() {
         Posix.close(fd);

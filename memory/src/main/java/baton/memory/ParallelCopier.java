@@ -159,7 +159,7 @@ public final class ParallelCopier implements AutoCloseable {
             left = new AtomicInteger(pieces);
         }
 
-        /** What a thread copies pieces with. */
+        /** The state of a thread that copies pieces. */
         abstract Pieces copying(Optional<CopyKernel.Work> work);
 
         @Override

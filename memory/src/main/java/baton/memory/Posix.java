@@ -293,7 +293,7 @@ public final class Posix {
     }
 
     /**
-     * Takes what a file of so many bytes needs from its file system, so that no page is missing later.
+     * Reserves the bytes of a file in its file system, so that no page is missing later.
      *
      * @return 0, or Linux' number of the error
      */
@@ -347,7 +347,7 @@ public final class Posix {
         }
     }
 
-    /** Unmaps what starts at a segment. */
+    /** Unmaps the mapping that starts at a segment. */
     public static void munmap(MemorySegment mapping, long bytes) {
         try {
             int _ = (int) Memory.MUNMAP.invokeExact(mapping, bytes);

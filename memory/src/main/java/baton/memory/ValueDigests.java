@@ -4,11 +4,11 @@ import java.util.concurrent.atomic.AtomicIntegerArray;
 
 /**
  * A CRC32C for each of several values of the same size, put together from those of their parts in any order, while the parts are copied.
- * Parts are to be told once each and to cover a value; otherwise its digest means nothing.
+ * Each part is to be given once, and all together cover the value; otherwise its digest means nothing.
  */
 public final class ValueDigests {
     private final long valueBytes;
-    /** What the register of a value begins with, at its end. */
+    /** The initial register of a value, at its end. */
     private final int begin;
     /** By value: the sum of the parts' registers, which began with zeros, moved to the value's end. */
     private final AtomicIntegerArray registers;

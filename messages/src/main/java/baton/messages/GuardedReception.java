@@ -14,7 +14,7 @@ public final class GuardedReception implements Reception {
     private final Reception guests;
     private final Refusals refusals;
 
-    /** Told of peers that are not received. */
+    /** Receives peers that are refused. */
     public interface Refusals {
         /** @param from numeric address of the peer */
         void refused(String from, String why);

@@ -19,7 +19,7 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * What an instance that serves a model would take here, in the words of its log.
+ * The choices of an instance that would serve a model here, in the words of its log.
  *
  * @param loadsLibTorch whether that instance loads LibTorch
  */

@@ -11,7 +11,7 @@ import java.util.Optional;
  * @param advice one line with the command or setting that changes it; empty if nothing is to be changed
  */
 public record Finding(String name, String found, Level level, Optional<String> advice) {
-    /** What a finding means. */
+    /** The severity of a finding. */
     public enum Level {
         /** Nothing to change. */
         OK,

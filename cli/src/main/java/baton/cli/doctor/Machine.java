@@ -12,7 +12,7 @@ import java.util.OptionalLong;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 
-/** What the machine and its operating system have. */
+/** The resources of the machine and its operating system. */
 final class Machine {
     /** Instruction sets that a choice of kernels, of copies or of digests depends on. */
     private static final List<String> INSTRUCTION_SETS = List.of(

@@ -1,4 +1,4 @@
-/** What a machine has, what Baton chooses on it, and what to change. */
+/** The report of {@code baton doctor}: the machine, Baton's choices on it, and changes that would help. */
 @NullMarked
 package baton.cli.doctor;
 

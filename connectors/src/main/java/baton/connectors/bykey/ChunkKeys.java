@@ -8,7 +8,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 
-/** What a request's chunks are called in the store, and which requests use it. Called on the scheduler's thread. */
+/** The keys of a request's chunks in the store, and which requests use it. Called on the scheduler's thread. */
 public interface ChunkKeys {
     /**
      * A request has come.

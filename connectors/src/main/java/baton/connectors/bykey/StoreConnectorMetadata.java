@@ -6,7 +6,7 @@ import java.util.List;
 import java.util.Set;
 
 /**
- * What the workers do in a step.
+ * The work of a step.
  *
  * @param loads to start
  * @param saves to start when the step has been computed

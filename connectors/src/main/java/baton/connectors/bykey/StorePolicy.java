@@ -3,7 +3,7 @@ package baton.connectors.bykey;
 import java.time.Duration;
 
 /**
- * What is stored, and how long anything may take.
+ * Which blocks are stored, and the deadlines of stores and loads.
  *
  * @param promptOnly whether only prompts are stored, not outputs
  * @param storeThreshold how often a chunk must have been computed before it is stored; up to 1 all are

@@ -81,7 +81,7 @@ public final class StoreScheduler implements SchedulerConnector {
     private final Map<String, Integer> savesOf = new HashMap<>();
 
     private final Set<String> awaitingSaves = new HashSet<>();
-    /** What other tiers had taken when an answer had waited in vain; -1 before that. */
+    /** Blocks that other tiers had taken when an answer had waited in vain; -1 before that. */
     private long writtenWhenLate = -1;
 
     private int lateWrites;
@@ -91,7 +91,7 @@ public final class StoreScheduler implements SchedulerConnector {
     private long nextSave;
     private boolean closed;
 
-    /** What is known of a request. */
+    /** The state of a request. */
     private static final class State {
         final long maxOffload;
         final long maxLoad;

@@ -1,4 +1,4 @@
-/** What connectors over a store of KV blocks by key have in common: which chunks are loaded and stored, and when. */
+/** Connectors over a store of KV blocks by key: which chunks are loaded and stored, and when. */
 @NullMarked
 package baton.connectors.bykey;
 

@@ -39,7 +39,7 @@ final class LmCacheConfig {
             "LMCACHE_TRACK_USAGE",
             "LMCACHE_USE_EXPERIMENTAL");
 
-    /** What Baton does not have, but which may be switched off. */
+    /** LMCache's options that Baton lacks, which may only be switched off. */
     private static final Set<String> ONLY_OFF = Set.of(
             "use_layerwise",
             "enable_blending",

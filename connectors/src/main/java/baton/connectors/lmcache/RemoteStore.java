@@ -5,7 +5,7 @@ import baton.store.redis.RedisSettings;
 import java.nio.file.Path;
 import java.util.List;
 
-/** What {@code remote_url} names. */
+/** The store that {@code remote_url} names. */
 public sealed interface RemoteStore {
     /** {@code redis://} or {@code rediss://}. */
     record Redis(RedisSettings settings) implements RemoteStore {}

@@ -38,7 +38,7 @@ final class TokenChunkKeys implements ChunkKeys {
     private final Map<String, Chain> chains = new HashMap<>();
 
     /**
-     * What the instance does with the store.
+     * The instance's use of the store.
      *
      * @param leastLoad tokens
      */

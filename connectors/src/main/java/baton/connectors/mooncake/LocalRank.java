@@ -8,7 +8,7 @@ import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.Rank;
 import baton.transfer.TransferAgent;
 
-/** What all loads and writes of one rank share. */
+/** The state that all loads and writes of one rank share. */
 record LocalRank(
         ConnectorContext context,
         MooncakeSettings settings,

@@ -38,7 +38,7 @@ record MooncakeConnectorMetadata(
     /**
      * Has the last blocks of a prompt written.
      *
-     * @param blocks without any, the prefill instance is only told that they are not needed
+     * @param blocks if empty, the prefill instance is only notified that they are not needed
      * @param prompt digest of the prompt
      * @param waitsSince a registry that has failed to answer since then is not asked again for it
      */

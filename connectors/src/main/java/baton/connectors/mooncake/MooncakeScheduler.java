@@ -77,7 +77,7 @@ final class MooncakeScheduler implements SchedulerConnector {
         private Optional<String> keptAs = Optional.empty();
         /** Where a decode request's prompt is computed. */
         private Optional<Source> source = Optional.empty();
-        /** The source was used, or told that it is not needed. */
+        /** The source was used, or notified that it is not needed. */
         private boolean settled;
 
         private boolean loading;
@@ -141,7 +141,7 @@ final class MooncakeScheduler implements SchedulerConnector {
         }
     }
 
-    /** What a decode request needs beside its {@code transfer_id}. */
+    /** The source of a decode request's blocks, beside its {@code transfer_id}. */
     @Override
     public Optional<JsonFields> advertisedKvTransferParams() {
         return bootstrap.map(address -> JsonFields.of("kv_transfer_params", params(address)));

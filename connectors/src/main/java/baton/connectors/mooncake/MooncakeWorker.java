@@ -38,7 +38,7 @@ final class MooncakeWorker implements WorkerConnector {
     private final TransferStats stats;
     private @Nullable Parts parts;
 
-    /** What there is once the pool is registered. */
+    /** The state that exists once the pool is registered. */
     private record Parts(
             TransferAgent agent,
             Optional<PromptSender> sender,
@@ -88,7 +88,7 @@ final class MooncakeWorker implements WorkerConnector {
         }
     }
 
-    /** A Mooncake agent's metadata are its session; of another agent, which vLLM cannot reach, only the host is told. */
+    /** A Mooncake agent's metadata are its session; of another agent, which vLLM cannot reach, only the host. */
     private PeerAddress session(TransferAgent agent) {
         return PeerAddress.find(new String(agent.metadata(), StandardCharsets.UTF_8))
                 .orElseGet(() -> new PeerAddress(settings.host(), 1));

@@ -63,7 +63,7 @@ final class PromptReceiver {
     private final Map<String, Engine> engines = new LinkedHashMap<>();
     /** By the registry's address. */
     private final Map<String, Lookup> lookups = new LinkedHashMap<>();
-    /** What other threads have to say. */
+    /** Events of other threads. */
     private final Queue<Runnable> events = new ConcurrentLinkedQueue<>();
 
     private long attempts;
@@ -77,7 +77,7 @@ final class PromptReceiver {
     }
 
     /**
-     * What loads have done since the last report.
+     * Results of loads since the last report.
      *
      * @param received requests of which the loads are over
      * @param invalid their blocks that do not have what was wanted

@@ -11,7 +11,7 @@ import java.util.function.IntUnaryOperator;
 import java.util.zip.CRC32C;
 
 /**
- * What one prefill rank writes into one decode rank's pool. Pages are ordered by head, so a rank's heads are a range of a page, and ranks
+ * The writes of one prefill rank into one decode rank's pool. Pages are ordered by head, so a rank's heads are a range of a page, and ranks
  * with different numbers of heads exchange ranges: vLLM's {@code _compute_sender_transfer_plan}.
  *
  * @param pairs pages of the same layer, on both sides, in the prefill rank's order
@@ -34,7 +34,7 @@ record WritePlan(List<Pair> pairs, int[] readerRegions, long from, long to, long
         }
     }
 
-    /** What cannot be exchanged, and why. */
+    /** Two ranks that cannot exchange blocks, with the reason. */
     static final class Misfit extends Exception {
         private static final long serialVersionUID = 1;
 

@@ -52,7 +52,7 @@ record XferReply(
     }
 
     /**
-     * What was written, for the asking rank to check it.
+     * The written pages and their checksums, for the asking rank to verify.
      *
      * @param prompt digest of the prompt
      * @param regions indices of the asking rank's regions, in the order of the checksums' bytes

@@ -59,7 +59,7 @@ record XferRequest(
     }
 
     /**
-     * What Baton adds.
+     * Baton's additional fields.
      *
      * @param attempt names this attempt to load; no other has it
      * @param transferId of the request that the attempt is about

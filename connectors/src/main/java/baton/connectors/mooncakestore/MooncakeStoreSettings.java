@@ -147,7 +147,7 @@ record MooncakeStoreSettings(
                 storeTensorShares(extra));
     }
 
-    /** What has one meaning only here. */
+    /** Settings with only one valid value here. */
     private static void requireHonoured(JsonFields extra) {
         if (!extra.bool(LOAD_ASYNC).orElseThrow()) {
             throw new ConfigException(

@@ -74,7 +74,7 @@ final class Children {
         return List.copyOf(children);
     }
 
-    /** Which peers are admitted to ports is told once for all connectors that have ports. */
+    /** One setting says which peers are admitted, for all connectors that have ports. */
     private static KvTransferConfig withAccess(KvTransferConfig child, KvConnector connector, KvTransferConfig parent) {
         KvTransferConfig with = child;
         for (String name : ACCESS) {
@@ -88,7 +88,7 @@ final class Children {
         return with;
     }
 
-    /** What a child does not say of itself is as its parent says. */
+    /** A setting that a child does not have is its parent's. */
     private static KvTransferConfig config(KvTransferConfig parent, ObjectNode json) {
         if (!json.hasNonNull(CONNECTOR)) {
             throw new ConfigException(CONNECTOR, "is missing; it names the connector");

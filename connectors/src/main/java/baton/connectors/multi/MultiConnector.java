@@ -83,7 +83,7 @@ public final class MultiConnector implements KvConnector {
         return new MultiScheduler(context, children, schedulers);
     }
 
-    /** The first rank's worker is made first; the other ranks' workers are told which of their children have failed. */
+    /** The first rank's worker is made first; the other ranks' workers learn from it which of their children have failed. */
     @Override
     public synchronized WorkerConnector worker(ConnectorContext context, Rank rank) {
         List<Child> children = children(context.config());

@@ -6,7 +6,7 @@ import java.util.List;
 import java.util.Set;
 
 /**
- * What the workers do in one step.
+ * The work of a step.
  *
  * @param children the children's own, by their order
  * @param off children that are switched off: a worker closes them before it does anything else

@@ -8,12 +8,12 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * What the children's workers of one rank have done in a step.
+ * The reports of the children's workers of one rank in a step.
  *
  * @param children their own reports, by their order
  * @param failed children with a worker that has thrown something
  */
 record MultiReport(List<WorkerReport> children, BitSet failed) implements WorkerMetadata {
-    /** What the children's workers of one rank want peers to know, by their order. */
+    /** The handshake metadata of the children's workers of one rank, in their order. */
     record Handshake(List<Optional<HandshakeMetadata>> children) implements HandshakeMetadata {}
 }

@@ -50,7 +50,7 @@ import tools.jackson.databind.node.ObjectNode;
  * When a finished request's blocks are free
  *
  *   All children that delayed their release, each until it has reported the request as sent, on all ranks. When none is left, the
- *   workers are told and report it, in the next step.
+ *   workers are notified in the next step, and report it.
  *
  * A child that throws, on either side
  *
@@ -71,7 +71,7 @@ final class MultiScheduler implements SchedulerConnector {
 
     private enum State {
         ON,
-        /** It has thrown; its workers are not told yet. */
+        /** It has thrown; its workers are not notified yet. */
         FAILED,
         /** Its workers close it in this step. */
         CLOSING,
@@ -298,7 +298,7 @@ final class MultiScheduler implements SchedulerConnector {
         return metadata;
     }
 
-    /** What a child sees of the step's requests: all, and those that it loads within the step. */
+    /** A child's view of the step's requests: all, and those that it loads within the step. */
     private List<ScheduledRequest> requests(ScheduledStep step, int child) {
         List<ScheduledRequest> requests = new ArrayList<>(step.requests());
         for (Due each : due.values()) {
@@ -331,7 +331,7 @@ final class MultiScheduler implements SchedulerConnector {
         }
     }
 
-    /** What the workers of all ranks report, in the order of the ranks. */
+    /** The reports of the workers of all ranks, in the order of the ranks. */
     private record SortedRanks(List<Rank> ranks, List<MultiReport> reports) {
         static SortedRanks of(Map<Rank, WorkerMetadata> metadata) {
             List<Rank> ranks = metadata.keySet().stream()
@@ -427,7 +427,7 @@ final class MultiScheduler implements SchedulerConnector {
         }
         Optional<String> error = merged.clash();
         Optional<JsonFields> params = error.isEmpty() ? merged.params() : Optional.empty();
-        // Whoever takes over by parameters needs no store.
+        // A decode instance that loads by parameters needs no store.
         boolean held = !holders.isEmpty() && params.isEmpty();
         return new Release(
                 !keepers.isEmpty(),
@@ -530,7 +530,7 @@ final class MultiScheduler implements SchedulerConnector {
             taken.addAll(events);
             side.told |= !events.isEmpty();
             if (side.state == State.CLOSED && side.told) {
-                // Its last events are lost, and what it has told of is gone: a subscriber must not believe in them.
+                // Its last events are lost and its blocks are gone: subscribers must forget them.
                 side.told = false;
                 taken.add(new KvEvent.AllBlocksCleared());
             }

@@ -43,7 +43,7 @@ final class MultiWorker implements WorkerConnector {
     private int layers;
     /** Children that have been asked for all layers of this step. */
     private final BitSet layersAwaited = new BitSet();
-    /** What a close has thrown: transfers may go on. */
+    /** The exception of a failed close: transfers may go on. */
     private Optional<RuntimeException> notClosed = Optional.empty();
 
     MultiWorker(List<Part> parts) {

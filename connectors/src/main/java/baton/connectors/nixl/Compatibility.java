@@ -7,7 +7,7 @@ import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.HexFormat;
 
-/** What two instances compare before they exchange blocks, as vLLM's compatibility hash: equal hashes mean equal bytes. */
+/** The hash that two instances compare before they exchange blocks, vLLM's compatibility hash: equal hashes mean equal bytes. */
 final class Compatibility {
     /** Goes up whenever what peers tell each other changes its meaning. */
     private static final int VERSION = 1;

@@ -310,7 +310,7 @@ final class Handshake {
     }
 
     /**
-     * What only Baton's instances tell each other: the field {@code baton}, a map, which vLLM skips.
+     * The field {@code baton}, a map that vLLM skips: data for Baton's instances only.
      *
      * @param compatibility {@code compatibility} of Baton's instances, beside the hash that vLLM compares
      * @param epoch {@code epoch} of the instance's {@link Incarnation}

@@ -8,7 +8,7 @@ import java.util.List;
 import java.util.Set;
 
 /**
- * What the workers do in one step.
+ * The work of a step.
  *
  * @param opened blocks that another request writes to from this step on
  * @param completed blocks that are complete when this step has been computed

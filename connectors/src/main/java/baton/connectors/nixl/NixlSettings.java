@@ -177,7 +177,7 @@ public record NixlSettings(
                 access);
     }
 
-    /** What the mechanics of transfers need of these. */
+    /** Those of one-sided transfers. */
     OneSidedSettings oneSided() {
         return new OneSidedSettings(
                 host,

@@ -85,7 +85,7 @@ final class NixlWorker implements WorkerConnector {
     /** When the step was computed, if it completed blocks that peers read. */
     private OptionalLong computed = OptionalLong.empty();
 
-    /** What there is once the pool is registered. */
+    /** The state that exists once the pool is registered. */
     private record Parts(
             RankContext context,
             ConnectorRuntime.Memory checksumMemory,

@@ -116,7 +116,7 @@ final class VllmMirror {
                 }));
     }
 
-    /** What a peer has said last stays valid while it does not answer. */
+    /** A peer's last answer stays valid while it does not answer. */
     private void ask(PeerAddress peer) {
         try {
             RankInfo info = handshake.ask(peer, Rank.FIRST, TIMEOUT).info();

@@ -41,7 +41,7 @@ record TierSettings(
     private static final String EVENTS = "enable_kv_events";
     static final String BACKPRESSURE = "backpressure";
 
-    /** What every tier has. */
+    /** Settings of every tier. */
     private static final List<Setting> COMMON = List.of(
             Setting.absent(TYPE, "required", "`fs`, `redis` or `lm`."),
             Setting.absent(
@@ -69,7 +69,7 @@ record TierSettings(
             throw ConfigException.unsupported(tier.field(TYPE), type, "fs, redis, lm");
         }
         requireKnown(tier, type);
-        // Their errors are told before the model is loaded.
+        // Their errors are reported before the model is loaded.
         switch (type) {
             case FS -> FileStoreSettings.of(tier);
             case LM -> LmSettings.of(tier);

@@ -136,7 +136,7 @@ public final class BlockChecksums {
     }
 
     /**
-     * What is wrong with a copy of a unit of one head of a block.
+     * The mismatch of a copied unit of one head of a block.
      *
      * @param entry the owner's entry for the block
      * @param layout the owner's

@@ -50,7 +50,7 @@ final class BlockLoad {
     }
 
     /**
-     * What a phase of it took.
+     * The duration of a phase.
      *
      * @param phase {@code blocks}, {@code rearrange}, {@code seals} or {@code check}
      */
@@ -227,7 +227,7 @@ final class BlockLoad {
         return agentDigests;
     }
 
-    /** What its phases took, when it is over. */
+    /** Durations of its phases, when it is over. */
     List<Span> spans() {
         return spans;
     }

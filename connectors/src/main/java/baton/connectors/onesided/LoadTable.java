@@ -34,7 +34,7 @@ public final class LoadTable {
     }
 
     /**
-     * What loads have done since the last report.
+     * Results of loads since the last report.
      *
      * @param received requests whose loads are over
      * @param invalid their blocks that do not have what was promised

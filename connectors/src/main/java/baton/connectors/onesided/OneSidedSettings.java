@@ -6,7 +6,7 @@ import java.time.Duration;
 import java.util.Set;
 
 /**
- * What the mechanics need of a connector's settings.
+ * The settings of one-sided transfers that every such connector has.
  *
  * @param host at which peers reach this instance's side channel
  * @param access which peers may be connected to

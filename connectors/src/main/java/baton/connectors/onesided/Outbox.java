@@ -74,7 +74,7 @@ public final class Outbox {
         heartbeats.forEach((owner, ids) -> notify(owner, new Heartbeat(ids)));
     }
 
-    /** What tells the owner that its blocks are not needed any more. */
+    /** The notification that the owner's blocks are not needed any more. */
     PeerNotification completion(RemoteBlocks blocks, PeerEngine owner) {
         int readersOfEach = context.self().tensorParallelSize()
                 / owner.ranks().getFirst().info().tensorParallelSize();

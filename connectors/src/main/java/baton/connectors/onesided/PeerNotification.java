@@ -6,7 +6,7 @@ import java.util.OptionalLong;
 import java.util.regex.Pattern;
 
 /**
- * What the transfer agents of two ranks notify each other of. vLLM peers know {@link Heartbeat}, {@link Completion} and
+ * A notification between the transfer agents of two ranks. vLLM peers know {@link Heartbeat}, {@link Completion} and
  * {@link PushRegistration}; the others are only sent to Baton instances.
  *
  * <p>An attempt ({@link PushRegistration#attempt}) is one registration of a request. In notifications about a push a request may be

@@ -35,7 +35,7 @@ final class PullLoad {
     private Optional<BlockLoad> transfer = Optional.empty();
     private boolean cancelled;
     private boolean over;
-    /** The owner knows that the blocks are not needed, or need not be told. */
+    /** The owner has been notified that the blocks are not needed, or need not be. */
     private boolean ownerKnows;
 
     PullLoad(LoadTable table, LoadRequest load, long now) {

@@ -191,7 +191,7 @@ public final class PushSender {
             }
         }
 
-        /** What was written is worth nothing: the source has other blocks now. */
+        /** The written blocks are invalid: the source has other blocks now. */
         private void restart() {
             writes.forEach(write -> write.transfer().cancel());
             Arrays.fill(begun, 0);
@@ -355,7 +355,7 @@ public final class PushSender {
         return targets.stream().filter(target -> target.source() == source).toList();
     }
 
-    /** What was written to vLLM instances since the last call. */
+    /** Writes to vLLM instances since the last call. */
     public List<Written> takeWritten() {
         List<Written> taken = List.copyOf(written);
         written.clear();

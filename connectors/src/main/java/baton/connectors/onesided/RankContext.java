@@ -6,7 +6,7 @@ import baton.kv.Ticker;
 import baton.transfer.TransferAgent;
 
 /**
- * What all transfers of one rank share.
+ * The state that all transfers of one rank share.
  *
  * @param self what peers know of the rank
  * @param cache the rank's pool, registered with {@code agent}

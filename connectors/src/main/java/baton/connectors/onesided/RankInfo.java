@@ -8,7 +8,7 @@ import java.util.Optional;
 import java.util.OptionalLong;
 
 /**
- * What a peer must know of a rank to move its blocks: the answer to a handshake.
+ * A rank's description for peers that move its blocks: the answer to a handshake.
  *
  * @param compatibility equal for instances that can exchange blocks. Of an instance of Baton its own, of another vLLM's
  * @param vllmCompatibility what vLLM instances must have to exchange blocks with this one, if it is known
@@ -17,7 +17,7 @@ import java.util.OptionalLong;
  * @param layout of the rank's pool
  * @param modelKvHeads key/value heads of the whole model
  * @param regions where the blocks lie
- * @param layerNames in vLLM's terms, in the order of the regions; empty where they are not told
+ * @param layerNames in vLLM's terms, in the order of the regions; empty where the peer does not name them
  * @param interior how a layer's share of a block lies
  * @param pagesPerBlock blocks of {@code layout} for one that a reference names: vLLM's kernel blocks for one of its cache manager
  * @param blocks of {@code layout} in the pool

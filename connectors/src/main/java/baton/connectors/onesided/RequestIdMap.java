@@ -25,7 +25,7 @@ public final class RequestIdMap<T> {
     private final Map<String, T> byId = new LinkedHashMap<>();
     private final Map<String, Set<String>> idsByCommonId = new HashMap<>();
 
-    /** What the ids of a request's two legs have in common: each instance may have added a random end of its own. */
+    /** The common part of the ids of a request's two legs: each instance may have added a random end. */
     public static String commonId(String requestId) {
         return RANDOM_END.matcher(requestId).replaceFirst("");
     }

@@ -1,7 +1,7 @@
 package baton.connectors.onesided;
 
 /**
- * What makes a reference to blocks verifiable: the object {@code baton} in {@code kv_transfer_params}.
+ * The proof by which a reference to blocks is verified: the object {@code baton} in {@code kv_transfer_params}.
  *
  * @param epoch of the owner's {@link Incarnation}
  * @param model digest of its model's fingerprint

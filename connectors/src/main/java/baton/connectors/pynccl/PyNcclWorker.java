@@ -36,7 +36,7 @@ import org.slf4j.LoggerFactory;
  * Sending. A step's prompts are queued for one thread, which copies one after the other out of the pool and inserts it into the
  * lookup buffer. While the buffer is full the thread waits, and the blocks of queued prompts stay in use: so a slow consumer
  * stops the producer, which uses no more memory than its pool. A prompt for which there is no room in time is given up; the
- * consumer is told so if there is room for that.
+ * consumer is notified if there is room for that.
  *
  * Receiving. Each prompt has a thread that waits for its entry and copies it into the blocks, which only this request uses until
  * its load is reported.

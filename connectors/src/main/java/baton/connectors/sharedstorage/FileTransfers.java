@@ -146,7 +146,7 @@ final class FileTransfers {
         }
     }
 
-    /** What has happened since the rank's last report. Measurements are in one rank's only. */
+    /** The events since the rank's last report. Measurements are in one rank's only. */
     synchronized WorkerReport report(Rank rank) {
         for (LoadJob job : List.copyOf(loads)) {
             job.expire();

@@ -7,7 +7,7 @@ import java.util.List;
 import java.util.Set;
 import java.util.stream.Collectors;
 
-/** What the workers do: loads to start, and saves of this step. */
+/** The work of a step: loads to start, and saves. */
 record SharedStorageConnectorMetadata(List<Load> loads, List<Save> saves) implements ConnectorMetadata {
     SharedStorageConnectorMetadata {
         loads = List.copyOf(loads);

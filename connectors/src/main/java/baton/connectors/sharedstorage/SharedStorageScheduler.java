@@ -322,7 +322,7 @@ final class SharedStorageScheduler implements SchedulerConnector {
     }
 
     private static final class RequestState {
-        /** What {@code match} answers, until the request is allocated. */
+        /** The result of {@code match}, until the request is allocated. */
         Optional<Query> query = Optional.empty();
 
         /** By which queries end; from the first one until the request is allocated. */

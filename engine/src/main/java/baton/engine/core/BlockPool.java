@@ -49,7 +49,7 @@ final class BlockPool {
         this(blocks, CacheEvents.disabled());
     }
 
-    /** @param events is told of hashes that are forgotten */
+    /** @param events receives hashes of evicted blocks */
     BlockPool(int blocks, CacheEvents events) {
         this.events = events;
         references = new int[blocks];

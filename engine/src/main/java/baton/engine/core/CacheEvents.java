@@ -9,7 +9,7 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * What has changed in the prefix cache, in order, as vLLM tells it: blocks of a request that became known together are one event. The
+ * Changes of the prefix cache, in order, as vLLM reports them: blocks of a request that became known together are one event. The
  * scheduler's thread owns it.
  */
 final class CacheEvents {

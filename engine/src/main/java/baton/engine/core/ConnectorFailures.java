@@ -12,7 +12,7 @@ import java.util.concurrent.atomic.AtomicLong;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** What a connector has thrown, on either side and on any rank, and which of its calls have not returned. Any thread. */
+/** Exceptions of a connector, on either side and on any rank, and its calls that have not returned. Any thread. */
 final class ConnectorFailures {
     private static final Logger LOG = LoggerFactory.getLogger(ConnectorFailures.class);
 

@@ -10,7 +10,7 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.stream.Collectors;
 
-/** What the connector sees of requests: nothing of those that warm up, and no request any more once it has failed. */
+/** The connector's view of requests: none that warm up, and none once the connector has failed. */
 final class ConnectorView {
     private final Optional<SchedulerConnector> connector;
     private final LiveRequests live;
@@ -33,7 +33,7 @@ final class ConnectorView {
     }
 
     /**
-     * What the workers are to do in a step.
+     * The connector's work for a step.
      *
      * @param finished ids of requests that have ended since the last step and did not warm up
      * @param preempted ids of requests that have lost their blocks

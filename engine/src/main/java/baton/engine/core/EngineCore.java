@@ -300,7 +300,7 @@ public final class EngineCore implements AutoCloseable {
             measurements.addAll(scheduler.takeMeasurements());
             countScheduler(before, scheduler.counters(), measurements);
             if (measurements.stream().anyMatch(each -> each.name().equals(CONNECTOR_FAILURES))) {
-                // A child of a connector has been switched off: its address must not be told any more.
+                // A child of a connector has been switched off: its address must not be announced any more.
                 advertisedKvTransferParams = connector.flatMap(SchedulerConnector::advertisedKvTransferParams);
             }
             count(CONNECTOR_FAILURES, failures.take(), measurements);

@@ -148,7 +148,7 @@ final class GuardedScheduler implements SchedulerConnector {
     @Override
     public List<KvEvent> takeEvents() {
         if (closed) {
-            // What it has told of is gone, and its last events are lost: a subscriber must not believe in them.
+            // Its last events are lost and its blocks are gone: subscribers must forget them.
             boolean cleared = told;
             told = false;
             return cleared ? List.of(new KvEvent.AllBlocksCleared()) : List.of();

@@ -25,7 +25,7 @@ final class KvCacheManager {
     private final List<Integer> withheld = new ArrayList<>();
 
     /**
-     * @param events is told of blocks that are shared from now on
+     * @param events receives blocks that become shared
      * @param prefixCaching whether computed blocks are shared
      */
     KvCacheManager(BlockPool pool, CacheEvents events, int blockSize, boolean prefixCaching) {
@@ -189,7 +189,7 @@ final class KvCacheManager {
         request.computedTokens = first * blockSize;
     }
 
-    /** What has changed since the last call: blocks that are shared, or no longer, and then the connector's own changes. */
+    /** Changes since the last call: blocks that became shared, or ceased to be, then the connector's own changes. */
     boolean hasEvents() {
         return events.any();
     }

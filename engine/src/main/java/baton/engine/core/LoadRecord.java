@@ -4,7 +4,7 @@ import baton.engine.RequestTimes.KvLoad;
 import java.util.Optional;
 import java.util.OptionalDouble;
 
-/** What a connector brought for one sequence, for its explanation. Owned by the core's thread. */
+/** A connector's load for one sequence, for its explanation. Owned by the core's thread. */
 final class LoadRecord {
     private long startedNanos;
     private long endedNanos;

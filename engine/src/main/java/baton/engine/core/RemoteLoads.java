@@ -48,7 +48,7 @@ final class RemoteLoads {
     }
 
     /**
-     * Blocks could not be loaded: whoever has them has computed no more than what is before the first of them.
+     * Blocks failed to load: each request that holds one of them keeps only the tokens before its first failed block.
      *
      * @param failures takes requests to end with an error
      * @return the requests that have such blocks among their computed ones
@@ -161,7 +161,7 @@ final class RemoteLoads {
         return takenBackSinceStep;
     }
 
-    /** The connector is told of those up to now. */
+    /** The connector has been notified of the blocks up to here. */
     void forgetTakenBack() {
         takenBackSinceStep.clear();
     }

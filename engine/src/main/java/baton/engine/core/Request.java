@@ -77,7 +77,7 @@ public final class Request implements KvRequest {
     /** Tokens that the first scheduling found through the connector. */
     int externalHit;
 
-    /** What the connector brought. */
+    /** The connector's load. */
     final LoadRecord load = new LoadRecord();
 
     /** Times that its blocks went to other requests. */
@@ -123,7 +123,7 @@ public final class Request implements KvRequest {
         return new Builder(id, prompt, maxLength, sampling, hasher, listener);
     }
 
-    /** What a request may have besides its prompt and how to sample. */
+    /** A request's options beside its prompt and sampling. */
     public static final class Builder {
         private final String id;
         private final int[] prompt;
@@ -181,7 +181,7 @@ public final class Request implements KvRequest {
             return this;
         }
 
-        /** Whether the request is only computed: its blocks are not published in the prefix cache and the connector is not told. */
+        /** Whether the request is only computed: its blocks are not published in the prefix cache and the connector is not notified. */
         public Builder warmsUp(boolean value) {
             warmsUp = value;
             return this;

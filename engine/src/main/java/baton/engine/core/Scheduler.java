@@ -56,7 +56,7 @@ import org.slf4j.LoggerFactory;
  *
  * Ends
  *
- *   The connector is told of each end exactly once and may ask to keep the blocks until a worker reports them as sent. Blocks that a load is
+ *   The connector is notified of each end exactly once and may ask to keep the blocks until a worker reports them as sent. Blocks that a load is
  *   still writing to are kept until it is reported as over. Reports about unknown requests are counted and ignored.
  *
  * A connector that throws
@@ -92,7 +92,7 @@ final class Scheduler {
     record Slice(Request request, int start, int count) {}
 
     /**
-     * What a step computes, in the order of the batch.
+     * The tokens that a step computes, in the order of the batch.
      *
      * @param refused requests that must end, since the connector refuses them, and what it said
      */
@@ -128,7 +128,7 @@ final class Scheduler {
     record LoadFailure(Request request, int invalidBlocks) {}
 
     /**
-     * What became of a step.
+     * The result of a step.
      *
      * @param valid slices that were computed from good KV, in the step's order
      * @param failures requests to end with an error
@@ -440,7 +440,7 @@ final class Scheduler {
         }
     }
 
-    /** Requests that lost their blocks after the last step, of which the connector has not been told. */
+    /** Requests that lost their blocks after the last step; the connector has not been notified of them. */
     Set<String> takenBack() {
         return loads.takenBack();
     }

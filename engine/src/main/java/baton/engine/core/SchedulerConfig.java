@@ -4,7 +4,7 @@ import baton.engine.SchedulingPolicy;
 import baton.kv.LoadFailurePolicy;
 
 /**
- * What a {@link Scheduler} may do in a step, in vLLM's names.
+ * The limits of a {@link Scheduler}'s step, in vLLM's names.
  *
  * @param blockSize tokens in a KV block
  * @param maxNumSeqs requests that run at once

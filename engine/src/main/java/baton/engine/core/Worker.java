@@ -79,7 +79,7 @@ final class Worker {
         connector.ifPresent(WorkerConnector::waitForSave);
     }
 
-    /** What the connector has done, this step's loads and saves included. */
+    /** The connector's report, this step's loads and saves included. */
     WorkerReport report(Set<String> finished) {
         clock.enter(StepPhase.CONNECTOR);
         return connector.map(c -> c.report(finished)).orElse(WorkerReport.NOTHING);

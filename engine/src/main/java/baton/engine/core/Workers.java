@@ -50,11 +50,11 @@ import org.slf4j.LoggerFactory;
 final class Workers implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(Workers.class);
 
-    /** Longer than ranks wait for each other: whoever is not back by then never will be. */
+    /** Longer than a rank waits for its peers, so a rank that is still running after this has failed. */
     private static final Duration TIMEOUT = Duration.ofMinutes(10);
 
     /**
-     * What the connectors of all ranks have done in a step.
+     * The reports of the connectors of all ranks for a step.
      *
      * @param merged what all ranks together have done
      * @param metadata of the ranks whose reports had some
@@ -62,7 +62,7 @@ final class Workers implements AutoCloseable {
     record StepReport(WorkerReport merged, Map<Rank, WorkerMetadata> metadata) {
         static final StepReport NOTHING = new StepReport(WorkerReport.NOTHING, Map.of());
 
-        /** What was measured, and nothing else. */
+        /** A report of measurements only. */
         StepReport measurementsOnly() {
             return new StepReport(new WorkerReport(Set.of(), Set.of(), Set.of(), merged.measurements()), Map.of());
         }
@@ -95,7 +95,7 @@ final class Workers implements AutoCloseable {
 
     /**
      * @param context of the rank whose runner it is given
-     * @param clock told by the rank that gives the logits
+     * @param clock stopped by the rank that gives the logits
      * @param failures gets what the connectors throw in steps
      */
     Workers(
@@ -165,7 +165,7 @@ final class Workers implements AutoCloseable {
         }
     }
 
-    /** What the ranks want peers to know. */
+    /** The handshake metadata of the ranks. */
     Map<Rank, HandshakeMetadata> handshakes() {
         return Map.copyOf(handshakes);
     }
@@ -180,7 +180,7 @@ final class Workers implements AutoCloseable {
         }
     }
 
-    /** Whether {@link #forward} is to be told where prompts end. */
+    /** Whether {@link #forward} needs the ends of prompts. */
     boolean wantHidden() {
         return wantHidden;
     }
@@ -230,7 +230,7 @@ final class Workers implements AutoCloseable {
                 .getFirst();
     }
 
-    /** What the connectors of all ranks have done, this step's loads and saves included. */
+    /** The reports of the connectors of all ranks, this step's loads and saves included. */
     StepReport report(Set<String> finished) {
         if (!connected) {
             return StepReport.NOTHING;
@@ -340,7 +340,7 @@ final class Workers implements AutoCloseable {
                 thrown.add(e.getCause() == null ? e : e.getCause());
                 i++;
             } catch (InterruptedException e) {
-                // Ranks compute in memory that whoever is told of the interrupt would free.
+                // Ranks compute in memory that the interrupted caller would free.
                 interrupted = true;
             } catch (TimeoutException e) {
                 stuck = Optional.of("rank %d has not ended its part of a step within %s".formatted(i, TIMEOUT));

@@ -233,7 +233,7 @@ public final class PagedAttention {
                 && layout.headDim() % TileCode.INPUTS == 0;
     }
 
-    /** What queries are multiplied by: weights are powers of two, not of e. */
+    /** The factor of queries: weights are powers of two, not of e. */
     static float scoreFactor(int headDim) {
         return (float) (1 / Math.log(2) / Math.sqrt(headDim));
     }

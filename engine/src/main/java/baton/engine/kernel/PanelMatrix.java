@@ -244,7 +244,7 @@ public final class PanelMatrix {
     }
 
     /**
-     * What a thread computes at once.
+     * The rows and columns that a thread computes at once.
      *
      * @param from address of the first row
      * @param member of the team
@@ -416,7 +416,7 @@ public final class PanelMatrix {
         }
     }
 
-    /** The last panel has outputs that are none. */
+    /** The last panel is padded: its trailing columns belong to no output. */
     private void finishLast(Finish finish, Block block, Rows out, int firstRow) {
         int width = kernels.panelWidth();
         int last = outputs / width;

@@ -25,7 +25,7 @@ import java.util.List;
 final class RowCode {
     private static final int BF16_BITS = 16;
 
-    /** What happens to a tile's elements on their way to the output. */
+    /** The operation on a tile's elements on their way to the output. */
     enum Finish {
         STORE,
         /** Added to what is there. */

@@ -13,7 +13,7 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Says when the connector does not return from a call. The engine waits for it: the thread may be in the middle of a change of the
- * pool or of the connector, so it cannot be interrupted or given up, but whoever looks after the instance can know what it waits for.
+ * pool or of the connector, so it cannot be interrupted or given up, but its operator can see which call it waits for.
  */
 final class ConnectorWatch implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(ConnectorWatch.class);

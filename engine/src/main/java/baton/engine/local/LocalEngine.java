@@ -285,7 +285,7 @@ public final class LocalEngine implements Engine {
         return thread.advertisedKvTransferParams();
     }
 
-    /** What the model itself suggests for sampling. */
+    /** Defaults of sampling from the model's files. */
     public GenerationDefaults generationDefaults() {
         return generationDefaults;
     }

@@ -147,7 +147,7 @@ final class OmpTeam implements ParallelFor {
                     work.accept(member, first, Math.min(count, first + piece));
                 }
             } catch (Throwable e) {
-                // Nothing is allocated here: memory may be what there is none of.
+                // Allocation may fail here.
                 failure.compareAndSet(null, e);
             }
         }

@@ -18,7 +18,7 @@ public final class StopMatcher {
     private boolean ended;
 
     /**
-     * What a piece of text led to.
+     * The result of matching a piece of text.
      *
      * @param text the text that is now certain, after that of the results before
      * @param stop the stop string that ended the text

@@ -6,7 +6,7 @@ import java.util.Optional;
 import tools.jackson.databind.JsonNode;
 
 /**
- * What a chat template renders.
+ * The variables that a chat template renders.
  *
  * @param messages OpenAI's message objects, in order
  * @param tools OpenAI's tool objects, as in a request's {@code tools}; none is not the same to a template as an empty list

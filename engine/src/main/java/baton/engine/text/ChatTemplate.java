@@ -37,7 +37,7 @@ public final class ChatTemplate {
 
     private static final long MAX_REQUESTED_STEPS = 2_000_000;
 
-    /** What rendering a template of {@link #with} takes of memory at most, besides what it is given; bytes. */
+    /** The most bytes of memory that rendering a template of {@link #with} takes, beside its variables. */
     public static final long MAX_REQUESTED_BYTES = 2 * 16 * MAX_REQUESTED_STEPS;
 
     /** Marks the end of the message that is continued, with a blank that shows whether the template trims; transformers uses the same. */

@@ -29,7 +29,7 @@ public final class Tokenizer implements AutoCloseable {
     /** Where a text can be cut without a change in its tokens, it is encoded in pieces of about so many characters. */
     public static final int PIECE_CHARACTERS = 32 << 10;
 
-    /** What the library takes of memory while it encodes, for each character of a piece. */
+    /** Bytes of memory that the library takes while it encodes, for each character of a piece. */
     public static final int BYTES_PER_CHARACTER = 256;
 
     /** Any text of which no special token is a part. */

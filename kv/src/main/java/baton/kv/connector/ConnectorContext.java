@@ -6,7 +6,7 @@ import baton.kv.ModelFingerprint;
 import baton.kv.Ticker;
 
 /**
- * What a connector knows of its engine. Ranks are threads of one process; the scheduler side gets the context of the first.
+ * A connector's view of its engine. Ranks are threads of one process; the scheduler side gets the context of the first.
  *
  * @param config the whole transfer configuration
  * @param model fingerprint of the model that fills the cache

@@ -1,6 +1,6 @@
 package baton.kv.connector;
 
-/** What a scheduler connector tells its worker connectors for one step: a record of the connector's own. */
+/** A scheduler connector's orders to its worker connectors for one step: a record of the connector's own. */
 public interface ConnectorMetadata {
     /** Nothing to do. */
     record None() implements ConnectorMetadata {}

@@ -5,7 +5,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * What a model's layers made of one token, before the final norm: all that is needed to choose the next token.
+ * The hidden state of one token before the final norm: all that is needed to choose the next token.
  *
  * @param data hidden size elements, in native byte order
  */

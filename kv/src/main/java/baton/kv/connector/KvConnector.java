@@ -35,7 +35,7 @@ public interface KvConnector {
         return Optional.of(Setting.names(settings())).filter(names -> !names.isEmpty());
     }
 
-    /** Where what it brings comes from, for the metrics. */
+    /** The source of the tokens that it loads, for the metrics. */
     default CacheSource source() {
         return CacheSource.EXTERNAL_UNSPECIFIED;
     }
@@ -49,7 +49,7 @@ public interface KvConnector {
     }
 
     /**
-     * Refuses what cannot work, as far as that can be told before the model is loaded, which may take minutes. Asked once for
+     * Refuses settings that cannot work, before the model is loaded, which may take minutes. Asked once for
      * an engine.
      *
      * @param ranks that the engine has
@@ -78,7 +78,7 @@ public interface KvConnector {
      *
      * @param config of the instance
      * @return empty if that is not possible, or not needed; the caller closes it
-     * @throws IOException if what is needed for it cannot be had
+     * @throws IOException if its resources cannot be had
      */
     default Optional<WarmUpPair> warmUpPair(KvTransferConfig config) throws IOException {
         return Optional.empty();

@@ -14,22 +14,21 @@ import java.util.function.BooleanSupplier;
  * <p>For each request: {@link #onNewRequest}, then {@link #match} (any number of times), {@link #onAllocated}, then steps, then
  * {@link #onFinished} exactly once. For each step: {@link #buildMetadata} before it, {@link #onStepDone} after it.
  *
- * <p>An engine closes a connector that throws, on either side, and goes on without it: what it was loading is computed, or the requests
+ * <p>An engine closes a connector that throws, on either side, and goes on without it: prompts that it was loading are computed, or the requests
  * fail, by {@code kv_load_failure_policy}. An exception is not thrown on, except by {@link #onHandshakeMetadata} and
  * {@link #advertisedKvTransferParams}, and where {@link #onNewRequest} or {@link #match} refuse a request for a bad parameter by an
  * {@link baton.kv.InvalidFieldException}: then that request alone ends with an error.
  */
 public interface SchedulerConnector extends AutoCloseable {
-    /** What the workers want peers to know, once, before the first step. */
+    /** Receives the workers' handshake metadata, once, before the first step. */
     default void onHandshakeMetadata(Map<Rank, HandshakeMetadata> metadata) {}
 
     /**
-     * What leads peers to this instance before it has answered any request: {@code kv_transfer_params} of a decode request that is
-     * sent along with its prefill request to this instance. Told to whoever may send requests, so nothing that peers need not
-     * know. Asked for after {@link #onHandshakeMetadata}, and again when a child of a
-     * connector has been switched off.
+     * The {@code kv_transfer_params} of a decode request that is sent at the same time as its prefill request to this instance.
+     * Public: every client can read these parameters, so they must not contain secrets. Called after {@link #onHandshakeMetadata},
+     * and again when a child of a connector has been switched off.
      *
-     * @return empty if a decode request needs what only the prefill request's answer says, or nothing
+     * @return empty if a decode request needs parameters of the prefill request's answer, or none
      */
     default Optional<JsonFields> advertisedKvTransferParams() {
         return Optional.empty();
@@ -39,7 +38,7 @@ public interface SchedulerConnector extends AutoCloseable {
     default void onNewRequest(KvRequest request) {}
 
     /**
-     * A request was refused before it became one: it is too long, or has a bad parameter. Nothing else is told of it. Not
+     * A request was refused before it became one: it is too long, or has a bad parameter. No other method is called for it. Not
      * called where it may be tried elsewhere: too many wait, or the engine stops.
      *
      * @param requestId that it would have had
@@ -65,14 +64,14 @@ public interface SchedulerConnector extends AutoCloseable {
      */
     void onAllocated(KvRequest request, int[] blockTable, int computedTokens, int externalTokens);
 
-    /** What the workers are to do in this step. Called once in every step; what it returns is not asked for again. */
+    /** The workers' orders for this step. Called exactly once in every step. */
     ConnectorMetadata buildMetadata(ScheduledStep step);
 
-    /** What the workers, all ranks together, have done; for a connector whose workers send no metadata. */
+    /** Receives the report of all ranks; for a connector whose workers send no metadata. */
     default void onStepDone(WorkerReport report) {}
 
     /**
-     * What the workers have done. The engine calls this method, and no other, after each step.
+     * Receives the workers' report. The engine calls this method, and no other, after each step.
      *
      * @param report of all ranks together, without metadata
      * @param metadata of the ranks whose reports had some in this step
@@ -109,7 +108,7 @@ public interface SchedulerConnector extends AutoCloseable {
         return false;
     }
 
-    /** Forgets what it has cached elsewhere, as far as it can. Returns false if it cannot now. */
+    /** Removes its blocks from caches elsewhere, as far as it can. Returns false if it cannot now. */
     default boolean resetCache() {
         return true;
     }
@@ -119,7 +118,7 @@ public interface SchedulerConnector extends AutoCloseable {
         return List.of();
     }
 
-    /** What has changed since the last call in caches that this connector keeps, in order. Taken after each step. */
+    /** Changes of the caches that this connector keeps since the last call, in order. Taken after each step. */
     default List<KvEvent> takeEvents() {
         return List.of();
     }
@@ -140,7 +139,7 @@ public interface SchedulerConnector extends AutoCloseable {
     }
 
     /**
-     * What happens to a finished request's blocks.
+     * The release of a finished request's blocks.
      *
      * @param delayed true: the connector still needs them, until a worker reports the request as sent
      * @param kvTransferParams goes into the response, for the instance that takes over

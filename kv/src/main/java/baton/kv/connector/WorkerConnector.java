@@ -10,7 +10,7 @@ import java.util.Set;
  * {@link #startLoad}, then per layer {@link #waitForLayerLoad}, the layer's forward pass, {@link #saveLayer}; then
  * {@link #discardSaves}, {@link #waitForSave} and {@link #report}. A step without a forward pass has only {@link #startLoad} and {@link #report}.
  *
- * <p>A method that waits does so up to a deadline of its own; what it could not get it reports as invalid blocks. It never
+ * <p>A method that waits does so up to a deadline of its own, and reports blocks that it could not load as invalid. It never
  * throws because of a peer, a file or a network. One that throws all the same is closed, see {@link SchedulerConnector}.
  */
 public interface WorkerConnector extends AutoCloseable {
@@ -20,7 +20,7 @@ public interface WorkerConnector extends AutoCloseable {
      */
     void register(KvCache cache);
 
-    /** What peers must know of this worker, asked for once, after {@link #register}. */
+    /** This worker's handshake metadata for peers, requested once, after {@link #register}. */
     default Optional<HandshakeMetadata> handshakeMetadata() {
         return Optional.empty();
     }
@@ -89,7 +89,7 @@ public interface WorkerConnector extends AutoCloseable {
     default void waitForSave() {}
 
     /**
-     * What has been done since the last report.
+     * The work since the last report.
      *
      * @param finished requests that ended since the last step
      */

@@ -8,7 +8,7 @@ import java.util.Optional;
 import java.util.Set;
 
 /**
- * What a worker connector has done since its last report.
+ * A worker connector's report of its work since the last one.
  *
  * @param sent requests whose blocks are no longer needed; only those whose release was delayed
  * @param received requests whose asynchronous load is over, well or badly
@@ -38,7 +38,7 @@ public record WorkerReport(
         measurements = List.copyOf(measurements);
     }
 
-    /** The report of a worker that tells its scheduler side nothing beside. */
+    /** A report without metadata for the scheduler side. */
     public WorkerReport(
             Set<String> sent,
             Set<String> received,

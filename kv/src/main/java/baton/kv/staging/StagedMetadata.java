@@ -4,7 +4,7 @@ import baton.kv.connector.ConnectorMetadata;
 import java.util.List;
 
 /**
- * What is to be copied in a step.
+ * The copies of a step.
  *
  * @param inner for the connector inside
  * @param loads whose blocks have been allocated since the last step

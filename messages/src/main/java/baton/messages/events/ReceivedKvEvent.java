@@ -9,11 +9,11 @@ public sealed interface ReceivedKvEvent {
      *
      * @param hashes one for each block; of hashes with more than 8 bytes the last 8
      * @param parent hash of the block before the first; empty at the sequence's beginning
-     * @param tokens of all blocks; empty if they are not told
+     * @param tokens of all blocks; empty if the event has none
      * @param blockSize tokens in a block
      * @param extra {@link ExtraKeys} of each block; empty if no block has any
      * @param place medium, KV cache group and tier, in one text
-     * @param kind vLLM's {@code kv_cache_spec_kind}; empty if it is not told
+     * @param kind vLLM's {@code kv_cache_spec_kind}; empty if the event has none
      * @param lora name of the LoRA adapter; empty for none
      */
     record Stored(

@@ -57,7 +57,7 @@ public interface MooncakeExchange extends AutoCloseable {
 
     /** A message to a prefill rank. */
     interface Asking extends AutoCloseable {
-        /** Ends the connection; the asker is told nothing more. */
+        /** Ends the connection; the asker gets no more calls. */
         @Override
         void close();
     }
@@ -66,7 +66,7 @@ public interface MooncakeExchange extends AutoCloseable {
     interface Asker {
         void answered(byte[] reply);
 
-        /** There is no connection any more. Told once, unless the asker has closed it. */
+        /** The connection has ended. Called once, unless the asker has closed it. */
         void ended(Ending how, String why);
     }
 

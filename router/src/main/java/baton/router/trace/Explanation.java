@@ -9,7 +9,7 @@ import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
-/** Tells what happened to a request, in words and as JSON. */
+/** Explains a request's trace, in words and as JSON. */
 public final class Explanation {
     private static final JsonMapper MAPPER = JsonMapper.builder().build();
 

@@ -10,7 +10,7 @@ import java.util.OptionalInt;
 import java.util.OptionalLong;
 import java.util.function.UnaryOperator;
 
-/** What happens to one request, step by step. One event loop adds steps, any thread reads. */
+/** The trace of one request, step by step. One event loop adds steps, any thread reads. */
 public final class RequestTrace {
     /** Steps that are kept: retries are bounded by the number of instances, which may be large. */
     private static final int MOST_STEPS = 64;

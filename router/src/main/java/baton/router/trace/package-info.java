@@ -1,4 +1,4 @@
-/** What happened to each request: kept for a while, and explained. */
+/** The traces of requests: kept for a while, and explained. */
 @NullMarked
 package baton.router.trace;
 

@@ -70,7 +70,7 @@ public final class Instance {
     private final LongAdder begun = new LongAdder();
     private volatile Optional<String> down = Optional.of("not probed yet");
     private volatile Optional<ConnectorAddress> connectorAddress = Optional.empty();
-    /** Kept while the instance is down, so that it can be used as soon as it is up again; it tells anew then. */
+    /** Kept while the instance is down, so that it can be used as soon as it is up again. */
     private volatile Optional<InstanceConnector> connector = Optional.empty();
 
     private volatile long incarnation = ThreadLocalRandom.current().nextLong();
@@ -125,7 +125,7 @@ public final class Instance {
         return url;
     }
 
-    /** What is said of it beside its address. */
+    /** Its settings beside its address. */
     public InstanceSettings settings() {
         return settings;
     }
@@ -135,7 +135,7 @@ public final class Instance {
         return registered;
     }
 
-    /** Its connector, as its settings say or as it told last; empty if that is not known. */
+    /** Its connector, by its settings or its last answer; empty if that is not known. */
     public Optional<InstanceConnector> connector() {
         return settings.connector()
                 .or(() -> connector)
@@ -303,7 +303,7 @@ public final class Instance {
         return !isUp() ? State.DOWN : draining ? State.DRAINING : isTripped() ? State.TRIPPED : State.UP;
     }
 
-    /** What an operator has to know: {@code up}, {@code draining}, or why it gets no requests. */
+    /** Its state for operators: {@code up}, {@code draining}, or why it gets no requests. */
     public String state() {
         State state = currentState();
         return switch (state) {

@@ -11,7 +11,7 @@ import java.util.Map;
 import java.util.Optional;
 
 /**
- * What is said of an instance beside its address: the query of its URL, as {@code http://host:port?kv_events=tcp://host:5557}.
+ * The settings of an instance: the query of its URL, as {@code http://host:port?kv_events=tcp://host:5557}.
  *
  * @param connector {@code connector}: its {@code kv_connector}, with {@code engine=baton} if it is Baton's, for an instance that does not tell
  * @param kvAddress {@code kv_address}: where a {@code P2pNcclConnector} listens, {@code ip:port}, of an instance that does not register

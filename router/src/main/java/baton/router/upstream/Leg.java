@@ -65,7 +65,7 @@ public final class Leg {
         this(upstream, instance, receiver, deadline, bounds, Optional.empty());
     }
 
-    /** @param counted is told how the leg ends; empty for questions of the router itself */
+    /** @param counted receives the leg's end; empty for questions of the router itself */
     public Leg(
             UpstreamClient upstream,
             Instance instance,

@@ -11,7 +11,7 @@ import java.time.Duration;
 import java.util.function.Consumer;
 
 /**
- * What the router asks an instance on its own account. Confined to one event loop.
+ * A question of the router itself to an instance. Confined to one event loop.
  *
  * @param deadline for the whole answer
  * @param mostBytes of the answer
@@ -27,7 +27,7 @@ public record Question(HttpMethod method, String uri, MultiMap headers, Buffer b
         return promise.future();
     }
 
-    /** Asks; one of the two is told, unless the leg is aborted. */
+    /** Asks; one of the two callbacks runs, unless the leg is aborted. */
     Leg ask(UpstreamClient upstream, Instance instance, Consumer<Answer> answered, Consumer<UpstreamFailure> failed) {
         Leg leg = new Leg(upstream, instance, new Collected(mostBytes, answered, failed), deadline, Leg.Bounds.WHOLE);
         leg.send(method, uri, headers, body);

@@ -5,7 +5,7 @@ import baton.messages.http.KeptConnections;
 import io.vertx.core.Vertx;
 
 /**
- * What the legs of one event loop share.
+ * The state that the legs of one event loop share.
  *
  * @param http the event loop's own, so that a leg stays on its thread
  * @param ticker for deadlines

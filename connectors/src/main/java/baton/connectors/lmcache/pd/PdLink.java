@@ -20,7 +20,7 @@ import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** One receiver, as its sender sees it: what it is told, in order, by a thread that runs this. */
+/** A sender's connection to one receiver: messages are sent in order, by the thread that runs this. */
 final class PdLink implements Runnable {
     private static final Logger log = LoggerFactory.getLogger(PdLink.class);
     private static final int MOST_JOBS = 4096;

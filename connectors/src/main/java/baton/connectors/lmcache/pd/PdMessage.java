@@ -16,7 +16,7 @@ import java.util.Map;
 import org.msgpack.core.MessageBufferPacker;
 import org.msgpack.core.MessagePack;
 
-/** What a sender and a receiver tell each other: one frame, a msgpack map with the class's name in {@code type}, as in LMCache's messages. */
+/** A message between a sender and a receiver: one frame, a msgpack map with the class's name in {@code type}, as in LMCache's messages. */
 sealed interface PdMessage {
     /** Blocks in one message. A message has at most 64 KiB. */
     int MOST_BLOCKS = 1024;

@@ -219,7 +219,7 @@ public final class PdReceiver implements BlockStore {
     private final class Visit implements Guest {
         private final Caller caller;
         private Optional<TransferAgent.Peer> peer = Optional.empty();
-        /** What it has announced, how often. */
+        /** Announced blocks, with the number of their announcements. */
         private final Map<BlockHash, Integer> announced = new LinkedHashMap<>();
 
         private Visit(Caller caller) {
