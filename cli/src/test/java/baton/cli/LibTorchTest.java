@@ -24,11 +24,7 @@ class LibTorchTest {
 
     @BeforeEach
     void kernelsOfMachineCode() {
-        boolean has = Processor.current().has("avx2", "fma");
-        if (!has) {
-            System.out.println("skipped: the processor has no AVX2 with FMA");
-        }
-        assumeTrue(has);
+        assumeTrue(Processor.current().has("avx2", "fma"), "the processor lacks one of avx2, fma");
     }
 
     /** An option of the JVM: its class path less LibTorch's jars. */

@@ -18,7 +18,7 @@ class AnonymousMemoryTest {
 
     @Test
     void allocatingTouchesNoPages() throws IOException {
-        assumeTrue(Platform.current().isLinux(), "reads /proc/self/smaps");
+        assumeTrue(Platform.current().isLinux(), "this is not Linux, which has /proc/self/smaps");
         try (Arena arena = Arena.ofShared()) {
             MemorySegment memory = AnonymousMemory.allocate(arena, BYTES, 64);
             // The background thread takes 2 MiB a millisecond at most.
@@ -32,7 +32,7 @@ class AnonymousMemoryTest {
 
     @Test
     void theMappingEndsWithTheArena() throws IOException {
-        assumeTrue(Platform.current().isLinux(), "reads /proc/self/smaps");
+        assumeTrue(Platform.current().isLinux(), "this is not Linux, which has /proc/self/smaps");
         MemorySegment memory;
         try (Arena arena = Arena.ofShared()) {
             memory = AnonymousMemory.allocate(arena, 3 * BYTES, 64);
@@ -44,7 +44,7 @@ class AnonymousMemoryTest {
 
     @Test
     void memoryThatTheSystemDoesNotHaveIsAnError() {
-        assumeTrue(Platform.current().isLinux(), "elsewhere the JVM allocates");
+        assumeTrue(Platform.current().isLinux(), "this is not Linux; elsewhere the JVM allocates");
         try (Arena arena = Arena.ofShared()) {
             assertThatThrownBy(() -> AnonymousMemory.allocate(arena, 1L << 60, 64))
                     .isInstanceOf(OutOfMemoryError.class)

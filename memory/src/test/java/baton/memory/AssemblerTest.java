@@ -17,9 +17,10 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
 import java.util.HexFormat;
-import java.util.Optional;
 import java.util.function.Consumer;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 
 /** Encodings are those that GNU's assembler makes of the same instructions, with offsets of 32 bits. */
 class AssemblerTest {
@@ -122,7 +123,7 @@ class AssemblerTest {
     /** Adds the numbers from 1 to n. */
     @Test
     void codeWithJumpsRuns() throws Throwable {
-        assumeTrue(Processor.current().has("avx2"), "skipped: the processor has no AVX2");
+        requireProcessor(Width.YMM);
         Assembler code = new Assembler(Width.YMM);
         Label loop = code.label();
         Label end = code.label();
@@ -144,7 +145,7 @@ class AssemblerTest {
     /** The called one is longer than the code has room for at first. */
     @Test
     void aFunctionCallsAnotherThatIsAppended() throws Throwable {
-        assumeTrue(Processor.current().has("avx2"), "skipped: the processor has no AVX2");
+        requireProcessor(Width.YMM);
         Assembler added = new Assembler(Width.YMM);
         for (int i = 0; i < 5_000; i++) {
             added.add(Reg.RDI, 1);
@@ -164,63 +165,53 @@ class AssemblerTest {
         assertThat(sum).isEqualTo(10_007);
     }
 
-    /** A function that replaces a vector's first lane by what the code makes of all; empty if the processor has no such vectors. */
-    private static Optional<MethodHandle> ofLanes(Width width, Consumer<Assembler> emit) {
-        if (!Processor.current().has(width == Width.ZMM ? "avx512dq" : "avx2")) {
-            System.out.println("skipped: the processor has no vectors like " + width);
-            return Optional.empty();
-        }
+    private static void requireProcessor(Width width) {
+        String needed = width == Width.ZMM ? "avx512dq" : "avx2";
+        assumeTrue(Processor.current().has(needed), () -> "the processor lacks " + needed);
+    }
+
+    /** A function that replaces a vector's first lane by the result of code for all lanes; skips the test without such vectors. */
+    private static MethodHandle ofLanes(Width width, Consumer<Assembler> emit) {
+        requireProcessor(width);
         Assembler code = new Assembler(width);
         code.load(3, at(Reg.RDI, 0));
         emit.accept(code);
         code.store(at(Reg.RDI, 0), 3);
         code.returnFromVectors();
-        return Optional.of(MachineCode.function(code.code(), FunctionDescriptor.ofVoid(ValueLayout.JAVA_LONG)));
+        return MachineCode.function(code.code(), FunctionDescriptor.ofVoid(ValueLayout.JAVA_LONG));
     }
 
-    @Test
-    void theLargestLaneIsFoundInEveryWidth() throws Throwable {
-        for (Width width : Width.values()) {
-            Optional<MethodHandle> made = ofLanes(width, code -> code.largestLane(3, 4));
-            if (made.isEmpty()) {
-                continue;
-            }
-            MethodHandle largest = made.get();
-            try (Arena arena = Arena.ofConfined()) {
-                MemorySegment memory = arena.allocate(64, 64);
-                for (int place = 0; place < width.lanes(); place++) {
-                    for (int i = 0; i < width.lanes(); i++) {
-                        memory.setAtIndex(ValueLayout.JAVA_FLOAT, i, i == place ? 5 : -i);
-                    }
-                    largest.invokeExact(memory.address());
-                    assertThat(memory.get(ValueLayout.JAVA_FLOAT, 0))
-                            .as("%s, lane %d", width, place)
-                            .isEqualTo(5);
+    @ParameterizedTest
+    @EnumSource
+    void theLargestLaneIsFoundInEveryWidth(Width width) throws Throwable {
+        MethodHandle largest = ofLanes(width, code -> code.largestLane(3, 4));
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment memory = arena.allocate(64, 64);
+            for (int place = 0; place < width.lanes(); place++) {
+                for (int i = 0; i < width.lanes(); i++) {
+                    memory.setAtIndex(ValueLayout.JAVA_FLOAT, i, i == place ? 5 : -i);
                 }
+                largest.invokeExact(memory.address());
+                assertThat(memory.get(ValueLayout.JAVA_FLOAT, 0))
+                        .as("lane %d", place)
+                        .isEqualTo(5);
             }
         }
     }
 
-    @Test
-    void lanesAreSummedInEveryWidth() throws Throwable {
-        for (Width width : Width.values()) {
-            Optional<MethodHandle> made = ofLanes(width, code -> code.sumLanes(3, 4));
-            if (made.isEmpty()) {
-                continue;
+    @ParameterizedTest
+    @EnumSource
+    void lanesAreSummedInEveryWidth(Width width) throws Throwable {
+        MethodHandle sum = ofLanes(width, code -> code.sumLanes(3, 4));
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment memory = arena.allocate(64, 64);
+            int expected = 0;
+            for (int i = 0; i < width.lanes(); i++) {
+                memory.setAtIndex(ValueLayout.JAVA_FLOAT, i, i + 1);
+                expected += i + 1;
             }
-            MethodHandle sum = made.get();
-            try (Arena arena = Arena.ofConfined()) {
-                MemorySegment memory = arena.allocate(64, 64);
-                int expected = 0;
-                for (int i = 0; i < width.lanes(); i++) {
-                    memory.setAtIndex(ValueLayout.JAVA_FLOAT, i, i + 1);
-                    expected += i + 1;
-                }
-                sum.invokeExact(memory.address());
-                assertThat(memory.get(ValueLayout.JAVA_FLOAT, 0))
-                        .as("%s", width)
-                        .isEqualTo(expected);
-            }
+            sum.invokeExact(memory.address());
+            assertThat(memory.get(ValueLayout.JAVA_FLOAT, 0)).isEqualTo(expected);
         }
     }
 }

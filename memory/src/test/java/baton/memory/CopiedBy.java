@@ -33,6 +33,6 @@ enum CopiedBy {
     static void require(Vectors vectors) {
         assumeTrue(
                 vectors.areIn(Processor.current()),
-                () -> "the processor lacks one of %s on Linux".formatted(vectors.instructionSets()));
+                () -> "the processor lacks one of " + String.join(", ", vectors.instructionSets()));
     }
 }

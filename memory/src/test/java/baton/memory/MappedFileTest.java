@@ -21,7 +21,7 @@ class MappedFileTest {
 
     @BeforeEach
     void onLinuxOnly() {
-        assumeTrue(Platform.current().isLinux(), "files are mapped and locked with Linux' calls");
+        assumeTrue(Platform.current().isLinux(), "this is not Linux, with whose calls files are mapped and locked");
     }
 
     @Test
@@ -90,7 +90,7 @@ class MappedFileTest {
     @Test
     void moreThanTheFileSystemHasIsRefused() throws IOException {
         Path memory = Path.of("/dev/shm");
-        assumeTrue(Files.isWritable(memory), "no /dev/shm here");
+        assumeTrue(Files.isWritable(memory), "there is no /dev/shm that can be written");
         Path path = memory.resolve("baton-test-" + ProcessHandle.current().pid());
         try (MappedFile file = MappedFile.open(path)) {
             assertThatThrownBy(() -> file.allocate(1L << 50))

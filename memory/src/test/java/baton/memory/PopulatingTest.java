@@ -33,7 +33,7 @@ class PopulatingTest {
 
     @Test
     void timesOfAThreadAreAPartOfTheProcess() {
-        assumeTrue(Platform.current().isLinux(), "needs Linux' clocks of CPU time");
+        assumeTrue(Platform.current().isLinux(), "this is not Linux, which has clocks of CPU time");
         Times before = Times.now();
         long sum = 0;
         while (Times.now().own() - before.own() < 10 * MILLI) {

@@ -2,7 +2,7 @@ package baton.pipe;
 
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
-import static org.assertj.core.api.Assumptions.assumeThat;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.kv.Ticker;
 import baton.pipe.memory.MemoryTransport;
@@ -115,7 +115,7 @@ class LookupMemoryTest {
     /** Bytes of this process in memory. */
     private static long resident() throws IOException {
         Path status = Path.of("/proc/self/status");
-        assumeThat(status).as("a system that says what a process takes").exists();
+        assumeTrue(Files.exists(status), () -> "there is no " + status);
         return Files.readAllLines(status).stream()
                 .filter(line -> line.startsWith("VmRSS:"))
                 .mapToLong(line -> Long.parseLong(line.replaceAll("[^0-9]", "")) << 10)

@@ -300,7 +300,7 @@ public abstract class BlockStoreContract {
         store.close();
         assertThat(over(store.contains(batch.keys, soon())).succeededCount()).isZero();
         assertThat(put(batch).succeededCount()).isZero();
-        assumeTrue(medium.isDurable(), "values end with their store");
+        assumeTrue(medium.isDurable(), "does not apply: values end with their store");
         store = medium.open(FORMAT);
         assertThat(got(batch.keys, 3).memory.mismatch(batch.memory)).isEqualTo(-1);
     }

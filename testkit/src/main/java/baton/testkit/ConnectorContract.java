@@ -327,7 +327,7 @@ public abstract class ConnectorContract {
     void aRequestThatEndsWhileItIsLoadedGivesItsBlocksBackOnce(int rounds) {
         Prompt prompt = prompt(4 * blockSize + 1);
         Running running = admitted(prompt, prefilled(prompt), 0);
-        assumeTrue(running.isLoading(), "loads within a step only");
+        assumeTrue(running.isLoading(), "does not apply: the connector loads within a step only");
         for (int i = 0; i < rounds; i++) {
             round();
         }

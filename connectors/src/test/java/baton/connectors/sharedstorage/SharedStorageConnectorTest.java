@@ -2,7 +2,7 @@ package baton.connectors.sharedstorage;
 
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
-import static org.assertj.core.api.Assumptions.assumeThat;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.kv.ConfigException;
 import baton.kv.DType;
@@ -562,9 +562,9 @@ class SharedStorageConnectorTest {
     @Test
     void aFullDiskStopsNoRequest() throws Exception {
         Path small = Files.createDirectory(root.resolve("small"));
-        assumeThat(run("mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", small.toString()))
-                .as("mounting a tmpfs needs root and CAP_SYS_ADMIN")
-                .isZero();
+        assumeTrue(
+                run("mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", small.toString()) == 0,
+                "mounting a tmpfs takes root and CAP_SYS_ADMIN");
         try {
             FakeEngine producer = engine(config(KvRole.PRODUCER, small), LAYOUT, MODEL, Ticker.system(), 64);
             for (int i = 0; i < 3; i++) {

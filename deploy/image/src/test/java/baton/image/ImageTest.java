@@ -61,7 +61,7 @@ class ImageTest {
         System.out.printf("image: %d MiB, compressed%n", Files.size(Path.of(System.getProperty("image"))) >> 20);
         assumeTrue(
                 exitOf(List.of("unshare", "--mount", "--pid", "--fork", "true")) == 0,
-                "namespaces cannot be made here");
+                "no namespaces can be made, which takes root: unshare --mount --pid --fork true fails");
     }
 
     @AfterAll

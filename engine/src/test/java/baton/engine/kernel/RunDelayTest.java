@@ -21,7 +21,7 @@ class RunDelayTest {
 
     @Test
     void threadsThatShareProcessorsWait() throws Exception {
-        assumeTrue(Files.exists(OF_CALLER), "this system does not tell run delays");
+        assumeTrue(Files.exists(OF_CALLER), "there is no " + OF_CALLER);
         AtomicLong waited = new AtomicLong();
         List<Thread> threads = new ArrayList<>();
         for (int i = 0; i < THREADS_PER_PROCESSOR * Runtime.getRuntime().availableProcessors(); i++) {
@@ -45,7 +45,7 @@ class RunDelayTest {
     /** One after the other; the second still asks when the first has ended. */
     @Test
     void eachThreadIsToldItsOwn() throws Exception {
-        assumeTrue(Files.exists(OF_CALLER), "this system does not tell run delays");
+        assumeTrue(Files.exists(OF_CALLER), "there is no " + OF_CALLER);
         try (RunDelay delay = new RunDelay()) {
             assertIsOfCaller(delay);
             FutureTask<Boolean> another = new FutureTask<>(() -> {

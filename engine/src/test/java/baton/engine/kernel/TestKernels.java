@@ -20,15 +20,12 @@ final class TestKernels {
     static Kernels kernels(Width width) {
         String[] needed =
                 width == Width.ZMM ? new String[] {"avx512f", "avx512dq", "avx2", "fma"} : new String[] {"avx2", "fma"};
-        assumeTrue(
-                Processor.current().has(needed),
-                () -> "skipped: the processor lacks one of " + String.join(", ", needed));
+        assumeTrue(Processor.current().has(needed), () -> "the processor lacks one of " + String.join(", ", needed));
         return Kernels.of(width);
     }
 
     static Kernels kernels(Width width, WeightType type) {
-        assumeTrue(
-                !type.inPairs() || Processor.current().has("avx512_bf16"), "skipped: the processor lacks avx512_bf16");
+        assumeTrue(!type.inPairs() || Processor.current().has("avx512_bf16"), "the processor lacks avx512_bf16");
         return kernels(width);
     }
 
@@ -38,9 +35,7 @@ final class TestKernels {
             return kernels(Width.valueOf(name), type);
         }
         String[] needed = {"amx_tile", "amx_bf16", "avx512_bf16", "avx512bw", "avx512dq", "avx512f"};
-        assumeTrue(
-                Processor.current().has(needed),
-                () -> "skipped: the processor lacks one of " + String.join(", ", needed));
+        assumeTrue(Processor.current().has(needed), () -> "the processor lacks one of " + String.join(", ", needed));
         return Kernels.withTiles();
     }
 

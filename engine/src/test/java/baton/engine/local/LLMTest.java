@@ -164,7 +164,7 @@ class LLMTest {
     void seededAnswersAreTheSameColdAndCached() {
         assumeTrue(
                 Processor.current().has("avx2", "fma"),
-                "skipped: the processor lacks avx2 and fma, and LibTorch's operators round by the size of the batch");
+                "the processor lacks one of avx2, fma, and LibTorch's operators round by the size of the batch");
         List<int[]> prompts =
                 IntStream.range(0, 10).mapToObj(i -> prompt(i, 60 + 15 * i)).toList();
         SamplingParams sampling = SamplingParams.builder()

@@ -36,7 +36,8 @@ class KernelChoiceTest {
     /** Whether code can be made is tried where it is chosen. */
     @BeforeAll
     static void processorRunsAllKernels() {
-        assumeTrue(Processor.current().platform().isX86(), "skipped: machine code is made on x86-64 only");
+        assumeTrue(
+                Processor.current().platform().isX86(), "this is not Linux on x86-64, for which machine code is made");
     }
 
     private static Processor processor(String... flags) {

@@ -24,7 +24,7 @@ final class ModelKernelsOf {
         }
     }
 
-    /** Skips the test, with a line that says what is missing, if the processor cannot run these kernels. */
+    /** Skips the test, with a message that names the missing instruction sets, if the processor cannot run these kernels. */
     static void requireProcessor(Kind kind) {
         String[] needed = switch (kind) {
             case AMX -> new String[] {"amx_tile", "amx_bf16", "avx512_bf16", "avx512bw"};
@@ -33,10 +33,8 @@ final class ModelKernelsOf {
             case AVX2 -> new String[] {"avx2", "fma"};
             case LIBTORCH -> new String[0];
         };
-        boolean has = needed.length == 0 || Processor.current().has(needed);
-        if (!has) {
-            System.out.println("skipped: the processor lacks one of " + String.join(", ", needed));
-        }
-        assumeTrue(has);
+        assumeTrue(
+                needed.length == 0 || Processor.current().has(needed),
+                () -> "the processor lacks one of " + String.join(", ", needed));
     }
 }

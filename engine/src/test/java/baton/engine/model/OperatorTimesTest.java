@@ -1,7 +1,7 @@
 package baton.engine.model;
 
 import static org.assertj.core.api.Assertions.assertThat;
-import static org.assertj.core.api.Assumptions.assumeThat;
+import static org.junit.jupiter.api.Assumptions.assumeFalse;
 
 import baton.engine.model.KernelChoice.Kind;
 import baton.engine.model.ModelRunner.LayerHooks;
@@ -53,9 +53,9 @@ class OperatorTimesTest {
     @Tag("thorough")
     @Test
     void attentionInLibTorchsScalarLoopIsFound() throws IOException {
-        assumeThat(Processor.current().has("amx_bf16"))
-                .as("LibTorch's attention in bf16 is a scalar loop only on a processor without AMX")
-                .isFalse();
+        assumeFalse(
+                Processor.current().has("amx_bf16"),
+                "does not apply: LibTorch's attention in bf16 is a scalar loop only on a processor without AMX");
         assertThat(rates(DType.BF16, Quantization.NONE, Optional.of(Kind.LIBTORCH)))
                 .filteredOn(OperatorRate::isSlow)
                 .extracting(OperatorRate::operator)

@@ -30,10 +30,8 @@ public final class PretendedProcessor implements ExecutionCondition {
         if (missing.isEmpty()) {
             return ConditionEvaluationResult.enabled("the processor has what the environment asks for");
         }
-        String reason =
-                "the processor lacks " + String.join(", ", missing) + ", which the environment has LibTorch use";
-        System.out.println("skipped: " + context.getDisplayName() + ": " + reason);
-        return ConditionEvaluationResult.disabled(reason);
+        return ConditionEvaluationResult.disabled(
+                "the processor lacks " + String.join(", ", missing) + ", which the environment has LibTorch use");
     }
 
     /** Instruction sets that code chosen by these variables needs and the processor lacks, sorted; none on another platform. */

@@ -2,7 +2,7 @@ package baton.store.lm;
 
 import static baton.store.remote.StoredValues.until;
 import static org.assertj.core.api.Assertions.assertThat;
-import static org.assertj.core.api.Assumptions.assumeThat;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.kv.BlockHash;
 import baton.kv.Deadline;
@@ -42,7 +42,9 @@ class SharedMemoryReadsTest extends BlockStoreContract {
 
     @BeforeEach
     void memoryCanBeMapped() {
-        assumeThat(MappableMemory.whyNone()).isEmpty();
+        assumeTrue(
+                MappableMemory.whyNone().isEmpty(),
+                () -> MappableMemory.whyNone().orElse(""));
     }
 
     @Override

@@ -206,7 +206,8 @@ class FileStoreFaultsTest {
     private static void pipe(Path file) throws IOException {
         try {
             Process mkfifo = new ProcessBuilder("mkfifo", file.toString()).start();
-            assumeTrue(mkfifo.waitFor(20, TimeUnit.SECONDS) && mkfifo.exitValue() == 0, "no mkfifo");
+            assumeTrue(
+                    mkfifo.waitFor(20, TimeUnit.SECONDS) && mkfifo.exitValue() == 0, "there is no mkfifo on the PATH");
         } catch (InterruptedException e) {
             throw new AssertionError(e);
         }
@@ -448,7 +449,9 @@ class FileStoreFaultsTest {
         command.addAll(List.of(options));
         command.add(at.toString());
         Process mount = new ProcessBuilder(command).start();
-        assumeTrue(mount.waitFor(20, TimeUnit.SECONDS) && mount.exitValue() == 0, "no permission to mount a tmpfs");
+        assumeTrue(
+                mount.waitFor(20, TimeUnit.SECONDS) && mount.exitValue() == 0,
+                "mounting a tmpfs takes root and CAP_SYS_ADMIN");
     }
 
     private static void unmount(Path at) throws Exception {

@@ -2,7 +2,7 @@ package baton.store.prompt;
 
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
-import static org.assertj.core.api.Assumptions.assumeThat;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.kv.DType;
 import baton.store.FileOperations;
@@ -428,9 +428,9 @@ class SharedStorageTest {
     @Test
     void aFullDiskIsAnErrorThatLeavesNothingBehind() throws Exception {
         Path small = Files.createDirectory(root.resolve("small"));
-        assumeThat(run("mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", small.toString()))
-                .as("mounting a tmpfs needs root and CAP_SYS_ADMIN")
-                .isZero();
+        assumeTrue(
+                run("mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", small.toString()) == 0,
+                "mounting a tmpfs takes root and CAP_SYS_ADMIN");
         try {
             SharedStorage storage = new SharedStorage(small, FORMAT, ticker);
             int tokens = 256;
@@ -458,9 +458,9 @@ class SharedStorageTest {
     @Test
     void aReadOnlyFileSystemIsDenied() throws Exception {
         Path readOnly = Files.createDirectory(root.resolve("read-only"));
-        assumeThat(run("mount", "-t", "tmpfs", "-o", "ro", "tmpfs", readOnly.toString()))
-                .as("mounting a tmpfs needs root and CAP_SYS_ADMIN")
-                .isZero();
+        assumeTrue(
+                run("mount", "-t", "tmpfs", "-o", "ro", "tmpfs", readOnly.toString()) == 0,
+                "mounting a tmpfs takes root and CAP_SYS_ADMIN");
         try {
             SharedStorage storage = new SharedStorage(readOnly, FORMAT, ticker);
             assertThatThrownBy(() -> storage.write(NAME, TOKENS))

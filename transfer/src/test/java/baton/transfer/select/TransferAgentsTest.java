@@ -2,7 +2,6 @@ package baton.transfer.select;
 
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
-import static org.assertj.core.api.Assumptions.assumeThat;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.kv.ConfigException;
@@ -148,9 +147,9 @@ class TransferAgentsTest {
                 Optional.empty(),
                 Optional.empty(),
                 Map.of("NIXL_PLUGIN_DIR", directory.resolve("plugins").toString()));
-        assumeThat(besidePlugins)
-                .as("a process that has the library already finds it by its name")
-                .isInstanceOf(NixlLibrary.Absent.class);
+        assumeTrue(
+                besidePlugins instanceof NixlLibrary.Absent,
+                "does not apply: a process that has the library already finds it by its name");
         assertThat(tried(besidePlugins))
                 .anySatisfy(one -> assertThat(one).contains(text.toString(), "cannot be loaded"));
     }
