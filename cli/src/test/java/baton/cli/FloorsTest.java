@@ -131,7 +131,9 @@ class FloorsTest {
             entry("baton.engine.kernel.VectorDecodeAttention", "a kernel of the processor"),
             entry("baton.engine.model.SdpaAttention", "a kernel of the processor"),
             entry("baton.engine.model.TorchKernels", "a kernel of the processor"),
-            entry("baton.transfer.Region", "refuses memory of a device"));
+            entry("baton.transfer.Region", "the host's memory, which agents ask for"),
+            entry("baton.transfer.embedded.EmbeddedAgent", "refuses memory of a device"),
+            entry("baton.transfer.mooncake.MooncakeAgent", "refuses memory of a device"));
 
     /** Modules that are given their clock. */
     private static final List<String> CLOCKED = List.of("connectors", "pipe", "transfer", "router", "trace");

@@ -145,10 +145,9 @@ public final class SimTransferAgent implements TransferAgent {
     @Override
     public Registration register(Region region) throws TransferException {
         requireOpen();
-        long start = region.memory().address();
-        Map.Entry<Long, Region> before =
-                regions.floorEntry(start + region.memory().byteSize() - 1);
-        if (before != null && before.getKey() + before.getValue().memory().byteSize() > start) {
+        long start = region.address();
+        Map.Entry<Long, Region> before = regions.floorEntry(start + region.bytes() - 1);
+        if (before != null && before.getKey() + before.getValue().bytes() > start) {
             throw new TransferException("memory at %d is registered already, in part at least".formatted(start));
         }
         regions.put(start, region);
@@ -327,8 +326,7 @@ public final class SimTransferAgent implements TransferAgent {
         Map.Entry<Long, Region> entry = regions.floorEntry(address);
         return Optional.ofNullable(entry)
                 .map(Map.Entry::getValue)
-                .filter(region ->
-                        address - region.memory().address() <= region.memory().byteSize() - bytes);
+                .filter(region -> address - region.address() <= region.bytes() - bytes);
     }
 
     /** Why a write to memory of this agent is refused. */

@@ -1,5 +1,6 @@
 package baton.transfer;
 
+import baton.kv.KvDevice;
 import baton.kv.KvMemory;
 import baton.memory.MappableMemory;
 import java.lang.foreign.Arena;
@@ -8,39 +9,25 @@ import java.nio.file.Path;
 import java.util.Optional;
 
 /**
- * Memory to register.
+ * Memory to register, of the host or of a device.
  *
- * @param memory native memory; outlives its registration
- * @param file by which another process of this host can map it, the region being the whole file
+ * @param where native memory; outlives its registration. If the host's is a mapping of a file, the region is the whole file
  * @param needsPermit whether peers write to it with a {@link TransferAgent.Permit} only, where the agent can hold writes back; they
  *     read it in any case
  */
-public record Region(MemorySegment memory, Optional<Path> file, boolean needsPermit) {
+public record Region(KvMemory where, boolean needsPermit) {
     private static final long CACHE_LINE = 64;
 
     public Region {
-        if (!memory.isNative() || memory.byteSize() == 0) {
-            throw new IllegalArgumentException("memory=" + memory + " must be native and not empty");
+        if (where.bytes() == 0
+                || where instanceof KvMemory.Host host && !host.host().isNative()) {
+            throw new IllegalArgumentException("memory=" + where + " must be native and not empty");
         }
     }
 
-    /** One that peers may write to as they like. */
+    /** Memory of the host that peers may write to as they like. */
     public Region(MemorySegment memory, Optional<Path> file) {
-        this(memory, file, false);
-    }
-
-    /**
-     * A KV pool that peers may write to as they like.
-     *
-     * @throws IllegalArgumentException if its bytes are a device's
-     */
-    public static Region of(KvMemory memory) {
-        return switch (memory) {
-            case KvMemory.Host(MemorySegment bytes, Optional<Path> file) -> new Region(bytes, file);
-            case KvMemory.Device device ->
-                throw new IllegalArgumentException(
-                        "memory=%s of %s is not the host's".formatted(device.address(), device.device()));
-        };
+        this(new KvMemory.Host(memory, file), false);
     }
 
     /**
@@ -63,13 +50,51 @@ public record Region(MemorySegment memory, Optional<Path> file, boolean needsPer
         }
     }
 
+    public long address() {
+        return where.address();
+    }
+
+    public long bytes() {
+        return where.bytes();
+    }
+
+    /** The device whose memory it is; empty if it is the host's. */
+    public Optional<KvDevice> device() {
+        return where instanceof KvMemory.Device device ? Optional.of(device.device()) : Optional.empty();
+    }
+
+    /**
+     * Its bytes.
+     *
+     * @throws IllegalStateException if it is a device's
+     */
+    public MemorySegment memory() {
+        return where.host();
+    }
+
+    /**
+     * The host's memory, of an agent that can register no other.
+     *
+     * @param agent its name, for the error
+     * @throws TransferException if the region is a device's
+     */
+    public KvMemory.Host requireHost(String agent) throws TransferException {
+        return switch (where) {
+            case KvMemory.Host host -> host;
+            case KvMemory.Device device ->
+                throw new TransferException(
+                        "%s cannot register memory of %s: it reads and writes the host's memory only"
+                                .formatted(agent, device.device()));
+        };
+    }
+
     /** The memory of a KV pool. */
     public KvMemory.Host asPool() {
-        return new KvMemory.Host(memory, file);
+        return (KvMemory.Host) where;
     }
 
     /** The same, to be written to by peers with a permit only. */
     public Region withPermitsOnly() {
-        return new Region(memory, file, true);
+        return new Region(where, true);
     }
 }

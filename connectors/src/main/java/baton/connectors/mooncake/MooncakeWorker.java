@@ -70,7 +70,7 @@ final class MooncakeWorker implements WorkerConnector {
         agent.onProgress(context.wake());
         try {
             // Closing the agent ends the registration. Mooncake has no permits.
-            TransferAgent.Registration _ = agent.register(Region.of(cache.memory()));
+            TransferAgent.Registration _ = agent.register(new Region(cache.memory(), false));
             LocalRank local = new LocalRank(context, settings, runtime, rank, cache, agent, stats);
             Optional<PromptSender> sender =
                     context.config().isProducer() ? Optional.of(new PromptSender(local)) : Optional.empty();

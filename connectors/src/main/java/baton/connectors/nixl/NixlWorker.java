@@ -143,7 +143,7 @@ final class NixlWorker implements WorkerConnector {
         try {
             // Closing the agent ends these registrations.
             TransferAgent.Registration _ =
-                    agent.register(Region.of(cache.memory()).withPermitsOnly());
+                    agent.register(new Region(cache.memory(), true));
             // No peer ever gets a permit to write here.
             TransferAgent.Registration _ = agent.register(checksums.region().withPermitsOnly());
         } catch (TransferException e) {

@@ -278,7 +278,7 @@ public final class EmbeddedAgent implements TransferAgent {
 
     @Override
     public Registration register(Region region) throws TransferException {
-        MemorySegment memory = region.memory();
+        MemorySegment memory = region.requireHost("the embedded agent").host();
         if (!memory.isAccessibleBy(acceptor)) {
             throw new TransferException("memory at %d of %d bytes is confined to one thread, must be of a shared arena"
                     .formatted(memory.address(), memory.byteSize()));
@@ -290,9 +290,9 @@ public final class EmbeddedAgent implements TransferAgent {
     }
 
     private static Metadata.Exposed exposed(Region region) throws TransferException {
-        long address = region.memory().address();
-        long bytes = region.memory().byteSize();
-        Optional<Path> file = region.file();
+        long address = region.address();
+        long bytes = region.bytes();
+        Optional<Path> file = region.asPool().file();
         Matcher matcher = FILE.matcher(file.map(Path::toString).orElse(""));
         if (!matcher.matches()
                 || !matcher.group(1)

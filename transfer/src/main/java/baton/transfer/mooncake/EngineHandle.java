@@ -1,5 +1,6 @@
 package baton.transfer.mooncake;
 
+import baton.kv.KvDevice;
 import baton.transfer.TransferAgent.Notification;
 import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferException;
@@ -43,8 +44,8 @@ final class EngineHandle implements AutoCloseable {
     }
 
     /** @return 0, or an error */
-    int register(MemorySegment memory) {
-        return with(-1, handle -> api.register(handle, memory));
+    int register(MemorySegment memory, Optional<KvDevice> device) {
+        return with(-1, handle -> api.register(handle, memory, device));
     }
 
     /** @return 0, or an error */

@@ -193,7 +193,7 @@ public final class MooncakeAgent implements TransferAgent {
 
     @Override
     public Registration register(Region region) throws TransferException {
-        MemorySegment memory = region.memory();
+        MemorySegment memory = region.requireHost("the Mooncake agent in Java").host();
         if (!memory.isAccessibleBy(new Thread())) {
             throw new TransferException("memory at %d of %d bytes is confined to one thread, must be of a shared arena"
                     .formatted(memory.address(), memory.byteSize()));

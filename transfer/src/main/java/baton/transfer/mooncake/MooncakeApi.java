@@ -1,5 +1,6 @@
 package baton.transfer.mooncake;
 
+import baton.kv.KvDevice;
 import baton.memory.Posix;
 import baton.transfer.TransferAgent.Notification;
 import baton.transfer.TransferAgent.Operation;
@@ -51,6 +52,8 @@ final class MooncakeApi {
     private static final int LONGEST_NAME = 512;
     private static final long LONGEST_TEXT = 1L << 20;
     private static final long INVALID_BATCH = -1;
+    /** The location of host memory. */
+    private static final String HOST = "cpu:0";
 
     private final MethodHandle create;
     private final MethodHandle destroy;
@@ -135,7 +138,8 @@ final class MooncakeApi {
             if (protocol.equals("rdma")) {
                 if (device.isPresent()) {
                     arguments = arena.allocate(POINTER, 2);
-                    arguments.set(POINTER, 0, arena.allocateFrom("{\"cpu:0\":[[\"%s\"],[]]}".formatted(device.get())));
+                    arguments.set(
+                            POINTER, 0, arena.allocateFrom("{\"%s\":[[\"%s\"],[]]}".formatted(HOST, device.get())));
                 } else {
                     int unusedCode = (int) discover.invokeExact(engine);
                 }
@@ -184,11 +188,15 @@ final class MooncakeApi {
         }
     }
 
-    /** @return 0, or an error */
-    int register(MemorySegment engine, MemorySegment memory) {
+    /**
+     * @param memory its address and length only, if it is a device's
+     * @return 0, or an error
+     */
+    int register(MemorySegment engine, MemorySegment memory, Optional<KvDevice> device) {
+        String location = device.map(KvDevice::toString).orElse(HOST);
         try (Arena arena = Arena.ofConfined()) {
             return (int)
-                    register.invokeExact(engine, memory.address(), memory.byteSize(), arena.allocateFrom("cpu:0"), 1);
+                    register.invokeExact(engine, memory.address(), memory.byteSize(), arena.allocateFrom(location), 1);
         } catch (Throwable e) {
             throw Posix.thrown(e);
         }

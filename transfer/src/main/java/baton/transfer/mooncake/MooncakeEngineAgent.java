@@ -17,6 +17,7 @@ import baton.transfer.mooncake.LocalBuffers.Buffer;
 import baton.transfer.mooncake.LocalBuffers.Held;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.IOException;
+import java.lang.foreign.MemorySegment;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -151,18 +152,20 @@ public final class MooncakeEngineAgent implements TransferAgent {
 
     @Override
     public Registration register(Region region) throws TransferException {
-        Buffer buffer = buffers.add(region.memory());
-        int code = engine.register(region.memory());
+        // Mooncake's engine gets addresses; nothing here reads or writes them.
+        MemorySegment memory = MemorySegment.ofAddress(region.address()).reinterpret(region.bytes());
+        Buffer buffer = buffers.add(memory);
+        int code = engine.register(memory, region.device());
         if (code != 0) {
             boolean unusedRemoved = buffers.remove(buffer);
             throw new TransferException("Mooncake's engine does not register %d bytes at %d: error %d"
-                    .formatted(region.memory().byteSize(), region.memory().address(), code));
+                    .formatted(region.bytes(), region.address(), code));
         }
         return () -> {
             if (buffers.remove(buffer)) {
-                int result = engine.unregister(region.memory());
+                int result = engine.unregister(memory);
                 if (result != 0) {
-                    LOG.warn("Mooncake's engine keeps {} registered: error {}", region.memory(), result);
+                    LOG.warn("Mooncake's engine keeps {} registered: error {}", memory, result);
                 }
             }
         };

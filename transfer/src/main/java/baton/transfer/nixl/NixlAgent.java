@@ -211,7 +211,7 @@ public final class NixlAgent implements TransferAgent {
     @Override
     public Registration register(Region region) throws TransferException {
         return thread.call(() -> {
-            NixlRegistration registration = new NixlRegistration(this, region.memory());
+            NixlRegistration registration = new NixlRegistration(this, NixlMemory.of(region));
             nixl.register(registration);
             return registration;
         });

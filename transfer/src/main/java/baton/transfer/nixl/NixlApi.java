@@ -30,7 +30,6 @@ final class NixlApi {
     private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT;
     private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG;
     private static final AddressLayout POINTER = ValueLayout.ADDRESS;
-    private static final int DRAM = 0;
 
     /** {@code nixl_capi_agent_config_t}. */
     private static final MemoryLayout CONFIG = MemoryLayout.structLayout(
@@ -329,34 +328,33 @@ final class NixlApi {
      *
      * @throws TransferException if one of them refuses
      */
-    void register(MemorySegment agent, List<MemorySegment> backends, long address, long bytes)
-            throws TransferException {
+    void register(MemorySegment agent, List<MemorySegment> backends, NixlMemory memory) throws TransferException {
         for (int i = 0; i < backends.size(); i++) {
-            Status status = registration(registerMem, agent, backends.get(i), address, bytes);
+            Status status = registration(registerMem, agent, backends.get(i), memory);
             if (status.failed()) {
-                backends.subList(0, i).forEach(done -> registration(deregisterMem, agent, done, address, bytes));
-                throw new TransferException("NIXL could not register " + bytes + " bytes: " + status);
+                backends.subList(0, i).forEach(done -> registration(deregisterMem, agent, done, memory));
+                throw new TransferException("NIXL could not register " + memory.bytes() + " bytes: " + status);
             }
         }
     }
 
-    void deregister(MemorySegment agent, List<MemorySegment> backends, long address, long bytes) {
-        backends.forEach(backend -> registration(deregisterMem, agent, backend, address, bytes));
+    void deregister(MemorySegment agent, List<MemorySegment> backends, NixlMemory memory) {
+        backends.forEach(backend -> registration(deregisterMem, agent, backend, memory));
     }
 
-    private Status registration(
-            MethodHandle function, MemorySegment agent, MemorySegment backend, long address, long bytes) {
+    private Status registration(MethodHandle function, MemorySegment agent, MemorySegment backend, NixlMemory memory) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment out = arena.allocate(POINTER);
-            Status created = call(() -> (int) createRegDlist.invokeExact(DRAM, out));
+            Status created =
+                    call(() -> (int) createRegDlist.invokeExact(memory.kind().type(), out));
             if (created.failed()) {
                 return created;
             }
             MemorySegment list = out.get(POINTER, 0);
             MemorySegment options = MemorySegment.NULL;
             try {
-                Status added =
-                        call(() -> (int) regDlistAddDesc.invokeExact(list, address, bytes, 0L, MemorySegment.NULL, 0L));
+                Status added = call(() -> (int) regDlistAddDesc.invokeExact(
+                        list, memory.address(), memory.bytes(), memory.kind().device(), MemorySegment.NULL, 0L));
                 Status optionsMade = call(() -> (int) createOptArgs.invokeExact(out));
                 if (added.failed() || optionsMade.failed()) {
                     return added.failed() ? added : optionsMade;
@@ -432,9 +430,12 @@ final class NixlApi {
     /**
      * A request to move ranges, not yet posted.
      *
+     * @param kinds of the memory that all ranges are in
+     *
      * @throws TransferException if memory is not registered or the peer is not known
      */
-    MemorySegment createRequest(MemorySegment agent, Operation operation, List<Range> ranges, String peer)
+    MemorySegment createRequest(
+            MemorySegment agent, Operation operation, List<Range> ranges, NixlTransfer.Kinds kinds, String peer)
             throws TransferException {
         int code = switch (operation) {
             case READ -> 0;
@@ -442,15 +443,25 @@ final class NixlApi {
         };
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment out = arena.allocate(POINTER);
-            require("create_xfer_dlist", call(() -> (int) createXferDlist.invokeExact(DRAM, out)));
+            require("create_xfer_dlist", call(() ->
+                    (int) createXferDlist.invokeExact(kinds.local().type(), out)));
             MemorySegment local = out.get(POINTER, 0);
             try {
-                require("create_xfer_dlist", call(() -> (int) createXferDlist.invokeExact(DRAM, out)));
+                require("create_xfer_dlist", call(() ->
+                        (int) createXferDlist.invokeExact(kinds.remote().type(), out)));
                 MemorySegment remote = out.get(POINTER, 0);
                 try {
                     for (Range range : ranges) {
-                        addDescriptor(local, range.local(), range.bytes());
-                        addDescriptor(remote, range.remote(), range.bytes());
+                        addDescriptor(
+                                local,
+                                range.local(),
+                                range.bytes(),
+                                kinds.local().device());
+                        addDescriptor(
+                                remote,
+                                range.remote(),
+                                range.bytes(),
+                                kinds.remote().device());
                     }
                     require("create_xfer_req", call(() -> (int) createXferReq.invokeExact(
                             agent, code, local, remote, arena.allocateFrom(peer), out, MemorySegment.NULL)));
@@ -464,10 +475,10 @@ final class NixlApi {
         }
     }
 
-    private void addDescriptor(MemorySegment list, long address, long bytes) throws TransferException {
+    private void addDescriptor(MemorySegment list, long address, long bytes, long device) throws TransferException {
         int code;
         try {
-            code = (int) xferDlistAddDesc.invokeExact(list, address, bytes, 0L);
+            code = (int) xferDlistAddDesc.invokeExact(list, address, bytes, device);
         } catch (Throwable e) {
             throw unexpected(e);
         }

@@ -21,27 +21,19 @@ import java.util.zip.CRC32C;
  *
  * @param agent its name
  * @param connections names of its backends
- * @param memory what it has registered
+ * @param memory what it has registered, of the host and of CUDA devices, once for each backend
  * @param identity by which it can be told from another agent at the same place; agents other than Baton's have none
  * @param blob NIXL's part
  */
 record NixlMetadata(
-        String agent, List<String> connections, List<Memory> memory, Optional<Identity> identity, byte[] blob) {
+        String agent, List<String> connections, List<NixlMemory> memory, Optional<Identity> identity, byte[] blob) {
     private static final byte[] MAGIC = "nixlSerDes|".getBytes(StandardCharsets.US_ASCII);
     private static final byte[] SEAL = "baton/1\n".getBytes(StandardCharsets.US_ASCII);
     private static final int SEAL_BYTES = SEAL.length + 3 * Long.BYTES + Integer.BYTES;
-    private static final int DRAM = 0;
     private static final int DESCRIPTOR_BYTES = 3 * Long.BYTES;
 
     /** More is no metadata of an agent of this world: a gigabyte of it would be a million registrations. */
     static final int MAX_BYTES = 64 << 20;
-
-    /** Registered main memory of the peer, as one of its backends knows it. */
-    record Memory(String backend, long address, long bytes) {
-        boolean contains(long start, long length) {
-            return start >= address && length <= bytes && start - address <= bytes - length;
-        }
-    }
 
     /**
      * A word in an agent's memory, and what it holds while the agent lives.
@@ -92,10 +84,10 @@ record NixlMetadata(
         if (!string(field(in, "")).equals("MemSection")) {
             throw refused("its section of memory is missing");
         }
-        List<Memory> memory = new ArrayList<>();
+        List<NixlMemory> memory = new ArrayList<>();
         long sections = number(field(in, "nixlSecElms"));
         for (long i = 0; i < sections; i++) {
-            String backend = string(field(in, "bknd"));
+            byte[] _ = field(in, "bknd");
             if (!string(field(in, "nixlDList")).equals("nixlSDList")) {
                 throw refused("its list of memory is of an unknown kind");
             }
@@ -103,7 +95,7 @@ record NixlMetadata(
             if (type.length != Integer.BYTES) {
                 throw refused("its kind of memory has " + type.length + " bytes");
             }
-            boolean dram = ByteBuffer.wrap(type).order(ByteOrder.LITTLE_ENDIAN).getInt() == DRAM;
+            int kind = ByteBuffer.wrap(type).order(ByteOrder.LITTLE_ENDIAN).getInt();
             long descriptors = number(field(in, "n"));
             for (long j = 0; j < descriptors; j++) {
                 byte[] descriptor = field(in, "");
@@ -111,11 +103,13 @@ record NixlMetadata(
                     throw refused("a registration has " + descriptor.length + " bytes");
                 }
                 ByteBuffer fields = ByteBuffer.wrap(descriptor).order(ByteOrder.LITTLE_ENDIAN);
-                Memory registered = new Memory(backend, fields.getLong(), fields.getLong());
+                long address = fields.getLong();
+                long length = fields.getLong();
+                NixlMemory registered = new NixlMemory(new NixlMemory.Kind(kind, fields.getLong()), address, length);
                 if (registered.address() <= 0 || registered.bytes() <= 0) {
                     throw refused("a registration is " + registered.bytes() + " bytes at " + registered.address());
                 }
-                if (dram) {
+                if (kind == NixlMemory.Kind.DRAM_TYPE || kind == NixlMemory.Kind.VRAM_TYPE) {
                     memory.add(registered);
                 }
             }

@@ -73,9 +73,9 @@ final class NixlNativeAgent {
             }
         }
         scratch.renew();
-        api.register(handle, backends, scratch.address(), scratch.bytes());
+        api.register(handle, backends, scratch.memory());
         for (NixlRegistration registration : registrations) {
-            api.register(handle, backends, registration.address(), registration.bytes());
+            api.register(handle, backends, registration.memory());
         }
         try {
             byte[] _ = api.localMetadata(handle);
@@ -108,7 +108,7 @@ final class NixlNativeAgent {
     /** @throws TransferException if a backend refuses */
     void register(NixlRegistration registration) throws TransferException {
         thread.check();
-        api.register(handle, backends, registration.address(), registration.bytes());
+        api.register(handle, backends, registration.memory());
         registrations.add(registration);
     }
 
@@ -119,7 +119,9 @@ final class NixlNativeAgent {
 
     /** The registration of a range of memory. */
     Optional<NixlRegistration> find(long start, long length) {
-        return registrations.stream().filter(one -> one.contains(start, length)).findFirst();
+        return registrations.stream()
+                .filter(one -> one.memory().contains(start, length))
+                .findFirst();
     }
 
     /** Drops a registration for the agent's next life. */
@@ -132,6 +134,6 @@ final class NixlNativeAgent {
     /** Drops a registration at once. Nothing may be under way from or into its memory. */
     void deregister(NixlRegistration registration) {
         forget(registration);
-        api.deregister(handle, backends, registration.address(), registration.bytes());
+        api.deregister(handle, backends, registration.memory());
     }
 }

@@ -205,8 +205,12 @@ final class NixlPeers {
                 return;
             }
             try {
-                MemorySegment request =
-                        api.createRequest(nixl.handle(), Operation.READ, List.of(target.get()), peer.metadata.agent());
+                MemorySegment request = api.createRequest(
+                        nixl.handle(),
+                        Operation.READ,
+                        List.of(target.get()),
+                        NixlTransfer.Kinds.DRAM,
+                        peer.metadata.agent());
                 peer.probe = Optional.of(request);
                 conclude(peer, request, api.post(nixl.handle(), request));
             } catch (TransferException e) {
@@ -230,6 +234,7 @@ final class NixlPeers {
                 .identity()
                 .map(word -> new Range(local, word.address(), NixlScratch.PROBE_BYTES))
                 .or(() -> peer.metadata.memory().stream()
+                        .filter(memory -> memory.kind().equals(NixlMemory.Kind.DRAM))
                         .findFirst()
                         .map(memory -> new Range(local, memory.address(), 1)));
     }

@@ -1,35 +1,24 @@
 package baton.transfer.nixl;
 
 import baton.transfer.TransferAgent;
-import java.lang.foreign.MemorySegment;
 
 /** Memory that a {@link NixlAgent} has registered with NIXL. */
 final class NixlRegistration implements TransferAgent.Registration {
     private final NixlAgent agent;
-    private final long address;
-    private final long bytes;
+    private final NixlMemory memory;
 
-    NixlRegistration(NixlAgent agent, MemorySegment memory) {
+    NixlRegistration(NixlAgent agent, NixlMemory memory) {
         this.agent = agent;
-        address = memory.address();
-        bytes = memory.byteSize();
+        this.memory = memory;
     }
 
-    long address() {
-        return address;
-    }
-
-    long bytes() {
-        return bytes;
-    }
-
-    boolean contains(long start, long length) {
-        return start >= address && length <= bytes && start - address <= bytes - length;
+    NixlMemory memory() {
+        return memory;
     }
 
     /** Whether a transfer moves bytes from or into this memory. */
     boolean isUsedBy(NixlTransfer transfer) {
-        return transfer.ranges.stream().anyMatch(range -> contains(range.local(), range.bytes()));
+        return transfer.ranges.stream().anyMatch(range -> memory.contains(range.local(), range.bytes()));
     }
 
     /** Transfers from or into the memory end as refused, and their connections closed if they are not over in a second. */

@@ -32,12 +32,8 @@ final class NixlScratch implements AutoCloseable {
         this.thread = thread;
     }
 
-    long address() {
-        return memory.address();
-    }
-
-    long bytes() {
-        return memory.byteSize();
+    NixlMemory memory() {
+        return new NixlMemory(NixlMemory.Kind.DRAM, memory.address(), memory.byteSize());
     }
 
     Identity identity() {

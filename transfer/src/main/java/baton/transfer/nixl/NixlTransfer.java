@@ -5,6 +5,7 @@ import baton.kv.Ticker;
 import baton.transfer.Range;
 import baton.transfer.Transfer;
 import baton.transfer.TransferAgent;
+import baton.transfer.TransferException;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -20,6 +21,16 @@ final class NixlTransfer implements Transfer {
     /** A request that NIXL has under way. */
     record Flight(MemorySegment request, long bytes) {}
 
+    /** The kinds of memory here and at the peer that a request moves bytes between. */
+    record Kinds(NixlMemory.Kind local, NixlMemory.Kind remote) {
+        static final Kinds DRAM = new Kinds(NixlMemory.Kind.DRAM, NixlMemory.Kind.DRAM);
+
+        @Override
+        public String toString() {
+            return local + " here to " + remote + " at the peer";
+        }
+    }
+
     final TransferAgent.Operation operation;
     final TransferAgent.Peer peer;
     final List<Range> ranges;
@@ -33,6 +44,7 @@ final class NixlTransfer implements Transfer {
     final long bytes;
     final List<Flight> flights = new ArrayList<>();
     private final Deque<Range> pieces = new ArrayDeque<>();
+    Optional<Kinds> kinds = Optional.empty();
     private volatile State state = new State.UnderWay();
     volatile boolean cancelled;
     /** How it ends once no flight is under way. */
@@ -84,6 +96,18 @@ final class NixlTransfer implements Transfer {
         if (state instanceof State.UnderWay) {
             state = last;
         }
+    }
+
+    /**
+     * A range of the transfer is in memory of these kinds.
+     *
+     * @throws TransferException if another range is in memory of other kinds: a request of NIXL has one kind on each side
+     */
+    void between(Kinds these) throws TransferException {
+        if (kinds.filter(others -> !others.equals(these)).isPresent()) {
+            throw new TransferException("ranges of a transfer are from %s and from %s".formatted(kinds.get(), these));
+        }
+        kinds = Optional.of(these);
     }
 
     /** Adds a range, cut into pieces that NIXL gets. */

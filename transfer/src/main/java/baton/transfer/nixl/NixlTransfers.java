@@ -167,21 +167,22 @@ final class NixlTransfers {
 
     /** Checks a transfer's ranges and makes the pieces that NIXL gets: neighbours together, none longer than a flight. */
     private void cut(NixlPeer peer, NixlTransfer transfer) throws TransferException {
-        List<NixlMetadata.Memory> remote = peer.metadata.memory().stream()
+        List<NixlMemory> remote = peer.metadata.memory().stream()
                 .filter(memory -> peer.metadata
                         .identity()
                         .filter(word -> memory.contains(word.address(), Long.BYTES))
                         .isEmpty())
                 .toList();
         Optional<NixlRegistration> lastHeld = Optional.empty();
-        Optional<NixlMetadata.Memory> lastMemory = Optional.empty();
+        Optional<NixlMemory> lastMemory = Optional.empty();
         long local = 0;
         long far = 0;
         long bytes = 0;
         for (Range range : transfer.ranges) {
-            Optional<NixlRegistration> held = lastHeld.filter(same -> same.contains(range.local(), range.bytes()))
+            Optional<NixlRegistration> held = lastHeld.filter(
+                            same -> same.memory().contains(range.local(), range.bytes()))
                     .or(() -> nixl.find(range.local(), range.bytes()));
-            Optional<NixlMetadata.Memory> memory = lastMemory
+            Optional<NixlMemory> memory = lastMemory
                     .filter(same -> same.contains(range.remote(), range.bytes()))
                     .or(() -> remote.stream()
                             .filter(one -> one.contains(range.remote(), range.bytes()))
@@ -193,6 +194,8 @@ final class NixlTransfers {
                 throw new TransferException(
                         range + ": its remote part is not in memory that " + peer.name() + " has registered");
             }
+            transfer.between(new NixlTransfer.Kinds(
+                    held.get().memory().kind(), memory.get().kind()));
             boolean neighbour = bytes > 0
                     && local + bytes == range.local()
                     && far + bytes == range.remote()
@@ -274,7 +277,12 @@ final class NixlTransfers {
         List<Range> pieces = transfer.take();
         long bytes = pieces.stream().mapToLong(Range::bytes).sum();
         try {
-            MemorySegment request = api.createRequest(nixl.handle(), transfer.operation, pieces, peer.metadata.agent());
+            MemorySegment request = api.createRequest(
+                    nixl.handle(),
+                    transfer.operation,
+                    pieces,
+                    transfer.kinds.orElse(NixlTransfer.Kinds.DRAM),
+                    peer.metadata.agent());
             Status status = api.post(nixl.handle(), request);
             if (status == Status.IN_PROGRESS) {
                 transfer.flights.add(new NixlTransfer.Flight(request, bytes));
