@@ -14,7 +14,9 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
+import java.util.Optional;
 import java.util.Set;
+import java.util.function.Supplier;
 import org.slf4j.LoggerFactory;
 import picocli.CommandLine;
 import picocli.CommandLine.Command;
@@ -26,18 +28,7 @@ import picocli.CommandLine.Model.OptionSpec;
         name = "baton",
         description = "Disaggregated prefill/decode serving of language models on the JVM.",
         mixinStandardHelpOptions = true,
-        versionProvider = Baton.Version.class,
-        subcommands = {
-            RouteCommand.class,
-            DemoCommand.class,
-            UpCommand.class,
-            BenchCommand.class,
-            PlanCommand.class,
-            KvFilesCommand.class,
-            KvServerCommand.class,
-            DoctorCommand.class,
-            AotTrainingCommand.class
-        })
+        versionProvider = Baton.Version.class)
 public final class Baton {
     /** Of {@code -Xmx32m} the JVM counts a part as not usable. */
     private static final long LEAST_HEAP = 24 << 20;
@@ -47,6 +38,25 @@ public final class Baton {
 
     private static final String OVERRIDE_GENERATION = "--override-generation-config";
 
+    private static final String SERVE = "serve";
+
+    /** Commands that start a server, or several at once. */
+    private static final Set<String> SERVERS = Set.of(SERVE, "route", "up", "demo");
+
+    private record Subcommand(String name, Supplier<Object> maker) {}
+
+    /** In the order of the help, where {@code serve} is the last. */
+    private static final List<Subcommand> SUBCOMMANDS = List.of(
+            new Subcommand("route", RouteCommand::new),
+            new Subcommand("demo", DemoCommand::new),
+            new Subcommand("up", UpCommand::new),
+            new Subcommand("bench", BenchCommand::new),
+            new Subcommand("plan", PlanCommand::new),
+            new Subcommand("kv-files", KvFilesCommand::new),
+            new Subcommand("kv-server", KvServerCommand::new),
+            new Subcommand("doctor", DoctorCommand::new),
+            new Subcommand("aot-training", AotTrainingCommand::new));
+
     private Baton() {}
 
     /** Ends the process with 0, with 1 if the command failed, or with 2 if it was called wrongly. */
@@ -54,6 +64,9 @@ public final class Baton {
         int status;
         try {
             requireHeap();
+            if (args.length > 0 && SERVERS.contains(args[0])) {
+                CompilerThreads.stepBackOptimizing();
+            }
             NixlExit.atShutdown();
             // As baton.messages.http does: a POST, too, goes again whose connection was used before and has ended
             // without an answer.
@@ -102,7 +115,7 @@ public final class Baton {
 
     static int run(String... args) {
         ServeCommand serve = new ServeCommand();
-        CommandLine command = commandLine(serve);
+        CommandLine command = commandLine(serve, Arrays.stream(args).findFirst());
         try {
             return command.execute(withoutConfigs(serve, args));
         } catch (ConfigException e) {
@@ -120,7 +133,7 @@ public final class Baton {
      */
     static String[] withoutConfigs(ServeCommand serve, String... args) {
         String[] rest = withHyphens(args);
-        if (rest.length == 0 || !rest[0].equals("serve")) {
+        if (rest.length == 0 || !rest[0].equals(SERVE)) {
             return rest;
         }
         KvTransferConfigArgs kvTransfer = KvTransferConfigArgs.parse(List.of(rest));
@@ -134,10 +147,26 @@ public final class Baton {
         return others.toArray(String[]::new);
     }
 
+    /** With all subcommands. */
     static CommandLine commandLine(ServeCommand serve) {
-        return new CommandLine(new Baton())
-                .addSubcommand(serve)
-                .setExecutionStrategy(parsed -> {
+        return commandLine(serve, Optional.empty());
+    }
+
+    /**
+     * With the named subcommand, or all if none has the name: picocli reads the annotations of each that it is given, which takes half a second
+     * of processor time for all.
+     */
+    private static CommandLine commandLine(ServeCommand serve, Optional<String> name) {
+        List<Subcommand> all = new ArrayList<>(SUBCOMMANDS);
+        all.add(new Subcommand(SERVE, () -> serve));
+        List<Subcommand> named = all.stream()
+                .filter(subcommand -> Optional.of(subcommand.name).equals(name))
+                .toList();
+        CommandLine program = new CommandLine(new Baton());
+        for (Subcommand subcommand : named.isEmpty() ? all : named) {
+            program.addSubcommand(subcommand.name, subcommand.maker.get());
+        }
+        return program.setExecutionStrategy(parsed -> {
                     requireNumbers(parsed);
                     return new CommandLine.RunLast().execute(parsed);
                 })

@@ -9,7 +9,6 @@ import java.lang.invoke.MethodHandle;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.util.regex.Pattern;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -21,7 +20,7 @@ final class CompilerThreads {
     private static final Logger log = LoggerFactory.getLogger(CompilerThreads.class);
     private static final Path THREADS = Path.of("/proc/self/task");
     /** As Linux shortens the names of HotSpot's threads. */
-    private static final Pattern NAME = Pattern.compile("C[12] CompilerThre.*");
+    private static final String NAME = "C%s CompilerThre.*";
 
     /** Of 19: a tenth of a processor where others want it, all of it otherwise. */
     static final int NICE = 10;
@@ -37,15 +36,26 @@ final class CompilerThreads {
 
     private CompilerThreads() {}
 
+    /**
+     * Has the optimizing compiler's come after all others. While a server starts it takes half of the processor time, for code that the first
+     * requests can do without.
+     */
+    static void stepBackOptimizing() {
+        stepBack("2");
+    }
+
     /** Has them come after all others from now on, those that they start too; on other systems than Linux it does nothing. */
     static void stepBack() {
+        stepBack("[12]");
+    }
+
+    private static void stepBack(String compilers) {
         if (!Platform.current().isLinux()) {
             return;
         }
         try (DirectoryStream<Path> threads = Files.newDirectoryStream(THREADS)) {
             for (Path thread : threads) {
-                if (NAME.matcher(Files.readString(thread.resolve("comm")).strip())
-                        .matches()) {
+                if (Files.readString(thread.resolve("comm")).strip().matches(NAME.formatted(compilers))) {
                     stepBack(Integer.parseInt(thread.getFileName().toString()));
                 }
             }
