@@ -1,5 +1,6 @@
 package baton.cli;
 
+import baton.cluster.ClusterConnector;
 import baton.cluster.LocalCluster;
 import baton.cluster.TemporaryDirectory;
 import baton.engine.EngineConfig;
@@ -15,10 +16,8 @@ import baton.router.RouterConfig;
 import baton.router.flow.HandoffFlow;
 import baton.server.ApiServer;
 import baton.server.PrometheusMetrics;
-import baton.server.ServerConfig;
 import java.io.IOException;
 import java.net.URI;
-import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
@@ -43,26 +42,32 @@ final class AotTrainingCommand implements Callable<Integer> {
 
     @Override
     public Integer call() throws IOException, InterruptedException {
-        Path model = Models.embedded();
         PrometheusMetrics metrics = new PrometheusMetrics("tiny-ledger");
         try (TemporaryDirectory shared = TemporaryDirectory.create("baton-")) {
-            EngineConfig config = EngineConfig.of(model)
-                    .threads(1)
-                    .kvTransfer(KvTransferConfig.builder("SharedStorageConnector", KvRole.BOTH)
-                            .extra("shared_storage_path", shared.path())
-                            .build())
-                    .build();
+            // From a command line, as instances of a cluster have it.
+            ServeCommand serve = new ServeCommand();
+            Baton.commandLine(serve)
+                    .parseArgs(Baton.withoutConfigs(
+                            serve,
+                            "serve",
+                            Models.embedded().toString(),
+                            "--port",
+                            "0",
+                            "--threads",
+                            "1",
+                            ClusterConnector.FIELD + "kv_connector",
+                            "SharedStorageConnector",
+                            ClusterConnector.FIELD + "kv_role",
+                            KvRole.BOTH.configName(),
+                            ClusterConnector.SETTING + "shared_storage_path",
+                            shared.path().toString()));
+            EngineConfig config = serve.engineConfig();
             for (String flow : HandoffFlow.NAMES) {
                 Router.warmUp(flow, ROUTED, ROUTING);
             }
             try (LocalEngine engine = LocalEngine.start(config, metrics);
-                    ApiServer server = ApiServer.start(
-                            ServerConfig.of("tiny-ledger")
-                                    .port(0)
-                                    .warmUp(ServeCommand.WARM_UP)
-                                    .build(),
-                            engine,
-                            metrics)) {
+                    ApiServer server =
+                            ApiServer.start(serve.serverConfig(config).build(), engine, metrics)) {
                 server.warmUp();
                 ask(URI.create("http://127.0.0.1:" + server.port()));
                 for (LocalCluster.Connector connector : LocalCluster.Connector.values()) {

@@ -3,7 +3,6 @@ package baton.cli;
 import baton.cluster.ServerProcess;
 import baton.kv.ConfigException;
 import baton.kv.ListenAddress;
-import baton.kv.ProcessRest;
 import baton.router.Router;
 import baton.router.RouterConfig;
 import baton.router.Security;
@@ -13,8 +12,11 @@ import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
 import baton.router.upstream.Discovery;
 import baton.router.upstream.Instance;
+import java.io.BufferedReader;
 import java.io.IOException;
+import java.io.InputStreamReader;
 import java.net.URI;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -35,8 +37,6 @@ import picocli.CommandLine.Option;
 final class RouteCommand implements Callable<Integer> {
     /** How long the router may warm up, with requests to stand-ins for instances. */
     static final Duration WARM_UP = Duration.ofMillis(500);
-    /** The longest wait for methods that the warm-up left in the compilers' queues. */
-    private static final Duration REST = Duration.ofSeconds(1);
 
     /** Less than between two looks at the names of instances. */
     private static final String NAMES_CACHED_SECONDS = "1";
@@ -321,6 +321,12 @@ final class RouteCommand implements Callable<Integer> {
     @Option(names = "--exit-with-parent", hidden = true, description = "Stop when standard input ends.")
     private boolean exitWithParent;
 
+    @Option(
+            names = "--instances-from-parent",
+            hidden = true,
+            description = "Read instances from standard input: lines of a role and a URL, up to an empty one.")
+    private boolean instancesFromParent;
+
     @Override
     public Integer call() throws InterruptedException, IOException {
         try (LogOutput _ = LogOutput.install()) {
@@ -328,7 +334,7 @@ final class RouteCommand implements Callable<Integer> {
         }
     }
 
-    private int route() throws InterruptedException {
+    private int route() throws InterruptedException, IOException {
         if (shutdownSeconds < 1) {
             throw new ConfigException("shutdown_timeout", "is " + shutdownSeconds + ", must be at least 1");
         }
@@ -336,6 +342,11 @@ final class RouteCommand implements Callable<Integer> {
         // up.
         java.security.Security.setProperty("networkaddress.cache.ttl", NAMES_CACHED_SECONDS);
         java.security.Security.setProperty("networkaddress.cache.negative.ttl", NAMES_CACHED_SECONDS);
+        if (instancesFromParent) {
+            // Which get ready meanwhile.
+            warmUp();
+            readInstances();
+        }
         RouterConfig config = new RouterConfig(
                 host,
                 port,
@@ -357,10 +368,8 @@ final class RouteCommand implements Callable<Integer> {
         config.registry()
                 .ifPresent(registry ->
                         ListenAddress.require("register host", registry.host(), "register port", registry.port()));
-        if (warmUp) {
-            Router.warmUp(flow, WARM_UP);
-            ProcessRest.await(REST);
-            CompilerThreads.stepBack();
+        if (!instancesFromParent) {
+            warmUp();
         }
         Router router = Router.start(config, Spans.exporter(otlpTracesEndpoint, "baton-router", host, port));
         router.registerPort()
@@ -374,6 +383,26 @@ final class RouteCommand implements Callable<Integer> {
                 exitWithParent,
                 () -> {},
                 router::close);
+    }
+
+    private void warmUp() throws InterruptedException {
+        if (warmUp) {
+            Router.warmUp(flow, WARM_UP);
+            CompilerThreads.stepBack();
+        }
+    }
+
+    private void readInstances() throws IOException {
+        // Not closed: its end is the parent's.
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        List<URI> prefills = new ArrayList<>();
+        List<URI> decodes = new ArrayList<>();
+        for (String line = lines.readLine(); line != null && !line.isEmpty(); line = lines.readLine()) {
+            String[] instance = line.split(" ", 2);
+            (instance[0].equals("prefill") ? prefills : decodes).add(URI.create(instance[1]));
+        }
+        prefill = prefills;
+        decode = decodes;
     }
 
     private Optional<RouterConfig.Registry> registry() {

@@ -32,7 +32,6 @@ public final class LocalCluster implements AutoCloseable {
 
     private static final Duration START_DEADLINE = Duration.ofMinutes(2);
     private static final int SECRET_BYTES = 32;
-    private static final int PROCESSORS_TO_START_TOGETHER = 4;
 
     private final Layout layout;
     private final ProcessGroup processes;
@@ -275,17 +274,12 @@ public final class LocalCluster implements AutoCloseable {
                 progress.accept("both instances are registered with the router");
             } else {
                 Place place = new Place(shared, meetingPort, Optional.empty(), 0);
+                // Gets ready beside the instances.
+                ServerProcess router =
+                        cluster.spawn("router", layout.router, with(route, ServerProcess.INSTANCES_FROM_PARENT));
                 cluster.serveBoth(model, connector, place, place);
-                cluster.router = cluster.spawn(
-                                "router",
-                                layout.router,
-                                with(
-                                        route,
-                                        "--prefill",
-                                        cluster.prefill.toString(),
-                                        "--decode",
-                                        cluster.decode.toString()))
-                        .awaitReady(START_DEADLINE);
+                router.tellInstances(cluster.prefill, cluster.decode);
+                cluster.router = router.awaitReady(START_DEADLINE);
                 progress.accept("router is ready");
             }
             if (warmUp) {
@@ -302,21 +296,11 @@ public final class LocalCluster implements AutoCloseable {
     private void serveBoth(Path model, ClusterConnector connector, Place ofPrefill, Place ofDecode)
             throws IOException, InterruptedException {
         ServerProcess decodeProcess = serve("decode", model, KvRole.CONSUMER, connector, ofDecode);
-        // A warm-up ends after a fixed time: two at once on few cores would each do half as much.
-        boolean apart = warmUp && Runtime.getRuntime().availableProcessors() < PROCESSORS_TO_START_TOGETHER;
-        if (apart) {
-            awaitDecode(decodeProcess);
-        }
-        prefill = serve("prefill", model, KvRole.PRODUCER, connector, ofPrefill).awaitReady(START_DEADLINE);
-        progress.accept("prefill instance is ready");
-        if (!apart) {
-            awaitDecode(decodeProcess);
-        }
-    }
-
-    private void awaitDecode(ServerProcess process) throws IOException, InterruptedException {
-        decode = process.awaitReady(START_DEADLINE);
+        ServerProcess prefillProcess = serve("prefill", model, KvRole.PRODUCER, connector, ofPrefill);
+        decode = decodeProcess.awaitReady(START_DEADLINE);
         progress.accept("decode instance is ready");
+        prefill = prefillProcess.awaitReady(START_DEADLINE);
+        progress.accept("prefill instance is ready");
     }
 
     private static List<String> with(List<String> arguments, String... more) {

@@ -1,7 +1,9 @@
 package baton.cluster;
 
 import java.io.IOException;
+import java.io.OutputStream;
 import java.net.URI;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -20,6 +22,9 @@ import java.util.concurrent.TimeoutException;
 public final class ServerProcess {
     public static final String READY = "Ready at ";
     public static final String REGISTRATIONS = "Registrations at tcp://";
+
+    /** The option that makes a router wait for {@link #tellInstances} before it is ready. */
+    static final String INSTANCES_FROM_PARENT = "--instances-from-parent";
 
     /** The option that makes a server exit at the end of its standard input. */
     private static final String EXIT_WITH_PARENT = "--exit-with-parent";
@@ -77,6 +82,21 @@ public final class ServerProcess {
             IOException ended = new IOException("its output ended");
             ready.completeExceptionally(ended);
             registrations.completeExceptionally(ended);
+        }
+    }
+
+    /**
+     * Names its instances to a router that was started with {@link #INSTANCES_FROM_PARENT}.
+     *
+     * @throws IOException with the end of its log if it does not read them
+     */
+    void tellInstances(URI prefill, URI decode) throws IOException {
+        try {
+            OutputStream input = process.input();
+            input.write("prefill %s%ndecode %s%n%n".formatted(prefill, decode).getBytes(StandardCharsets.UTF_8));
+            input.flush();
+        } catch (IOException e) {
+            throw new IOException(process.describeExit(), e);
         }
     }
 

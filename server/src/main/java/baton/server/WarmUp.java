@@ -5,7 +5,6 @@ import baton.engine.EngineListener;
 import baton.engine.EngineUnavailableException;
 import baton.engine.StepPhase;
 import baton.kv.KvTransferConfig;
-import baton.kv.ProcessRest;
 import io.vertx.core.http.HttpServerRequest;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
@@ -35,9 +34,9 @@ import tools.jackson.databind.node.ObjectNode;
  * Sends requests to an instance over its own port before it reports ready, so that the costs of first use are paid before: classes
  * are loaded, code is compiled, kernels are chosen, memory is touched.
  *
- * <p>Short prompts come first. Then the longest prompt that is expected to end within the budget is repeated until it gets no faster. The
- * compilers have what is left of the budget. A running step is not aborted, so the warm-up may end one step late. The first prompt, of one
- * token, has time of its own: an instance that is ready has computed something.
+ * <p>Short prompts come first, then some of the longest that are expected to end within the budget, which a small model leaves mostly
+ * unused. A running step is not aborted, so the warm-up may end one step late. The first prompt, of one token, has time of its own: an instance
+ * that is ready has computed something.
  *
  * <p>A header with a random value marks the requests. They are not in the access log, and the engine treats them as
  * {@link Engine#warmUp} says.
@@ -70,11 +69,8 @@ final class WarmUp {
     /** Share of the remaining time that a prompt may be expected to take; it usually takes less than expected, as earlier ones were the first. */
     private static final double SHARE = 1.2;
 
-    /** A repetition counts as no faster if it takes more than this share of the fastest time so far. */
-    private static final double FASTER = 0.9;
-
-    /** Repetitions that are no faster, after which the warm-up ends. */
-    private static final int ENOUGH = 5;
+    /** Prompts of the longest length that there is time for: the first requests are as long, and later ones gain little. */
+    private static final int LONG_PROMPTS = 3;
 
     private static final String[] WORDS = {
         "the", "of", "and", "a", "to", "in", "is", "you", "that", "it", "he", "was", "for", "on", "are", "as", "with",
@@ -142,11 +138,9 @@ final class WarmUp {
             try {
                 handovers = warmUp.warmUpHandovers(budget.dividedBy(HANDOVERS_SHARE));
                 computeAll(port, end);
-                rest(end);
                 if (handovers > 0) {
                     // By compiled code now, which meets what it was not compiled for.
                     handovers += warmUp.warmUpHandovers(left(end).dividedBy(HANDOVERS_SHARE));
-                    rest(end);
                 }
                 unseen.scrape(engine.status());
             } catch (SocketTimeoutException e) {
@@ -181,15 +175,6 @@ final class WarmUp {
                         .collect(Collectors.joining(", ", "prompts of ", " tokens"));
     }
 
-    /** Lets the compilers finish what the warm-up has left in their queues. */
-    private static void rest(long end) {
-        try {
-            ProcessRest.await(left(end));
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-        }
-    }
-
     private static Duration left(long end) {
         return Duration.ofNanos(Math.max(0, end - System.nanoTime()));
     }
@@ -218,34 +203,26 @@ final class WarmUp {
                 .distinct()
                 .boxed()
                 .toList();
-        int last = lengths.getFirst();
-        long best = compute(port, last, end);
-        boolean batched = false;
-        for (int noFaster = 0; noFaster < ENOUGH; ) {
-            Optional<Integer> next = longest(lengths, last, end);
-            if (next.isEmpty()) {
+        compute(port, lengths.getFirst(), end);
+        for (int prompts = 0; prompts < LONG_PROMPTS; prompts++) {
+            Optional<Integer> length = longest(lengths, end);
+            if (length.isEmpty()) {
                 break;
             }
-            int length = next.get();
-            if (length == last && length == lengths.getLast() && !batched) {
-                batched = true;
+            compute(port, length.get(), end);
+            if (prompts == 0) {
                 batch(port, lengths.getFirst(), end);
-                continue;
             }
-            long nanos = compute(port, length, end);
-            noFaster = length > last || nanos < best * FASTER ? 0 : noFaster + 1;
-            best = length > last ? nanos : Math.min(best, nanos);
-            last = length;
         }
     }
 
-    /** The longest length that can be computed in time, not shorter than {@code least}. */
-    private Optional<Integer> longest(List<Integer> lengths, int least, long end) {
+    /** The longest length that can be computed in time. */
+    private Optional<Integer> longest(List<Integer> lengths, long end) {
         double left = SHARE * (end - System.nanoTime()) - leastNanos;
         // The engine's thread may not have reported a step yet.
         double each = Double.isInfinite(modelNanos) ? leastNanos : modelNanos;
         return lengths.reversed().stream()
-                .filter(length -> length >= least && each * cost(length) <= left)
+                .filter(length -> each * cost(length) <= left)
                 .findFirst();
     }
 

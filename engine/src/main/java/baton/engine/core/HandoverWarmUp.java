@@ -42,6 +42,10 @@ public final class HandoverWarmUp implements AutoCloseable {
     private static final double FASTER = 0.9;
 
     private static final int ENOUGH = 3;
+
+    /** Hand-overs at most. */
+    private static final int MOST = 6;
+
     private static final long PAUSE_NANOS = 100_000;
 
     /** The longest that a hand-over which has begun is waited for: one that is cut off warms up nothing, and its connector warns of it. */
@@ -59,7 +63,7 @@ public final class HandoverWarmUp implements AutoCloseable {
     private int count;
 
     /**
-     * Hands prompts over, one after the other, until there is no time left or it gets no faster. If there is any time, one is handed over,
+     * Hands prompts over, one after the other, until there is no time left, it gets no faster, or there were {@value #MOST}. If there is any time, one is handed over,
      * however long it takes. What fails is logged: the instance can do without.
      *
      * @param config of the instance
@@ -83,7 +87,8 @@ public final class HandoverWarmUp implements AutoCloseable {
                 long fastest = Long.MAX_VALUE;
                 long last = 0;
                 // After the first, none is begun that will not end in time.
-                for (int noFaster = 0; noFaster < ENOUGH && (done == 0 || System.nanoTime() + last - end < 0); ) {
+                for (int noFaster = 0;
+                        noFaster < ENOUGH && done < MOST && (done == 0 || System.nanoTime() + last - end < 0); ) {
                     Optional<Duration> took = handovers.handOver(LONGEST);
                     if (took.isEmpty()) {
                         break;
