@@ -2,19 +2,29 @@
 Hugging Face transformers computes with them in fp32: greedy continuations and every logit of each of their steps.
 
     pip install torch transformers
-    python engine/src/test/python/make_goldens.py
+    python engine/src/test/python/make_goldens.py [NAME...]
 
-Made with transformers 5.23.0 and torch 2.15.0 on a CPU. Tests read only what it wrote. Weights are drawn so that attention is
+Made with transformers 5.23.0 (gemma3, granite and phi3 with 5.19.0) and torch 2.15.0 on a CPU. Tests read only what it wrote. Weights are drawn so that attention is
 far from uniform and no logit of a chosen token is near the second's; they are stored in bf16, so that fp32 and bf16 start alike.
 """
 
 import json
 import pathlib
 import shutil
+import sys
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    GraniteConfig,
+    LlamaConfig,
+    MistralConfig,
+    Phi3Config,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 TARGET = pathlib.Path(__file__).parents[1] / "resources/baton/engine/model/goldens"
 PROMPTS = [1, 45, 150]
@@ -79,6 +89,28 @@ FAMILIES = {
             "yarn", factor=4.0, original_max_position_embeddings=64, attention_factor=0.8, beta_fast=16.0, beta_slow=2.0
         ),
     ),
+    "gemma3": Gemma3TextConfig(
+        **{**SHAPE, "num_hidden_layers": 3},
+        head_dim=32,
+        query_pre_attn_scalar=24,
+        sliding_window=20,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        final_logit_softcapping=9.0,
+        rope_parameters={
+            "sliding_attention": dict(rope_type="default", rope_theta=10000.0),
+            "full_attention": dict(rope_type="linear", rope_theta=1000000.0, factor=4.0),
+        },
+    ),
+    "granite": GraniteConfig(
+        **SHAPE,
+        embedding_multiplier=6.0,
+        attention_multiplier=0.3,
+        residual_multiplier=0.4,
+        logits_scaling=1.5,
+        attention_bias=True,
+        **rope("default", rope_theta=10000000.0),
+    ),
+    "phi3": Phi3Config(**SHAPE, sliding_window=25, **rope("default", rope_theta=250000.0)),
 }
 
 # These get the config.json that transformers 4 wrote.
@@ -90,7 +122,8 @@ def draw(model, seed):
     for name, weight in sorted(model.named_parameters()):
         drawn = torch.randn(weight.shape, generator=generator)
         if name.endswith("norm.weight"):
-            drawn = 1 + 0.3 * drawn
+            # Gemma adds 1 itself.
+            drawn = 0.3 * drawn + (0 if model.config.model_type.startswith("gemma") else 1)
         elif name.endswith(".bias"):
             drawn = 0.5 * drawn
         elif "embed_tokens" in name or "lm_head" in name:
@@ -151,7 +184,7 @@ def make(name, config, seed):
 
 if __name__ == "__main__":
     torch.use_deterministic_algorithms(True)
-    for family, shape in FAMILIES.items():
+    for family in sys.argv[1:] or FAMILIES:
         seed = 1
-        while not make(family, shape, seed):
+        while not make(family, FAMILIES[family], seed):
             seed += 1

@@ -41,6 +41,11 @@ final class Constants {
     /** {@link PagedAttention#NO_SCORE}. */
     static final int NO_SCORE = NEGATIVE_INFINITY + 1;
 
+    /** The exponent of two in GeLU's sigmoid of x: this times x, and the next one times its cube. */
+    static final int GELU_LINE = NO_SCORE + 1;
+
+    static final int GELU_CUBE = GELU_LINE + 1;
+
     private static final MemorySegment MEMORY = make();
 
     private Constants() {}
@@ -55,7 +60,7 @@ final class Constants {
     }
 
     private static MemorySegment make() {
-        MemorySegment memory = Arena.global().allocate((NO_SCORE + 1L) * VECTOR, VECTOR);
+        MemorySegment memory = Arena.global().allocate((GELU_CUBE + 1L) * VECTOR, VECTOR);
         bits(memory, UPPER_HALF, 0xffff_0000);
         number(memory, ONE, 1);
         number(memory, LOWEST_EXPONENT, -100);
@@ -64,6 +69,9 @@ final class Constants {
         number(memory, NEGATIVE_INFINITY, Float.NEGATIVE_INFINITY);
         number(memory, NO_SCORE, PagedAttention.NO_SCORE);
         number(memory, NEGATED_LOG2_E, -1.442695f);
+        double line = -2 * Math.sqrt(2 / Math.PI) / Math.log(2);
+        number(memory, GELU_LINE, (float) line);
+        number(memory, GELU_CUBE, (float) (0.044715 * line));
         bits(memory, LOWEST_BIT, 1);
         bits(memory, HALF_OF_BF16, 0x7fff);
         number(memory, ZERO, 0);

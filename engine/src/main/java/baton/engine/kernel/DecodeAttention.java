@@ -14,7 +14,7 @@ sealed interface DecodeAttention permits VectorDecodeAttention, TileDecodeAttent
      * With the working memory of one thread; empty if it cannot be used or is not faster: vectors of keys lie in one block, and a panel's lanes
      * would be half empty.
      */
-    static Optional<DecodeAttention> of(Kernels kernels, KvCache cache, int queries, Arena arena) {
+    static Optional<DecodeAttention> of(Kernels kernels, KvCache cache, int queries, double scoreScale, Arena arena) {
         KvLayout layout = cache.layout();
         boolean suits = 2 * queries <= kernels.panelWidth()
                 && layout.blockSize() % kernels.width().lanes() == 0
@@ -25,8 +25,8 @@ sealed interface DecodeAttention permits VectorDecodeAttention, TileDecodeAttent
         }
         return Optional.of(
                 PagedAttention.suitsTiles(kernels, layout)
-                        ? new TileDecodeAttention(kernels, cache, queries, arena)
-                        : new VectorDecodeAttention(kernels, cache, queries, arena));
+                        ? new TileDecodeAttention(kernels, cache, queries, scoreScale, arena)
+                        : new VectorDecodeAttention(kernels, cache, queries, scoreScale, arena));
     }
 
     /**

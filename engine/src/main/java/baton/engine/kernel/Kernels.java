@@ -21,7 +21,7 @@ public final class Kernels {
     private static final List<Integer> FETCHED_BY_MANY = List.of(2, 4, 8);
 
     /** Variants of a kernel, at most. */
-    private static final int VARIANTS = 5;
+    private static final int VARIANTS = 6;
 
     private final Width width;
     private final boolean hasTiles;
@@ -52,7 +52,7 @@ public final class Kernels {
         }
         for (Finish finish : Finish.values()) {
             int gate = Math.toIntExact(PanelMatrix.Scratch.gateOffset(width, hasTiles));
-            if (finish != Finish.GATED_NARROW || width == Width.ZMM) {
+            if (!finish.narrows() || width == Width.ZMM) {
                 make(Kernel.FINISH, finish, RowCode.finish(width, finish, gate));
             }
         }

@@ -120,7 +120,7 @@ public final class PagedAttention {
         final Optional<DecodeAttention> decode;
         final Optional<TileMemory> tiles;
 
-        Scratch(Arena arena) {
+        Scratch(double scoreScale, Arena arena) {
             long row = (long) lanes * Float.BYTES;
             queries = floats(arena, headDim * row);
             scores = floats(arena, RUN * row);
@@ -130,7 +130,7 @@ public final class PagedAttention {
             from = floats(arena, (long) lanes * Long.BYTES);
             to = floats(arena, (long) lanes * Long.BYTES);
             results = floats(arena, headDim * row);
-            decode = DecodeAttention.of(kernels, cache, partHeads, arena);
+            decode = DecodeAttention.of(kernels, cache, partHeads, scoreScale, arena);
             tiles = onTiles ? Optional.of(new TileMemory(arena, this)) : Optional.empty();
             entries = floats(arena, onTiles ? runBytes() : (long) (RUN + layout.blockSize()) * entryFloats());
         }
@@ -184,8 +184,10 @@ public final class PagedAttention {
     /**
      * @param cache in bf16 or fp32, with a head dim that is a multiple of 8
      * @param heads query heads, a multiple of the cache's
+     * @param scoreScale factor of the products of queries and keys
      */
-    public PagedAttention(Kernels kernels, ParallelFor threads, KvCache cache, int heads, Arena arena) {
+    public PagedAttention(
+            Kernels kernels, ParallelFor threads, KvCache cache, int heads, double scoreScale, Arena arena) {
         this.kernels = kernels;
         this.threads = threads;
         this.cache = cache;
@@ -218,10 +220,10 @@ public final class PagedAttention {
                 Kernel.ADDED_PRODUCT.arguments());
         this.factor = arena.allocate((long) lanes * Float.BYTES, 64);
         for (int i = 0; i < lanes; i++) {
-            factor.setAtIndex(FLOAT, i, scoreFactor(headDim));
+            factor.setAtIndex(FLOAT, i, scoreFactor(scoreScale));
         }
         for (int i = 0; i < threads.size(); i++) {
-            scratches.add(new Scratch(arena));
+            scratches.add(new Scratch(scoreScale, arena));
         }
     }
 
@@ -234,8 +236,8 @@ public final class PagedAttention {
     }
 
     /** The factor of queries: weights are powers of two, not of e. */
-    static float scoreFactor(int headDim) {
-        return (float) (1 / Math.log(2) / Math.sqrt(headDim));
+    static float scoreFactor(double scoreScale) {
+        return (float) (scoreScale / Math.log(2));
     }
 
     /** Frees the memory that grew with the longest context. */

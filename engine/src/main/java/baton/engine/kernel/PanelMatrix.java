@@ -183,17 +183,17 @@ public final class PanelMatrix {
     }
 
     /**
-     * {@code out = product * x * sigmoid(x)}, where x is the product with the gate.
+     * {@code out = product * activation(x)}, where x is the product with the gate.
      *
      * @param gate for which {@link #takesGate} holds
      * @param out of fp32 or, with vectors of 64 bytes and on a processor with AVX512_BF16, bf16
      */
-    public void multiplyGated(PanelMatrix gate, Rows rows, int count, Rows out) {
+    public void multiplyGated(PanelMatrix gate, Activation activation, Rows rows, int count, Rows out) {
         if (!takesGate(gate)) {
             throw new IllegalArgumentException("gate: is [%d, %d] of %s, the matrix is [%d, %d] of %s"
                     .formatted(gate.outputs, gate.inputs, gate.type, outputs, inputs, type));
         }
-        multiply(out.isNarrow() ? Finish.GATED_NARROW : Finish.GATED, Optional.of(gate), rows, count, out);
+        multiply(Finish.gated(activation, out.isNarrow()), Optional.of(gate), rows, count, out);
     }
 
     /** Whether a gate has this matrix' shape and type, and working memory. */
@@ -206,7 +206,7 @@ public final class PanelMatrix {
             throw new IllegalArgumentException(
                     "rows: are %s, products with %s take rows of %s".formatted(rows.type(), type, rowType));
         }
-        boolean narrows = finish == Finish.GATED_NARROW;
+        boolean narrows = finish.narrows();
         if (out.isNarrow() != narrows || narrows && kernels.width() != Width.ZMM) {
             throw new IllegalArgumentException(
                     "out: is of %s, which only products with a gate and vectors of 64 bytes can be"

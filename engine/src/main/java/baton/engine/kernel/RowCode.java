@@ -30,10 +30,27 @@ final class RowCode {
         STORE,
         /** Added to what is there. */
         ADD,
-        /** Multiplied with x * sigmoid(x) of the gate's element x. */
-        GATED,
+        /** Multiplied with the activation of the gate's element. */
+        SILU,
+        GELU_TANH,
         /** The same, to bf16; with AVX512_BF16. */
-        GATED_NARROW
+        NARROW_SILU,
+        NARROW_GELU_TANH;
+
+        static Finish gated(Activation activation, boolean narrow) {
+            return switch (activation) {
+                case SILU -> narrow ? NARROW_SILU : SILU;
+                case GELU_TANH -> narrow ? NARROW_GELU_TANH : GELU_TANH;
+            };
+        }
+
+        boolean narrows() {
+            return this == NARROW_SILU || this == NARROW_GELU_TANH;
+        }
+
+        private boolean isGated() {
+            return this != STORE && this != ADD;
+        }
     }
 
     private final Assembler code;
@@ -277,8 +294,8 @@ final class RowCode {
         RowCode row = new RowCode(width);
         Assembler code = row.code;
         PowerOfTwo power = new PowerOfTwo(code, R10, 4, 5, 6);
-        boolean narrow = finish == Finish.GATED_NARROW;
-        if (finish == Finish.GATED || narrow) {
+        boolean narrow = finish.narrows();
+        if (finish.isGated()) {
             power.begin();
         }
         List<Reg> saved = List.of(Reg.RBX, Reg.RBP, Reg.R12);
@@ -300,9 +317,16 @@ final class RowCode {
             switch (finish) {
                 case STORE -> {}
                 case ADD -> code.op(Binary.ADD, 0, 0, at(out, at));
-                case GATED, GATED_NARROW -> {
+                case SILU, NARROW_SILU, GELU_TANH, NARROW_GELU_TANH -> {
                     code.load(1, at(tile, gate + at));
-                    code.op(Binary.MUL, 2, 1, power.constant(Constants.NEGATED_LOG2_E));
+                    if (finish == Finish.SILU || finish == Finish.NARROW_SILU) {
+                        code.op(Binary.MUL, 2, 1, power.constant(Constants.NEGATED_LOG2_E));
+                    } else {
+                        code.op(Binary.MUL, 2, 1, 1);
+                        code.op(Binary.MUL, 2, 2, power.constant(Constants.GELU_CUBE));
+                        code.op(Binary.ADD, 2, 2, power.constant(Constants.GELU_LINE));
+                        code.op(Binary.MUL, 2, 2, 1);
+                    }
                     power.of(2);
                     code.op(Binary.ADD, 2, 2, power.constant(Constants.ONE));
                     code.op(Binary.DIV, 1, 1, 2);

@@ -42,7 +42,7 @@ final class TileDecodeAttention implements DecodeAttention {
     private final MemorySegment arguments;
 
     /** Working memory of one thread. */
-    TileDecodeAttention(Kernels kernels, KvCache cache, int queries, Arena arena) {
+    TileDecodeAttention(Kernels kernels, KvCache cache, int queries, double scoreScale, Arena arena) {
         this.kernels = kernels;
         this.cache = cache;
         this.layout = cache.layout();
@@ -54,7 +54,7 @@ final class TileDecodeAttention implements DecodeAttention {
         long row = (long) PagedAttention.RUN * Float.BYTES;
         factor = allocate(arena, kernels.width().bytes());
         for (int i = 0; i < kernels.width().lanes(); i++) {
-            factor.setAtIndex(FLOAT, i, PagedAttention.scoreFactor(headDim));
+            factor.setAtIndex(FLOAT, i, PagedAttention.scoreFactor(scoreScale));
         }
         queryAddresses = allocate(arena, (long) TileCode.ROWS * Long.BYTES);
         queryPairs = allocate(arena, (long) headDim / TileCode.INPUTS * TileDecodeCode.TILE);

@@ -39,7 +39,7 @@ final class VectorDecodeAttention implements DecodeAttention {
     private final MemorySegment factors;
 
     /** Working memory of one thread. */
-    VectorDecodeAttention(Kernels kernels, KvCache cache, int queries, Arena arena) {
+    VectorDecodeAttention(Kernels kernels, KvCache cache, int queries, double scoreScale, Arena arena) {
         this.kernels = kernels;
         this.cache = cache;
         this.layout = cache.layout();
@@ -55,7 +55,7 @@ final class VectorDecodeAttention implements DecodeAttention {
         long row = (long) headDim * Float.BYTES;
         rows = arena.allocate(queries * row, 64);
         factor = arena.allocate((long) width * Float.BYTES, 64);
-        factor.copyFrom(MemorySegment.ofArray(floats(width, PagedAttention.scoreFactor(headDim))));
+        factor.copyFrom(MemorySegment.ofArray(floats(width, PagedAttention.scoreFactor(scoreScale))));
         keys = arena.allocate(PagedAttention.RUN * row, 64);
         values = arena.allocate(PagedAttention.RUN * row, 64);
         scores = arena.allocate((long) queries * PagedAttention.RUN * Float.BYTES, 64);

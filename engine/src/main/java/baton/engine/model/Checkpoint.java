@@ -161,6 +161,7 @@ public final class Checkpoint implements AutoCloseable {
                                 config.tiedEmbeddings(),
                                 windows(config.recipe()));
         digest.update(architecture.getBytes(StandardCharsets.UTF_8));
+        digest.update(config.recipe().traits().getBytes(StandardCharsets.UTF_8));
         for (String name : tensorShapes(config).keySet()) {
             TensorInfo info = info(name);
             digest.update(

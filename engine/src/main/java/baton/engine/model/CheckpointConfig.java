@@ -55,7 +55,12 @@ final class CheckpointConfig {
             throw new ConfigException(json.field("head_dim"), "is " + headDim + ", must be even");
         }
         int configured = positive(json, "max_position_embeddings");
-        Rotation rope = RopeConfig.parse(json, configured, 10000);
+        double defaultTheta = family.defaults().theta();
+        // A family whose rotations differ by layer has fields for that.
+        Rotation rope = (family.ownFields().contains("rope_local_base_freq")
+                        ? RopeConfig.ofLayers(json, "full_attention", configured)
+                        : Optional.<Rotation>empty())
+                .orElseGet(() -> RopeConfig.parse(json, configured, defaultTheta));
         int maxPositions =
                 rope.scaling().map(scaled -> maxPositions(scaled, configured)).orElse(configured);
         return new ModelConfig(
@@ -68,15 +73,15 @@ final class CheckpointConfig {
                 headDim,
                 maxPositions,
                 positiveNumber(json, "rms_norm_eps").orElse(1e-6),
-                json.bool("tie_word_embeddings").orElse(false),
+                json.bool("tie_word_embeddings").orElse(family.defaults().tied()),
                 json.string("dtype")
                         .map(type -> DType.parse(json.field("dtype"), type))
                         .or(() -> json.string("torch_dtype").map(type -> DType.parse(json.field("torch_dtype"), type)))
                         .orElse(DType.F32),
-                family.reader().read(json, layers, rope));
+                family.reader().read(json, new DecoderFamily.Shape(layers, hidden, headDim, configured, rope)));
     }
 
-    /** The config.json that {@link #parse} reads as {@code config}. */
+    /** The config.json that {@link #parse} reads as {@code config}, of a family with SiLU and without factors. */
     static ObjectNode write(ModelConfig config) {
         ObjectNode json = JsonNodeFactory.instance.objectNode();
         Recipe recipe = config.recipe();

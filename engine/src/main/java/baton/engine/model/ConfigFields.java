@@ -4,6 +4,7 @@ import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import java.util.Map;
 import java.util.Set;
+import java.util.TreeMap;
 import java.util.TreeSet;
 import tools.jackson.databind.JsonNode;
 
@@ -49,6 +50,7 @@ final class ConfigFields {
             "bad_words_ids",
             "begin_suppress_tokens",
             "bos_token_id",
+            "cache_implementation",
             "chunk_size_feed_forward",
             "cls_token_id",
             "decoder_start_token_id",
@@ -164,6 +166,7 @@ final class ConfigFields {
             "sliding_window_pattern",
             "text_config",
             "use_alibi",
+            "use_bidirectional_attention",
             "use_bias",
             "use_qk_norm",
             "vision_config");
@@ -183,13 +186,14 @@ final class ConfigFields {
                             "is '%s', must be '%s' where architectures is %s"
                                     .formatted(type, family.modelType(), family.architecture()));
                 });
-        refuseOther(json, "hidden_act", "silu");
         json.value("quantization_config").filter(value -> !isNone(value)).ifPresent(_ -> {
             throw new ConfigException(
                     json.field("quantization_config"),
                     "quantized checkpoints are not supported; use the bf16 original");
         });
-        for (String name : new TreeSet<>(json.names())) {
+        Set<String> names = new TreeSet<>(json.names());
+        names.removeAll(family.ownFields());
+        for (String name : names) {
             json.value(name).ifPresent(value -> {
                 if (ONE.contains(name) && !(value.isNumber() && value.asDouble() == 1)) {
                     throw ConfigException.unsupported(json.field(name), shown(value), "1");
@@ -205,12 +209,13 @@ final class ConfigFields {
                 }
             });
         }
-        refuseParts(json, family);
+        refuseFixed(json, family);
     }
 
     /** The fields that have a value and that Baton knows nothing of, in order. */
     static Set<String> unknown(JsonFields json) {
         Set<String> unknown = new TreeSet<>(json.names());
+        unknown.removeAll(DecoderFamily.of(json).ownFields());
         unknown.removeIf(name -> name.startsWith("_")
                 || json.value(name).isEmpty()
                 || READ.contains(name)
@@ -222,24 +227,23 @@ final class ConfigFields {
         return unknown;
     }
 
-    /** The parts that some of the supported families have and this one has not. */
-    private static void refuseParts(JsonFields json, DecoderFamily family) {
-        for (Map.Entry<String, Boolean> part : family.fixedBiases().entrySet()) {
-            json.bool(part.getKey())
-                    .filter(value -> !value.equals(part.getValue()))
-                    .ifPresent(value -> {
+    private static void refuseFixed(JsonFields json, DecoderFamily family) {
+        for (Map.Entry<String, Object> field : new TreeMap<>(family.fixed()).entrySet()) {
+            String name = field.getKey();
+            switch (field.getValue()) {
+                case Boolean only ->
+                    json.bool(name).filter(value -> !value.equals(only)).ifPresent(value -> {
                         throw new ConfigException(
-                                json.field(part.getKey()),
-                                "is %s, must be %s: so %s is defined"
-                                        .formatted(value, part.getValue(), family.architecture()));
+                                json.field(name),
+                                "is %s, must be %s: so %s is defined".formatted(value, only, family.architecture()));
                     });
+                case String only ->
+                    json.string(name).filter(value -> !value.equals(only)).ifPresent(value -> {
+                        throw ConfigException.unsupported(json.field(name), value, only);
+                    });
+                default -> throw new IllegalArgumentException(name + ": is " + field.getValue());
+            }
         }
-    }
-
-    private static void refuseOther(JsonFields json, String name, String only) {
-        json.string(name).filter(value -> !value.equals(only)).ifPresent(value -> {
-            throw ConfigException.unsupported(json.field(name), value, only);
-        });
     }
 
     private static boolean isNone(JsonNode value) {

@@ -7,6 +7,7 @@ import baton.engine.model.Recipe.LayerAttention;
 import baton.engine.model.Recipe.Part;
 import baton.engine.model.Recipe.Reach;
 import baton.engine.model.Recipe.Rotation;
+import baton.engine.model.Recipe.Scales;
 import baton.engine.model.Recipe.Window;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
@@ -31,7 +32,9 @@ import tools.jackson.databind.JsonNode;
  * @param modelType the name in {@code model_type}
  * @param defaultKvHeads {@code num_key_value_heads} of a config.json without that field, by the number of heads
  * @param defaultHeadDim {@code head_dim} of a config.json without that field; empty: the part of {@code hidden_size} of one head
- * @param fixedBiases fields for biases that the family does not let a model choose, and the value that they have in effect
+ * @param defaults of other fields
+ * @param fixed fields that the family does not let a model choose, and the value that they have in effect
+ * @param ownFields fields that the family reads and most families do not
  * @param reader of the rest
  */
 record DecoderFamily(
@@ -39,9 +42,11 @@ record DecoderFamily(
         String modelType,
         IntUnaryOperator defaultKvHeads,
         Optional<Integer> defaultHeadDim,
-        Map<String, Boolean> fixedBiases,
+        Defaults defaults,
+        Map<String, Object> fixed,
+        Set<String> ownFields,
         Reader reader) {
-    private static final Dense SILU = new Dense(Activation.SILU);
+    private static final Defaults USUAL = new Defaults(10000, false);
     private static final Reach EVERYTHING = new Everything();
 
     /** Tensors of a Qwen 3. */
@@ -54,7 +59,9 @@ record DecoderFamily(
             "llama",
             heads -> heads,
             Optional.empty(),
-            Map.of("qkv_bias", false),
+            USUAL,
+            Map.of("hidden_act", "silu", "qkv_bias", false),
+            Set.of(),
             DecoderFamily::llama);
 
     /** Mistral: all layers have the sliding window, unless it is null. */
@@ -63,7 +70,9 @@ record DecoderFamily(
             "mistral",
             _ -> 8,
             Optional.empty(),
-            Map.of("attention_bias", false, "mlp_bias", false, "qkv_bias", false),
+            USUAL,
+            Map.of("hidden_act", "silu", "attention_bias", false, "mlp_bias", false, "qkv_bias", false),
+            Set.of(),
             DecoderFamily::mistral);
 
     /** Qwen 2 and 2.5. */
@@ -72,13 +81,11 @@ record DecoderFamily(
             "qwen2",
             _ -> 32,
             Optional.empty(),
-            Map.of("mlp_bias", false, "qkv_bias", true),
-            (json, layers, rotation) -> new Recipe(
-                    "Qwen2ForCausalLM",
-                    qwenAttention(json, layers, rotation),
-                    Recipe.USUAL_TENSORS,
-                    Part.PROJECTIONS,
-                    SILU));
+            USUAL,
+            Map.of("hidden_act", "silu", "mlp_bias", false, "qkv_bias", true),
+            Set.of(),
+            (json, shape) -> Recipe.usual(
+                    "Qwen2ForCausalLM", qwenAttention(json, shape), Recipe.USUAL_TENSORS, Part.PROJECTIONS));
 
     /** Dense Qwen 3. */
     static final DecoderFamily QWEN3 = new DecoderFamily(
@@ -86,25 +93,73 @@ record DecoderFamily(
             "qwen3",
             _ -> 32,
             Optional.of(128),
-            Map.of("mlp_bias", false, "qkv_bias", false),
-            (json, layers, rotation) -> new Recipe(
-                    "Qwen3ForCausalLM",
-                    qwenAttention(json, layers, rotation),
-                    NORMED_HEADS,
-                    attentionBiases(json),
-                    SILU));
+            USUAL,
+            Map.of("hidden_act", "silu", "mlp_bias", false, "qkv_bias", false),
+            Set.of(),
+            (json, shape) ->
+                    Recipe.usual("Qwen3ForCausalLM", qwenAttention(json, shape), NORMED_HEADS, attentionBiases(json)));
+
+    /** The language models of Gemma 3: every sixth layer attends to all positions, the others to a window, by another rotation. */
+    static final DecoderFamily GEMMA3 = new DecoderFamily(
+            "Gemma3ForCausalLM",
+            "gemma3_text",
+            _ -> 4,
+            Optional.of(256),
+            new Defaults(1e6, true),
+            Map.of("hidden_activation", "gelu_pytorch_tanh", "mlp_bias", false, "qkv_bias", false),
+            Set.of(
+                    "final_logit_softcapping",
+                    "hidden_activation",
+                    "query_pre_attn_scalar",
+                    "rope_local_base_freq",
+                    "sliding_window_pattern"),
+            DecoderFamily::gemma3);
+
+    /** Granite 3 without experts. */
+    static final DecoderFamily GRANITE = new DecoderFamily(
+            "GraniteForCausalLM",
+            "granite",
+            heads -> heads,
+            Optional.empty(),
+            USUAL,
+            Map.of("hidden_act", "silu", "qkv_bias", false),
+            Set.of("attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"),
+            DecoderFamily::granite);
+
+    /** Phi 3 and 4 that rotate whole heads, in one way for all positions. */
+    static final DecoderFamily PHI3 = new DecoderFamily(
+            "Phi3ForCausalLM",
+            "phi3",
+            heads -> heads,
+            Optional.empty(),
+            USUAL,
+            Map.of("hidden_act", "silu", "attention_bias", false, "mlp_bias", false, "qkv_bias", false),
+            Set.of(),
+            DecoderFamily::phi3);
 
     /** The supported families. */
-    static final List<DecoderFamily> ALL = List.of(LLAMA, MISTRAL, QWEN2, QWEN3);
+    static final List<DecoderFamily> ALL = List.of(LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA3, GRANITE, PHI3);
+
+    /**
+     * Values of fields that a config.json does not have.
+     *
+     * @param theta {@code rope_theta}
+     * @param tied {@code tie_word_embeddings}
+     */
+    record Defaults(double theta, boolean tied) {}
+
+    /**
+     * Values of fields that all families have.
+     *
+     * @param maxPositions {@code max_position_embeddings}
+     */
+    record Shape(int layers, int hiddenSize, int headDim, int maxPositions, Rotation rotation) {}
 
     /** Reads a recipe. */
     @FunctionalInterface
     interface Reader {
-        /**
-         * @param rotation of the fields that all families share
-         * @throws ConfigException naming the field that is malformed or asks for something unsupported
-         */
-        Recipe read(JsonFields json, int layers, Rotation rotation);
+        /** @throws ConfigException naming the field that is malformed or asks for something unsupported */
+        Recipe read(JsonFields json, Shape shape);
     }
 
     /** @throws ConfigException listing the supported families if the checkpoint's is none of them */
@@ -123,11 +178,8 @@ record DecoderFamily(
         return ALL.get(index);
     }
 
-    private static Recipe llama(JsonFields json, int layers, Rotation rotation) {
-        Set<Part> biased = attentionBiases(json);
-        if (json.bool("mlp_bias").orElse(false)) {
-            biased.addAll(List.of(Part.GATE, Part.UP, Part.DOWN));
-        }
+    private static Recipe llama(JsonFields json, Shape shape) {
+        Set<Part> biased = biases(json);
         if (json.bool("use_sliding_window").orElse(true)) {
             json.value("sliding_window").ifPresent(positions -> {
                 throw new ConfigException(
@@ -135,12 +187,11 @@ record DecoderFamily(
                         "is " + positions + ", must be null: every layer of a Llama attends to all positions");
             });
         }
-        json.value("layer_types").ifPresent(types -> checkLayerTypes(json, types, layers, false));
-        List<LayerAttention> attention = Collections.nCopies(layers, new LayerAttention(EVERYTHING, rotation));
-        return new Recipe("LlamaForCausalLM", attention, Recipe.USUAL_TENSORS, biased, SILU);
+        json.value("layer_types").ifPresent(types -> checkLayerTypes(json, types, shape.layers, false));
+        return Recipe.usual("LlamaForCausalLM", attendingToAll(shape), Recipe.USUAL_TENSORS, biased);
     }
 
-    private static Recipe mistral(JsonFields json, int layers, Rotation rotation) {
+    private static Recipe mistral(JsonFields json, Shape shape) {
         Optional<Integer> positions = windowPositions(json);
         if (positions.isPresent() && !json.bool("use_sliding_window").orElse(true)) {
             throw new ConfigException(
@@ -148,23 +199,97 @@ record DecoderFamily(
                     "is false, but a Mistral's layers have the window that sliding_window gives, which is "
                             + positions.get() + "; make that null");
         }
-        IntPredicate slides = slidingLayers(json, layers, positions, _ -> true);
+        IntPredicate slides = slidingLayers(json, shape.layers, positions, _ -> true);
         if (json.value("layer_types").isPresent()
-                && !IntStream.range(0, layers).allMatch(layer -> slides.test(layer) == positions.isPresent())) {
+                && !IntStream.range(0, shape.layers).allMatch(layer -> slides.test(layer) == positions.isPresent())) {
             throw new ConfigException(
                     json.field("layer_types"), "must be the same kind for all layers, as sliding_window has it");
         }
-        List<LayerAttention> attention = attention(layers, positions, slides, rotation);
-        return new Recipe("MistralForCausalLM", attention, Recipe.USUAL_TENSORS, Set.of(), SILU);
+        List<LayerAttention> attention = attention(shape, positions, slides, shape.rotation);
+        return Recipe.usual("MistralForCausalLM", attention, Recipe.USUAL_TENSORS, Set.of());
+    }
+
+    private static Recipe gemma3(JsonFields json, Shape shape) {
+        Optional<Integer> positions = windowPositions(json);
+        int pattern = json.integerAtLeast("sliding_window_pattern", 1)
+                .or(() -> json.integerAtLeast("_sliding_window_pattern", 1))
+                .orElse(6);
+        IntPredicate slides = slidingLayers(json, shape.layers, positions, layer -> (layer + 1) % pattern != 0);
+        double localTheta =
+                CheckpointConfig.positiveNumber(json, "rope_local_base_freq").orElse(10000.0);
+        Rotation local = RopeConfig.ofLayers(json, "sliding_attention", shape.maxPositions)
+                .orElse(new Rotation(localTheta, Optional.empty()));
+        double perHead =
+                CheckpointConfig.positiveNumber(json, "query_pre_attn_scalar").orElse(256.0);
+        return new Recipe(
+                "Gemma3ForCausalLM",
+                attention(shape, positions, slides, local),
+                with(
+                        NORMED_HEADS,
+                        Map.of(
+                                Part.AFTER_ATTENTION_NORM, "post_attention_layernorm",
+                                Part.FEED_FORWARD_NORM, "pre_feedforward_layernorm",
+                                Part.AFTER_FEED_FORWARD_NORM, "post_feedforward_layernorm")),
+                attentionBiases(json),
+                new Dense(Activation.GELU_TANH),
+                new Scales(Math.sqrt(shape.hiddenSize), Optional.of(1 / Math.sqrt(perHead)), 1, 1),
+                true,
+                CheckpointConfig.positiveNumber(json, "final_logit_softcapping"));
+    }
+
+    private static Recipe granite(JsonFields json, Shape shape) {
+        Set<Part> biased = biases(json);
+        Scales scales = new Scales(
+                factor(json, "embedding_multiplier"),
+                Optional.of(factor(json, "attention_multiplier")),
+                factor(json, "residual_multiplier"),
+                1 / factor(json, "logits_scaling"));
+        return new Recipe(
+                "GraniteForCausalLM",
+                attendingToAll(shape),
+                Recipe.USUAL_TENSORS,
+                biased,
+                new Dense(Activation.SILU),
+                scales,
+                false,
+                Optional.empty());
+    }
+
+    private static double factor(JsonFields json, String field) {
+        return CheckpointConfig.positiveNumber(json, field).orElse(1.0);
+    }
+
+    private static Recipe phi3(JsonFields json, Shape shape) {
+        Optional<Integer> positions = json.integerAtLeast("sliding_window", 1);
+        return Recipe.usual(
+                "Phi3ForCausalLM",
+                attention(shape, positions, _ -> true, shape.rotation),
+                with(
+                        Recipe.USUAL_TENSORS,
+                        Map.of(
+                                Part.QUERIES, "self_attn.qkv_proj",
+                                Part.KEYS, "self_attn.qkv_proj",
+                                Part.VALUES, "self_attn.qkv_proj",
+                                Part.GATE, "mlp.gate_up_proj",
+                                Part.UP, "mlp.gate_up_proj")),
+                Set.of());
     }
 
     /** In Qwen's models {@code use_sliding_window} is a switch, and the first {@code max_window_layers} have no window. */
-    private static List<LayerAttention> qwenAttention(JsonFields json, int layers, Rotation rotation) {
+    private static List<LayerAttention> qwenAttention(JsonFields json, Shape shape) {
         Optional<Integer> positions =
                 json.bool("use_sliding_window").orElse(false) ? windowPositions(json) : Optional.empty();
         int first = json.integerAtLeast("max_window_layers", 0).orElse(28);
-        IntPredicate slides = slidingLayers(json, layers, positions, layer -> layer >= first);
-        return attention(layers, positions, slides, rotation);
+        IntPredicate slides = slidingLayers(json, shape.layers, positions, layer -> layer >= first);
+        return attention(shape, positions, slides, shape.rotation);
+    }
+
+    private static Set<Part> biases(JsonFields json) {
+        Set<Part> biased = attentionBiases(json);
+        if (json.bool("mlp_bias").orElse(false)) {
+            biased.addAll(List.of(Part.GATE, Part.UP, Part.DOWN));
+        }
+        return biased;
     }
 
     private static Set<Part> attentionBiases(JsonFields json) {
@@ -176,11 +301,16 @@ record DecoderFamily(
         return biased;
     }
 
+    private static List<LayerAttention> attendingToAll(Shape shape) {
+        return Collections.nCopies(shape.layers, new LayerAttention(EVERYTHING, shape.rotation));
+    }
+
     /** Each layer's is made when it is asked for: config.json may name any number of layers, which the weights do not have. */
     private static List<LayerAttention> attention(
-            int layers, Optional<Integer> window, IntPredicate slides, Rotation rotation) {
-        LayerAttention everything = new LayerAttention(EVERYTHING, rotation);
-        Optional<LayerAttention> sliding = window.map(positions -> new LayerAttention(new Window(positions), rotation));
+            Shape shape, Optional<Integer> window, IntPredicate slides, Rotation ofSliding) {
+        LayerAttention everything = new LayerAttention(EVERYTHING, shape.rotation);
+        Optional<LayerAttention> sliding =
+                window.map(positions -> new LayerAttention(new Window(positions), ofSliding));
         return new AbstractList<>() {
             @Override
             public LayerAttention get(int layer) {
@@ -189,7 +319,7 @@ record DecoderFamily(
 
             @Override
             public int size() {
-                return layers;
+                return shape.layers;
             }
         };
     }

@@ -3,6 +3,7 @@ package baton.engine.model;
 import baton.engine.kernel.ParallelFor;
 import baton.engine.model.ModelKernels.Heads;
 import baton.engine.model.ModelKernels.Norm;
+import baton.engine.model.Recipe.Dense;
 import baton.engine.model.Recipe.Rotation;
 import baton.engine.model.Weights.HeadNorms;
 import baton.engine.model.Weights.LayerWeights;
@@ -42,6 +43,11 @@ final class DecoderRunner implements ModelRunner {
      * memory.
      */
     private static final int PIECE_ROWS = 1024;
+
+    /** Rows that a thread adds up at once. */
+    private static final int ROWS_AT_ONCE = 16;
+
+    private static final int LOGITS_AT_ONCE = 4096;
 
     private final Shard shard;
     /** The model as far as this rank has it. */
@@ -300,8 +306,15 @@ final class DecoderRunner implements ModelRunner {
         long[] ids = batch.ids();
         Matrix x = kernels.rows(ids.length, config.hiddenSize());
         RowBuffer buffer = new RowBuffer(x.columns());
+        float factor = (float) config.recipe().scales().embedding();
+        if (weights.embedding.type() == DType.BF16) {
+            factor = Float.intBitsToFloat(RowBuffer.bf16(factor) << 16);
+        }
         for (int row = 0; row < ids.length; row++) {
             buffer.load(weights.embedding, (int) ids[row], 0, x.columns());
+            if (factor != 1) {
+                buffer.multiply(factor, x.columns());
+            }
             buffer.store(x, row, 0, x.columns());
         }
         return x;
@@ -363,7 +376,7 @@ final class DecoderRunner implements ModelRunner {
             if (rows.length > 0) {
                 Matrix few = x.copyRows(rows, kernels.rows(rows.length, x.columns()));
                 Matrix attended = step.attended.copyRows(rows, kernels.inputs(rows.length, step.attended.columns()));
-                ranks.addTo(few, layerWeights.output(), attended, kernels);
+                add(few, layerWeights.output(), attended, layerWeights.afterAttentionNorm());
                 feedForward(layerWeights, few);
                 for (int i = 0; i < rows.length; i++) {
                     few.copyRow(i, x, rows[i]);
@@ -374,8 +387,11 @@ final class DecoderRunner implements ModelRunner {
         step.attention.attend(layer);
         forPieces(
                 x,
-                (first, piece) ->
-                        ranks.addTo(piece, layerWeights.output(), step.attended.part(first, piece.rows()), kernels));
+                (first, piece) -> add(
+                        piece,
+                        layerWeights.output(),
+                        step.attended.part(first, piece.rows()),
+                        layerWeights.afterAttentionNorm()));
         forPieces(x, (_, piece) -> feedForward(layerWeights, piece));
     }
 
@@ -396,8 +412,36 @@ final class DecoderRunner implements ModelRunner {
 
     private void feedForward(LayerWeights layerWeights, Matrix x) {
         Matrix normed = norm(x, layerWeights.feedForwardNorm());
-        Matrix gated = layerWeights.up().applyGated(layerWeights.gate(), normed);
-        ranks.addTo(x, layerWeights.down(), kernels.asInputs(gated), kernels);
+        switch (config.recipe().feedForward()) {
+            case Dense dense -> {
+                Matrix gated = layerWeights.up().applyGated(layerWeights.gate(), dense.activation(), normed);
+                add(x, layerWeights.down(), kernels.asInputs(gated), layerWeights.afterFeedForwardNorm());
+            }
+        }
+    }
+
+    /** Adds the product of all ranks to the residual stream {@code x}: normed, if there is a norm, and times the recipe's factor. */
+    private void add(Matrix x, Linear matrix, Matrix rows, Optional<Norm> norm) {
+        float factor = (float) config.recipe().scales().residual();
+        if (norm.isEmpty() && factor == 1) {
+            ranks.addTo(x, matrix, rows, kernels);
+            return;
+        }
+        Matrix sum = kernels.rows(x.rows(), x.columns());
+        sum.memory().fill((byte) 0);
+        ranks.addTo(sum, matrix, rows, kernels);
+        norm.ifPresent(each -> each.apply(Heads.ofRows(sum), Heads.ofRows(sum)));
+        kernels.threads().parallelFor(x.rows(), ROWS_AT_ONCE, (_, first, end) -> {
+            RowBuffer addend = new RowBuffer(x.columns());
+            RowBuffer stream = new RowBuffer(x.columns());
+            for (int row = first; row < end; row++) {
+                addend.load(sum, row, 0, x.columns());
+                addend.multiply(factor, x.columns());
+                stream.load(x, row, 0, x.columns());
+                stream.add(addend, x.columns());
+                stream.store(x, row, 0, x.columns());
+            }
+        });
     }
 
     private Matrix norm(Matrix x, Norm norm) {
@@ -446,8 +490,31 @@ final class DecoderRunner implements ModelRunner {
         if (shard.rank().tensor() != 0) {
             return noLogits();
         }
+        scaleAndCap(Matrix.dense(memory, rows, config.vocabularySize(), DType.F32));
         long[] ids = kernels.largest(memory, rows, config.vocabularySize());
         return new RowLogits(rows, config.vocabularySize(), memory, ids);
+    }
+
+    private void scaleAndCap(Matrix logits) {
+        float factor = (float) config.recipe().scales().logits();
+        Optional<Double> cap = config.recipe().logitCap();
+        if (factor == 1 && cap.isEmpty()) {
+            return;
+        }
+        int chunks = Math.ceilDiv(logits.columns(), LOGITS_AT_ONCE);
+        kernels.threads().parallelFor(logits.rows() * chunks, 1, (_, first, end) -> {
+            RowBuffer buffer = new RowBuffer(LOGITS_AT_ONCE);
+            for (int chunk = first; chunk < end; chunk++) {
+                int column = chunk % chunks * LOGITS_AT_ONCE;
+                int count = Math.min(LOGITS_AT_ONCE, logits.columns() - column);
+                buffer.load(logits, chunk / chunks, column, count);
+                buffer.multiply(factor, count);
+                for (int i = 0; cap.isPresent() && i < count; i++) {
+                    buffer.values()[i] = (float) (cap.get() * Math.tanh(buffer.values()[i] / cap.get()));
+                }
+                buffer.store(logits, chunk / chunks, column, count);
+            }
+        });
     }
 
     /** The hidden states to compute logits of, padded with unused rows. */

@@ -1,5 +1,7 @@
 package baton.engine.model;
 
+import baton.engine.kernel.Activation;
+
 /**
  * A matrix of weights, [out, in], that rows [m, in] are multiplied by: the product with the transposed matrix is [m, out], its bias added if it
  * has one. Rows lie in memory from {@link ModelKernels#inputs}, or have its type; results have that of activations. What is returned belongs to
@@ -12,12 +14,12 @@ sealed interface Linear permits TorchLinear, PanelLinear, OperatorTimes.TimedLin
     void applyTo(Matrix out, Matrix rows);
 
     /**
-     * The product, times x * sigmoid(x), element by element, where x is the product with {@code gate}; in the type of activations or of
+     * The product, times the activation of x, element by element, where x is the product with {@code gate}; in the type of activations or of
      * {@link ModelKernels#inputs}.
      *
      * @param gate of the same shape, made by the same kernels
      */
-    Matrix applyGated(Linear gate, Matrix rows);
+    Matrix applyGated(Linear gate, Activation activation, Matrix rows);
 
     /** Adds the product to {@code x} [m, out]. */
     void addTo(Matrix x, Matrix rows);

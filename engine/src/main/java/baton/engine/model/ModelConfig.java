@@ -112,6 +112,11 @@ public record ModelConfig(
         };
     }
 
+    /** Factor of the products of queries and keys. */
+    public double scoreScale() {
+        return recipe.scales().scores().orElse(1 / Math.sqrt(headDim));
+    }
+
     /** This model with some of its layers, and each of a part of its heads and of its feed-forward layer. */
     ModelConfig share(Shard.Range someLayers, int someHeads, int someKvHeads, int someIntermediate) {
         return new ModelConfig(

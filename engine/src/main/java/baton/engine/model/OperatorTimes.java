@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.kernel.Activation;
 import baton.engine.model.Batch.Chunk;
 import baton.engine.model.Batch.Group;
 import baton.engine.model.OperatorRate.Bound;
@@ -95,10 +96,10 @@ final class OperatorTimes {
 
         /** Both have the rate of both together. */
         @Override
-        public Matrix applyGated(Linear gate, Matrix rows) {
+        public Matrix applyGated(Linear gate, Activation activation, Matrix rows) {
             TimedLinear timed = (TimedLinear) gate;
             long start = System.nanoTime();
-            Matrix product = matrix.applyGated(timed.matrix, rows);
+            Matrix product = matrix.applyGated(timed.matrix, activation, rows);
             long half = (System.nanoTime() - start) / 2;
             took(half, rows.rows());
             timed.took(half, rows.rows());

@@ -200,7 +200,8 @@ final class PanelKernels implements ModelKernels {
 
     @Override
     public Attention attention(ModelConfig config, KvCache cache, int[] reach) {
-        return new Paged(new PagedAttention(kernels, team, cache, config.heads(), arena), reach.clone());
+        return new Paged(
+                new PagedAttention(kernels, team, cache, config.heads(), config.scoreScale(), arena), reach.clone());
     }
 
     /** Attention of batches by {@link PagedAttention}. */

@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.kernel.Activation;
 import baton.engine.kernel.PanelMatrix;
 
 /** Weights in panels. Rows are as {@link PanelKernels#inputs} has them, results fp32. */
@@ -21,9 +22,9 @@ record PanelLinear(PanelMatrix matrix, PanelKernels kernels) implements Linear {
     }
 
     @Override
-    public Matrix applyGated(Linear gate, Matrix rows) {
+    public Matrix applyGated(Linear gate, Activation activation, Matrix rows) {
         Matrix out = kernels.inputs(rows.rows(), matrix.outputs());
-        matrix.multiplyGated(((PanelLinear) gate).matrix, rows.inBytes(), rows.rows(), out.inBytes());
+        matrix.multiplyGated(((PanelLinear) gate).matrix, activation, rows.inBytes(), rows.rows(), out.inBytes());
         return out;
     }
 

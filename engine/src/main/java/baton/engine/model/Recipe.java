@@ -22,13 +22,18 @@ import java.util.TreeMap;
  *     {@code .weight}. Parts in one tensor are its rows in the order of {@link Part}. A layer has the parts that are named
  * @param biased the parts whose product has a bias added, beside the weight in the checkpoint
  * @param feedForward kind of the feed-forward layer
+ * @param onePlusNorms norms multiply by 1 plus their weights
+ * @param logitCap bound of logits: {@code cap * tanh(logit / cap)}
  */
 public record Recipe(
         String architecture,
         List<LayerAttention> layers,
         Map<Part, String> tensors,
         Set<Part> biased,
-        FeedForward feedForward) {
+        FeedForward feedForward,
+        Scales scales,
+        boolean onePlusNorms,
+        Optional<Double> logitCap) {
     /** Names of tensors as most families have them. */
     static final Map<Part, String> USUAL_TENSORS = Map.of(
             Part.ATTENTION_NORM, "input_layernorm",
@@ -58,11 +63,15 @@ public record Recipe(
         /** Norm of each head of the keys before it is rotated. */
         KEY_NORM,
         OUTPUT,
+        /** Norm of the result of attention. */
+        AFTER_ATTENTION_NORM,
         /** Norm of the input of the feed-forward layer. */
         FEED_FORWARD_NORM,
         GATE,
         UP,
-        DOWN;
+        DOWN,
+        /** Norm of the result of the feed-forward layer. */
+        AFTER_FEED_FORWARD_NORM;
 
         static final Set<Part> PROJECTIONS = Set.of(QUERIES, KEYS, VALUES);
 
@@ -73,7 +82,8 @@ public record Recipe(
             long keys = (long) config.kvHeads() * config.headDim();
             long intermediate = config.intermediateSize();
             return switch (this) {
-                case ATTENTION_NORM, FEED_FORWARD_NORM -> List.of(hidden);
+                case ATTENTION_NORM, AFTER_ATTENTION_NORM, FEED_FORWARD_NORM, AFTER_FEED_FORWARD_NORM ->
+                    List.of(hidden);
                 case QUERY_NORM, KEY_NORM -> List.of((long) config.headDim());
                 case QUERIES -> List.of(queries, hidden);
                 case KEYS, VALUES -> List.of(keys, hidden);
@@ -110,18 +120,65 @@ public record Recipe(
     /** {@code down(activation(gate(x)) * up(x))}. */
     public record Dense(Activation activation) implements FeedForward {}
 
+    /**
+     * Factors.
+     *
+     * @param embedding of a token's embedding, rounded to the type that the model computes in
+     * @param scores of the products of queries and keys; empty: one over the root of a head's elements
+     * @param residual of what attention and the feed-forward layer add
+     * @param logits of the products with the output projection
+     */
+    public record Scales(double embedding, Optional<Double> scores, double residual, double logits) {
+        static final Scales NONE = new Scales(1, Optional.empty(), 1, 1);
+    }
+
     /** Llama without biases. */
     static Recipe llama(int layers, Rotation rotation) {
-        return new Recipe(
+        return usual(
                 "LlamaForCausalLM",
                 Collections.nCopies(layers, new LayerAttention(new Everything(), rotation)),
                 USUAL_TENSORS,
-                Set.of(),
-                new Dense(Activation.SILU));
+                Set.of());
+    }
+
+    /** With SiLU and no factors. */
+    static Recipe usual(String architecture, List<LayerAttention> layers, Map<Part, String> tensors, Set<Part> biased) {
+        return new Recipe(
+                architecture,
+                layers,
+                tensors,
+                biased,
+                new Dense(Activation.SILU),
+                Scales.NONE,
+                false,
+                Optional.empty());
     }
 
     boolean has(Part part) {
         return tensors.containsKey(part);
+    }
+
+    /**
+     * What is otherwise than in Llama and cannot be seen in the tensors' names and shapes, for the fingerprint: empty if nothing is. A trait
+     * must stay as it is written here, and one that no family has had until now must not change the text of the others.
+     */
+    String traits() {
+        List<String> traits = new ArrayList<>();
+        if (rotations().size() > 1) {
+            traits.add(
+                    "rotations=" + layers.stream().map(LayerAttention::rotation).toList());
+        }
+        if (!feedForward.equals(new Dense(Activation.SILU))) {
+            traits.add("feed_forward=" + feedForward);
+        }
+        if (!scales.equals(Scales.NONE)) {
+            traits.add("scales=" + scales);
+        }
+        if (onePlusNorms) {
+            traits.add("norms=1+weight");
+        }
+        logitCap.ifPresent(cap -> traits.add("logit_cap=" + cap));
+        return String.join(" ", traits);
     }
 
     /** The rotations of all layers, each once. */
@@ -132,7 +189,7 @@ public record Recipe(
     /** The same of some of the layers. */
     Recipe ofLayers(Shard.Range range) {
         List<LayerAttention> some = List.copyOf(layers.subList(range.first(), range.first() + range.count()));
-        return new Recipe(architecture, some, tensors, biased, feedForward);
+        return new Recipe(architecture, some, tensors, biased, feedForward, scales, onePlusNorms, logitCap);
     }
 
     /** A layer's tensors in a model by name, as it reads behind {@code model.layers.N.}. */

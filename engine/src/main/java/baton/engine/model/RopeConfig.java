@@ -53,6 +53,13 @@ final class RopeConfig {
         return found.isEmpty() ? new Rotation(theta.orElse(defaultTheta), Optional.empty()) : found.getFirst();
     }
 
+    /** The rotation that {@code rope_parameters} has for the layers of a kind of {@code layer_types}. */
+    static Optional<Rotation> ofLayers(JsonFields json, String kind, int maxPositions) {
+        return json.object("rope_parameters")
+                .flatMap(rope -> rope.object(kind))
+                .map(rope -> parse(json, rope, Optional.empty(), maxPositions, 10000));
+    }
+
     private static Rotation parse(
             JsonFields json, JsonFields rope, Optional<Double> outer, int maxPositions, double defaultTheta) {
         requireWholeHeads(rope);

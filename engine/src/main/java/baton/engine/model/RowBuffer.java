@@ -61,6 +61,12 @@ final class RowBuffer {
         }
     }
 
+    void multiply(float factor, int count) {
+        for (int i = 0; i < count; i++) {
+            values[i] *= factor;
+        }
+    }
+
     /** Rounds elements to a type's. */
     void round(DType type, int count) {
         for (int i = 0; type == DType.BF16 && i < count; i++) {

@@ -66,7 +66,7 @@ final class SdpaAttention implements Attention {
     private final ScalarType type;
     private final ScalarType cacheType;
     private final OmpTeam team;
-    private final DoubleOptional defaultScale;
+    private final DoubleOptional scoreScale;
     private final TensorOptional none;
     private final int queryElements;
 
@@ -85,7 +85,7 @@ final class SdpaAttention implements Attention {
         this.cacheType = LibTorch.scalarType(layout.dtype());
         this.team = team;
         this.reach = reach.clone();
-        this.defaultScale = LibTorch.keep(new DoubleOptional(), owned);
+        this.scoreScale = LibTorch.keep(new DoubleOptional(config.scoreScale()), owned);
         this.none = LibTorch.keep(new TensorOptional(), owned);
         this.queryElements = config.heads() * config.headDim();
     }
@@ -434,7 +434,7 @@ final class SdpaAttention implements Attention {
     }
 
     private Tensor attention(Tensor queries, Tensor keys, Tensor values, TensorOptional mask, boolean causal) {
-        return torch.scaled_dot_product_attention(queries, keys, values, mask, 0.0, causal, defaultScale, false);
+        return torch.scaled_dot_product_attention(queries, keys, values, mask, 0.0, causal, scoreScale, false);
     }
 
     private static int padded(int positions) {

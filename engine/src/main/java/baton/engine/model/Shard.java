@@ -102,7 +102,12 @@ record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
             case GATE, UP -> rows(whole, intermediate(), 1);
             case OUTPUT -> columns(whole, heads(), model.headDim());
             case DOWN -> columns(whole, intermediate(), 1);
-            case ATTENTION_NORM, QUERY_NORM, KEY_NORM, FEED_FORWARD_NORM -> whole;
+            case ATTENTION_NORM,
+                    QUERY_NORM,
+                    KEY_NORM,
+                    AFTER_ATTENTION_NORM,
+                    FEED_FORWARD_NORM,
+                    AFTER_FEED_FORWARD_NORM -> whole;
         };
     }
 

@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.kernel.Activation;
 import org.bytedeco.pytorch.IValue;
 import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.global.torch;
@@ -19,9 +20,14 @@ sealed interface TorchLinear extends Linear {
     }
 
     @Override
-    default Matrix applyGated(Linear gate, Matrix rows) {
+    default Matrix applyGated(Linear gate, Activation activation, Matrix rows) {
         Matrix product = gate.apply(rows);
-        torch.silu_(LibTorch.tensor(product)).mul_(apply(LibTorch.tensor(rows)));
+        Tensor x = LibTorch.tensor(product);
+        Tensor activated = switch (activation) {
+            case SILU -> torch.silu_(x);
+            case GELU_TANH -> torch.gelu_(x, "tanh");
+        };
+        activated.mul_(apply(LibTorch.tensor(rows)));
         return product;
     }
 
@@ -48,9 +54,9 @@ sealed interface TorchLinear extends Linear {
         }
 
         @Override
-        public Matrix applyGated(Linear gate, Matrix rows) {
-            if (!(gate instanceof Packed packed)) {
-                return TorchLinear.super.applyGated(gate, rows);
+        public Matrix applyGated(Linear gate, Activation activation, Matrix rows) {
+            if (!(gate instanceof Packed packed) || activation != Activation.SILU) {
+                return TorchLinear.super.applyGated(gate, activation, rows);
             }
             Tensor tensor = LibTorch.tensor(rows);
             return LibTorch.matrix(oneDnn.linearTimes(tensor, oneDnn.linearSilu(tensor, packed.matrix), matrix));

@@ -69,10 +69,12 @@ final class Weights {
             Linear projection,
             Optional<HeadNorms> headNorms,
             Linear output,
+            Optional<Norm> afterAttentionNorm,
             Norm feedForwardNorm,
             Linear gate,
             Linear up,
-            Linear down) {}
+            Linear down,
+            Optional<Norm> afterFeedForwardNorm) {}
 
     /** Weights of the norms of each head, [D]. */
     record HeadNorms(Norm queries, Norm keys) {}
@@ -126,10 +128,16 @@ final class Weights {
                             ? Optional.of(new HeadNorms(norm(prefix, Part.QUERY_NORM), norm(prefix, Part.KEY_NORM)))
                             : Optional.empty(),
                     linear(prefix, Part.OUTPUT, "o_proj"),
+                    optionalNorm(prefix, Part.AFTER_ATTENTION_NORM),
                     norm(prefix, Part.FEED_FORWARD_NORM),
                     linear(prefix, Part.GATE, "gate_proj"),
                     linear(prefix, Part.UP, "up_proj"),
-                    linear(prefix, Part.DOWN, "down_proj"));
+                    linear(prefix, Part.DOWN, "down_proj"),
+                    optionalNorm(prefix, Part.AFTER_FEED_FORWARD_NORM));
+        }
+
+        private Optional<Norm> optionalNorm(String prefix, Part part) throws IOException {
+            return config.recipe().has(part) ? Optional.of(norm(prefix, part)) : Optional.empty();
         }
 
         private Norm norm(String prefix, Part part) throws IOException {
@@ -176,7 +184,11 @@ final class Weights {
         }
 
         Norm norm(String name) throws IOException {
-            return kernels.norm(floats(List.of(source(name))), config.rmsNormEps());
+            float[] weights = floats(List.of(source(name)));
+            for (int i = 0; config.recipe().onePlusNorms() && i < weights.length; i++) {
+                weights[i] += 1;
+            }
+            return kernels.norm(weights, config.rmsNormEps());
         }
 
         /** Vectors one behind the other, rounded to the type that the model computes in, as in a checkpoint of that type. */

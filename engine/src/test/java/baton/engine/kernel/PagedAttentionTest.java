@@ -62,7 +62,8 @@ class PagedAttentionTest {
             MemorySegment pool = arena.allocate(BLOCKS * layout.blockBytes(), 64);
             KvCache cache = new KvCache(pool, layout, BLOCKS, List.of("0", "1"));
             fill(cache, random);
-            PagedAttention attention = new PagedAttention(kernels, TWO_THREADS, cache, heads, arena);
+            PagedAttention attention =
+                    new PagedAttention(kernels, TWO_THREADS, cache, heads, 1 / Math.sqrt(headDim), arena);
             // Single tokens, a prompt's first chunk, a later one, few rows behind many positions.
             List<Span> spans = List.of(
                     new Span(0, 1, 0, blocks(random)),
@@ -138,7 +139,8 @@ class PagedAttentionTest {
             float[] queries = numbers(random, Math.toIntExact(spans.size() * stride));
             boolean inBf16 = PagedAttention.suitsTiles(kernels, layout);
             Rows attended = TestKernels.rows(floats(arena, new float[queries.length]), stride);
-            PagedAttention attention = new PagedAttention(kernels, TWO_THREADS, cache, heads, arena);
+            PagedAttention attention =
+                    new PagedAttention(kernels, TWO_THREADS, cache, heads, 1 / Math.sqrt(cache.layout().headDim()), arena);
             attention.attend(LAYER, spans, window, TestKernels.rows(floats(arena, queries), stride), attended);
             attention.close();
             for (Span span : spans) {
@@ -174,7 +176,8 @@ class PagedAttentionTest {
             int width = 8 * 64;
             MemorySegment queries = floats(arena, numbers(new Random(SEED), rows * width));
             MemorySegment attended = floats(arena, new float[rows * width]);
-            PagedAttention attention = new PagedAttention(kernels, TWO_THREADS, cache, 8, arena);
+            PagedAttention attention = new PagedAttention(
+                    kernels, TWO_THREADS, cache, 8, 1 / Math.sqrt(cache.layout().headDim()), arena);
             Span span = new Span(0, rows, 0, IntStream.range(0, BLOCKS).toArray());
             attention.attend(
                     LAYER, List.of(span), 100_000, TestKernels.rows(queries, width), TestKernels.rows(attended, width));
@@ -210,7 +213,8 @@ class PagedAttentionTest {
             long stride = heads * 64L;
             Rows queries = TestKernels.rows(floats(arena, numbers(new Random(SEED), rows * heads * 64)), stride);
             Span span = new Span(0, rows, position, IntStream.range(0, BLOCKS).toArray());
-            PagedAttention attention = new PagedAttention(kernels, TWO_THREADS, cache, heads, arena);
+            PagedAttention attention =
+                    new PagedAttention(kernels, TWO_THREADS, cache, heads, 1 / Math.sqrt(cache.layout().headDim()), arena);
             MemorySegment before = floats(arena, new float[rows * heads * 64]);
             attention.attend(LAYER, List.of(span), 100_000, queries, TestKernels.rows(before, stride));
             for (int behind = span.end(); behind < BLOCKS * 16; behind++) {
@@ -278,7 +282,8 @@ class PagedAttentionTest {
         double[] scaled = new double[headDim];
         for (int d = 0; d < headDim; d++) {
             scaled[d] = inBf16
-                    ? TestKernels.bf16(queries[start + d] * PagedAttention.scoreFactor(headDim)) * Math.log(2)
+                    ? TestKernels.bf16(queries[start + d] * PagedAttention.scoreFactor(1 / Math.sqrt(headDim)))
+                            * Math.log(2)
                     : queries[start + d] / Math.sqrt(headDim);
         }
         return scaled;

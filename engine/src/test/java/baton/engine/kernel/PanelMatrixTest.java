@@ -146,7 +146,7 @@ class PanelMatrixTest {
             assertThatThrownBy(() -> matrix.add(rows, 1, narrowOut))
                     .isInstanceOf(IllegalArgumentException.class)
                     .hasMessageStartingWith("out: is of BF16, which only products with a gate");
-            assertThatThrownBy(() -> matrix.multiplyGated(matrix, rows, 1, narrowOut))
+            assertThatThrownBy(() -> matrix.multiplyGated(matrix, Activation.SILU, rows, 1, narrowOut))
                     .isInstanceOf(IllegalArgumentException.class)
                     .hasMessageStartingWith("out: is of BF16");
         }
@@ -185,7 +185,7 @@ class PanelMatrixTest {
             PanelMatrix gate = new Weights(kernels, WeightType.FP32, 20, 4, random, arena)
                     .matrix(kernels, WeightType.FP32, scratch);
             Rows rows = TestKernels.rows(floats(arena, new float[20]), 20);
-            assertThatThrownBy(() -> matrix.multiplyGated(gate, rows, 1, rows))
+            assertThatThrownBy(() -> matrix.multiplyGated(gate, Activation.SILU, rows, 1, rows))
                     .isInstanceOf(IllegalArgumentException.class)
                     .hasMessageContaining("gate: is [20, 4] of FP32, the matrix is [20, 8] of FP32");
         }
@@ -224,7 +224,9 @@ class PanelMatrixTest {
         MULTIPLY(false),
         ADD(false),
         GATED(false),
-        GATED_TO_BF16(true);
+        GATED_TO_BF16(true),
+        GELU_GATED(false),
+        GELU_GATED_TO_BF16(true);
 
         private final boolean toBf16;
 
@@ -242,7 +244,9 @@ class PanelMatrixTest {
             switch (this) {
                 case MULTIPLY -> matrix.multiply(rows, count, out);
                 case ADD -> matrix.add(rows, count, out);
-                case GATED, GATED_TO_BF16 -> matrix.multiplyGated(gate, rows, count, out);
+                case GATED, GATED_TO_BF16 -> matrix.multiplyGated(gate, Activation.SILU, rows, count, out);
+                case GELU_GATED, GELU_GATED_TO_BF16 ->
+                    matrix.multiplyGated(gate, Activation.GELU_TANH, rows, count, out);
             }
         }
 
@@ -251,6 +255,11 @@ class PanelMatrixTest {
                 case MULTIPLY -> product;
                 case ADD -> before + product;
                 case GATED, GATED_TO_BF16 -> product * gate / (1 + Math.exp(-gate));
+                case GELU_GATED, GELU_GATED_TO_BF16 ->
+                    product
+                            * gate
+                            / 2
+                            * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (gate + 0.044715 * Math.pow(gate, 3))));
             };
         }
     }

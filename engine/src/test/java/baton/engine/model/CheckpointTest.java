@@ -208,7 +208,7 @@ class CheckpointTest {
             delimiter = '|',
             quoteCharacter = '`',
             value = {
-                "LlamaForCausalLM | MixtralForCausalLM | config.json.architectures: unsupported value '[\"MixtralForCausalLM\"]'; allowed: one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM",
+                "LlamaForCausalLM | MixtralForCausalLM | config.json.architectures: unsupported value '[\"MixtralForCausalLM\"]'; allowed: one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma3ForCausalLM, GraniteForCausalLM, Phi3ForCausalLM",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"longrope\", \"factor\": 2} | config.json.rope_scaling.rope_type: unsupported value 'longrope'; allowed: default, linear, llama3, yarn",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"llama3\"} | config.json.rope_scaling.low_freq_factor: is missing",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0} | config.json.rope_scaling.factor: is 0.0, must be positive",

@@ -4,12 +4,10 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.assertj.core.api.Assertions.within;
 
-import baton.engine.kernel.Activation;
 import baton.engine.model.ModelConfig.LinearRopeScaling;
 import baton.engine.model.ModelConfig.Llama3RopeScaling;
 import baton.engine.model.ModelRunner.LayerHooks;
 import baton.engine.model.ModelRunner.SequenceSlice;
-import baton.engine.model.Recipe.Dense;
 import baton.engine.model.Recipe.Everything;
 import baton.engine.model.Recipe.LayerAttention;
 import baton.engine.model.Recipe.Part;
@@ -82,12 +80,11 @@ class DecoderRunnerTest {
                 .mapToObj(layer -> new LayerAttention(
                         windowed.contains(layer) ? new Window(positions) : new Everything(), rotation))
                 .toList();
-        Recipe recipe = new Recipe(
+        Recipe recipe = Recipe.usual(
                 "Qwen3ForCausalLM",
                 layerAttention,
                 DecoderFamily.NORMED_HEADS,
-                Set.of(Part.QUERIES, Part.KEYS, Part.VALUES, Part.OUTPUT),
-                new Dense(Activation.SILU));
+                Set.of(Part.QUERIES, Part.KEYS, Part.VALUES, Part.OUTPUT));
         ModelConfig config = new ModelConfig("random", 97, 32, 48, 4, 2, 8, 2048, 1e-5, true, DType.F32, recipe);
         assertAgreesWithAPlainForwardPass(config, 1, 1, 50, 1, 700, 1, 1, 520, 2, 1);
         assertAgreesWithAPlainForwardPass(config, 1100, 1, 1, 30);
