@@ -103,7 +103,7 @@ public final class KvServer implements AutoCloseable {
             listener = listen();
             metricsPort = settings.metricsPort().isPresent()
                     ? Optional.of(new MetricsPort(
-                            loops, settings.host(), settings.metricsPort().getAsInt(), () -> Metrics.text(this)))
+                            loops, settings.host(), settings.metricsPort().getAsInt(), () -> MetricsText.text(this)))
                     : Optional.empty();
         } catch (IOException | RuntimeException e) {
             end();
@@ -272,7 +272,7 @@ public final class KvServer implements AutoCloseable {
 
     /** The text that {@code /metrics} has. */
     public String metrics() {
-        return Metrics.text(this);
+        return MetricsText.text(this);
     }
 
     /** Ends all connections and threads, with a deadline. Values that are not in files are gone. */

@@ -92,7 +92,7 @@ final class Session extends ChannelInboundHandlerAdapter {
     private long skipped;
 
     /** The look-up that is coming. */
-    private @Nullable Batch batch;
+    private @Nullable KeyBatch batch;
 
     Session(KvServer server, Channel channel) {
         this.server = server;
@@ -513,7 +513,7 @@ final class Session extends ChannelInboundHandlerAdapter {
     }
 
     private boolean beginBatch(int keyBytes, LmMetadata sizes, int length) {
-        Optional<Batch> begun = Batch.begin(cache, Arrays.copyOf(key, keyBytes), sizes, length);
+        Optional<KeyBatch> begun = KeyBatch.begin(cache, Arrays.copyOf(key, keyBytes), sizes, length);
         if (begun.isEmpty()) {
             return end(Kind.CLOSED_GARBAGE);
         }
@@ -523,7 +523,7 @@ final class Session extends ChannelInboundHandlerAdapter {
     }
 
     private boolean batch(ByteBuf from) {
-        Batch looking = Objects.requireNonNull(batch);
+        KeyBatch looking = Objects.requireNonNull(batch);
         int before = looking.keysDone();
         int hits = looking.take(from);
         if (hits < 0) {

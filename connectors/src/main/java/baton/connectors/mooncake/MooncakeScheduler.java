@@ -21,7 +21,7 @@ import baton.kv.connector.WorkerReport;
 import baton.messages.MessageException;
 import baton.messages.PeerAddress;
 import baton.messages.mooncake.MooncakeExchange;
-import baton.messages.mooncake.Registration;
+import baton.messages.mooncake.RankRegistration;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -92,10 +92,10 @@ final class MooncakeScheduler implements SchedulerConnector {
         if (!context.config().isProducer()) {
             return;
         }
-        List<Registration> ranks = new ArrayList<>();
+        List<RankRegistration> ranks = new ArrayList<>();
         metadata.forEach((rank, own) -> {
             if (own instanceof MooncakeWorker.Listening listening) {
-                ranks.add(new Registration(
+                ranks.add(new RankRegistration(
                         context.config().engineId(),
                         settings.dpRank(),
                         rank.tensor(),
@@ -108,7 +108,7 @@ final class MooncakeScheduler implements SchedulerConnector {
                 registerElsewhere(settings.registry().get(), ranks);
             } else {
                 MooncakeExchange.Registry own = exchange.serve(settings.host(), settings.bootstrapPort());
-                for (Registration rank : ranks) {
+                for (RankRegistration rank : ranks) {
                     own.register(rank);
                 }
                 bootstrap = Optional.of(new PeerAddress(settings.host(), own.port()));
@@ -123,7 +123,7 @@ final class MooncakeScheduler implements SchedulerConnector {
         }
     }
 
-    private void registerElsewhere(PeerAddress registry, List<Registration> ranks) {
+    private void registerElsewhere(PeerAddress registry, List<RankRegistration> ranks) {
         Duration timeout = settings.timeouts().handshake();
         Deadline deadline = Deadline.after(context.ticker(), timeout.multipliedBy(4));
         try {

@@ -24,7 +24,7 @@ import baton.messages.SideChannel;
 import baton.messages.mooncake.EngineTable;
 import baton.messages.mooncake.MooncakeExchange;
 import baton.messages.mooncake.MooncakeExchange.Question;
-import baton.messages.mooncake.Registration;
+import baton.messages.mooncake.RankRegistration;
 import baton.messages.mooncake.SystemExchange;
 import baton.messages.zeromq.ZeroMqPeerChannel;
 import baton.testkit.FakeEngine;
@@ -165,7 +165,7 @@ class MooncakeConnectorTest {
         }
 
         @Override
-        public CompletableFuture<Void> register(PeerAddress registry, List<Registration> ranks, Duration timeout) {
+        public CompletableFuture<Void> register(PeerAddress registry, List<RankRegistration> ranks, Duration timeout) {
             return exchange.register(registry, ranks, timeout);
         }
 
@@ -344,7 +344,7 @@ class MooncakeConnectorTest {
                         new SystemExchange(PeerAccess.everyone(), new DelegatingRuntime().background());
                 SideChannel.Listener listener = channel.listen(HOST, 0, _ -> _ -> {})) {
             MooncakeExchange.Registry registry = exchange.serve(HOST, 0);
-            registry.register(new Registration("silent", 0, 0, 0, new PeerAddress(HOST, listener.port())));
+            registry.register(new RankRegistration("silent", 0, 0, 0, new PeerAddress(HOST, listener.port())));
             FakeEngine decode = engine(KvRole.CONSUMER, "m", 0.5, reply -> reply);
             Running running = decode.admit(
                     request(

@@ -7,7 +7,7 @@ import baton.messages.MessageException;
 import baton.messages.PeerAddress;
 import baton.messages.mooncake.EngineTable;
 import baton.messages.mooncake.MooncakeExchange;
-import baton.messages.mooncake.Registration;
+import baton.messages.mooncake.RankRegistration;
 import baton.testkit.SimTransferAgent;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -192,7 +192,7 @@ final class MooncakeSimConnectors implements SimNode.SimConnectors {
         }
 
         @Override
-        public CompletableFuture<Void> register(PeerAddress registry, List<Registration> ranks, Duration timeout) {
+        public CompletableFuture<Void> register(PeerAddress registry, List<RankRegistration> ranks, Duration timeout) {
             throw new UnsupportedOperationException("each instance has a registry of its own");
         }
 
@@ -318,7 +318,7 @@ final class MooncakeSimConnectors implements SimNode.SimConnectors {
     private final class SimRegistry implements MooncakeExchange.Registry {
         private final SimExchange exchange;
         private final PeerAddress address;
-        private final List<Registration> ranks = new ArrayList<>();
+        private final List<RankRegistration> ranks = new ArrayList<>();
 
         private SimRegistry(SimExchange exchange, PeerAddress address) {
             this.exchange = exchange;
@@ -331,12 +331,12 @@ final class MooncakeSimConnectors implements SimNode.SimConnectors {
         }
 
         @Override
-        public void register(Registration rank) {
+        public void register(RankRegistration rank) {
             ranks.add(rank);
         }
 
         private EngineTable table() {
-            Registration first = ranks.getFirst();
+            RankRegistration first = ranks.getFirst();
             return new EngineTable(Map.of(
                     first.dpRank(),
                     new EngineTable.Engine(

@@ -24,7 +24,7 @@ import org.slf4j.LoggerFactory;
 
 /**
  * A registry of prefill ranks, as vLLM's {@code MooncakeBootstrapServer} (mooncake/mooncake_utils.py): {@code POST /register} with a
- * {@link Registration}, {@code GET /query} for the {@link EngineTable}. A registration may be repeated; one that contradicts another
+ * {@link RankRegistration}, {@code GET /query} for the {@link EngineTable}. A registration may be repeated; one that contradicts another
  * gets status 400.
  */
 final class BootstrapServer implements MooncakeExchange.Registry {
@@ -90,9 +90,9 @@ final class BootstrapServer implements MooncakeExchange.Registry {
                     answer(exchange, 413, detail("a registration has at most " + MOST_BYTES + " bytes"));
                     return;
                 }
-                Registration rank;
+                RankRegistration rank;
                 try {
-                    rank = Registration.read(
+                    rank = RankRegistration.read(
                             JsonFields.parse("registration", new String(body, StandardCharsets.UTF_8)));
                 } catch (ConfigException e) {
                     answer(exchange, 422, detail(String.valueOf(e.getMessage())));
@@ -125,7 +125,7 @@ final class BootstrapServer implements MooncakeExchange.Registry {
     }
 
     @Override
-    public synchronized void register(Registration rank) throws MessageException {
+    public synchronized void register(RankRegistration rank) throws MessageException {
         EngineTable.Engine engine =
                 engines.getOrDefault(rank.dpRank(), new EngineTable.Engine(rank.engineId(), Map.of()));
         if (!engine.id().equals(rank.engineId())) {

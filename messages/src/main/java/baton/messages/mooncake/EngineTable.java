@@ -65,7 +65,7 @@ public record EngineTable(Map<Integer, Engine> engines) {
                     String url = stages.string(pp).orElse("");
                     byStage.put(
                             number(stages.field(pp), pp),
-                            Registration.address(url)
+                            RankRegistration.address(url)
                                     .orElseThrow(() -> new ConfigException(
                                             stages.field(pp),
                                             "is '" + PeerAddress.shown(url) + "', must be tcp://host:port")));

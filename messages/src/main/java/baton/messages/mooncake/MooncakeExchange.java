@@ -31,7 +31,7 @@ public interface MooncakeExchange extends AutoCloseable {
     Registry serve(String host, int port) throws MessageException;
 
     /** Registers ranks with a registry, three attempts each. */
-    CompletableFuture<Void> register(PeerAddress registry, List<Registration> ranks, Duration timeout);
+    CompletableFuture<Void> register(PeerAddress registry, List<RankRegistration> ranks, Duration timeout);
 
     /**
      * The instances that a registry has, three attempts.
@@ -85,7 +85,7 @@ public interface MooncakeExchange extends AutoCloseable {
         int port();
 
         /** The same as a registration by HTTP. */
-        void register(Registration rank) throws MessageException;
+        void register(RankRegistration rank) throws MessageException;
 
         @Override
         void close();

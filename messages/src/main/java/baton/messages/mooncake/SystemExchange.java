@@ -194,9 +194,9 @@ public final class SystemExchange implements MooncakeExchange {
     }
 
     @Override
-    public CompletableFuture<Void> register(PeerAddress registry, List<Registration> ranks, Duration timeout) {
+    public CompletableFuture<Void> register(PeerAddress registry, List<RankRegistration> ranks, Duration timeout) {
         CompletableFuture<?> all = CompletableFuture.completedFuture(true);
-        for (Registration rank : ranks) {
+        for (RankRegistration rank : ranks) {
             HttpRequest request = HttpRequest.newBuilder(URI.create("http://" + registry + "/register"))
                     .timeout(timeout)
                     .header("Content-Type", "application/json")

@@ -43,8 +43,8 @@ class BootstrapServerTest {
         exchange.close();
     }
 
-    private static Registration rank(String engine, int tp, int pp, int port) {
-        return new Registration(engine, 0, tp, pp, new PeerAddress("10.0.0.1", port));
+    private static RankRegistration rank(String engine, int tp, int pp, int port) {
+        return new RankRegistration(engine, 0, tp, pp, new PeerAddress("10.0.0.1", port));
     }
 
     private String url(String path) {

@@ -11,7 +11,7 @@ import java.util.Optional;
  * @param dpRank of the instance among those that share the registry
  * @param addr of the rank's channel
  */
-public record Registration(String engineId, int dpRank, int tpRank, int ppRank, PeerAddress addr) {
+public record RankRegistration(String engineId, int dpRank, int tpRank, int ppRank, PeerAddress addr) {
     private static final String SCHEME = "tcp://";
 
     /** {@code tcp://host:port}. */
@@ -36,9 +36,9 @@ public record Registration(String engineId, int dpRank, int tpRank, int ppRank, 
     }
 
     /** @throws ConfigException if a field is missing or malformed */
-    static Registration read(JsonFields json) {
+    static RankRegistration read(JsonFields json) {
         String url = json.string("addr").orElseThrow(() -> missing(json, "addr"));
-        return new Registration(
+        return new RankRegistration(
                 json.string("engine_id").orElseThrow(() -> missing(json, "engine_id")),
                 json.integerAtLeast("dp_rank", 0).orElseThrow(() -> missing(json, "dp_rank")),
                 json.integerAtLeast("tp_rank", 0).orElseThrow(() -> missing(json, "tp_rank")),

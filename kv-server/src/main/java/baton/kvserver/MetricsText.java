@@ -6,10 +6,10 @@ import java.util.Locale;
 import java.util.Set;
 
 /** The Prometheus text of a server. */
-final class Metrics {
+final class MetricsText {
     private static final String PREFIX = "baton:kv_server_";
 
-    private Metrics() {}
+    private MetricsText() {}
 
     static String text(KvServer server) {
         StringBuilder text = new StringBuilder(4096);

@@ -7,7 +7,7 @@ import io.netty.buffer.ByteBuf;
 import java.util.Optional;
 
 /** A {@link LmWire#BATCH_EXIST} whose keys are looked up as they come. One thread uses it. */
-final class Batch {
+final class KeyBatch {
     private final Cache cache;
     private final boolean ofHashes;
     private final Optional<Scope> scope;
@@ -20,7 +20,7 @@ final class Batch {
     private int done;
     private int bytesLeft;
 
-    private Batch(Cache cache, byte[] ends, LmMetadata sizes, int length) {
+    private KeyBatch(Cache cache, byte[] ends, LmMetadata sizes, int length) {
         this.cache = cache;
         keys = sizes.shape0();
         prefixBytes = sizes.shape1();
@@ -45,7 +45,7 @@ final class Batch {
      * @param length of what is to come
      * @return empty if it cannot be one
      */
-    static Optional<Batch> begin(Cache cache, byte[] ends, LmMetadata sizes, int length) {
+    static Optional<KeyBatch> begin(Cache cache, byte[] ends, LmMetadata sizes, int length) {
         int keys = sizes.shape0();
         boolean fits = keys >= 1
                 && keys <= LmWire.MOST_BATCH
@@ -61,7 +61,7 @@ final class Batch {
                         length == keys * Scope.HASH_BYTES && scope(ends, sizes).isValid();
                     default -> false;
                 };
-        return understood ? Optional.of(new Batch(cache, ends, sizes, length)) : Optional.empty();
+        return understood ? Optional.of(new KeyBatch(cache, ends, sizes, length)) : Optional.empty();
     }
 
     int keysDone() {
