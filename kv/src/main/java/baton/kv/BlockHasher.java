@@ -3,7 +3,6 @@ package baton.kv;
 import java.nio.charset.StandardCharsets;
 import java.security.DigestException;
 import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -27,11 +26,7 @@ public final class BlockHasher {
 
     /** @param seed of the chains, see {@link HashAlgorithm#seed} */
     public BlockHasher(HashAlgorithm algorithm, String seed, int blockSize) {
-        try {
-            this.sha256 = MessageDigest.getInstance("SHA-256");
-        } catch (NoSuchAlgorithmException e) {
-            throw new AssertionError("every Java platform has SHA-256", e);
-        }
+        this.sha256 = Sha256.begin();
         this.blockSize = blockSize;
         this.encoding = HashEncoding.of(algorithm);
         encoding.begin();

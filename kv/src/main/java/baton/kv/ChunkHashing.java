@@ -2,7 +2,6 @@ package baton.kv;
 
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.util.Map;
 import java.util.Optional;
 
@@ -70,23 +69,15 @@ public abstract sealed class ChunkHashing {
     }
 
     private static final class Digest extends ChunkHashing {
-        private final MessageDigest sha256 = sha256();
+        private final MessageDigest sha256 = Sha256.begin();
         private final HashEncoding encoding;
 
         private Digest(HashAlgorithm algorithm, String seed) {
             HashEncoding encoding = HashEncoding.of(algorithm);
             encoding.begin();
             encoding.text(seed.getBytes(StandardCharsets.UTF_8));
-            super(digest(sha256(), encoding));
+            super(digest(Sha256.begin(), encoding));
             this.encoding = encoding;
-        }
-
-        private static MessageDigest sha256() {
-            try {
-                return MessageDigest.getInstance("SHA-256");
-            } catch (NoSuchAlgorithmException e) {
-                throw new AssertionError("every Java platform has SHA-256", e);
-            }
         }
 
         private static long digest(MessageDigest sha256, HashEncoding encoding) {

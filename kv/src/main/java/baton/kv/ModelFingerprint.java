@@ -1,8 +1,5 @@
 package baton.kv;
 
-import java.nio.charset.StandardCharsets;
-import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.util.HexFormat;
 
 /**
@@ -15,12 +12,6 @@ import java.util.HexFormat;
 public record ModelFingerprint(String name, String digest) {
     /** The fingerprint of the same model computed in another way. Equal only for equal ways. */
     public ModelFingerprint derived(String way) {
-        try {
-            MessageDigest sha = MessageDigest.getInstance("SHA-256");
-            byte[] derived = sha.digest((digest + "\n" + way).getBytes(StandardCharsets.UTF_8));
-            return new ModelFingerprint(name, HexFormat.of().formatHex(derived));
-        } catch (NoSuchAlgorithmException e) {
-            throw new AssertionError("every Java has SHA-256", e);
-        }
+        return new ModelFingerprint(name, HexFormat.of().formatHex(Sha256.of(digest + "\n" + way)));
     }
 }

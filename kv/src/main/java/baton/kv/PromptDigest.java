@@ -3,7 +3,6 @@ package baton.kv;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.util.HexFormat;
 import java.util.Optional;
 
@@ -21,16 +20,12 @@ public final class PromptDigest {
      * @param tokens the prompt, or as many of its first tokens as are meant
      */
     public static String of(ModelFingerprint model, Optional<String> loraId, Optional<String> cacheSalt, int[] tokens) {
-        try {
-            MessageDigest sha256 = MessageDigest.getInstance("SHA-256");
-            sha256.update(PromptRoot.of(model, loraId, cacheSalt));
-            ByteBuffer bytes = ByteBuffer.allocate(Math.multiplyExact(tokens.length, Integer.BYTES))
-                    .order(ByteOrder.LITTLE_ENDIAN);
-            bytes.asIntBuffer().put(tokens);
-            sha256.update(bytes);
-            return HexFormat.of().formatHex(sha256.digest());
-        } catch (NoSuchAlgorithmException e) {
-            throw new AssertionError("every Java platform has SHA-256", e);
-        }
+        MessageDigest sha256 = Sha256.begin();
+        sha256.update(PromptRoot.of(model, loraId, cacheSalt));
+        ByteBuffer bytes = ByteBuffer.allocate(Math.multiplyExact(tokens.length, Integer.BYTES))
+                .order(ByteOrder.LITTLE_ENDIAN);
+        bytes.asIntBuffer().put(tokens);
+        sha256.update(bytes);
+        return HexFormat.of().formatHex(sha256.digest());
     }
 }

@@ -2,7 +2,6 @@ package baton.kv;
 
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.util.Optional;
 
 /**
@@ -14,15 +13,11 @@ public final class PromptRoot {
 
     /** 32 bytes: SHA-256 over the fields that are there, each with its name and length in front. */
     public static byte[] of(ModelFingerprint model, Optional<String> loraId, Optional<String> cacheSalt) {
-        try {
-            MessageDigest sha256 = MessageDigest.getInstance("SHA-256");
-            field(sha256, "model", model.digest());
-            loraId.ifPresent(id -> field(sha256, "lora", id));
-            cacheSalt.ifPresent(salt -> field(sha256, "salt", salt));
-            return sha256.digest();
-        } catch (NoSuchAlgorithmException e) {
-            throw new AssertionError("every Java platform has SHA-256", e);
-        }
+        MessageDigest sha256 = Sha256.begin();
+        field(sha256, "model", model.digest());
+        loraId.ifPresent(id -> field(sha256, "lora", id));
+        cacheSalt.ifPresent(salt -> field(sha256, "salt", salt));
+        return sha256.digest();
     }
 
     /** Name and length go in front of the value, so that no two different sets of fields give the same bytes. */

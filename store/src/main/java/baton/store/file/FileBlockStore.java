@@ -30,7 +30,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Values as files in a directory that several processes may share: {@link FsPathLayout} tells their names, {@link ValueHeader} their form. A
+ * Values as files in a directory that several processes may share: {@link FsPathLayout} tells their names, {@link FileHeader} their form. A
  * file appears complete under its name or not at all, and one that is not intact is a miss and deleted.
  *
  * <p>All work on files runs on threads beside the caller's, as many as the settings allow, for a mount may not answer. Threads that hang keep
@@ -267,7 +267,7 @@ public final class FileBlockStore implements BlockStore {
             if (written) {
                 index.touched(key);
                 stats.stored(key, format.valueBytes());
-                collector.ifPresent(each -> each.added(ValueHeader.fileBytes(format.valueBytes())));
+                collector.ifPresent(each -> each.added(FileHeader.fileBytes(format.valueBytes())));
             } else {
                 touch(key);
             }

@@ -2,11 +2,10 @@ package baton.store.file;
 
 import baton.kv.BlockHash;
 import baton.kv.connector.Measurement;
+import baton.store.EventLog;
 import baton.store.StoreEvent;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
-import java.util.ArrayDeque;
 import java.util.ArrayList;
-import java.util.Deque;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -14,14 +13,10 @@ import java.util.TreeMap;
 
 /** What a store counts, and its events. Thread-safe. */
 final class FileStoreStats {
-    /** Older events are dropped. */
-    private static final int MOST_EVENTS = 1 << 16;
-
     @GuardedBy("this")
     private final Map<Fault, Long> faults = new TreeMap<>();
 
-    @GuardedBy("this")
-    private final Deque<Event> events = new ArrayDeque<>();
+    private final EventLog events = new EventLog();
 
     @GuardedBy("this")
     private long read;
@@ -46,8 +41,6 @@ final class FileStoreStats {
         }
     }
 
-    private record Event(BlockHash key, boolean stored) {}
-
     synchronized void failed(Operation operation, FileFault cause, long keys) {
         if (keys > 0) {
             faults.merge(new Fault(operation, cause), keys, Long::sum);
@@ -60,38 +53,19 @@ final class FileStoreStats {
 
     synchronized void stored(BlockHash key, long bytes) {
         written += bytes;
-        add(new Event(key, true));
+        events.add(key, true);
     }
 
-    synchronized void removed(BlockHash key) {
-        add(new Event(key, false));
+    void removed(BlockHash key) {
+        events.add(key, false);
     }
 
     synchronized void collected(long files) {
         removed += files;
     }
 
-    private synchronized void add(Event event) {
-        if (events.size() == MOST_EVENTS) {
-            events.removeFirst();
-        }
-        events.addLast(event);
-    }
-
-    /** Those that follow each other and are of one kind are one. */
-    synchronized List<StoreEvent> takeEvents() {
-        List<StoreEvent> taken = new ArrayList<>();
-        List<BlockHash> run = new ArrayList<>();
-        while (!events.isEmpty()) {
-            Event event = events.removeFirst();
-            run.add(event.key);
-            Event next = events.peekFirst();
-            if (next == null || next.stored != event.stored) {
-                taken.add(new StoreEvent(run, event.stored));
-                run.clear();
-            }
-        }
-        return taken;
+    List<StoreEvent> takeEvents() {
+        return events.take();
     }
 
     synchronized List<Measurement> takeMeasurements() {

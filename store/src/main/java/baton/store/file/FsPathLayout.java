@@ -1,11 +1,9 @@
 package baton.store.file;
 
 import baton.kv.BlockHash;
+import baton.kv.Sha256;
 import baton.store.StoreFormat;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
-import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
@@ -51,7 +49,8 @@ public final class FsPathLayout {
 
     private FsPathLayout(String safeName, Map<String, ?> fields) {
         this.json = MAPPER.writeValueAsString(fields);
-        this.directory = safeName + "_" + HexFormat.of().formatHex(sha256(json)).substring(0, DIGEST_DIGITS);
+        this.directory =
+                safeName + "_" + HexFormat.of().formatHex(Sha256.of(json)).substring(0, DIGEST_DIGITS);
     }
 
     /**
@@ -110,7 +109,7 @@ public final class FsPathLayout {
 
     /** SHA-256 of the fields. */
     byte[] digest() {
-        return sha256(json);
+        return Sha256.of(json);
     }
 
     /** The directory of the values of a rank. */
@@ -130,13 +129,5 @@ public final class FsPathLayout {
                 Long.parseUnsignedLong(hex, 16, 32, 16),
                 Long.parseUnsignedLong(hex, 32, 48, 16),
                 Long.parseUnsignedLong(hex, 48, 64, 16));
-    }
-
-    private static byte[] sha256(String text) {
-        try {
-            return MessageDigest.getInstance("SHA-256").digest(text.getBytes(StandardCharsets.UTF_8));
-        } catch (NoSuchAlgorithmException e) {
-            throw new AssertionError("every Java has SHA-256", e);
-        }
     }
 }

@@ -26,8 +26,8 @@ final class IoBuffers {
         if (!free.isEmpty()) {
             return free.removeLast();
         }
-        MemorySegment memory = arena.allocate(ValueHeader.BYTES + pieceBytes, ValueHeader.BYTES);
-        return new Buffer(memory.asSlice(0, ValueHeader.BYTES), memory.asSlice(ValueHeader.BYTES));
+        MemorySegment memory = arena.allocate(FileHeader.BYTES + pieceBytes, FileHeader.BYTES);
+        return new Buffer(memory.asSlice(0, FileHeader.BYTES), memory.asSlice(FileHeader.BYTES));
     }
 
     synchronized void giveBack(Buffer buffer) {

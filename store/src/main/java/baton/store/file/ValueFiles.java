@@ -27,7 +27,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Reads and writes files of one format, each a {@link ValueHeader} and a value. A file is written under a temporary name, its header last,
+ * Reads and writes files of one format, each a {@link FileHeader} and a value. A file is written under a temporary name, its header last,
  * and renamed. All methods may take arbitrarily long. Thread-safe.
  */
 final class ValueFiles {
@@ -49,7 +49,7 @@ final class ValueFiles {
     private final FileOperations files;
     private final boolean fsync;
     private final long valueBytes;
-    private final ValueHeader header;
+    private final FileHeader header;
     private final IoBuffers buffers = new IoBuffers(PIECE_BYTES);
 
     /** {@code O_DIRECT}, if files are opened with it. */
@@ -65,7 +65,7 @@ final class ValueFiles {
         this.files = files;
         this.fsync = fsync;
         this.valueBytes = valueBytes;
-        this.header = new ValueHeader(valueBytes, layout.digest());
+        this.header = new FileHeader(valueBytes, layout.digest());
     }
 
     /** Files are opened with {@code O_DIRECT} from now on, if the file system has it: a file is written and read to see. */
@@ -80,7 +80,7 @@ final class ValueFiles {
                 channel.write(buffer.header().asByteBuffer(), 0);
             }
             try (FileChannel channel = files.openToRead(probe, with)) {
-                if (channel.read(buffer.header().asByteBuffer(), 0) == ValueHeader.BYTES) {
+                if (channel.read(buffer.header().asByteBuffer(), 0) == FileHeader.BYTES) {
                     direct = options;
                 }
             }
@@ -119,7 +119,7 @@ final class ValueFiles {
         try {
             Path file = file(key);
             requireDirectories(key, file);
-            return checked(file).size() == ValueHeader.fileBytes(valueBytes);
+            return checked(file).size() == FileHeader.fileBytes(valueBytes);
         } catch (NoSuchFileException e) {
             return false;
         }
@@ -167,10 +167,10 @@ final class ValueFiles {
         BasicFileAttributes found = checked(file);
         IoBuffers.Buffer buffer = buffers.take();
         try {
-            if (found.size() != ValueHeader.fileBytes(valueBytes)) {
+            if (found.size() != FileHeader.fileBytes(valueBytes)) {
                 throw new BadFileException(
                         FileFault.TRUNCATED,
-                        "has %d bytes, not %d".formatted(found.size(), ValueHeader.fileBytes(valueBytes)));
+                        "has %d bytes, not %d".formatted(found.size(), FileHeader.fileBytes(valueBytes)));
             }
             try (FileChannel channel = files.openToRead(file, options())) {
                 new Reading(channel, key, ranges, index, buffer).run(stop);
@@ -191,7 +191,7 @@ final class ValueFiles {
 
     /** Whether memory can be given to the operating system as it is. */
     private boolean isAligned(MemorySegment memory, long bytes) {
-        return direct.isEmpty() || (memory.address() | bytes) % ValueHeader.BYTES == 0;
+        return direct.isEmpty() || (memory.address() | bytes) % FileHeader.BYTES == 0;
     }
 
     /** One value's pieces: where each is read to or written from. */
@@ -214,7 +214,7 @@ final class ValueFiles {
         /** The piece in the value's own memory, if it can be used for I/O. */
         Optional<MemorySegment> inPlace(long offset, long bytes, boolean padded) {
             return whole.map(memory -> memory.asSlice(offset, bytes))
-                    .filter(piece -> isAligned(piece, bytes) && !(padded && bytes % ValueHeader.BYTES != 0));
+                    .filter(piece -> isAligned(piece, bytes) && !(padded && bytes % FileHeader.BYTES != 0));
         }
 
         void run(BooleanSupplier stop) throws IOException {
@@ -252,7 +252,7 @@ final class ValueFiles {
             MemorySegment piece = inPlace.orElseGet(() -> buffer.piece().asSlice(0, bytes));
             ByteBuffer target = inPlace.isPresent()
                     ? piece.asByteBuffer()
-                    : buffer.piece().asSlice(0, ValueHeader.padded(bytes)).asByteBuffer();
+                    : buffer.piece().asSlice(0, FileHeader.padded(bytes)).asByteBuffer();
             if (offset == 0) {
                 ByteBuffer[] both = {buffer.header().asByteBuffer(), target};
                 while (target.hasRemaining()) {
@@ -261,7 +261,7 @@ final class ValueFiles {
                 expected = header.check(buffer.header(), key);
             } else {
                 while (target.hasRemaining()) {
-                    requireMore(channel.read(target, ValueHeader.BYTES + offset + target.position()));
+                    requireMore(channel.read(target, FileHeader.BYTES + offset + target.position()));
                 }
             }
             checksum.update(piece.asByteBuffer());
@@ -291,13 +291,13 @@ final class ValueFiles {
             });
             checksum.update(piece.asByteBuffer());
             if (inPlace.isEmpty()) {
-                long padded = ValueHeader.padded(bytes);
+                long padded = FileHeader.padded(bytes);
                 buffer.piece().asSlice(bytes, padded - bytes).fill((byte) 0);
                 piece = buffer.piece().asSlice(0, padded);
             }
             ByteBuffer source = piece.asByteBuffer();
             while (source.hasRemaining()) {
-                channel.write(source, ValueHeader.BYTES + offset + source.position());
+                channel.write(source, FileHeader.BYTES + offset + source.position());
             }
         }
     }

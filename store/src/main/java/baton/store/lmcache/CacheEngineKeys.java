@@ -2,11 +2,9 @@ package baton.store.lmcache;
 
 import baton.kv.BlockHash;
 import baton.kv.DType;
+import baton.kv.Sha256;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.nio.ByteBuffer;
-import java.nio.charset.StandardCharsets;
-import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -57,20 +55,11 @@ public final class CacheEngineKeys implements ObjectNames {
         for (Tag tag : of) {
             text.append('@').append(tag.name()).append('%').append(tag.value());
         }
-        long digest = sha256(text.toString());
+        long digest = ByteBuffer.wrap(Sha256.of(text.toString())).getLong();
         synchronized (this) {
             tags.put(digest, text.toString());
         }
         return digest;
-    }
-
-    private static long sha256(String text) {
-        try {
-            byte[] digest = MessageDigest.getInstance("SHA-256").digest(text.getBytes(StandardCharsets.UTF_8));
-            return ByteBuffer.wrap(digest).getLong();
-        } catch (NoSuchAlgorithmException e) {
-            throw new IllegalStateException("every Java platform has SHA-256", e);
-        }
     }
 
     @Override

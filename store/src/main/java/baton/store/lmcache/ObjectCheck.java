@@ -1,14 +1,12 @@
 package baton.store.lmcache;
 
 import baton.kv.BlockHash;
+import baton.kv.Sha256;
 import baton.store.StoreFormat;
 import baton.store.remote.Failure;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.ByteOrder;
-import java.nio.charset.StandardCharsets;
-import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.util.Optional;
 import java.util.zip.CRC32C;
 
@@ -38,12 +36,7 @@ final class ObjectCheck {
     private final MemorySegment format;
 
     ObjectCheck(StoreFormat format) {
-        try {
-            this.format = MemorySegment.ofArray(MessageDigest.getInstance("SHA-256")
-                    .digest(format.describe().getBytes(StandardCharsets.UTF_8)));
-        } catch (NoSuchAlgorithmException e) {
-            throw new IllegalStateException("every Java platform has SHA-256", e);
-        }
+        this.format = MemorySegment.ofArray(Sha256.of(format.describe()));
     }
 
     void write(MemorySegment to, BlockHash key, int rank, MemorySegment object) {

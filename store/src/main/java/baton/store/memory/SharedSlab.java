@@ -1,6 +1,7 @@
 package baton.store.memory;
 
 import baton.kv.Deadline;
+import baton.kv.Sha256;
 import baton.kv.Ticker;
 import baton.memory.MappedFile;
 import baton.store.StoreFormat;
@@ -8,11 +9,8 @@ import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.time.Duration;
 import java.util.HexFormat;
 import java.util.concurrent.locks.LockSupport;
@@ -104,16 +102,8 @@ final class SharedSlab implements Slab {
         return slotsAt(geometry) + geometry.slotsBytes();
     }
 
-    private static byte[] digest(StoreFormat format) {
-        try {
-            return MessageDigest.getInstance("SHA-256").digest(format.describe().getBytes(StandardCharsets.UTF_8));
-        } catch (NoSuchAlgorithmException e) {
-            throw new IllegalStateException("every JDK has SHA-256", e);
-        }
-    }
-
     static Path path(SharedMemory shared, StoreFormat format) {
-        String digest = HexFormat.of().formatHex(digest(format), 0, 8);
+        String digest = HexFormat.of().formatHex(Sha256.of(format.describe()), 0, 8);
         return shared.directory().resolve("baton-%s-%s".formatted(shared.name(), digest));
     }
 
@@ -177,7 +167,7 @@ final class SharedSlab implements Slab {
             header.set(INT, EVICTION_AT, number(geometry.eviction()));
             header.set(LONG, SLOTS_AT, geometry.slots());
             header.set(LONG, SLOT_BYTES_AT, geometry.slotBytes());
-            MemorySegment.copy(digest(format), 0, header, ValueLayout.JAVA_BYTE, DIGEST_AT, DIGEST_BYTES);
+            MemorySegment.copy(Sha256.of(format.describe()), 0, header, ValueLayout.JAVA_BYTE, DIGEST_AT, DIGEST_BYTES);
             LONG.varHandle().setVolatile(header, 0L, MAGIC);
         }
     }
@@ -193,7 +183,9 @@ final class SharedSlab implements Slab {
                     && header.get(INT, EVICTION_AT) == number(geometry.eviction())
                     && header.get(LONG, SLOTS_AT) == geometry.slots()
                     && header.get(LONG, SLOT_BYTES_AT) == geometry.slotBytes()
-                    && header.asSlice(DIGEST_AT, DIGEST_BYTES).mismatch(MemorySegment.ofArray(digest(format))) == -1;
+                    && header.asSlice(DIGEST_AT, DIGEST_BYTES)
+                                    .mismatch(MemorySegment.ofArray(Sha256.of(format.describe())))
+                            == -1;
         }
     }
 

@@ -22,7 +22,7 @@ final class KeyCall {
     private final Means means;
     private final Batch batch;
     private final int from;
-    private final Staging staging;
+    private final ObjectBuffers staging;
     private final ObjectClient client;
     private final ObjectFormat objects;
     private final int shares;
@@ -66,7 +66,7 @@ final class KeyCall {
         void failed(Outcome cause);
     }
 
-    KeyCall(Means means, Batch batch, int from, int to, Staging staging) {
+    KeyCall(Means means, Batch batch, int from, int to, ObjectBuffers staging) {
         this.means = means;
         this.batch = batch;
         this.from = from;

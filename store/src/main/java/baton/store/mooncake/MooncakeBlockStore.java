@@ -65,7 +65,7 @@ public final class MooncakeBlockStore implements BlockStore {
     private final Arena arena = Arena.ofShared();
 
     @GuardedBy("this")
-    private final Deque<Staging> stagings = new ArrayDeque<>();
+    private final Deque<ObjectBuffers> stagings = new ArrayDeque<>();
 
     @GuardedBy("this")
     private final Set<Operation> operations = new HashSet<>();
@@ -236,20 +236,20 @@ public final class MooncakeBlockStore implements BlockStore {
         operations.remove(operation);
     }
 
-    private Staging staging() {
+    private ObjectBuffers staging() {
         synchronized (this) {
-            Staging free = stagings.pollFirst();
+            ObjectBuffers free = stagings.pollFirst();
             if (free != null) {
                 return free;
             }
         }
-        Staging made = new Staging(
+        ObjectBuffers made = new ObjectBuffers(
                 objects, arena.allocate(format.valueBytes(), 64), arena.allocate(keysPerCall * objects.bytes(), 64));
         client.register(made.objects());
         return made;
     }
 
-    private synchronized void giveBack(Staging staging) {
+    private synchronized void giveBack(ObjectBuffers staging) {
         stagings.addFirst(staging);
     }
 
@@ -329,7 +329,7 @@ public final class MooncakeBlockStore implements BlockStore {
         }
 
         private void work() {
-            Staging staging;
+            ObjectBuffers staging;
             try {
                 staging = staging();
             } catch (OutOfMemoryError | IllegalStateException e) {

@@ -2,9 +2,9 @@ package baton.store.remote;
 
 import baton.kv.BlockHash;
 import baton.kv.connector.Measurement;
+import baton.store.EventLog;
 import baton.store.StoreEvent;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
-import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.EnumMap;
 import java.util.List;
@@ -13,8 +13,6 @@ import java.util.Map;
 
 /** Counts what happens to keys until it is taken. Thread-safe. */
 public final class StoreCounters {
-    private static final int MOST_EVENTS = 1 << 16;
-
     /** What became of a key. */
     public enum Result {
         FOUND,
@@ -26,8 +24,6 @@ public final class StoreCounters {
         /** Read without a checksum to compare its bytes with. */
         UNVERIFIED
     }
-
-    private record Change(BlockHash key, boolean stored) {}
 
     private final String store;
 
@@ -46,8 +42,7 @@ public final class StoreCounters {
     @GuardedBy("this")
     private long writtenBytes;
 
-    @GuardedBy("this")
-    private final ArrayDeque<Change> changes = new ArrayDeque<>();
+    private final EventLog events = new EventLog();
 
     /** @param store its name, the label {@code store} */
     public StoreCounters(String store) {
@@ -74,7 +69,7 @@ public final class StoreCounters {
 
     public synchronized void stored(BlockHash key, long bytes) {
         stored(bytes);
-        changed(key, true);
+        events.add(key, true);
     }
 
     /** A value has been written under a key that makes no event. */
@@ -83,31 +78,12 @@ public final class StoreCounters {
         results.merge(Result.STORED, 1L, Long::sum);
     }
 
-    public synchronized void removed(BlockHash key) {
-        changed(key, false);
+    public void removed(BlockHash key) {
+        events.add(key, false);
     }
 
-    @GuardedBy("this")
-    private void changed(BlockHash key, boolean stored) {
-        if (changes.size() == MOST_EVENTS) {
-            changes.removeFirst();
-        }
-        changes.addLast(new Change(key, stored));
-    }
-
-    /** Keys that follow each other with the same change are one event. */
-    public synchronized List<StoreEvent> takeEvents() {
-        List<StoreEvent> events = new ArrayList<>();
-        List<BlockHash> keys = new ArrayList<>();
-        while (!changes.isEmpty()) {
-            Change change = changes.removeFirst();
-            keys.add(change.key);
-            if (changes.isEmpty() || changes.getFirst().stored != change.stored) {
-                events.add(new StoreEvent(keys, change.stored));
-                keys.clear();
-            }
-        }
-        return events;
+    public List<StoreEvent> takeEvents() {
+        return events.take();
     }
 
     public synchronized List<Measurement> takeMeasurements(int connections) {

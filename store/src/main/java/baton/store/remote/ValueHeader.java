@@ -1,13 +1,11 @@
 package baton.store.remote;
 
 import baton.kv.BlockHash;
+import baton.kv.Sha256;
 import baton.store.StoreFormat;
 import io.netty.buffer.ByteBuf;
 import java.lang.foreign.MemorySegment;
 import java.nio.ByteBuffer;
-import java.nio.charset.StandardCharsets;
-import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Optional;
@@ -48,7 +46,7 @@ public final class ValueHeader {
      */
     public ValueHeader(int magic, String format, long valueBytes) {
         this.magic = magic;
-        this.format = sha256(format);
+        this.format = Sha256.of(format);
         this.valueBytes = valueBytes;
     }
 
@@ -146,13 +144,5 @@ public final class ValueHeader {
             return Optional.of(Failure.WRONG_FORMAT);
         }
         return stored.getLong(72) == valueBytes ? Optional.empty() : Optional.of(Failure.LENGTH);
-    }
-
-    private static byte[] sha256(String text) {
-        try {
-            return MessageDigest.getInstance("SHA-256").digest(text.getBytes(StandardCharsets.UTF_8));
-        } catch (NoSuchAlgorithmException e) {
-            throw new IllegalStateException("every Java platform has SHA-256", e);
-        }
     }
 }

@@ -38,7 +38,7 @@ import org.junit.jupiter.api.io.TempDir;
 
 /** What is removed from a directory, and what is not. */
 class KvFilesTest {
-    private static final long FILE_BYTES = ValueHeader.fileBytes(SMALL.valueBytes());
+    private static final long FILE_BYTES = FileHeader.fileBytes(SMALL.valueBytes());
 
     private final Instant now = Instant.now();
     private final VirtualTicker ticker = new VirtualTicker();

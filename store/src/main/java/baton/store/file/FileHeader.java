@@ -12,7 +12,7 @@ import java.util.zip.CRC32C;
  * The first {@value #BYTES} bytes of a value's file, little-endian: magic, version, bytes of the value, key, SHA-256 of the format, CRC32C of
  * the value, CRC32C of the header before it; the rest is zero. The value follows, padded with zeros to a multiple of {@value #BYTES}.
  */
-final class ValueHeader {
+final class FileHeader {
     /** A page, which direct I/O is aligned to. */
     static final int BYTES = 4096;
 
@@ -30,7 +30,7 @@ final class ValueHeader {
     private final long valueBytes;
     private final byte[] format;
 
-    ValueHeader(long valueBytes, byte[] format) {
+    FileHeader(long valueBytes, byte[] format) {
         this.valueBytes = valueBytes;
         this.format = format.clone();
     }

@@ -8,7 +8,7 @@ import java.lang.foreign.MemorySegment;
  * @param value room for one
  * @param objects room for the objects of several
  */
-record Staging(ObjectFormat format, MemorySegment value, MemorySegment objects) {
+record ObjectBuffers(ObjectFormat format, MemorySegment value, MemorySegment objects) {
     /** Where an object is, with its header. */
     MemorySegment object(int key, int share) {
         return format.object(objects, key, share);
