@@ -5,6 +5,8 @@ import baton.bench.serve.Endpoint;
 import baton.bench.serve.EndpointClient;
 import baton.bench.serve.EndpointClient.LateException;
 import baton.bench.serve.ServedModel;
+import baton.bench.serve.StreamedAnswer;
+import baton.bench.serve.StreamedAnswer.Token;
 import baton.kv.ConfigException;
 import java.io.IOException;
 import java.net.URI;
@@ -24,7 +26,6 @@ import java.util.concurrent.Flow;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.stream.Collectors;
-import tools.jackson.core.JacksonException;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ObjectNode;
@@ -120,9 +121,6 @@ public final class CompletionsClient {
                 .sum();
         return tokens == 0 ? OptionalDouble.empty() : OptionalDouble.of((end - start) * 1e-9 * answers.size() / tokens);
     }
-
-    /** @param margin by how much its log probability is above the second's; empty if that was not asked for */
-    record Token(int id, OptionalDouble margin) {}
 
     /** @param tokens of each event; estimated as equally many in each if the server does not report them */
     record Event(long at, double tokens) {}
@@ -254,8 +252,6 @@ public final class CompletionsClient {
 
     /** The lines of an answer and when they came. */
     private static final class Reply implements Flow.Subscriber<String> {
-        private static final String DATA = "data:";
-
         private record Line(long at, String text) {}
 
         private final long sent;
@@ -288,59 +284,38 @@ public final class CompletionsClient {
         }
 
         synchronized String soFar() {
-            long events =
-                    lines.stream().filter(line -> line.text.startsWith(DATA)).count();
+            long events = lines.stream()
+                    .filter(line -> StreamedAnswer.isData(line.text))
+                    .count();
             return events == 0 ? "nothing came" : events + " events came";
         }
 
         synchronized Answer answer(String url, int maxTokens) throws IOException {
-            List<Event> events = new ArrayList<>();
-            List<Token> listed = new ArrayList<>();
-            int promptTokens = 0;
-            int cachedTokens = 0;
-            Optional<Integer> said = Optional.empty();
-            Optional<Long> ended = Optional.empty();
-            for (Line line : lines) {
-                if (!line.text.startsWith(DATA)) {
-                    continue;
-                }
-                String data = line.text.substring(DATA.length()).strip();
-                if (data.equals("[DONE]")) {
-                    break;
-                }
-                JsonNode event = parse(url, data);
-                if (event.hasNonNull("error")) {
-                    throw new IOException(url + " answered 200 and then: " + EndpointClient.shown(data));
-                }
-                JsonNode choice = event.path("choices").path(0);
-                listed.addAll(listed(choice));
-                int tokens = tokens(choice);
-                if (tokens > 0) {
-                    events.add(new Event(line.at, tokens));
-                }
-                if (ended.isEmpty() && choice.hasNonNull("finish_reason")) {
-                    ended = Optional.of(line.at);
-                }
-                if (event.path("usage").hasNonNull("completion_tokens")) {
-                    promptTokens = event.path("usage").path("prompt_tokens").asInt(0);
-                    cachedTokens = event.at("/usage/prompt_tokens_details/cached_tokens")
-                            .asInt(0);
-                    said = Optional.of(
-                            event.path("usage").path("completion_tokens").asInt(0));
-                }
+            StreamedAnswer answer = new StreamedAnswer(Backend.OPENAI);
+            lines.forEach(line -> answer.read(line.text, line.at));
+            if (answer.error().isPresent()) {
+                throw new IOException(url + " answered 200 and then: "
+                        + EndpointClient.shown(answer.error().get()));
             }
-            if (events.isEmpty()
-                    && ended.isPresent()
-                    && said.filter(count -> count > 0).isPresent()) {
+            int said = answer.usage("/completion_tokens");
+            List<Event> events = answer.events().stream()
+                    .filter(event -> event.tokens() > 0)
+                    .map(event -> new Event(event.at(), event.tokens()))
+                    .toList();
+            if (events.isEmpty() && said > 0) {
                 // All of its tokens are without text: parts of characters, or ids without a text.
-                events.add(new Event(ended.get(), said.get()));
+                events = answer.events().stream()
+                        .filter(StreamedAnswer.Event::last)
+                        .limit(1)
+                        .map(event -> new Event(event.at(), said))
+                        .toList();
             }
             if (events.isEmpty()) {
                 throw new IOException(
                         url + " answered 200 without a streamed completion: " + EndpointClient.shown(text()));
             }
             double counted = events.stream().mapToDouble(Event::tokens).sum();
-            double tokens = said.map(Integer::doubleValue).orElse(counted);
+            double tokens = said > 0 ? said : counted;
             if (tokens < maxTokens) {
                 throw new IOException(String.format(
                         Locale.ROOT,
@@ -354,46 +329,9 @@ public final class CompletionsClient {
                     events.stream()
                             .map(event -> new Event(event.at, event.tokens * tokens / counted))
                             .toList(),
-                    promptTokens,
-                    cachedTokens,
-                    List.copyOf(listed));
-        }
-
-        private static List<Token> listed(JsonNode choice) {
-            List<Token> tokens = new ArrayList<>();
-            JsonNode top = choice.path("logprobs").path("top_logprobs");
-            for (int i = 0; i < choice.path("token_ids").size(); i++) {
-                double[] most = top.path(i)
-                        .valueStream()
-                        .mapToDouble(JsonNode::asDouble)
-                        .sorted()
-                        .toArray();
-                tokens.add(new Token(
-                        choice.path("token_ids").path(i).asInt(),
-                        most.length < 2
-                                ? OptionalDouble.empty()
-                                : OptionalDouble.of(most[most.length - 1] - most[most.length - 2])));
-            }
-            return tokens;
-        }
-
-        /** Tokens of an event: as many as the server lists; without a list one, or none if the event is only the end. */
-        private static int tokens(JsonNode choice) {
-            if (choice.path("token_ids").isArray()) {
-                return choice.path("token_ids").size();
-            }
-            boolean onlyTheEnd = choice.hasNonNull("finish_reason")
-                    && choice.path("text").asString("").isEmpty();
-            return choice.isObject() && !onlyTheEnd ? 1 : 0;
-        }
-
-        private static JsonNode parse(String url, String data) throws IOException {
-            try {
-                return JSON.readTree(data);
-            } catch (JacksonException e) {
-                throw new IOException(
-                        url + " answered with an event that is no JSON: " + EndpointClient.shown(data), e);
-            }
+                    answer.usage("/prompt_tokens"),
+                    answer.usage("/prompt_tokens_details/cached_tokens"),
+                    List.copyOf(answer.tokens()));
         }
     }
 }

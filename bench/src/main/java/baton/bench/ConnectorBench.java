@@ -1,11 +1,11 @@
 package baton.bench;
 
 import baton.bench.CompletionsClient.Answer;
-import baton.bench.CompletionsClient.Token;
 import baton.bench.frame.Machine;
 import baton.bench.frame.Require;
 import baton.bench.frame.Rounds;
 import baton.bench.frame.Timing;
+import baton.bench.serve.StreamedAnswer.Token;
 import baton.cluster.ChildProcess;
 import baton.cluster.JavaCommand;
 import baton.cluster.LocalCluster;

@@ -46,7 +46,6 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.Random;
-import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutorService;
@@ -57,6 +56,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
 import java.util.stream.IntStream;
 import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
@@ -93,6 +93,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
     });
 
     static final long BLOCK_BYTES = (long) BLOCK_TOKENS * TOKEN_BYTES;
+    private static final JsonMapper JSON = JsonMapper.builder().build();
     private static final int ROUNDS = 5;
     private static final int RAW_WRITE = 1 << 20;
     private static final Duration DEADLINE = Duration.ofMinutes(1);
@@ -204,7 +205,10 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         Map<String, Opener> openers = openers(threads, nixl);
         progress.accept("two processes with pools of %d MiB".formatted(blocks * BLOCK_BYTES >> 20));
         try (Arena arena = Arena.ofShared();
-                Owner owner = new Owner(openers.keySet(), threads, blocks);
+                WorkerProcess owner = WorkerProcess.start(
+                        "owner",
+                        JavaCommand.likeThisProcess(TransferBench.class.getName()),
+                        List.of(String.valueOf(threads), String.valueOf(blocks)));
                 Here here = new Here(arena, owner, openers, blocks);
                 Copying copying = new Copying(arena, here.pool, threads)) {
             for (int count : tokens) {
@@ -239,7 +243,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
                 .add(SHARED, () -> here.transfer(SHARED, Operation.READ, ranges, Optional.empty()))
                 .add(DIGESTED, () -> here.transfer(SHARED, Operation.READ, ranges, Optional.of(DIGESTS)))
                 .add(RAW_TCP, () -> Rounds.seconds(() -> here.raw(blocks * BLOCK_BYTES)));
-        for (String name : here.peers.keySet()) {
+        for (String name : here.agents.keySet()) {
             if (!name.equals(SHARED)) {
                 rounds.add(name, () -> here.transfer(name, Operation.READ, ranges, Optional.empty()));
             }
@@ -263,40 +267,6 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         return all.subList(0, count).stream().mapToInt(Integer::intValue).toArray();
     }
 
-    /** The process that owns the blocks that are read. */
-    private static final class Owner implements AutoCloseable {
-        private final WorkerProcess worker;
-        private final Map<String, byte[]> metadata = new LinkedHashMap<>();
-        private final long address;
-        private final int rawPort;
-        private final Map<String, Integer> wirePorts = new LinkedHashMap<>();
-
-        Owner(Set<String> agents, int threads, int blocks) throws IOException {
-            worker = WorkerProcess.start(
-                    "owner",
-                    JavaCommand.likeThisProcess(TransferBench.class.getName()),
-                    List.of(String.valueOf(threads), String.valueOf(blocks)));
-            try {
-                for (String name : agents) {
-                    metadata.put(name, HexFormat.of().parseHex(worker.receive(DEADLINE)));
-                }
-                address = Long.parseLong(worker.receive(DEADLINE));
-                rawPort = Integer.parseInt(worker.receive(DEADLINE));
-                for (String name : WIRES.keySet()) {
-                    wirePorts.put(name, Integer.parseInt(worker.receive(DEADLINE)));
-                }
-            } catch (IOException | RuntimeException e) {
-                close();
-                throw e;
-            }
-        }
-
-        @Override
-        public void close() {
-            worker.close();
-        }
-    }
-
     /** The process that owns the blocks: offers its pool by each agent and wire until its standard input ends. */
     public static void main(String[] args) throws Exception {
         NixlExit.atShutdown();
@@ -306,21 +276,23 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         Region pool = Region.allocate(arena, bytes, "bench");
         pool.memory().fill((byte) 1);
         Map<String, Opener> openers = openers(threads, NixlLibrary.find(Optional.empty()));
+        ObjectNode offer = JSON.createObjectNode().put("address", pool.memory().address());
+        ObjectNode agents = offer.putObject("agents");
         for (Map.Entry<String, Opener> each : openers.entrySet()) {
             TransferAgent agent = each.getValue().open("owner");
             agent.register(pool);
-            WorkerProcess.answer(HexFormat.of().formatHex(agent.metadata()));
+            agents.put(each.getKey(), HexFormat.of().formatHex(agent.metadata()));
         }
-        WorkerProcess.answer(String.valueOf(pool.memory().address()));
         ServerSocketChannel server =
                 ServerSocketChannel.open().bind(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0));
-        WorkerProcess.answer(String.valueOf(server.socket().getLocalPort()));
         Thread.ofPlatform().daemon().start(() -> sendRaw(server, pool.memory()));
-        for (String transport : WIRES.values()) {
+        ObjectNode wires = offer.put("raw", server.socket().getLocalPort()).putObject("wires");
+        for (Map.Entry<String, String> each : WIRES.entrySet()) {
             int port = FreePorts.inARow(1);
-            WorkerProcess.answer(String.valueOf(port));
-            Thread.ofPlatform().daemon().start(() -> sendOver(transport, port, pool.memory()));
+            wires.put(each.getKey(), port);
+            Thread.ofPlatform().daemon().start(() -> sendOver(each.getValue(), port, pool.memory()));
         }
+        WorkerProcess.answer(offer.toString());
         while (System.in.read() >= 0) {
             // Lives until its standard input ends, which is when the measuring process ends or closes it.
         }
@@ -367,39 +339,40 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         }
     }
 
-    /** This process' agents, its pool and its plain connection. */
+    /** An agent of this process, and the other process for it. */
+    private record Connected(TransferAgent agent, Peer peer) {}
+
+    /** The other process, and this process' agents, pool and connections to it. */
     private static final class Here implements AutoCloseable {
-        private final Owner owner;
+        private final long address;
         private final int blocks;
         private final Region pool;
-        private final Map<String, TransferAgent> agents = new LinkedHashMap<>();
-        private final LinkedHashMap<String, Peer> peers = new LinkedHashMap<>();
+        private final Map<String, Connected> agents = new LinkedHashMap<>();
         private final SocketChannel raw;
         private final Map<String, Wire> wires = new LinkedHashMap<>();
         private final MemorySegment wanted;
 
-        Here(Arena arena, Owner owner, Map<String, Opener> openers, int blocks)
+        Here(Arena arena, WorkerProcess owner, Map<String, Opener> openers, int blocks)
                 throws IOException, TransferException, PipeException {
             this.wanted = arena.allocate(ValueLayout.JAVA_LONG);
-            this.owner = owner;
             this.blocks = blocks;
             this.pool = Region.allocate(arena, blocks * BLOCK_BYTES, "bench");
             pool.memory().fill((byte) 2);
+            JsonNode offer = JSON.readTree(owner.receive(DEADLINE));
+            address = offer.path("address").asLong();
             for (Map.Entry<String, Opener> each : openers.entrySet()) {
                 TransferAgent agent = each.getValue().open("reader");
-                agents.put(each.getKey(), agent);
                 agent.register(pool);
-                byte[] metadata = owner.metadata.get(each.getKey());
-                if (metadata == null) {
-                    throw new IllegalStateException("the other process has no agent for " + each.getKey());
-                }
-                peers.put(each.getKey(), agent.connect(metadata, DEADLINE));
+                byte[] metadata = HexFormat.of()
+                        .parseHex(offer.path("agents").path(each.getKey()).asString());
+                agents.put(each.getKey(), new Connected(agent, agent.connect(metadata, DEADLINE)));
             }
-            raw = SocketChannel.open(new InetSocketAddress(InetAddress.getLoopbackAddress(), owner.rawPort));
-            for (Map.Entry<String, Integer> each : owner.wirePorts.entrySet()) {
-                try (WireTransport transport =
-                        WireTransports.named("transport", String.valueOf(WIRES.get(each.getKey())))) {
-                    wires.put(each.getKey(), transport.meet("127.0.0.1", each.getValue(), 1, DEADLINE));
+            raw = SocketChannel.open(new InetSocketAddress(
+                    InetAddress.getLoopbackAddress(), offer.path("raw").asInt()));
+            for (Map.Entry<String, String> each : WIRES.entrySet()) {
+                try (WireTransport transport = WireTransports.named("transport", each.getValue())) {
+                    int port = offer.path("wires").path(each.getKey()).asInt();
+                    wires.put(each.getKey(), transport.meet("127.0.0.1", port, 1, DEADLINE));
                 }
             }
         }
@@ -408,9 +381,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
             List<Range> ranges = new ArrayList<>();
             for (int i = 0; i < from.length; i++) {
                 ranges.add(new Range(
-                        pool.memory().address() + to[i] * BLOCK_BYTES,
-                        owner.address + from[i] * BLOCK_BYTES,
-                        BLOCK_BYTES));
+                        pool.memory().address() + to[i] * BLOCK_BYTES, address + from[i] * BLOCK_BYTES, BLOCK_BYTES));
             }
             return ranges;
         }
@@ -418,13 +389,12 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         /** Reads or writes, and returns the seconds until the last byte is there, as the agent has measured them. */
         private double transfer(String name, Operation operation, List<Range> ranges, Optional<RunDigests> digests)
                 throws TransferException {
-            TransferAgent agent = Objects.requireNonNull(agents.get(name));
-            Peer peer = Objects.requireNonNull(peers.get(name));
+            Connected with = Objects.requireNonNull(agents.get(name));
             return TransferWait.seconds(
                     name,
                     digests.isPresent()
-                            ? agent.start(operation, peer, ranges, Optional.empty(), DEADLINE, digests.get())
-                            : agent.start(operation, peer, ranges, Optional.empty(), DEADLINE));
+                            ? with.agent.start(operation, with.peer, ranges, Optional.empty(), DEADLINE, digests.get())
+                            : with.agent.start(operation, with.peer, ranges, Optional.empty(), DEADLINE));
         }
 
         /** Asks for bytes over a wire and waits for the last one. */
@@ -454,7 +424,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
 
         @Override
         public void close() throws IOException {
-            agents.values().forEach(TransferAgent::close);
+            agents.values().forEach(each -> each.agent.close());
             wires.values().forEach(Wire::close);
             raw.close();
         }
