@@ -51,6 +51,8 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
     private static final double TURN_SECONDS = 1;
 
     private static final Duration LONGEST_REST = Duration.ofSeconds(5);
+    /** Of the budget that is left, for waiting before a turn. */
+    private static final double REST_SHARE = 0.1;
 
     private static final Duration SHORTEST_DEADLINE = Duration.ofSeconds(1);
 
@@ -215,14 +217,15 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
 
         /** Waits until what the server before still does is over. */
         private void rest() throws IOException {
-            Duration left = budget.left();
-            Duration most = left.compareTo(LONGEST_REST) < 0 ? left : LONGEST_REST;
+            // A machine that is never at rest must leave time for the turns.
+            Duration part = budget.share(REST_SHARE).left();
+            Duration most = part.compareTo(LONGEST_REST) < 0 ? part : LONGEST_REST;
             if (!restless && !systemRest.await(most)) {
                 // It would not be at rest before the next turns either.
                 restless = true;
                 progress.accept(
-                        "against %s: the processors were busy for all of %d s before a turn, so figures are too low"
-                                .formatted(other.url(), LONGEST_REST.toSeconds()));
+                        "against %s: the processors were busy for all of %.1f s before a turn, so figures are too low"
+                                .formatted(other.url(), most.toMillis() / 1e3));
             }
         }
 

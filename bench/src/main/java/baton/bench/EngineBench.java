@@ -4,21 +4,18 @@ import baton.bench.frame.Budget;
 import baton.bench.frame.Layout;
 import baton.bench.frame.Machine;
 import baton.bench.frame.Require;
-import baton.engine.backend.ModelBackend;
 import baton.engine.backend.ModelBackends;
 import baton.engine.model.Checkpoint;
 import baton.engine.model.DTypeChoice;
 import baton.engine.model.Device;
 import baton.engine.model.MachineLimits;
 import baton.engine.model.ModelConfig;
-import baton.engine.model.ModelOptions;
 import baton.engine.model.ModelRunner;
 import baton.engine.model.Quantization;
 import baton.engine.model.RandomCheckpoint;
 import baton.engine.text.Tokenizer;
 import baton.kv.ConfigException;
 import baton.kv.DType;
-import baton.kv.KvLayout;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -29,7 +26,6 @@ import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.function.Consumer;
 import java.util.stream.Collectors;
-import java.util.stream.IntStream;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.JsonNodeFactory;
@@ -188,7 +184,6 @@ public record EngineBench(
 
     private ModelRunner load(Path directory) throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(directory)) {
-            ModelBackend backend = ModelBackends.on(Device.AUTO);
             ModelConfig config = checkpoint.config();
             int positions = positions(config);
             if (positions < ServingBench.LEAST_POSITIONS) {
@@ -197,17 +192,7 @@ public record EngineBench(
                         "%s has max_position_embeddings=%d, the bench needs %d"
                                 .formatted(directory, positions, ServingBench.LEAST_POSITIONS));
             }
-            DType type = backend.dtype(dtype, config, quantization).dtype();
-            KvLayout layout = config.kvLayout(ForwardBench.BLOCK_SIZE, type);
-            int blocks = Math.max(
-                    layout.blocksFor(positions),
-                    layout.blocksFor(ForwardBench.DECODE_CONTEXT)
-                            * IntStream.of(ForwardBench.DECODE_BATCHES).max().orElseThrow());
-            return backend.load(
-                            checkpoint,
-                            ModelOptions.oneRank(
-                                    type, quantization, ForwardBench.BLOCK_SIZE, blocks, threads, positions))
-                    .first();
+            return ForwardBench.load(checkpoint, dtype, quantization, threads, positions);
         }
     }
 }

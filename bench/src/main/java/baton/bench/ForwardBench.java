@@ -2,16 +2,25 @@ package baton.bench;
 
 import baton.bench.frame.Budget;
 import baton.bench.frame.Timing;
+import baton.engine.backend.ModelBackend;
+import baton.engine.backend.ModelBackends;
+import baton.engine.model.Checkpoint;
+import baton.engine.model.Device;
 import baton.engine.model.MachineLimits;
 import baton.engine.model.ModelConfig;
+import baton.engine.model.ModelOptions;
 import baton.engine.model.ModelRunner;
 import baton.engine.model.ModelRunner.LayerHooks;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.engine.model.Quantization;
+import baton.kv.DType;
+import baton.kv.KvLayout;
+import java.io.IOException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.function.Consumer;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
@@ -77,6 +86,22 @@ final class ForwardBench {
         this.budget = model.share(ROUNDS_SHARE);
         this.each = each;
         this.progress = progress;
+    }
+
+    /** Loads a model with room for a prompt of so many positions, or for the largest batch that decodes. */
+    static ModelRunner load(
+            Checkpoint checkpoint, Optional<DType> dtype, Quantization quantization, OptionalInt threads, int positions)
+            throws IOException {
+        ModelBackend backend = ModelBackends.on(Device.AUTO);
+        DType type = backend.dtype(dtype, checkpoint.config(), quantization).dtype();
+        KvLayout layout = checkpoint.config().kvLayout(BLOCK_SIZE, type);
+        int blocks = Math.max(
+                layout.blocksFor(positions),
+                layout.blocksFor(DECODE_CONTEXT)
+                        * IntStream.of(DECODE_BATCHES).max().orElseThrow());
+        return backend.load(
+                        checkpoint, ModelOptions.oneRank(type, quantization, BLOCK_SIZE, blocks, threads, positions))
+                .first();
     }
 
     /** A pass between matrix products. {@code gemmFlops}: operations a second of the products before and after it. */

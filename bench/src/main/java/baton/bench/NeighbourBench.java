@@ -4,16 +4,11 @@ import baton.bench.frame.Column;
 import baton.bench.frame.Layout;
 import baton.bench.frame.Require;
 import baton.bench.frame.Timing;
-import baton.engine.backend.ModelBackend;
-import baton.engine.backend.ModelBackends;
 import baton.engine.model.Checkpoint;
-import baton.engine.model.Device;
-import baton.engine.model.ModelOptions;
 import baton.engine.model.ModelRunner;
 import baton.engine.model.ModelRunner.LayerHooks;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.engine.model.Quantization;
-import baton.kv.DType;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -22,11 +17,11 @@ import java.util.Collections;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalInt;
-import java.util.concurrent.BlockingQueue;
-import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
-import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Consumer;
@@ -42,17 +37,13 @@ public final class NeighbourBench {
     private static final int ROUNDS = 3;
     private static final int PREFILL_TOKENS = 512;
     private static final int DECODE_BATCH = 8;
+    private static final String PREFILL = "prefill " + PREFILL_TOKENS;
+    private static final String DECODE = "decode batch " + DECODE_BATCH;
     private static final Duration END = Duration.ofMinutes(1);
 
     private final int threads;
     private final Duration each;
     private final Consumer<String> progress;
-
-    /** Kinds of load. */
-    private enum Load {
-        PREFILL,
-        DECODE
-    }
 
     /** How the figures are shown. */
     public static final Layout FIGURES = new Layout()
@@ -87,21 +78,15 @@ public final class NeighbourBench {
         ArrayNode pairs = json.putArray("pairs");
         try (Instance one = new Instance(model);
                 Instance other = new Instance(model)) {
-            await(one.loaded);
-            await(other.loaded);
-            for (Load[] loads :
-                    new Load[][] {{Load.PREFILL, Load.PREFILL}, {Load.PREFILL, Load.DECODE}, {Load.DECODE, Load.DECODE}
-                    }) {
-                ObjectNode pair =
-                        pairs.addObject().put("first", label(loads[0])).put("second", label(loads[1]));
+            for (String[] loads : new String[][] {{PREFILL, PREFILL}, {PREFILL, DECODE}, {DECODE, DECODE}}) {
+                ObjectNode pair = pairs.addObject().put("first", loads[0]).put("second", loads[1]);
                 List<Double> shares = new ArrayList<>();
                 for (int round = 1; round <= ROUNDS; round++) {
-                    progress.accept(
-                            "%s beside %s: round %d of %d".formatted(label(loads[0]), label(loads[1]), round, ROUNDS));
+                    progress.accept("%s beside %s: round %d of %d".formatted(loads[0], loads[1], round, ROUNDS));
                     double first = await(one.rate(loads[0], new CountDownLatch(1)));
                     double second = await(other.rate(loads[1], new CountDownLatch(1)));
                     CountDownLatch both = new CountDownLatch(2);
-                    CompletableFuture<Double> beside = one.rate(loads[0], both);
+                    Future<Double> beside = one.rate(loads[0], both);
                     shares.add(await(other.rate(loads[1], both)) / second + await(beside) / first);
                     pair.put("share", Timing.median(shares))
                             .put("least", Collections.min(shares))
@@ -111,7 +96,7 @@ public final class NeighbourBench {
         }
     }
 
-    private <T> T await(CompletableFuture<T> future) throws IOException {
+    private <T> T await(Future<T> future) throws IOException {
         try {
             return future.get(END.plus(each).toNanos(), TimeUnit.NANOSECONDS);
         } catch (ExecutionException e) {
@@ -127,52 +112,26 @@ public final class NeighbourBench {
         }
     }
 
-    /** Name in reports. */
-    private static String label(Load load) {
-        return switch (load) {
-            case PREFILL -> "prefill " + PREFILL_TOKENS;
-            case DECODE -> "decode batch " + DECODE_BATCH;
-        };
-    }
-
-    /** A model and the thread that computes with it. */
+    /** A model and the thread that loads it and computes with it. */
     private final class Instance implements AutoCloseable {
-        private final BlockingQueue<Consumer<ModelRunner>> work = new LinkedBlockingQueue<>();
-        private final CompletableFuture<Boolean> loaded = new CompletableFuture<>();
-        private final Thread thread;
-        private volatile boolean closed;
+        private final ExecutorService thread = Executors.newSingleThreadExecutor(
+                Thread.ofPlatform().daemon().name("neighbour").factory());
+        private final ModelRunner runner;
 
-        Instance(Path model) {
-            thread = Thread.ofPlatform().name("neighbour").start(() -> {
-                try (Checkpoint checkpoint = Checkpoint.open(model);
-                        ModelRunner runner = load(checkpoint)) {
-                    loaded.complete(true);
-                    while (!closed) {
-                        Optional.ofNullable(work.poll(1, TimeUnit.SECONDS)).ifPresent(task -> task.accept(runner));
+        Instance(Path model) throws IOException {
+            try {
+                runner = await(thread.submit(() -> {
+                    try (Checkpoint checkpoint = Checkpoint.open(model)) {
+                        int positions =
+                                Math.min(PREFILL_TOKENS, checkpoint.config().maxPositions());
+                        return ForwardBench.load(
+                                checkpoint, Optional.empty(), Quantization.NONE, OptionalInt.of(threads), positions);
                     }
-                } catch (Throwable e) {
-                    loaded.completeExceptionally(e);
-                }
-            });
-        }
-
-        private ModelRunner load(Checkpoint checkpoint) throws IOException {
-            ModelBackend backend = ModelBackends.on(Device.AUTO);
-            DType dtype = backend.dtype(Optional.empty(), checkpoint.config(), Quantization.NONE)
-                    .dtype();
-            int positions = Math.min(PREFILL_TOKENS, checkpoint.config().maxPositions());
-            int blocks = Math.ceilDiv(positions, ForwardBench.BLOCK_SIZE)
-                    + DECODE_BATCH * ForwardBench.DECODE_CONTEXT / ForwardBench.BLOCK_SIZE;
-            return backend.load(
-                            checkpoint,
-                            ModelOptions.oneRank(
-                                    dtype,
-                                    Quantization.NONE,
-                                    ForwardBench.BLOCK_SIZE,
-                                    blocks,
-                                    OptionalInt.of(threads),
-                                    positions))
-                    .first();
+                }));
+            } catch (IOException | RuntimeException e) {
+                thread.shutdown();
+                throw e;
+            }
         }
 
         /**
@@ -180,55 +139,51 @@ public final class NeighbourBench {
          *
          * @param all those measured at once, which go on until the last has been measured
          */
-        CompletableFuture<Double> rate(Load load, CountDownLatch all) {
-            CompletableFuture<Double> rate = new CompletableFuture<>();
-            work.add(runner -> {
+        Future<Double> rate(String load, CountDownLatch all) {
+            return thread.submit(() -> {
                 try {
-                    List<SequenceSlice> slices = slices(load, runner);
-                    pass(runner, slices);
+                    List<SequenceSlice> slices = slices(load);
+                    pass(slices);
                     long start = System.nanoTime();
                     long end = start;
                     int passes = 0;
                     while (passes == 0 || end - start < each.toNanos()) {
-                        pass(runner, slices);
+                        pass(slices);
                         passes++;
                         end = System.nanoTime();
                     }
                     all.countDown();
                     while (all.getCount() > 0) {
-                        pass(runner, slices);
+                        pass(slices);
                     }
-                    rate.complete(passes / ((end - start) * 1e-9));
+                    return passes / ((end - start) * 1e-9);
                 } catch (Throwable e) {
                     all.countDown();
-                    rate.completeExceptionally(e);
+                    throw e;
                 }
             });
-            return rate;
         }
 
-        private static void pass(ModelRunner runner, List<SequenceSlice> slices) {
+        private void pass(List<SequenceSlice> slices) {
             runner.forward(slices, LayerHooks.NONE).close();
         }
 
-        private static List<SequenceSlice> slices(Load load, ModelRunner runner) {
-            return switch (load) {
-                case PREFILL ->
-                    List.of(ForwardBench.slice(
-                            0, 0, Math.min(PREFILL_TOKENS, runner.config().maxPositions())));
-                case DECODE ->
-                    IntStream.range(0, DECODE_BATCH)
+        private List<SequenceSlice> slices(String load) {
+            return load.equals(PREFILL)
+                    ? List.of(ForwardBench.slice(
+                            0, 0, Math.min(PREFILL_TOKENS, runner.config().maxPositions())))
+                    : IntStream.range(0, DECODE_BATCH)
                             .mapToObj(sequence -> ForwardBench.slice(sequence, ForwardBench.DECODE_CONTEXT - 1, 1))
                             .toList();
-            };
         }
 
         @Override
         public void close() {
-            closed = true;
-            work.add(_ -> {});
+            // On the thread that has loaded it.
+            var _ = thread.submit(runner::close);
+            thread.shutdown();
             try {
-                thread.join(END);
+                var _ = thread.awaitTermination(END.toSeconds(), TimeUnit.SECONDS);
             } catch (InterruptedException e) {
                 Thread.currentThread().interrupt();
             }

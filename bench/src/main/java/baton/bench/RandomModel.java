@@ -10,7 +10,9 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Locale;
 import java.util.concurrent.ExecutionException;
-import java.util.concurrent.FutureTask;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Consumer;
@@ -66,47 +68,33 @@ public final class RandomModel {
     }
 
     private static void write(Path directory, ModelConfig config, Duration atMost) throws IOException {
-        FutureTask<Boolean> task = new FutureTask<>(() -> {
-            RandomCheckpoint.write(directory, config, 1);
-            writeTokenizer(directory.resolve("tokenizer.json"), config.vocabularySize());
-            return true;
-        });
-        // An interrupt closes the file that it writes.
-        Thread writer = Thread.ofPlatform().name("random-checkpoint").start(task);
-        try {
-            task.get(atMost.toNanos(), TimeUnit.NANOSECONDS);
-        } catch (TimeoutException e) {
-            throw new TooSlowException(String.format(
-                    Locale.ROOT,
-                    "writing a checkpoint of %.1f GB took longer than %.0f s",
-                    bytes(config) / 1e9,
-                    atMost.toMillis() / 1e3));
-        } catch (ExecutionException e) {
-            if (e.getCause() instanceof IOException cause) {
-                throw cause;
-            }
-            throw new IllegalStateException(e.getCause());
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-            throw new IOException("interrupted while a checkpoint was written", e);
-        } finally {
-            end(writer);
-        }
-    }
-
-    /** Returns when the thread has stopped writing, so that its files can be deleted. */
-    private static void end(Thread writer) {
-        boolean interrupted = Thread.interrupted();
-        while (writer.isAlive()) {
-            writer.interrupt();
+        // Closing waits until the thread has stopped writing, so that its files can be deleted.
+        try (ExecutorService writer = Executors.newSingleThreadExecutor()) {
+            Future<?> written = writer.submit(() -> {
+                RandomCheckpoint.write(directory, config, 1);
+                writeTokenizer(directory.resolve("tokenizer.json"), config.vocabularySize());
+                return true;
+            });
             try {
-                writer.join(Duration.ofSeconds(1));
+                written.get(atMost.toNanos(), TimeUnit.NANOSECONDS);
+            } catch (TimeoutException e) {
+                throw new TooSlowException(String.format(
+                        Locale.ROOT,
+                        "writing a checkpoint of %.1f GB took longer than %.0f s",
+                        bytes(config) / 1e9,
+                        atMost.toMillis() / 1e3));
+            } catch (ExecutionException e) {
+                if (e.getCause() instanceof IOException cause) {
+                    throw cause;
+                }
+                throw new IllegalStateException(e.getCause());
             } catch (InterruptedException e) {
-                interrupted = true;
+                Thread.currentThread().interrupt();
+                throw new IOException("interrupted while a checkpoint was written", e);
+            } finally {
+                // An interrupt closes the file that it writes.
+                writer.shutdownNow();
             }
-        }
-        if (interrupted) {
-            Thread.currentThread().interrupt();
         }
     }
 
