@@ -124,6 +124,7 @@ class FloorsTest {
             entry("baton.connectors.mooncake.PromptSender", "digests by the host, over a staging pool"),
             entry("baton.connectors.nixl.NixlWorker", "digests by the host, over a staging pool"),
             entry("baton.connectors.onesided.ArrivalChecksums", "digests by the host, over a staging pool"),
+            entry("baton.connectors.onesided.PushReceiver", "permits for host memory, of a staging pool"),
             entry("baton.connectors.onesided.BlockLoad", "digests and rearranges by the host, over a staging pool"),
             entry("baton.engine.kernel.PagedAttention", "a kernel of the processor"),
             entry("baton.engine.kernel.RowKernels", "a kernel of the processor"),
@@ -410,7 +411,7 @@ class FloorsTest {
     void theListedClassesReadOrWriteThePoolsBytes() {
         assertOnly(
                 HOST_MEMORY,
-                accesses(access -> access instanceof JavaMethodCall
+                accesses(access -> access.getTarget() instanceof CodeUnitAccessTarget
                         && KV_MEMORY.stream().noneMatch(access.getOriginOwner().getName()::startsWith)
                         && HOST_BYTES.contains(access.getTargetOwner().getName() + "."
                                 + access.getTarget().getName())));
