@@ -127,6 +127,19 @@ class ArchiveTest {
     }
 
     @Test
+    void libTorchIsThereUnlessItWasLeftOut() throws Exception {
+        boolean leftOut = System.getProperty("variant", "").equals("-without-libtorch");
+        try (Stream<Path> jars = Files.list(home().resolve("lib"))) {
+            assertThat(jars.map(jar -> jar.getFileName().toString())
+                            .anyMatch(name -> name.matches("(pytorch|openblas|javacpp)-.*")))
+                    .isEqualTo(!leftOut);
+        }
+        assertThat(run(List.of(home().resolve("bin/baton").toString(), "doctor"))
+                        .contains("LibTorch's jars (pytorch, openblas, javacpp) are not on the class path"))
+                .isEqualTo(leftOut);
+    }
+
+    @Test
     void theFirstStartTrainsTheAotCacheOnce() throws Exception {
         String doctor = home().resolve("bin/baton").toString();
         run(List.of(doctor, "--version"));

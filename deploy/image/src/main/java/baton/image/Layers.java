@@ -17,6 +17,7 @@ import java.util.Set;
 import java.util.TreeSet;
 import java.util.jar.JarEntry;
 import java.util.jar.JarFile;
+import java.util.function.Predicate;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.Stream;
@@ -54,19 +55,24 @@ public final class Layers {
     private final Path system;
     private final Path natives;
     private final Path program;
+    private final Predicate<String> leftOut;
 
-    private Layers(Path repository, Path target) {
+    private Layers(Path repository, Path target, Pattern leftOut) {
+        this.leftOut = leftOut.asMatchPredicate();
         this.repository = repository;
         this.system = target.resolve("system");
         this.natives = target.resolve("native");
         this.program = target.resolve("program");
     }
 
-    /** @param args the repository, with {@code cli} packaged, and a directory for the layers, which is emptied */
+    /**
+     * @param args the repository, with {@code cli} packaged; a directory for the layers, which is emptied; and a regular expression of the names
+     *     of jars that are left out
+     */
     public static void main(String[] args) throws IOException, InterruptedException {
         Path target = Path.of(args[1]);
         delete(target);
-        new Layers(Path.of(args[0]), target).make();
+        new Layers(Path.of(args[0]), target, Pattern.compile(args[2])).make();
     }
 
     private void make() throws IOException, InterruptedException {
@@ -139,6 +145,7 @@ public final class Layers {
         List<Path> all;
         try (Stream<Path> files = Files.list(repository.resolve("cli/target/lib"))) {
             all = files.filter(file -> file.toString().endsWith(".jar"))
+                    .filter(file -> !leftOut.test(file.getFileName().toString()))
                     .sorted()
                     .toList();
         }
