@@ -5,18 +5,26 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.cli.Instances.Instance;
 import baton.cli.Instances.Reply;
 import baton.kv.FreePorts;
+import baton.messages.PeerAddress;
+import baton.messages.p2p.P2pRequestId;
 import baton.store.redis.RedisServer;
 import baton.testkit.Damages;
 import baton.testkit.Damages.Damage;
+import baton.testkit.Damages.Kind;
 import baton.testkit.DamagingProxy;
+import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
 import java.util.List;
+import java.util.Optional;
 import java.util.Random;
 import java.util.UUID;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.extension.RegisterExtension;
@@ -30,14 +38,18 @@ import tools.jackson.databind.node.ObjectNode;
  * and repeats bytes: tokens and log probabilities are those of one instance alone, in the request whose transfer was damaged and in later
  * ones that find its blocks in a cache. {@code -Dtests.damaged=N} is for N damages of each way, {@code -Dtests.seed=N} for others.
  */
-@Tag("thorough")
 class DamagedTransfersTest {
     private static final int DAMAGED = Integer.getInteger("tests.damaged", 10);
     private static final long SEED = Long.getLong("tests.seed", 3);
     private static final int MAX_TOKENS = 8;
     private static final int LONGEST = 400;
+    private static final long TOKEN_BYTES = 6144;
     /** Of a prompt's keys and values, and some more. */
-    private static final long MOST_BYTES = LONGEST * 6144L + 8192;
+    private static final long MOST_BYTES = LONGEST * TOKEN_BYTES + 8192;
+    /** Of heads and control messages. */
+    private static final long HEAD_BYTES = 1500;
+
+    private static final int WIRE_ID = 0x42544e57;
 
     private static final String TRANSFER = "--kv-transfer-config";
 
@@ -52,16 +64,49 @@ class DamagedTransfersTest {
         alone = INSTANCES.serve("alone", "--dtype", "float32", "--no-enable-prefix-caching");
     }
 
-    /** Paths of keys and values. */
+    /** Where keys and values go. */
+    private enum Path {
+        /** To a peer by a transfer agent, of which connectors announce the ports. */
+        AGENT,
+        /** To a peer over pipes. */
+        PIPE,
+        STORE
+    }
+
+    /** Ways of keys and values. */
     enum Way {
-        NIXL,
-        NIXL_PUSH,
-        MOONCAKE,
-        LMCACHE_PD,
-        LMCACHE_REDIS,
-        LMCACHE_KV_SERVER,
-        OFFLOADING_REDIS,
-        OFFLOADING_KV_SERVER
+        NIXL(Path.AGENT, "NixlConnector"),
+        NIXL_PUSH(Path.AGENT, "NixlPushConnector"),
+        MOONCAKE(Path.AGENT, "MooncakeConnector"),
+        LMCACHE_PD(Path.AGENT, "LMCacheConnectorV1"),
+        P2P_PUT_ASYNC(Path.PIPE, "P2pNcclConnector"),
+        P2P_GET(Path.PIPE, "P2pNcclConnector"),
+        PYNCCL(Path.PIPE, "PyNcclConnector"),
+        LMCACHE_REDIS(Path.STORE, "LMCacheConnectorV1"),
+        LMCACHE_KV_SERVER(Path.STORE, "LMCacheConnectorV1"),
+        OFFLOADING_REDIS(Path.STORE, "OffloadingConnector"),
+        OFFLOADING_KV_SERVER(Path.STORE, "OffloadingConnector");
+
+        private final Path path;
+        private final String connector;
+
+        Way(Path path, String connector) {
+            this.path = path;
+            this.connector = connector;
+        }
+
+        /** Lanes between the instances, or the instances and their store. */
+        private List<String> lanes() {
+            String further = switch (path) {
+                case AGENT -> AnnouncedPorts.NAME;
+                case PIPE -> Fleet.BACK;
+                case STORE -> Fleet.FRONT;
+            };
+            return Stream.of(Fleet.FRONT, further)
+                    .distinct()
+                    .flatMap(name -> DamagingProxy.lanes(name).stream())
+                    .toList();
+        }
     }
 
     /** An answer by token ids and log probabilities. */
@@ -79,16 +124,23 @@ class DamagedTransfersTest {
     }
 
     @ParameterizedTest
+    @EnumSource(names = {"P2P_PUT_ASYNC", "P2P_GET", "PYNCCL"})
+    void noDamagedByteOfAPipeIsUsed(Way way) throws Exception {
+        noDamagedByteIsUsed(way);
+    }
+
+    @Tag("thorough")
+    @ParameterizedTest
     @EnumSource
     void noDamagedByteIsUsed(Way way) throws Exception {
         try (Fleet fleet = new Fleet(way)) {
             Random random = new Random(SEED);
             fleet.handOver(prompt(random));
-            List<String> lanes = new ArrayList<>(DamagingProxy.lanes(Fleet.FRONT));
-            lanes.addAll(fleet.announces ? DamagingProxy.lanes(AnnouncedPorts.NAME) : List.of());
             int trial = 0;
+            // The first one hits keys and values for certain, where their lane is known.
+            Optional<Damage> first = fleet.dataLane().map(lane -> new Damage(Kind.FLIP, lane, 16 * TOKEN_BYTES, 1));
             while (fleet.damages.count() < DAMAGED) {
-                Damage damage = Damage.random(random, lanes, MOST_BYTES);
+                Damage damage = trial == 0 && first.isPresent() ? first.get() : fleet.randomDamage(random);
                 try {
                     assertThat(trial++).as("trials").isLessThan(20 * DAMAGED);
                     fleet.trial(damage, prompt(random));
@@ -102,6 +154,7 @@ class DamagedTransfersTest {
                 fleet.handOver(prompt(random));
                 return fleet.decode.prompts().transferred() > before;
             });
+            fleet.assertThatDamagesWereFound();
             System.out.printf(
                     "DamagedTransfersTest: %s: %d damages %s in %d hand-overs, %d tokens transferred, %d computed (-Dtests.seed=%d)%n",
                     way,
@@ -130,24 +183,29 @@ class DamagedTransfersTest {
     private static final class Fleet implements AutoCloseable {
         static final String FRONT = "front";
 
+        static final String BACK = "back";
+        private static final String DATA = "data";
+
         private final Way way;
         private final Damages damages = new Damages();
-        private final AnnouncedPorts announced = new AnnouncedPorts(damages);
         private final Deque<AutoCloseable> open = new ArrayDeque<>();
-        private final boolean announces;
+        private final AnnouncedPorts announced = new AnnouncedPorts(damages);
+        /** Of the store, else of the prefill instance; that of the decode instance is the next one. */
+        private final int port;
+        /** To the store or the prefill instance. */
         private final DamagingProxy front;
+        /** To the decode instance, of pipes; else the same as {@link #front}. */
+        private final DamagingProxy back;
+
         private final Instance prefill;
         private final Instance decode;
 
         Fleet(Way way) throws Exception {
             this.way = way;
             open.push(announced);
-            announces = switch (way) {
-                case NIXL, NIXL_PUSH, MOONCAKE, LMCACHE_PD -> true;
-                case LMCACHE_REDIS, LMCACHE_KV_SERVER, OFFLOADING_REDIS, OFFLOADING_KV_SERVER -> false;
-            };
-            int port = switch (way) {
+            port = switch (way) {
                 case NIXL, NIXL_PUSH, MOONCAKE, LMCACHE_PD -> FreePorts.inARow(1);
+                case P2P_PUT_ASYNC, P2P_GET, PYNCCL -> FreePorts.inARow(4);
                 case LMCACHE_REDIS, OFFLOADING_REDIS -> {
                     RedisServer redis = RedisServer.start(INSTANCES.directory("redis of " + way));
                     open.push(redis);
@@ -159,16 +217,76 @@ class DamagedTransfersTest {
                     yield server.url().getPort();
                 }
             };
-            front = new DamagingProxy(
-                    FRONT, 0, new InetSocketAddress(InetAddress.getLoopbackAddress(), port), damages, announced);
+            if (way.path == Path.PIPE) {
+                DamagingProxy.Rewriting rewriting = way == Way.PYNCCL ? DamagingProxy.Rewriting.NONE : this::leadPipes;
+                front = new DamagingProxy(FRONT, port + 2, loopback(port), damages, rewriting);
+                back = new DamagingProxy(BACK, port + 3, loopback(port + 1), damages, rewriting);
+                open.push(back);
+            } else {
+                front = new DamagingProxy(FRONT, 0, loopback(port), damages, announced);
+                back = front;
+            }
             open.push(front);
-            prefill = serve("prefill of " + way, true, port);
-            decode = serve("decode of " + way, false, port);
+            prefill = serve("prefill of " + way, true);
+            decode = serve("decode of " + way, false);
             open.push(prefill::kill);
             open.push(decode::kill);
         }
 
-        private Instance serve(String name, boolean producer, int port) throws Exception {
+        private static InetSocketAddress loopback(int port) {
+            return new InetSocketAddress(InetAddress.getLoopbackAddress(), port);
+        }
+
+        /** The lane of keys and values, where it is one and known. */
+        Optional<String> dataLane() {
+            return switch (way) {
+                case P2P_GET -> Optional.of(DamagingProxy.lanes(DATA).getFirst());
+                case P2P_PUT_ASYNC -> Optional.of(DamagingProxy.lanes(DATA).getLast());
+                case PYNCCL -> Optional.of(DamagingProxy.lanes(BACK).getLast());
+                default -> Optional.empty();
+            };
+        }
+
+        Damage randomDamage(Random random) {
+            List<String> lanes = new ArrayList<>(way.lanes());
+            if (dataLane().isEmpty()) {
+                return Damage.random(random, lanes, MOST_BYTES);
+            }
+            if (way != Way.PYNCCL) {
+                lanes.addAll(DamagingProxy.lanes(DATA));
+            }
+            String data = dataLane().get();
+            String lane = random.nextBoolean() ? data : lanes.get(random.nextInt(lanes.size()));
+            return Damage.random(random, List.of(lane), lane.equals(data) ? MOST_BYTES : HEAD_BYTES);
+        }
+
+        /** P2pNcclConnector's instances know each other by the address that each calls itself, and announce the ports of wires. */
+        private void leadPipes(DamagingProxy proxy, byte[] bytes) throws IOException {
+            replace(bytes, address(port), address(front.port()));
+            replace(bytes, address(port + 1), address(back.port()));
+            ByteBuffer message = ByteBuffer.wrap(bytes);
+            int portAt = Integer.BYTES + 3 + 4; // of baton.pipe.WireId
+            for (int at = 0; at + portAt + Short.BYTES <= bytes.length; at++) {
+                if (message.getInt(at) == WIRE_ID) {
+                    int through = proxy.through(DATA, Short.toUnsignedInt(message.getShort(at + portAt)));
+                    message.putShort(at + portAt, (short) through);
+                }
+            }
+        }
+
+        private static String address(int port) {
+            return new PeerAddress("127.0.0.1", port).toString();
+        }
+
+        /** The same number of bytes in ASCII. */
+        private static void replace(byte[] bytes, String old, String with) {
+            String text = new String(bytes, StandardCharsets.ISO_8859_1);
+            for (int at = text.indexOf(old); at >= 0; at = text.indexOf(old, at + 1)) {
+                System.arraycopy(with.getBytes(StandardCharsets.ISO_8859_1), 0, bytes, at, with.length());
+            }
+        }
+
+        private Instance serve(String name, boolean producer) throws Exception {
             String settings = switch (way) {
                 case NIXL, NIXL_PUSH -> """
                         "transfer_agent": "embedded", "transport": "tcp", "side_channel_host": "127.0.0.1", "side_channel_port": %d,
@@ -180,6 +298,11 @@ class DamagedTransfersTest {
                         "lmcache.enable_pd": true, "lmcache.pd_role": "%s", "lmcache.pd_buffer_size": 100000000,
                         "lmcache.pd_buffer_device": "cpu", "lmcache.pd_peer_host": "127.0.0.1", "lmcache.pd_peer_init_port": %d,
                         "lmcache.blocking_timeout_secs": 2, "transfer_agent": "embedded", "transport": "tcp\"""".formatted(producer ? "sender" : "receiver", producer ? front.port() : port);
+                case P2P_PUT_ASYNC, P2P_GET -> """
+                        "send_type": "%s", "exchange_timeout": 2, "transfer_timeout": 2, "load_timeout": 4, "tensor_ttl": 10""".formatted(way == Way.P2P_GET ? "GET" : "PUT_ASYNC");
+                case PYNCCL -> """
+                        "silence_seconds": 2, "lookup_timeout_seconds": 4, "insert_timeout_seconds": 4, "keep_seconds": 4,
+                        "connect_wait_seconds": 4""";
                 case LMCACHE_REDIS, LMCACHE_KV_SERVER ->
                     """
                         "lmcache.remote_url": "%s://127.0.0.1:%d", "lmcache.chunk_size": 32, "lmcache.max_local_cpu_size": 0.05,
@@ -191,73 +314,97 @@ class DamagedTransfersTest {
                         "cpu_bytes_to_use": 5e7, "load_timeout_seconds": 2, "secondary_tiers": [
                             {"type": "lm", "url": "lm://127.0.0.1:%d", "shared_memory": false}]""".formatted(front.port());
             };
-            String connector = switch (way) {
-                case NIXL -> "NixlConnector";
-                case NIXL_PUSH -> "NixlPushConnector";
-                case MOONCAKE -> "MooncakeConnector";
-                case LMCACHE_PD, LMCACHE_REDIS, LMCACHE_KV_SERVER -> "LMCacheConnectorV1";
-                case OFFLOADING_REDIS, OFFLOADING_KV_SERVER -> "OffloadingConnector";
+            String fields = switch (way) {
+                case P2P_PUT_ASYNC, P2P_GET -> "\"kv_port\": %d,".formatted(producer ? port : port + 1);
+                case PYNCCL -> "\"kv_parallel_size\": 2, \"kv_port\": %d,".formatted(producer ? port : port + 2);
+                default -> "";
             };
-            String role = producer ? "kv_producer" : "kv_consumer";
-            return INSTANCES.serve(name, "--dtype", "float32", TRANSFER, """
-                    {"kv_connector": "%s", "kv_role": "%s", "kv_load_failure_policy": "recompute", "kv_connector_extra_config": {%s}}""".formatted(
-                            connector, announces ? role : "kv_both", settings));
+            String role = way.path == Path.STORE ? "kv_both" : producer ? "kv_producer" : "kv_consumer";
+            return INSTANCES.serve(
+                    name, "--dtype", "float32", TRANSFER, """
+                    {"kv_connector": "%s", "kv_role": "%s", "kv_load_failure_policy": "recompute", %s "kv_connector_extra_config": {%s}}""".formatted(way.connector, role, fields, settings));
         }
 
         void trial(Damage damage, int[] prompt) throws Exception {
             damages.arm(damage);
             Answer answer = handOver(prompt);
-            damages.disarm();
+            boolean _ = damages.disarm();
             Answer expected = expected(prompt);
             assertThat(answer).as("the request whose transfer was damaged").isEqualTo(expected);
-            assertThat(Answer.of(decode.post(
-                            "/v1/completions", body(prompt, MAX_TOKENS).toString())))
-                    .as("the next request, by the prefix cache")
-                    .isEqualTo(expected);
-            if (!announces) {
+            if (way.path == Path.PIPE) {
+                assertThat(handOver(prompt)).as("the same hand-over again").isEqualTo(expected);
+            } else {
+                assertThat(again(prompt))
+                        .as("the next request, by the prefix cache")
+                        .isEqualTo(expected);
+            }
+            if (way.path == Path.STORE) {
                 Await.until(
                         Instances.DEADLINE,
                         () -> "the prefix cache cannot be reset",
                         () -> decode.post("/reset_prefix_cache", "").status() == 200);
-                assertThat(Answer.of(decode.post(
-                                "/v1/completions", body(prompt, MAX_TOKENS).toString())))
+                assertThat(again(prompt))
                         .as("the next request, by what is stored")
                         .isEqualTo(expected);
             }
         }
 
-        /** Both legs, as a router sends them. */
-        Answer handOver(int[] prompt) throws Exception {
-            String id = "legs-" + UUID.randomUUID();
-            ObjectNode first = Instances.greedy(prompt, 1);
-            ObjectNode second = body(prompt, MAX_TOKENS);
-            switch (way) {
-                case NIXL, NIXL_PUSH -> {
-                    first.putObject("kv_transfer_params").put("do_remote_decode", true);
-                    ObjectNode params = prefilled(first, id);
-                    second.set("kv_transfer_params", params.put("remote_port", front.port()));
-                }
-                case MOONCAKE -> {
-                    first.putObject("kv_transfer_params")
-                            .put("do_remote_decode", true)
-                            .put("transfer_id", id);
-                    ObjectNode params = prefilled(first, id);
-                    second.set(
-                            "kv_transfer_params",
-                            params.put("remote_bootstrap_addr", "http://127.0.0.1:" + front.port()));
-                }
-                case LMCACHE_PD -> second.set("kv_transfer_params", prefilled(first, id));
-                case LMCACHE_REDIS, LMCACHE_KV_SERVER, OFFLOADING_REDIS, OFFLOADING_KV_SERVER -> prefilled(first, id);
-            }
-            return Answer.of(decode.post("/v1/completions", second.toString(), "X-Request-Id", id));
+        private Answer again(int[] prompt) throws Exception {
+            return Answer.of(
+                    decode.post("/v1/completions", body(prompt, MAX_TOKENS).toString()));
         }
 
-        private ObjectNode prefilled(ObjectNode body, String id) throws Exception {
-            Reply reply = prefill.post("/v1/completions", body.toString(), "X-Request-Id", id);
-            assertThat(reply.status()).as(reply.body()).isEqualTo(200);
-            return reply.json().path("kv_transfer_params").isObject()
-                    ? (ObjectNode) reply.json().path("kv_transfer_params")
-                    : Instances.JSON.createObjectNode();
+        /** Both legs, as a router sends them. */
+        Answer handOver(int[] prompt) throws Exception {
+            String id = way.connector.equals("P2pNcclConnector")
+                    ? new P2pRequestId(
+                                    new PeerAddress("127.0.0.1", front.port()),
+                                    new PeerAddress("127.0.0.1", back.port()),
+                                    UUID.randomUUID().toString().replace("-", ""))
+                            .format()
+                    : "legs-" + UUID.randomUUID();
+            ObjectNode first = Instances.greedy(prompt, 1);
+            if (way.path == Path.AGENT && way != Way.LMCACHE_PD) {
+                ObjectNode params = first.putObject("kv_transfer_params").put("do_remote_decode", true);
+                if (way == Way.MOONCAKE) {
+                    params.put("transfer_id", id);
+                }
+            }
+            Reply prefilled = prefill.post("/v1/completions", first.toString(), "X-Request-Id", id);
+            assertThat(prefilled.status()).as(prefilled.body()).isEqualTo(200);
+            ObjectNode second = body(prompt, MAX_TOKENS);
+            if (way.path == Path.AGENT) {
+                ObjectNode params = prefilled.json().path("kv_transfer_params") instanceof ObjectNode object
+                        ? object
+                        : Instances.JSON.createObjectNode();
+                second.set(
+                        "kv_transfer_params",
+                        switch (way) {
+                            case NIXL, NIXL_PUSH -> params.put("remote_port", front.port());
+                            case MOONCAKE -> params.put("remote_bootstrap_addr", "http://127.0.0.1:" + front.port());
+                            default -> params;
+                        });
+            }
+            Answer answer = Answer.of(decode.post("/v1/completions", second.toString(), "X-Request-Id", id));
+            assertThat(prefilled.tokenIds())
+                    .as("the prefill instance's token")
+                    .containsExactly(answer.tokens.getFirst());
+            return answer;
+        }
+
+        void assertThatDamagesWereFound() throws Exception {
+            if (way.path != Path.PIPE) {
+                return;
+            }
+            assertThat(prefill.prompts().cached()).isPositive();
+            assertThat(decode.prompts().cached()).isPositive();
+            String failures = way == Way.PYNCCL ? "baton:kv_lookup_failures_total" : "baton:kv_load_failures_total";
+            assertThat(decode.metric(failures, "\"corrupt\"")).isPositive();
+            if (way != Way.PYNCCL) {
+                assertThat(decode.metric("baton:p2p_corrupt_total", "")).isPositive();
+                assertThat(decode.metric("baton:p2p_unchecked_tensors_total", ""))
+                        .isZero();
+            }
         }
 
         @Override
