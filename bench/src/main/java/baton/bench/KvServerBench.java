@@ -111,7 +111,7 @@ public record KvServerBench(Path redis, JavaCommand baton, Options options) {
                     boolean first = (round & 1) == 0;
                     for (boolean isLm : new boolean[] {first, !first}) {
                         String name = isLm ? "lm " : "redis ";
-                        long batch = round + WARM_UP + 1;
+                        long batch = 1L + round + WARM_UP;
                         BlockStore store = isLm ? lmValues : redisValues;
                         into.add(name + CASES.get(0), values.put(store, batch));
                         into.add(name + CASES.get(1), values.get(store, batch));

@@ -86,33 +86,6 @@ public record RouterBench(
     /** How the figures are shown. */
     public static final Layout FIGURES = RouterFigures.FIGURES;
 
-    private static final String NGINX_CONFIG = """
-                daemon off;
-                master_process off;
-                pid %1$s/nginx.pid;
-                error_log stderr error;
-                events { worker_connections 8192; }
-                http {
-                  access_log off;
-                  client_body_temp_path %1$s/body;
-                  proxy_temp_path %1$s/proxy;
-                  fastcgi_temp_path %1$s/fastcgi;
-                  uwsgi_temp_path %1$s/uwsgi;
-                  scgi_temp_path %1$s/scgi;
-                  keepalive_requests 1000000;
-                  upstream decode { server 127.0.0.1:%2$d; keepalive 64; }
-                  server {
-                    listen 127.0.0.1:%3$d;
-                    location / {
-                      proxy_pass http://decode;
-                      proxy_http_version 1.1;
-                      proxy_set_header Connection "";
-                      proxy_buffering off;
-                    }
-                  }
-                }
-                """;
-
     /** @throws ConfigException if a number is not positive */
     public RouterBench {
         Require.positive("requests", requests);
@@ -225,7 +198,32 @@ public record RouterBench(
     private static OtherProgram nginx(Path program, int upstream) throws IOException, InterruptedException {
         return OtherProgram.start(NGINX, (port, directory) -> {
             Path file = directory.resolve("nginx.conf");
-            Files.writeString(file, NGINX_CONFIG.formatted(directory, upstream, port));
+            Files.writeString(file, """
+                    daemon off;
+                    master_process off;
+                    pid %1$s/nginx.pid;
+                    error_log stderr error;
+                    events { worker_connections 8192; }
+                    http {
+                      access_log off;
+                      client_body_temp_path %1$s/body;
+                      proxy_temp_path %1$s/proxy;
+                      fastcgi_temp_path %1$s/fastcgi;
+                      uwsgi_temp_path %1$s/uwsgi;
+                      scgi_temp_path %1$s/scgi;
+                      keepalive_requests 1000000;
+                      upstream decode { server 127.0.0.1:%2$d; keepalive 64; }
+                      server {
+                        listen 127.0.0.1:%3$d;
+                        location / {
+                          proxy_pass http://decode;
+                          proxy_http_version 1.1;
+                          proxy_set_header Connection "";
+                          proxy_buffering off;
+                        }
+                      }
+                    }
+                    """.formatted(directory, upstream, port));
             return List.of(program.toString(), "-p", directory.toString(), "-c", file.toString());
         });
     }

@@ -2,6 +2,7 @@ package baton.cli;
 
 import baton.bench.CompletionsClient;
 import baton.bench.ProfileBench;
+import baton.bench.frame.Require;
 import baton.bench.plan.MachineProfile;
 import baton.cluster.LocalCluster;
 import baton.kv.ConfigException;
@@ -95,13 +96,10 @@ final class PlanMeasureCommand implements Callable<Integer> {
 
     @Override
     public Integer call() throws IOException, InterruptedException {
-        for (Map.Entry<String, Integer> number : Map.of(
-                        "units", units, "max_sequences", maxSequences, "times", times, "timeout", timeout)
-                .entrySet()) {
-            if (number.getValue() < 1) {
-                throw new ConfigException(number.getKey(), "is " + number.getValue() + ", must be at least 1");
-            }
-        }
+        Require.atLeast("units", units, 1);
+        Require.atLeast("max_sequences", maxSequences, 1);
+        Require.atLeast("times", times, 1);
+        Require.atLeast("timeout", timeout, 1);
         Path served = Models.orEmbedded(Optional.ofNullable(model));
         if (url != null) {
             measure(served, url, routers);
