@@ -101,6 +101,9 @@ public record RedisSettings(String url, String prefix, Optional<Duration> ttl, R
             throw new ConfigException(
                     field, "has the path '%s', must be a database's number, as /0".formatted(uri.getPath()));
         }
+        if (uri.getQuery() != null) {
+            throw new ConfigException(field, "has a query, which means nothing here: remove '?' and what follows it");
+        }
         return uri;
     }
 
