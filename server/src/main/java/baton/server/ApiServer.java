@@ -19,7 +19,6 @@ import io.vertx.core.http.HttpServerOptions;
 import io.vertx.core.http.HttpServerRequest;
 import io.vertx.core.http.HttpServerResponse;
 import java.net.SocketException;
-import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.time.Duration;
@@ -30,15 +29,11 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.UUID;
-import java.util.concurrent.ArrayBlockingQueue;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
-import java.util.concurrent.ExecutorService;
 import java.util.concurrent.RejectedExecutionException;
-import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
-import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 import java.util.regex.Pattern;
 import java.util.stream.Collectors;
@@ -66,7 +61,6 @@ import tools.jackson.databind.node.ObjectNode;
 public final class ApiServer implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(ApiServer.class);
     private static final Pattern REQUEST_ID = Pattern.compile("[A-Za-z0-9._:/\\[\\]@+=~-]{1,256}");
-    private static final String MODELS = "/v1/models";
 
     /** Paths besides {@code /v1/} that need the API key: they compute, or name the address of KV caches or events. Probes of health, metrics and version have no key. */
     private static final Set<String> NEED_KEY =
@@ -80,47 +74,21 @@ public final class ApiServer implements AutoCloseable {
 
     private static final Duration DRAIN_POLL = Duration.ofMillis(20);
 
-    private static final int MAX_PREPARING = 4096;
-
-    /** Threads that prepare requests; each may need memory for a piece of a text. */
-    private static final int MOST_PREPARERS = 8;
-
     private final ServerConfig config;
     private final Engine engine;
-    private final PrometheusMetrics metrics;
+    private final InstanceInfo info;
     private final RequestReader reader;
     private final ReplyWriter writer;
     private final Vertx vertx;
     private final Context context;
-    private final ExecutorService preparers;
-    private final PreparingMemory preparingMemory;
+    private final Preparers preparers;
     private final HttpServer http;
-    private final ModelList modelList;
     private final Set<ResponseStream> live = new HashSet<>();
     private final RequestHistory history;
     /** Timers of connections without a request in progress. */
     private final Map<HttpConnection, Long> idleTimers = new HashMap<>();
 
-    private final Map<String, Map<HttpMethod, Consumer<HttpExchange>>> routes = Map.ofEntries(
-            Map.entry(
-                    "/v1/completions",
-                    Map.of(
-                            HttpMethod.POST,
-                            exchange -> generate(exchange, ApiRequest.Api.COMPLETION, RequestReader::completion))),
-            Map.entry(
-                    "/v1/chat/completions",
-                    Map.of(HttpMethod.POST, exchange -> generate(exchange, ApiRequest.Api.CHAT, RequestReader::chat))),
-            Map.entry(MODELS, Map.of(HttpMethod.GET, this::models)),
-            Map.entry("/health", Map.of(HttpMethod.GET, this::health)),
-            Map.entry("/ping", Map.of(HttpMethod.GET, this::health, HttpMethod.POST, this::health)),
-            Map.entry("/load", Map.of(HttpMethod.GET, this::load)),
-            Map.entry("/metrics", Map.of(HttpMethod.GET, this::metrics)),
-            Map.entry("/kv_transfer_params", Map.of(HttpMethod.GET, this::kvTransferParams)),
-            Map.entry("/kv_event_sources", Map.of(HttpMethod.GET, this::kvEventSources)),
-            Map.entry("/version", Map.of(HttpMethod.GET, this::version)),
-            Map.entry("/tokenize", Map.of(HttpMethod.POST, this::tokenize)),
-            Map.entry("/detokenize", Map.of(HttpMethod.POST, this::detokenize)),
-            Map.entry("/reset_prefix_cache", Map.of(HttpMethod.POST, this::resetPrefixCache)));
+    private final Map<String, Map<HttpMethod, Consumer<HttpExchange>>> routes;
     private volatile boolean stopping;
     /** While present, only the warm-up's requests are served. */
     private volatile Optional<WarmUp> warmUp;
@@ -133,27 +101,44 @@ public final class ApiServer implements AutoCloseable {
     private ApiServer(ServerConfig config, Engine engine, PrometheusMetrics metrics) {
         this.config = config;
         this.engine = engine;
-        this.modelList = new ModelList(config, engine, System.currentTimeMillis() / 1000);
-        this.metrics = metrics;
         reader = new RequestReader(config, engine);
         writer = new ReplyWriter(engine.tokenizer());
+        info = new InstanceInfo(config, engine, metrics, writer);
+        routes = routes();
         history = new RequestHistory(config.spans(), live);
         warmUp = config.warmUp().map(budget -> new WarmUp(config, engine, budget));
-        preparingMemory = new PreparingMemory(config.maxPreparingBytes());
-        int threads = Math.clamp(Runtime.getRuntime().availableProcessors() / 2, 2, MOST_PREPARERS);
-        preparers = new ThreadPoolExecutor(
-                threads,
-                threads,
-                0,
-                TimeUnit.SECONDS,
-                new ArrayBlockingQueue<>(MAX_PREPARING),
-                Thread.ofPlatform().daemon().name("baton-prepare-", 0).factory());
         vertx = Vertx.vertx(new VertxOptions()
                 .setEventLoopPoolSize(1)
                 .setFileSystemOptions(
                         new FileSystemOptions().setFileCachingEnabled(false).setClassPathResolvingEnabled(false)));
         context = vertx.getOrCreateContext();
+        preparers = new Preparers(config, vertx, context);
         http = listener(ListenOptions.of(config, vertx));
+    }
+
+    private Map<String, Map<HttpMethod, Consumer<HttpExchange>>> routes() {
+        return Map.ofEntries(
+                Map.entry(
+                        "/v1/completions",
+                        Map.of(
+                                HttpMethod.POST,
+                                exchange -> generate(exchange, ApiRequest.Api.COMPLETION, RequestReader::completion))),
+                Map.entry(
+                        "/v1/chat/completions",
+                        Map.of(
+                                HttpMethod.POST,
+                                exchange -> generate(exchange, ApiRequest.Api.CHAT, RequestReader::chat))),
+                Map.entry(InstanceInfo.MODELS, Map.of(HttpMethod.GET, info::models)),
+                Map.entry("/health", Map.of(HttpMethod.GET, this::health)),
+                Map.entry("/ping", Map.of(HttpMethod.GET, this::health, HttpMethod.POST, this::health)),
+                Map.entry("/load", Map.of(HttpMethod.GET, this::load)),
+                Map.entry("/metrics", Map.of(HttpMethod.GET, info::metrics)),
+                Map.entry("/kv_transfer_params", Map.of(HttpMethod.GET, info::kvTransferParams)),
+                Map.entry("/kv_event_sources", Map.of(HttpMethod.GET, info::kvEventSources)),
+                Map.entry("/version", Map.of(HttpMethod.GET, info::version)),
+                Map.entry("/tokenize", Map.of(HttpMethod.POST, this::tokenize)),
+                Map.entry("/detokenize", Map.of(HttpMethod.POST, this::detokenize)),
+                Map.entry("/reset_prefix_cache", Map.of(HttpMethod.POST, this::resetPrefixCache)));
     }
 
     private HttpServer listener(HttpServerOptions options) {
@@ -299,7 +284,7 @@ public final class ApiServer implements AutoCloseable {
         } catch (ExecutionException | TimeoutException e) {
             LOG.warn("the HTTP server did not stop cleanly: {}", e.toString());
         }
-        preparers.shutdownNow();
+        preparers.close();
     }
 
     private void abortAll() {
@@ -359,8 +344,8 @@ public final class ApiServer implements AutoCloseable {
         HttpServerRequest request = exchange.request();
         String path = request.path();
         Map<HttpMethod, Consumer<HttpExchange>> methods = routes.get(path);
-        if (methods == null && path.startsWith(MODELS + "/")) {
-            methods = Map.of(HttpMethod.GET, this::model);
+        if (methods == null && path.startsWith(InstanceInfo.MODELS + "/")) {
+            methods = Map.of(HttpMethod.GET, info::model);
         }
         if (methods == null && RequestHistory.serves(path)) {
             methods = Map.of(HttpMethod.GET, history::explain);
@@ -404,9 +389,9 @@ public final class ApiServer implements AutoCloseable {
     private void generate(HttpExchange exchange, ApiRequest.Api api, Reading read) {
         refuseUnlessReady(exchange);
         Optional<String> header = requestIdHeader(exchange.request());
-        readBody(
+        preparers.readBody(
                 exchange,
-                (body, preparation) -> prepare(
+                (body, preparation) -> preparers.prepare(
                         exchange,
                         preparation,
                         () -> {
@@ -491,25 +476,6 @@ public final class ApiServer implements AutoCloseable {
         return id;
     }
 
-    private void models(HttpExchange exchange) {
-        exchange.json(200, writer.json().document(modelList::write));
-    }
-
-    private void model(HttpExchange exchange) {
-        String encoded = exchange.request().path().substring(MODELS.length() + 1);
-        String name;
-        try {
-            // The decoder is for forms, in which a plus is a space.
-            name = URLDecoder.decode(encoded.replace("+", "%2B"), StandardCharsets.UTF_8);
-        } catch (IllegalArgumentException _) {
-            throw ApiException.badRequest("model name is not well encoded: " + Json.shortened(encoded));
-        }
-        if (!config.servedModelNames().contains(name)) {
-            throw RequestReader.unknownModel(config, name);
-        }
-        exchange.json(200, writer.json().document(out -> modelList.write(out, name)));
-    }
-
     private void health(HttpExchange exchange) {
         refuseUnlessReady(exchange);
         engine.status().failure().ifPresent(failure -> {
@@ -531,47 +497,10 @@ public final class ApiServer implements AutoCloseable {
         }));
     }
 
-    private void metrics(HttpExchange exchange) {
-        exchange.reply(200, PrometheusMetrics.CONTENT_TYPE, Buffer.buffer(metrics.scrape(engine.status())));
-    }
-
-    /** The connector's address for routers that send prefill and decode requests at once, as an answer has it, and its name. */
-    private void kvTransferParams(HttpExchange exchange) {
-        exchange.json(200, writer.json().document(out -> {
-            out.writeStartObject();
-            out.writeName("kv_transfer_params");
-            engine.advertisedKvTransferParams()
-                    .ifPresentOrElse(params -> out.writeTree(params.toJson()), out::writeNull);
-            out.writeName("kv_connector");
-            engine.config().kvTransfer().connector().ifPresentOrElse(out::writeString, out::writeNull);
-            out.writeEndObject();
-        }));
-    }
-
-    /** Where KV events are published, as vLLM tells it: the configuration by data-parallel rank. */
-    private void kvEventSources(HttpExchange exchange) {
-        exchange.json(200, writer.json().document(out -> {
-            out.writeStartObject();
-            config.kvEventSources().forEach((rank, source) -> {
-                out.writeName(Integer.toString(rank));
-                out.writeTree(source.toJson());
-            });
-            out.writeEndObject();
-        }));
-    }
-
-    private void version(HttpExchange exchange) {
-        exchange.json(200, writer.json().document(out -> {
-            out.writeStartObject();
-            out.writeStringProperty("version", config.version());
-            out.writeEndObject();
-        }));
-    }
-
     private void tokenize(HttpExchange exchange) {
-        readBody(
+        preparers.readBody(
                 exchange,
-                (body, preparation) -> prepare(
+                (body, preparation) -> preparers.prepare(
                         exchange,
                         preparation,
                         () -> {
@@ -583,13 +512,13 @@ public final class ApiServer implements AutoCloseable {
                             preparation.reserve(list.bytes());
                             return preparation.keep(list.document(engine));
                         },
-                        answer -> send(exchange, preparation, answer)));
+                        answer -> preparers.send(exchange, preparation, answer)));
     }
 
     private void detokenize(HttpExchange exchange) {
-        readBody(
+        preparers.readBody(
                 exchange,
-                (body, preparation) -> prepare(
+                (body, preparation) -> preparers.prepare(
                         exchange,
                         preparation,
                         () -> {
@@ -601,25 +530,16 @@ public final class ApiServer implements AutoCloseable {
                                 out.writeEndObject();
                             }));
                         },
-                        answer -> send(exchange, preparation, answer)));
-    }
-
-    /** Sends an answer that may be long; its memory is held until the client has read it, at most for the body timeout. */
-    private void send(HttpExchange exchange, Preparation preparation, Buffer answer) {
-        long timer = vertx.setTimer(config.bodyTimeout().toMillis(), _ -> exchange.reset());
-        exchange.json(200, answer).onComplete(_ -> {
-            vertx.cancelTimer(timer);
-            preparation.release();
-        });
+                        answer -> preparers.send(exchange, preparation, answer)));
     }
 
     private void resetPrefixCache(HttpExchange exchange) {
-        Preparation preparation = preparation(exchange);
+        Preparation preparation = preparers.preparation(exchange);
         Callable<Boolean> reset = () -> {
             preparation.check();
             return engine.resetPrefixCache();
         };
-        prepare(exchange, preparation, reset, done -> {
+        preparers.prepare(exchange, preparation, reset, done -> {
             if (!done) {
                 throw ApiException.conflict("the prefix cache cannot be reset while requests run; try again later");
             }
@@ -627,66 +547,8 @@ public final class ApiServer implements AutoCloseable {
         });
     }
 
-    private void readBody(HttpExchange exchange, BiConsumer<Buffer, Preparation> next) {
-        Preparation preparation = preparation(exchange);
-        BodyReader.read(exchange, preparation, config, vertx, body -> next.accept(body, preparation));
-    }
-
-    private Preparation preparation(HttpExchange exchange) {
-        return new Preparation(preparingMemory, exchange, config.prepareTimeout());
-    }
-
     /** Bytes held by requests that the engine does not have yet. */
     long preparingBytes() {
-        return preparingMemory.used();
-    }
-
-    /**
-     * Runs {@code task} beside the event loop, within the prepare timeout, then {@code next} on the event loop, although the client may have
-     * left.
-     */
-    private <T> void prepare(HttpExchange exchange, Preparation preparation, Callable<T> task, Consumer<T> next) {
-        long timer = vertx.setTimer(config.prepareTimeout().toMillis(), _ -> {
-            preparation.abandon();
-            exchange.fail(preparation.late());
-        });
-        try {
-            preparers.execute(() -> {
-                Runnable continuation;
-                try {
-                    T result = task.call();
-                    continuation = () -> next.accept(result);
-                } catch (Throwable e) {
-                    // After any error, out of memory included, the memory held is released.
-                    continuation = () -> exchange.fail(e);
-                }
-                onEventLoop(exchange, preparation, timer, continuation);
-            });
-        } catch (RejectedExecutionException _) {
-            vertx.cancelTimer(timer);
-            preparation.release();
-            exchange.fail(ApiException.unavailable("too many requests are being prepared; try again later"));
-        }
-    }
-
-    private void onEventLoop(HttpExchange exchange, Preparation preparation, long timer, Runnable continuation) {
-        try {
-            context.runOnContext(_ -> {
-                vertx.cancelTimer(timer);
-                if (preparation.isLate()) {
-                    preparation.release();
-                    return;
-                }
-                preparation.releaseRequest();
-                try {
-                    continuation.run();
-                } catch (Throwable e) {
-                    preparation.release();
-                    exchange.fail(e);
-                }
-            });
-        } catch (RejectedExecutionException _) {
-            LOG.debug("the server has stopped, a request is dropped");
-        }
+        return preparers.bytes();
     }
 }
