@@ -1,6 +1,7 @@
 package baton.store.lm;
 
 import baton.kv.BlockHash;
+import baton.store.remote.HexDigits;
 import io.netty.buffer.ByteBuf;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
@@ -8,8 +9,6 @@ import java.util.List;
 /** Keys of blocks, of LMCache's form {@code model@world_size@worker@hash@dtype}. */
 final class BlockKeys implements LmKeys {
     private static final byte[] SUFFIX = "@uint8".getBytes(StandardCharsets.US_ASCII);
-    private static final byte[] DIGITS = "0123456789abcdef".getBytes(StandardCharsets.US_ASCII);
-    private static final int HASH_DIGITS = 64;
     private static final int HASH_WORDS = 4;
 
     private final byte[] prefix;
@@ -65,25 +64,8 @@ final class BlockKeys implements LmKeys {
     @Override
     public void write(ByteBuf to, int key) {
         to.writeBytes(prefix);
-        hash(to, keys.get(key));
+        HexDigits.write(to, keys.get(key));
         to.writeBytes(SUFFIX);
-        LmWire.pad(to, LmClient.MOST_KEY_BYTES - prefix.length - HASH_DIGITS - SUFFIX.length);
-    }
-
-    private static void hash(ByteBuf to, BlockHash key) {
-        hex(to, key.a());
-        hex(to, key.b());
-        hex(to, key.c());
-        hex(to, key.d());
-    }
-
-    private static void hex(ByteBuf to, long value) {
-        for (int half = 32; half >= 0; half -= 32) {
-            long digits = 0;
-            for (int shift = 28; shift >= 0; shift -= 4) {
-                digits = digits << 8 | DIGITS[(int) (value >>> half + shift) & 15];
-            }
-            to.writeLong(digits);
-        }
+        LmWire.pad(to, LmClient.MOST_KEY_BYTES - prefix.length - HexDigits.OF_HASH - SUFFIX.length);
     }
 }

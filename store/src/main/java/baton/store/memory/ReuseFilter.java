@@ -15,9 +15,6 @@ import java.util.Set;
  * number of them, of which those that were not offered for the longest time are forgotten. Thread-safe.
  */
 public final class ReuseFilter {
-    /** vLLM's {@code max_tracker_size}. */
-    public static final int DEFAULT_TRACKED = 64_000;
-
     private final int threshold;
     private final int mostTracked;
 

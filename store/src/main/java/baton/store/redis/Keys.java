@@ -1,6 +1,7 @@
 package baton.store.redis;
 
 import baton.kv.BlockHash;
+import baton.store.remote.HexDigits;
 import baton.store.remote.ValueHeader;
 import io.netty.buffer.ByteBuf;
 import java.nio.charset.StandardCharsets;
@@ -8,9 +9,6 @@ import java.util.List;
 
 /** Writes commands in the Redis protocol (RESP): arrays of bulk strings. Keys are {@code <prefix>:<format>:<block hash>}. */
 final class Keys {
-    private static final byte[] DIGITS = "0123456789abcdef".getBytes(StandardCharsets.US_ASCII);
-    private static final int HASH_DIGITS = 64;
-
     /** A key as a bulk string, up to its hash. */
     private final byte[] start;
 
@@ -19,32 +17,19 @@ final class Keys {
     /** @param format names the format, {@link ValueHeader#formatName} */
     Keys(String prefix, String format) {
         String text = prefix + ":" + format + ":";
-        bytes = text.length() + HASH_DIGITS;
+        bytes = text.length() + HexDigits.OF_HASH;
         start = ("$" + bytes + "\r\n" + text).getBytes(StandardCharsets.US_ASCII);
     }
 
     /** Bytes of a key as an argument, about. */
     int bytes() {
-        return start.length + HASH_DIGITS + 2;
+        return start.length + HexDigits.OF_HASH + 2;
     }
 
     void write(ByteBuf to, BlockHash key) {
         to.writeBytes(start);
-        hex(to, key.a());
-        hex(to, key.b());
-        hex(to, key.c());
-        hex(to, key.d());
+        HexDigits.write(to, key);
         lineEnd(to);
-    }
-
-    private static void hex(ByteBuf to, long value) {
-        for (int half = 32; half >= 0; half -= 32) {
-            long digits = 0;
-            for (int shift = 28; shift >= 0; shift -= 4) {
-                digits = digits << 8 | DIGITS[(int) (value >>> half + shift) & 15];
-            }
-            to.writeLong(digits);
-        }
     }
 
     /** The beginning of a command: its number of arguments, itself included, and its name. */
