@@ -13,8 +13,8 @@ import java.util.concurrent.atomic.AtomicBoolean;
  * Plays a device over ordinary memory: its bytes reach the host by copies only. {@link KvMemory#host} refuses, and the address is
  * none of this process's, so code that takes it for one crashes.
  *
- * <p>A copy happens when its fence is awaited, or before a later copy, as late as a device may do it: who does not await it sees the
- * bytes of before.
+ * <p>A copy happens when its fence is awaited, or before a later copy, as late as a device may do it: code that does not await it
+ * sees the bytes of before.
  */
 public final class RefusingMemory implements KvCopier {
     /** Not canonical on x86-64 and AArch64: no process has memory there. */
@@ -24,7 +24,7 @@ public final class RefusingMemory implements KvCopier {
     private final KvMemory.Device memory;
     private final List<Copy> queue = new ArrayList<>();
 
-    /** @param bytes the device's, which whoever plays the model reads and writes */
+    /** @param bytes the device's, which a test's model reads and writes */
     public RefusingMemory(MemorySegment bytes) {
         this.bytes = bytes;
         this.memory = new KvMemory.Device(ADDRESS, bytes.byteSize(), new KvDevice("refusing", 0), this);

@@ -142,8 +142,7 @@ final class NixlWorker implements WorkerConnector {
                 runtime.allocate(cache.blocks() * BlockChecksums.entryBytes(cache.layout()), "block checksums");
         try {
             // Closing the agent ends these registrations.
-            TransferAgent.Registration _ =
-                    agent.register(new Region(cache.memory(), true));
+            TransferAgent.Registration _ = agent.register(new Region(cache.memory(), true));
             // No peer ever gets a permit to write here.
             TransferAgent.Registration _ = agent.register(checksums.region().withPermitsOnly());
         } catch (TransferException e) {
