@@ -5,6 +5,7 @@ import baton.kv.DType;
 import baton.memory.Assembler.Binary;
 import baton.memory.Assembler.Width;
 import baton.memory.Posix;
+import baton.memory.Processor;
 import java.util.ArrayList;
 import java.util.EnumMap;
 import java.util.List;
@@ -30,7 +31,7 @@ public final class Kernels {
     /** Products of one row, of two, as long as several panels are taken. */
     private final Map<WeightType, List<MachineFunction>> productsBeside = new EnumMap<>(WeightType.class);
 
-    private Kernels(Width width, boolean hasTiles) {
+    Kernels(Width width, boolean hasTiles) {
         this.width = width;
         this.hasTiles = hasTiles;
         for (WeightType type : WeightType.values()) {
@@ -68,8 +69,10 @@ public final class Kernels {
             make(Kernel.KEY_PANELS, type, DecodeCode.keys(width, type));
             make(Kernel.VALUE_PANELS, type, DecodeCode.values(width, type));
         }
-        make(Kernel.NARROW_NORM, RowCode.normNarrow());
-        make(Kernel.NARROW_PAIRS, RowCode.narrowPairs());
+        if (width == Width.ZMM) {
+            make(Kernel.NARROW_NORM, RowCode.normNarrow());
+            make(Kernel.NARROW_PAIRS, RowCode.narrowPairs());
+        }
         make(Kernel.SCALE_COLUMNS, RowCode.columns(width, Binary.MUL));
         make(Kernel.ADD_TO_COLUMNS, RowCode.columns(width, Binary.ADD));
         make(Kernel.LARGEST, RowCode.largest(width));
@@ -118,7 +121,8 @@ public final class Kernels {
         make(kernel, variant.ordinal(), code);
     }
 
-    private void make(Kernel kernel, int variant, byte[] code) {
+    /** Puts a function in its place. */
+    void make(Kernel kernel, int variant, byte[] code) {
         functions[kernel.ordinal()][variant] = MachineFunction.of(code, kernel.arguments());
     }
 
@@ -130,6 +134,10 @@ public final class Kernels {
                     ProductCode.beside(width, type, rows, tileBytes), Kernel.PRODUCT_BESIDE.arguments()));
         }
         return products;
+    }
+
+    boolean has(Kernel kernel, int variant) {
+        return functions[kernel.ordinal()][variant] != null;
     }
 
     /** @throws NullPointerException if there is none, as of the matrix unit's where that is not used */
@@ -147,7 +155,7 @@ public final class Kernels {
     }
 
     private static final class Avx512 {
-        static final Kernels KERNELS = new Kernels(Width.ZMM, false);
+        static final Kernels KERNELS = checked(new Kernels(Width.ZMM, false));
     }
 
     private static final class Amx {
@@ -159,19 +167,19 @@ public final class Kernels {
             } catch (Posix.Failure | UnsupportedOperationException e) {
                 throw new IllegalStateException("the system does not permit AMX: " + e.getMessage(), e);
             }
-            return new Kernels(Width.ZMM, true);
+            return checked(new Kernels(Width.ZMM, true));
         }
     }
 
     private static final class Avx2 {
-        static final Kernels KERNELS = new Kernels(Width.YMM, false);
+        static final Kernels KERNELS = checked(new Kernels(Width.YMM, false));
     }
 
     /**
-     * The kernels for AVX2 (256 bits) or AVX-512 (512 bits), made once.
+     * The kernels for AVX2 (256 bits) or AVX-512 (512 bits), made and checked once.
      *
      * @throws IllegalArgumentException for 128 bits
-     * @throws IllegalStateException if the system gives no executable memory
+     * @throws IllegalStateException if the system gives no executable memory, or a kernel computes something wrong
      */
     public static Kernels of(Width width) {
         return made(() -> switch (width) {
@@ -182,12 +190,20 @@ public final class Kernels {
     }
 
     /**
-     * The kernels for AVX-512 with products of pairs, and attention over bf16, on the matrix unit (AMX), made once.
+     * The kernels for AVX-512 with products of pairs, and attention over bf16, on the matrix unit (AMX), made and checked once.
      *
-     * @throws IllegalStateException if the system gives no executable memory, or does not permit the unit's use
+     * @throws IllegalStateException if the system gives no executable memory or does not permit the unit's use, or a kernel computes
+     *     something wrong
      */
     public static Kernels withTiles() {
         return made(() -> Amx.KERNELS);
+    }
+
+    private static Kernels checked(Kernels kernels) {
+        KernelCheck.check(kernels, Processor.current().has("avx512_bf16")).ifPresent(wrong -> {
+            throw new IllegalStateException("its self-check found a wrong result: " + wrong);
+        });
+        return kernels;
     }
 
     private static Kernels made(Supplier<Kernels> kernels) {
@@ -242,7 +258,7 @@ public final class Kernels {
 
     /** As {@link #narrowing}, on a processor with AVX512_BF16. */
     MachineFunction narrowingForPairs(int count) {
-        return count % (2 * width.lanes()) == 0 ? get(Kernel.NARROW_PAIRS) : narrowing(count);
+        return width == Width.ZMM && count % (2 * width.lanes()) == 0 ? get(Kernel.NARROW_PAIRS) : narrowing(count);
     }
 
     /** Panels that {@link #productBeside} takes with so many rows; 1 if that is for fewer rows, or for other types. */

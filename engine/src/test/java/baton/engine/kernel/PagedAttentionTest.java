@@ -139,8 +139,13 @@ class PagedAttentionTest {
             float[] queries = numbers(random, Math.toIntExact(spans.size() * stride));
             boolean inBf16 = PagedAttention.suitsTiles(kernels, layout);
             Rows attended = TestKernels.rows(floats(arena, new float[queries.length]), stride);
-            PagedAttention attention =
-                    new PagedAttention(kernels, TWO_THREADS, cache, heads, 1 / Math.sqrt(cache.layout().headDim()), arena);
+            PagedAttention attention = new PagedAttention(
+                    kernels,
+                    TWO_THREADS,
+                    cache,
+                    heads,
+                    1 / Math.sqrt(cache.layout().headDim()),
+                    arena);
             attention.attend(LAYER, spans, window, TestKernels.rows(floats(arena, queries), stride), attended);
             attention.close();
             for (Span span : spans) {
@@ -213,8 +218,13 @@ class PagedAttentionTest {
             long stride = heads * 64L;
             Rows queries = TestKernels.rows(floats(arena, numbers(new Random(SEED), rows * heads * 64)), stride);
             Span span = new Span(0, rows, position, IntStream.range(0, BLOCKS).toArray());
-            PagedAttention attention =
-                    new PagedAttention(kernels, TWO_THREADS, cache, heads, 1 / Math.sqrt(cache.layout().headDim()), arena);
+            PagedAttention attention = new PagedAttention(
+                    kernels,
+                    TWO_THREADS,
+                    cache,
+                    heads,
+                    1 / Math.sqrt(cache.layout().headDim()),
+                    arena);
             MemorySegment before = floats(arena, new float[rows * heads * 64]);
             attention.attend(LAYER, List.of(span), 100_000, queries, TestKernels.rows(before, stride));
             for (int behind = span.end(); behind < BLOCKS * 16; behind++) {

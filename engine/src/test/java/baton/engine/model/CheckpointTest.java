@@ -178,6 +178,27 @@ class CheckpointTest {
                         new YarnRopeScaling(4, 128, (0.1 * Math.log(4) + 1) / (0.05 * Math.log(4) + 1), 16, 2, false));
     }
 
+    /** As Google published it, and as transformers 5 writes it. */
+    @Test
+    void gemma3InTheFormsOfTransformers4And5() {
+        Recipe published = recipe(
+                "Gemma3ForCausalLM",
+                "\"rope_theta\": 1e6, \"rope_local_base_freq\": 2e4, \"sliding_window\": 7,"
+                        + " \"sliding_window_pattern\": 3, \"query_pre_attn_scalar\": 64,"
+                        + " \"hidden_activation\": \"gelu_pytorch_tanh\"");
+        assertThat(windows(published)).containsExactly(7, 7, 0);
+        assertThat(published.layers().stream().map(layer -> layer.rotation().theta()))
+                .containsExactly(2e4, 2e4, 1e6);
+        assertThat(published.scales().embedding()).isEqualTo(4);
+        assertThat(published.scales().scores()).contains(0.125);
+        Recipe written = recipe(
+                "Gemma3ForCausalLM",
+                "\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e6},"
+                        + " \"sliding_attention\": {\"rope_theta\": 2e4}}, \"layer_types\": [\"sliding_attention\","
+                        + " \"sliding_attention\", \"full_attention\"], \"sliding_window\": 7, \"query_pre_attn_scalar\": 64");
+        assertThat(written).isEqualTo(published);
+    }
+
     /** By layer, 0 for none. */
     private static List<Integer> windows(Recipe recipe) {
         return recipe.layers().stream()

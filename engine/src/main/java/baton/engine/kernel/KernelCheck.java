@@ -1,0 +1,311 @@
+package baton.engine.kernel;
+
+import baton.engine.kernel.PagedAttention.Span;
+import baton.kv.DType;
+import baton.kv.KvCache;
+import baton.kv.KvLayout;
+import baton.memory.Assembler.Width;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.List;
+import java.util.Optional;
+import java.util.stream.IntStream;
+
+/**
+ * Compares kernels with plain Java on a few small inputs, before anything is computed with them. All inputs repeat a few numbers that every
+ * type holds exactly, and only some of the results are computed a second time, so that a check takes milliseconds. Used by one thread.
+ */
+final class KernelCheck {
+    private static final ValueLayout.OfFloat FLOAT = ValueLayout.JAVA_FLOAT;
+
+    /** Numbers of an input, before they repeat. */
+    private static final int PERIOD = 61;
+
+    private static final float[] NUMBERS = make();
+
+    private static final int INPUTS = 288;
+    private static final float SCALE = 0.25f;
+    private static final float BIAS = 3;
+
+    /** Number of rows for each way that products are computed. */
+    private static final int[] ROWS = {1, 20, 141};
+
+    private static final int HEAD_DIM = 64;
+    private static final int POSITIONS = 144;
+    private static final int BLOCK_SIZE = 16;
+    private static final int WINDOW = 24;
+    private static final double TOLERANCE = 0.02;
+
+    private final Kernels kernels;
+    private final boolean bf16;
+    private final Arena arena;
+
+    private KernelCheck(Kernels kernels, boolean bf16, Arena arena) {
+        this.kernels = kernels;
+        this.bf16 = bf16;
+        this.arena = arena;
+    }
+
+    /**
+     * The first of the computations that is wrong, and how; empty: all are right.
+     *
+     * @param bf16 whether the processor has AVX512_BF16
+     */
+    static Optional<String> check(Kernels kernels, boolean bf16) {
+        try (Arena arena = Arena.ofConfined()) {
+            KernelCheck check = new KernelCheck(kernels, bf16 && kernels.width() == Width.ZMM, arena);
+            for (WeightType type : WeightType.values()) {
+                if (!type.inPairs() || check.bf16) {
+                    check.products(type);
+                }
+            }
+            check.rows();
+            check.attention(DType.BF16);
+            check.attention(DType.F32);
+            return Optional.empty();
+        } catch (RuntimeException e) {
+            // A search among wrong numbers may leave its memory.
+            return Optional.of(String.valueOf(e.getMessage()));
+        }
+    }
+
+    private static void expect(String computation, double actual, double expected) {
+        if (!(Math.abs(actual - expected) <= TOLERANCE * (1 + Math.abs(expected)))) {
+            throw new IllegalStateException("%s: is %s, must be %s".formatted(computation, actual, expected));
+        }
+    }
+
+    private static float[] make() {
+        float[] numbers = new float[PERIOD];
+        for (int i = 0; i < PERIOD; i++) {
+            numbers[i] = (i * 7 % 13 - 6) / 8f;
+        }
+        return numbers;
+    }
+
+    private static float number(long index) {
+        return NUMBERS[(int) (index % PERIOD)];
+    }
+
+    /** Memory of as many elements, which are the numbers over and over. */
+    private MemorySegment numbers(DType type, long count) {
+        MemorySegment memory = arena.allocate(count * type.bytes(), 64);
+        for (int i = 0; i < PERIOD; i++) {
+            if (type == DType.F32) {
+                memory.setAtIndex(FLOAT, i, number(i));
+            } else {
+                memory.setAtIndex(ValueLayout.JAVA_SHORT, i, (short) (Float.floatToRawIntBits(number(i)) >>> 16));
+            }
+        }
+        repeat(memory, (long) PERIOD * type.bytes());
+        return memory;
+    }
+
+    private static void repeat(MemorySegment memory, long filled) {
+        for (long done = filled; done < memory.byteSize(); done *= 2) {
+            MemorySegment.copy(memory, 0, memory, done, Math.min(done, memory.byteSize() - done));
+        }
+    }
+
+    private MemorySegment filled(int count, float value) {
+        MemorySegment memory = arena.allocate((long) count * Float.BYTES, 64);
+        for (int i = 0; i < count; i++) {
+            memory.setAtIndex(FLOAT, i, value);
+        }
+        return memory;
+    }
+
+    private static Rows rows(MemorySegment memory, DType type, int columns) {
+        return new Rows(memory, (long) columns * type.bytes(), type);
+    }
+
+    private static double element(Rows rows, int row, int column) {
+        long at = row * rows.stride() + (long) column * rows.type().bytes();
+        return rows.isNarrow()
+                ? Float.intBitsToFloat(rows.memory().get(ValueLayout.JAVA_SHORT, at) << 16)
+                : rows.memory().get(FLOAT, at);
+    }
+
+    private void products(WeightType type) {
+        int width = kernels.panelWidth();
+        int outputs = 4 * width + 3;
+        DType rowType = type.inPairs() ? DType.BF16 : DType.F32;
+        PanelMatrix.Scratch scratch = new PanelMatrix.Scratch(kernels, 1, arena);
+        long elements = PanelMatrix.bytes(kernels, type, outputs, INPUTS) / type.bytes();
+        MemorySegment panels = type.hasScales()
+                ? bytes(elements)
+                : numbers(type == WeightType.FP32 ? DType.F32 : DType.BF16, elements);
+        PanelMatrix matrix = new PanelMatrix(
+                kernels,
+                ParallelFor.alone(),
+                scratch,
+                new PanelMatrix.Weights(
+                        type,
+                        panels,
+                        type.hasScales() ? filled(5 * width, SCALE) : MemorySegment.NULL,
+                        filled(5 * width, BIAS),
+                        outputs,
+                        INPUTS));
+        Rows from = rows(numbers(rowType, (long) ROWS[2] * INPUTS), rowType, INPUTS);
+        Rows to = rows(arena.allocate((long) ROWS[2] * outputs * Float.BYTES, 64), DType.F32, outputs);
+        for (int count : ROWS) {
+            to.memory().fill((byte) 0);
+            matrix.multiply(from, count, to);
+            for (int column : new int[] {width - 1, outputs - 1}) {
+                double product = product(type, count - 1, column);
+                expect(count + " rows times " + type, element(to, count - 1, column), product);
+            }
+        }
+        matrix.add(from, 1, to);
+        double product = product(type, 0, 1);
+        expect(type + ", sum of two products", element(to, 0, 1), 2 * product);
+        for (Activation activation : Activation.values()) {
+            gated(matrix, activation, from, to, product);
+            if (type.inPairs()) {
+                gated(matrix, activation, from, rows(to.memory(), DType.BF16, outputs), product);
+            }
+        }
+    }
+
+    private static void gated(PanelMatrix matrix, Activation activation, Rows from, Rows to, double product) {
+        matrix.multiplyGated(matrix, activation, from, 1, to);
+        double inner = switch (activation) {
+            case SILU -> product;
+            case GELU_TANH -> 2 * Math.sqrt(2 / Math.PI) * (product + 0.044715 * Math.pow(product, 3));
+        };
+        expect(activation + " to " + to.type(), element(to, 0, 1), product * product / (1 + Math.exp(-inner)));
+    }
+
+    private MemorySegment bytes(long count) {
+        MemorySegment memory = arena.allocate(count, 64);
+        for (int i = 0; i < PERIOD; i++) {
+            memory.set(ValueLayout.JAVA_BYTE, i, (byte) (number(i) * 8));
+        }
+        repeat(memory, PERIOD);
+        return memory;
+    }
+
+    private double product(WeightType type, int row, int output) {
+        int width = kernels.panelWidth();
+        int lanes = width / 2;
+        long panel = (long) (output / width) * INPUTS * width;
+        int column = output % width;
+        long first = panel + (type == WeightType.BF16 ? 2L * (column % lanes) + column / lanes : column);
+        double sum = 0;
+        for (int input = 0; input < INPUTS; input++) {
+            long place = type.inPairs()
+                    ? panel + (input / 2 * 2L) * width + 2L * column + input % 2
+                    : first + (long) input * width;
+            sum += number((long) row * INPUTS + input) * number(place);
+        }
+        if (type.hasScales()) {
+            sum *= 8 * SCALE;
+        }
+        return sum + BIAS;
+    }
+
+    private void rows() {
+        RowKernels rowKernels = new RowKernels(kernels, ParallelFor.alone(), arena);
+        Rows from = rows(numbers(DType.F32, 2 * HEAD_DIM), DType.F32, HEAD_DIM);
+        float[] weights = new float[HEAD_DIM];
+        double squares = 0;
+        for (int i = 0; i < HEAD_DIM; i++) {
+            weights[i] = 2;
+            squares += number(i) * number(i);
+        }
+        double normed = number(9) / Math.sqrt(squares / HEAD_DIM + 1) * 2;
+        for (DType type : bf16 ? List.of(DType.F32, DType.BF16) : List.of(DType.F32)) {
+            Rows to = rows(arena.allocate((long) HEAD_DIM * type.bytes(), 64), type, HEAD_DIM);
+            rowKernels.norm(weights, 1).apply(heads(from), heads(to), 1);
+            expect("norm to " + type, element(to, 0, 9), normed);
+        }
+        Rows turned = rows(arena.allocate((long) HEAD_DIM * Float.BYTES, 64), DType.F32, HEAD_DIM);
+        Rows keys = rows(numbers(DType.F32, HEAD_DIM), DType.F32, HEAD_DIM);
+        MemorySegment table = numbers(DType.F32, HEAD_DIM);
+        rowKernels.rotate(heads(from), heads(turned), heads(keys), HEAD_DIM, table, 1);
+        int half = HEAD_DIM / 2;
+        double first = number(9) * number(9) - number(9 + half) * number(9 + half);
+        double second = number(9 + half) * number(9) + number(9) * number(9 + half);
+        expect("rotation", element(turned, 0, 9), first);
+        expect("rotation", element(keys, 0, 9 + half), second);
+        MemorySegment logits = filled(1100, -1);
+        logits.setAtIndex(FLOAT, 777, 5);
+        expect("index of the largest number", rowKernels.largest(logits, 1, 1100)[0], 777);
+        KvCache cache = cache(arena.allocate(layout(DType.BF16).blockBytes(), 64), DType.BF16, 1);
+        Rows pairs = rows(numbers(DType.F32, 2 * HEAD_DIM), DType.F32, 2 * HEAD_DIM);
+        rowKernels.save(0, heads(pairs), 1, cache, new RowKernels.Slots() {
+            @Override
+            public int block(int row) {
+                return 0;
+            }
+
+            @Override
+            public int slot(int row) {
+                return 3;
+            }
+        });
+        Rows saved = rows(cache.host(), DType.BF16, 2 * HEAD_DIM);
+        expect("bf16 of a key", element(saved, 3, 9), number(9));
+    }
+
+    private static RowKernels.Heads heads(Rows rows) {
+        return new RowKernels.Heads(rows, 0, 1, rows.stride());
+    }
+
+    private static KvLayout layout(DType type) {
+        return new KvLayout(1, 1, HEAD_DIM, BLOCK_SIZE, type);
+    }
+
+    private static KvCache cache(MemorySegment memory, DType type, int blocks) {
+        return new KvCache(memory, layout(type), blocks, List.of("check"));
+    }
+
+    /** A single row, a few and many, which are computed in different ways, over two runs of positions and with a window. */
+    private void attention(DType type) {
+        int heads = 2;
+        int blocks = POSITIONS / BLOCK_SIZE;
+        KvCache cache = cache(numbers(type, layout(type).blockBytes() / type.bytes() * blocks), type, blocks);
+        double scale = 0.125;
+        PagedAttention attention = new PagedAttention(kernels, ParallelFor.alone(), cache, heads, scale, arena);
+        int[] table = IntStream.range(0, blocks).toArray();
+        int width = heads * HEAD_DIM;
+        int most = kernels.panelWidth() + 1;
+        Rows queries = rows(numbers(DType.F32, (long) most * width), DType.F32, width);
+        for (DType resultType : bf16 ? List.of(DType.F32, DType.BF16) : List.of(DType.F32)) {
+            Rows attended = rows(arena.allocate((long) most * width * Float.BYTES, 64), resultType, width);
+            for (int count : resultType == DType.F32 ? new int[] {1, 3, most} : new int[] {3}) {
+                int position = POSITIONS - count;
+                attention.attend(0, List.of(new Span(0, count, position, table)), WINDOW, queries, attended);
+                double[] expected = attended(count - 1);
+                for (int i = 0; i < 2; i++) {
+                    expect(
+                            "attention of %d rows over %s to %s".formatted(count, type, resultType),
+                            element(attended, count - 1, HEAD_DIM + 9 + i),
+                            expected[i]);
+                }
+            }
+        }
+        attention.close();
+    }
+
+    /** Two elements of the last head of a row that is at the last position. */
+    private static double[] attended(int row) {
+        double[] sums = new double[2];
+        double total = 0;
+        for (int position = POSITIONS - WINDOW; position < POSITIONS; position++) {
+            double score = 0;
+            long entry = position * 2L * HEAD_DIM;
+            long query = (row * 2L + 1) * HEAD_DIM;
+            for (int i = 0; i < HEAD_DIM; i++) {
+                score += number(query + i) * number(entry + i);
+            }
+            double weight = Math.exp(score * 0.125);
+            total += weight;
+            for (int i = 0; i < 2; i++) {
+                sums[i] += weight * number(entry + HEAD_DIM + 9 + i);
+            }
+        }
+        return new double[] {sums[0] / total, sums[1] / total};
+    }
+}

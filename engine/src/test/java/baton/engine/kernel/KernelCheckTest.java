@@ -1,0 +1,47 @@
+package baton.engine.kernel;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.memory.Assembler;
+import baton.memory.Assembler.Width;
+import baton.memory.Processor;
+import java.util.ArrayList;
+import java.util.EnumSet;
+import java.util.List;
+import java.util.Set;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+
+/** The self-check passes with the kernels of this processor and finds each one that computes nothing. */
+class KernelCheckTest {
+    /** Narrower vectors, which only shapes take that are no multiple of the widest, are not checked. */
+    private static final Set<Kernel> BY_WIDTH = EnumSet.of(Kernel.WIDEN, Kernel.NARROW, Kernel.NORM, Kernel.ROTATE);
+
+    @ParameterizedTest
+    @EnumSource(names = {"YMM", "ZMM"})
+    void aKernelThatComputesNothingIsFound(Width width) {
+        TestKernels.kernels(width);
+        boolean bf16 = Processor.current().has("avx512_bf16");
+        assertThat(KernelCheck.check(new Kernels(width, false), bf16)).isEmpty();
+        byte[] nothing = nothing();
+        List<String> missed = new ArrayList<>();
+        for (Kernel kernel : Kernel.values()) {
+            Kernels broken = new Kernels(width, false);
+            int variant = BY_WIDTH.contains(kernel) ? width.ordinal() : 0;
+            if (!broken.has(kernel, variant)) {
+                continue;
+            }
+            broken.make(kernel, variant, nothing);
+            if (KernelCheck.check(broken, bf16).isEmpty()) {
+                missed.add(kernel.name());
+            }
+        }
+        assertThat(missed).isEmpty();
+    }
+
+    private static byte[] nothing() {
+        Assembler code = new Assembler(Width.YMM);
+        code.returnFromVectors();
+        return code.code();
+    }
+}
