@@ -10,6 +10,8 @@ import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
 import java.lang.foreign.Arena;
 import java.util.Set;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /*
  * vLLM's host buffer. The staging pool is a mirror: it has the blocks of the device's pool under the same numbers, so the connector
@@ -27,6 +29,8 @@ import java.util.Set;
 
 /** Runs a connector that needs host memory over the pool of a device, through a pool in host memory of the same size. */
 public final class StagedConnector implements KvConnector {
+    private static final Logger log = LoggerFactory.getLogger(StagedConnector.class);
+
     private final KvConnector inner;
     private final StagingMemory memory;
 
@@ -50,8 +54,18 @@ public final class StagedConnector implements KvConnector {
             KvConnector connector, KvTransferConfig config, KvCache pool, StagingMemory memory) {
         return switch (pool.memory()) {
             case KvMemory.Host _ -> connector;
-            case KvMemory.Device _ ->
-                connector.needsHostMemory(config) ? new StagedConnector(connector, memory) : connector;
+            case KvMemory.Device device -> {
+                if (!connector.needsHostMemory(config)) {
+                    yield connector;
+                }
+                log.info(
+                        "{} needs host memory (kv_buffer_device={}): each pool of {} has a staging pool of {} MiB",
+                        config.connector().orElse("The connector"),
+                        config.bufferDevice(),
+                        device.device(),
+                        device.bytes() >> 20);
+                yield new StagedConnector(connector, memory);
+            }
         };
     }
 
