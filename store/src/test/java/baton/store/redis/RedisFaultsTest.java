@@ -33,8 +33,10 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.api.parallel.Isolated;
 
 /** What a server does wrong, or does not do. */
+@Isolated("looks at all threads of the process")
 class RedisFaultsTest {
     private static final StoreFormat FORMAT = StoredValues.format(64 << 10);
     private static final Duration SHORT = Duration.ofMillis(200);
