@@ -19,8 +19,6 @@ import org.slf4j.LoggerFactory;
 final class CompilerThreads {
     private static final Logger log = LoggerFactory.getLogger(CompilerThreads.class);
     private static final Path THREADS = Path.of("/proc/self/task");
-    /** As Linux shortens the names of HotSpot's threads. */
-    private static final String NAME = "C%s CompilerThre.*";
 
     /** Of 19: a tenth of a processor where others want it, all of it otherwise. */
     static final int NICE = 10;
@@ -49,13 +47,14 @@ final class CompilerThreads {
         stepBack("[12]");
     }
 
+    /** @param compilers a regular expression of digits in the names of HotSpot's threads, which Linux shortens */
     private static void stepBack(String compilers) {
         if (!Platform.current().isLinux()) {
             return;
         }
         try (DirectoryStream<Path> threads = Files.newDirectoryStream(THREADS)) {
             for (Path thread : threads) {
-                if (Files.readString(thread.resolve("comm")).strip().matches(NAME.formatted(compilers))) {
+                if (Files.readString(thread.resolve("comm")).strip().matches("C" + compilers + " CompilerThre.*")) {
                     stepBack(Integer.parseInt(thread.getFileName().toString()));
                 }
             }
