@@ -126,6 +126,7 @@ class FloorsTest {
             entry("baton.connectors.onesided.ArrivalChecksums", "digests by the host, over a staging pool"),
             entry("baton.connectors.onesided.PushReceiver", "permits for host memory, of a staging pool"),
             entry("baton.connectors.onesided.BlockLoad", "digests and rearranges by the host, over a staging pool"),
+            entry("baton.engine.kernel.KernelCheck", "a check of the processor's kernels"),
             entry("baton.engine.kernel.PagedAttention", "a kernel of the processor"),
             entry("baton.engine.kernel.RowKernels", "a kernel of the processor"),
             entry("baton.engine.kernel.TileDecodeAttention", "a kernel of the processor"),
