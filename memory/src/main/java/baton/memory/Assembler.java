@@ -45,26 +45,30 @@ public final class Assembler {
         }
     }
 
-    /** General registers, in the order of their numbers. */
+    /** General registers. */
     public enum Reg {
-        RAX,
-        RCX,
-        RDX,
-        RBX,
-        RSP,
-        RBP,
-        RSI,
-        RDI,
-        R8,
-        R9,
-        R10,
-        R11,
-        R12,
-        R13,
-        R14,
-        R15;
+        RAX(0),
+        RCX(1),
+        RDX(2),
+        RBX(3),
+        RSP(4),
+        RBP(5),
+        RSI(6),
+        RDI(7),
+        R8(8),
+        R9(9),
+        R10(10),
+        R11(11),
+        R12(12),
+        R13(13),
+        R14(14),
+        R15(15);
 
-        private final int number = ordinal();
+        private final int number;
+
+        Reg(int number) {
+            this.number = number;
+        }
     }
 
     /** The address {@code base + index * scale + offset}; a scale of 0 means no index. */
@@ -424,10 +428,7 @@ public final class Assembler {
         bytes(0x96);
     }
 
-    /**
-     * Of 128 bits each: the product of the sources' lower or upper halves as polynomials over bits (PCLMULQDQ, with more than 128 bits
-     * VPCLMULQDQ).
-     */
+    /** Of 128 bits each: the product of the sources' lower or upper halves as polynomials over bits (PCLMULQDQ, VPCLMULQDQ). */
     public void multiplyPolynomials(int to, int one, int other, boolean upper) {
         withRegister(width, Prefix.P66, Map.M0F3A, 0x44, to, one, other);
         bytes(upper ? 0x11 : 0x00);

@@ -8,9 +8,11 @@ import baton.memory.Posix;
 import baton.memory.Processor;
 import java.util.ArrayList;
 import java.util.EnumMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.SequencedMap;
 import java.util.function.Supplier;
 
 /** The kernels for vectors of one width, as functions of addresses. They access only the memory that they are given. Thread-safe. */
@@ -21,12 +23,10 @@ public final class Kernels {
     /** Of several groups, which fetch them together. More would delay the loads of rows. */
     private static final List<Integer> FETCHED_BY_MANY = List.of(2, 4, 8);
 
-    /** Variants of a kernel, at most. */
-    private static final int VARIANTS = 6;
-
     private final Width width;
     private final boolean hasTiles;
-    private final MachineFunction[][] functions = new MachineFunction[Kernel.values().length][VARIANTS];
+    /** By kernel and variant. */
+    private final Map<Kernel, SequencedMap<Object, MachineFunction>> functions = new EnumMap<>(Kernel.class);
 
     /** Products of one row, of two, as long as several panels are taken. */
     private final Map<WeightType, List<MachineFunction>> productsBeside = new EnumMap<>(WeightType.class);
@@ -114,16 +114,14 @@ public final class Kernels {
     }
 
     private void make(Kernel kernel, byte[] code) {
-        make(kernel, 0, code);
-    }
-
-    private void make(Kernel kernel, Enum<?> variant, byte[] code) {
-        make(kernel, variant.ordinal(), code);
+        make(kernel, kernel, code);
     }
 
     /** Puts a function in its place. */
-    void make(Kernel kernel, int variant, byte[] code) {
-        functions[kernel.ordinal()][variant] = MachineFunction.of(code, kernel.arguments());
+    void make(Kernel kernel, Object variant, byte[] code) {
+        functions
+                .computeIfAbsent(kernel, _ -> new LinkedHashMap<>())
+                .put(variant, MachineFunction.of(code, kernel.arguments()));
     }
 
     private List<MachineFunction> productsBeside(WeightType type) {
@@ -136,22 +134,23 @@ public final class Kernels {
         return products;
     }
 
-    boolean has(Kernel kernel, int variant) {
-        return functions[kernel.ordinal()][variant] != null;
+    /** The variants of a kernel, in the order in which they were made. */
+    List<Object> variants(Kernel kernel) {
+        return functions.containsKey(kernel) ? List.copyOf(of(kernel).sequencedKeySet()) : List.of();
     }
 
     /** @throws NullPointerException if there is none, as of the matrix unit's where that is not used */
     MachineFunction get(Kernel kernel) {
-        return get(kernel, 0);
+        return get(kernel, kernel);
     }
 
     /** As {@link #get(Kernel)}, of the kernels of which there are several. */
-    MachineFunction get(Kernel kernel, Enum<?> variant) {
-        return get(kernel, variant.ordinal());
+    MachineFunction get(Kernel kernel, Object variant) {
+        return Objects.requireNonNull(of(kernel).get(variant), kernel.name());
     }
 
-    private MachineFunction get(Kernel kernel, int variant) {
-        return Objects.requireNonNull(functions[kernel.ordinal()][variant], kernel.name());
+    private SequencedMap<Object, MachineFunction> of(Kernel kernel) {
+        return Objects.requireNonNull(functions.get(kernel), kernel.name());
     }
 
     private static final class Avx512 {
