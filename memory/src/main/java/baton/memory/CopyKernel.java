@@ -70,12 +70,13 @@ public final class CopyKernel {
         OF_128_BITS(Width.XMM, "avx2", "pclmulqdq");
 
         private final Width width;
-        private final Set<String> instructionSets;
+        private final String vectors;
+        private final String products;
 
-        Vectors(Width width, String... instructionSets) {
+        Vectors(Width width, String vectors, String products) {
             this.width = width;
-            this.instructionSets = new TreeSet<>(List.of(instructionSets));
-            this.instructionSets.add("sse4_2");
+            this.vectors = vectors;
+            this.products = products;
         }
 
         private int bits() {
@@ -87,11 +88,11 @@ public final class CopyKernel {
         }
 
         Set<String> instructionSets() {
-            return instructionSets;
+            return new TreeSet<>(List.of(vectors, products, "sse4_2"));
         }
 
         boolean areIn(Processor processor) {
-            return processor.has(instructionSets.toArray(String[]::new));
+            return processor.has(vectors, products, "sse4_2");
         }
 
         /** The widest ones of a processor, but none wider than these. */
@@ -178,7 +179,7 @@ public final class CopyKernel {
             LOG.info(
                     "memory is copied by Java: {} here, machine code takes linux-x86_64 with {}",
                     processor.platform(),
-                    String.join(", ", Vectors.OF_128_BITS.instructionSets));
+                    String.join(", ", Vectors.OF_128_BITS.instructionSets()));
             return Optional.empty();
         }
         try {

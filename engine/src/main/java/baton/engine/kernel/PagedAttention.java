@@ -1,6 +1,5 @@
 package baton.engine.kernel;
 
-import baton.engine.kernel.TileAttentionCode.RunArgument;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
@@ -131,53 +130,12 @@ public final class PagedAttention {
             to = floats(arena, (long) lanes * Long.BYTES);
             results = floats(arena, headDim * row);
             decode = DecodeAttention.of(kernels, cache, partHeads, scoreScale, arena);
-            tiles = onTiles ? Optional.of(new TileMemory(arena, this)) : Optional.empty();
+            tiles = onTiles ? Optional.of(new TileMemory(arena, layout, lanes, scores, state, sums)) : Optional.empty();
             entries = floats(arena, onTiles ? runBytes() : (long) (RUN + layout.blockSize()) * entryFloats());
         }
 
         private static MemorySegment floats(Arena arena, long bytes) {
             return arena.allocate(bytes, 64);
-        }
-    }
-
-    /** A thread's memory for the matrix unit. */
-    private final class TileMemory {
-        /** Panels of pairs. */
-        final MemorySegment queries;
-
-        final MemorySegment weights;
-        /** Values in front of the context's end, then zeros. */
-        final MemorySegment lastValues;
-
-        /** See {@link RunArgument}. */
-        final MemorySegment runArguments;
-
-        TileMemory(Arena arena, Scratch scratch) {
-            queries = arena.allocate((long) headDim * lanes * Short.BYTES, 64);
-            weights = arena.allocate((long) RUN * lanes * Short.BYTES, 64);
-            lastValues = arena.allocate((long) TileAttentionCode.POSITIONS * headDim * Short.BYTES, 64);
-            runArguments = arena.allocate((long) RunArgument.values().length * Long.BYTES, 64);
-            for (RunArgument argument : RunArgument.values()) {
-                runArguments.set(
-                        LONG,
-                        argument.offset(),
-                        switch (argument) {
-                            case RUN_BYTES -> runBytes();
-                            case TABLE -> valueBytes();
-                            case ENTRY_BYTES -> layout.entryBytes();
-                            case QUERIES -> queries.address();
-                            case QUERY_PAIRS -> headDim / 2;
-                            case SCORES -> scratch.scores.address();
-                            case ROW_GROUPS -> RUN / TileCode.ROWS;
-                            case POSITIONS -> RUN;
-                            case STATE -> scratch.state.address();
-                            case SUMS -> scratch.sums.address();
-                            case HEAD_DIM -> headDim;
-                            case WEIGHTS -> weights.address();
-                            case WEIGHT_PAIRS -> RUN / 2;
-                            case VALUE_STRIDE -> (long) RUN * Short.BYTES;
-                        });
-            }
         }
     }
 
@@ -250,13 +208,8 @@ public final class PagedAttention {
         return 2L * headDim * Float.BYTES;
     }
 
-    /** Bytes of what a run is prepared to: one head's values in bf16, and the addresses of its keys, of a tile's rows each. */
     private long runBytes() {
-        return valueBytes() + (long) RUN / TileCode.ROWS * Long.BYTES;
-    }
-
-    private long valueBytes() {
-        return (long) RUN * headDim * Short.BYTES;
+        return TileMemory.runBytes(headDim);
     }
 
     /**
@@ -370,7 +323,7 @@ public final class PagedAttention {
         for (int i = 0; i < RUN / TileCode.ROWS; i++) {
             // Rows behind the end are multiplied, and their scores not used.
             int position = at + Math.min(i, (positions - 1) / TileCode.ROWS) * TileCode.ROWS;
-            run.set(LONG, valueBytes() + (long) i * Long.BYTES, entry(call, span, head, position));
+            run.set(LONG, TileMemory.valueBytes(headDim) + (long) i * Long.BYTES, entry(call, span, head, position));
         }
     }
 
@@ -652,7 +605,7 @@ public final class PagedAttention {
             int padded = Math.ceilDiv(positions, TileAttentionCode.POSITIONS) * TileAttentionCode.POSITIONS;
             kernels.get(Kernel.GATHERED_BY_TILES)
                     .call(
-                            run + valueBytes(),
+                            run + TileMemory.valueBytes(headDim),
                             layout.entryBytes(),
                             tiles.queries.address(),
                             headDim / 2,

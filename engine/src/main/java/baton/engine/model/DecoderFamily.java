@@ -28,7 +28,7 @@ import tools.jackson.databind.JsonNode;
  * A family of decoders: how its config.json becomes a {@link Recipe}, with transformers' defaults. A new family is one more constant
  * here and its place in {@link #ALL}.
  *
- * @param architecture the name in {@code architectures}
+ * @param architecture its name in config.json
  * @param modelType the name in {@code model_type}
  * @param defaultKvHeads {@code num_key_value_heads} of a config.json without that field, by the number of heads
  * @param defaultHeadDim {@code head_dim} of a config.json without that field; empty: the part of {@code hidden_size} of one head
