@@ -28,7 +28,8 @@ class CopyKernelTest {
         CopiedBy.require(vectors);
         assertThat(new CopyKernel(vectors).selfCheck()).isEmpty();
         assertThat(CopyKernel.load(vectors, Processor.current(), CopyKernel::new))
-                .hasValueSatisfying(kernel -> assertThat(kernel.vectorBits()).isEqualTo(vectors.width().bytes() * Byte.SIZE));
+                .hasValueSatisfying(kernel -> assertThat(kernel.vectorBits())
+                        .isEqualTo(vectors.width().bytes() * Byte.SIZE));
     }
 
     @Test
