@@ -8,6 +8,7 @@ import baton.kv.FreePorts;
 import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pRequestId;
 import baton.store.redis.RedisServer;
+import baton.testkit.Await;
 import baton.testkit.Damages;
 import baton.testkit.Damages.Damage;
 import baton.testkit.Damages.Kind;

@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.cli.Docs.Command;
 import baton.cluster.ServerProcess;
 import baton.kv.FreePorts;
+import baton.testkit.Await;
 import java.io.IOException;
 import java.net.URI;
 import java.net.http.HttpClient;

@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.cli.Instances.Instance;
 import baton.cli.Instances.Reply;
+import baton.testkit.Await;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStream;

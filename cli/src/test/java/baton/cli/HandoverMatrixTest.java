@@ -19,6 +19,7 @@ import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.LoadFailurePolicy;
 import baton.kv.connector.Measurement;
+import baton.testkit.Await;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.ArrayList;

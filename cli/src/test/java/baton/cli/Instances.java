@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.cluster.ServerProcess;
 import baton.kv.FreePorts;
+import baton.testkit.Await;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.UncheckedIOException;

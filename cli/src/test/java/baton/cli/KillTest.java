@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.cli.Instances.Instance;
 import baton.cli.Instances.Reply;
 import baton.cli.Ledgers.Case;
+import baton.testkit.Await;
 import java.io.BufferedReader;
 import java.io.InputStream;
 import java.io.InputStreamReader;

@@ -3,6 +3,7 @@ package baton.cli;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.cli.Instances.Instance;
+import baton.testkit.Await;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.List;

@@ -6,6 +6,7 @@ import baton.cli.Instances.Instance;
 import baton.cli.Instances.Prompts;
 import baton.cli.Instances.Reply;
 import baton.cli.Ledgers.Case;
+import baton.testkit.Await;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.stream.Stream;

@@ -6,6 +6,7 @@ import baton.cli.Instances.Instance;
 import baton.cli.Instances.Prompts;
 import baton.cli.Instances.Reply;
 import baton.memory.Platform;
+import baton.testkit.Await;
 import java.io.BufferedReader;
 import java.io.InputStream;
 import java.io.InputStreamReader;

@@ -6,6 +6,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import baton.cli.Instances.Instance;
 import baton.cli.Instances.Reply;
 import baton.cli.Ledgers.Case;
+import baton.testkit.Await;
 import com.openai.client.OpenAIClient;
 import com.openai.client.okhttp.OpenAIOkHttpClient;
 import com.openai.core.JsonValue;

@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.cli.Instances.Instance;
 import baton.cli.Instances.Prompts;
 import baton.cli.Instances.Reply;
+import baton.testkit.Await;
 import com.sun.net.httpserver.HttpServer;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;

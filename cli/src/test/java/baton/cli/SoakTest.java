@@ -18,6 +18,7 @@ import baton.kv.LoadFailurePolicy;
 import baton.server.ApiServer;
 import baton.server.PrometheusMetrics;
 import baton.server.ServerConfig;
+import baton.testkit.Await;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.RandomAccessFile;

@@ -3,6 +3,7 @@ package baton.cli;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.cluster.LocalCluster;
+import baton.testkit.Await;
 import java.io.BufferedReader;
 import java.net.URI;
 import java.net.http.HttpClient;

@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.kv.FreePorts;
+import baton.testkit.Await;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.net.URI;

@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.cli.Instances.Instance;
 import baton.cli.Instances.Reply;
 import baton.cli.MixedPrompts.Asked;
+import baton.testkit.Await;
 import java.io.IOException;
 import java.net.http.HttpTimeoutException;
 import java.time.Duration;

@@ -234,7 +234,7 @@ public final class DisaggBench {
                 : new ServerTokens(servers.endpoint(), model.name());
     }
 
-    /** What was measured so far; empty if nothing was. */
+    /** The measurements so far; empty if there are none. */
     public Optional<DisaggReport> report() {
         return cells.isEmpty()
                 ? Optional.empty()

@@ -94,7 +94,7 @@ public final class Rounds {
         return (System.nanoTime() - begun) / (double) TimeUnit.SECONDS.toNanos(1);
     }
 
-    /** What is timed. */
+    /** The timed code. */
     public interface Action {
         void run() throws Exception;
     }

@@ -3,7 +3,6 @@ package baton.connectors.lmcache;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.kv.DType;
-import baton.kv.Deadline;
 import baton.kv.FreePorts;
 import baton.kv.JsonFields;
 import baton.kv.KvLayout;
@@ -13,6 +12,7 @@ import baton.kv.ModelFingerprint;
 import baton.kv.Ticker;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
+import baton.testkit.Await;
 import baton.testkit.Damages;
 import baton.testkit.Damages.Damage;
 import baton.testkit.Damages.Kind;
@@ -72,15 +72,11 @@ class PdDamageTest {
             assertThat(handOver(prefill, decode, 2)).isZero();
             assertThat(damages.count()).isEqualTo(1);
 
-            Deadline deadline = Deadline.after(Ticker.system(), Duration.ofSeconds(30));
-            int seed = 3;
-            while (handOver(prefill, decode, seed) == 0) {
-                assertThat(deadline.isOver())
-                        .as("nothing is handed over after the cut")
-                        .isFalse();
-                Thread.sleep(50);
-                seed++;
-            }
+            AtomicInteger prompts = new AtomicInteger(2);
+            Await.until(
+                    Duration.ofSeconds(30),
+                    () -> "nothing is handed over after the cut",
+                    () -> handOver(prefill, decode, prompts.incrementAndGet()) > 0);
         }
     }
 

@@ -159,7 +159,7 @@ public record Recipe(
     }
 
     /**
-     * What is otherwise than in Llama and cannot be seen in the tensors' names and shapes, for the fingerprint: empty if nothing is. A trait
+     * The fingerprint's text of traits that differ from Llama's and do not show in the tensors' names and shapes; may be empty. A trait
      * must stay as it is written here, and one that no family has had until now must not change the text of the others.
      */
     String traits() {

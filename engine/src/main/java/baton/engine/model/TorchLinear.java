@@ -69,7 +69,7 @@ sealed interface TorchLinear extends Linear {
         }
     }
 
-    /** What {@code matrix} gives, and a bias [out] added to each row. */
+    /** The product of {@code matrix} with a bias [out] added to each row. */
     record Biased(TorchLinear matrix, Tensor bias) implements TorchLinear {
         @Override
         public Tensor apply(Tensor rows) {

@@ -4,16 +4,15 @@ import baton.engine.model.Logits;
 import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelRunner;
 import baton.kv.KvCache;
-import baton.kv.KvEvent;
 import baton.kv.ModelFingerprint;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
+import baton.kv.connector.ForwardingScheduler;
 import baton.kv.connector.HandshakeMetadata;
 import baton.kv.connector.HiddenState;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.KvMatch;
 import baton.kv.connector.KvRequest;
-import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
@@ -238,13 +237,12 @@ final class InvariantChecker {
         };
     }
 
-    private final class Deciding implements SchedulerConnector {
-        private final SchedulerConnector inner;
+    private final class Deciding extends ForwardingScheduler {
         private final int blockSize;
         private boolean lastMatchAsync;
 
         private Deciding(SchedulerConnector inner, int blockSize) {
-            this.inner = inner;
+            super(inner);
             this.blockSize = blockSize;
         }
 
@@ -255,17 +253,12 @@ final class InvariantChecker {
         }
 
         @Override
-        public void onHandshakeMetadata(Map<Rank, HandshakeMetadata> metadata) {
-            inner.onHandshakeMetadata(metadata);
-        }
-
-        @Override
         public void onNewRequest(KvRequest request) {
             mayFail();
             if (!known.add(request.id())) {
                 throw broken("request " + request.id() + " is new twice");
             }
-            inner.onNewRequest(request);
+            super.onNewRequest(request);
         }
 
         @Override
@@ -275,7 +268,7 @@ final class InvariantChecker {
             if (computedTokens % blockSize != 0 || computedTokens >= request.length()) {
                 throw broken("match with computedTokens=" + computedTokens + " of " + request.length());
             }
-            KvMatch match = inner.match(request, computedTokens);
+            KvMatch match = super.match(request, computedTokens);
             lastMatchAsync = match instanceof KvMatch.Tokens tokens && tokens.async();
             return match;
         }
@@ -300,7 +293,7 @@ final class InvariantChecker {
             if (externalTokens > 0 && lastMatchAsync) {
                 loading.put(request.id(), node.ticker().nanos());
             }
-            inner.onAllocated(request, blockTable, computedTokens, externalTokens);
+            super.onAllocated(request, blockTable, computedTokens, externalTokens);
         }
 
         @Override
@@ -324,18 +317,13 @@ final class InvariantChecker {
                     tables.remove(id);
                 }
             }
-            return inner.buildMetadata(step);
+            return super.buildMetadata(step);
         }
 
         @Override
         public void onStepDone(WorkerReport report, Map<Rank, WorkerMetadata> metadata) {
             mayFail();
-            inner.onStepDone(report, metadata);
-        }
-
-        @Override
-        public List<KvEvent> takeEvents() {
-            return inner.takeEvents();
+            super.onStepDone(report, metadata);
         }
 
         @Override
@@ -345,7 +333,7 @@ final class InvariantChecker {
                 throw broken("request " + request.id() + " ends twice");
             }
             tables.remove(request.id());
-            Release release = inner.onFinished(request, end, blockTable);
+            Release release = super.onFinished(request, end, blockTable);
             if (release.delayed()) {
                 lent.put(request.id(), node.ticker().nanos());
             }
@@ -359,27 +347,7 @@ final class InvariantChecker {
             if (!lent.containsKey(requestId)) {
                 throw broken("request " + requestId + " lends no blocks when its answer is lost");
             }
-            inner.onAnswerLost(requestId);
-        }
-
-        @Override
-        public boolean hasPendingWork() {
-            return inner.hasPendingWork();
-        }
-
-        @Override
-        public boolean resetCache() {
-            return inner.resetCache();
-        }
-
-        @Override
-        public List<Measurement> takeMeasurements() {
-            return inner.takeMeasurements();
-        }
-
-        @Override
-        public void close() {
-            inner.close();
+            super.onAnswerLost(requestId);
         }
     }
 

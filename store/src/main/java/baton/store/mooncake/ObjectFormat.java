@@ -11,7 +11,7 @@ import java.util.List;
 import java.util.zip.CRC32C;
 
 /**
- * What a store's objects are called and hold beside the bytes of their share.
+ * Names of a store's objects, and their bytes beside those of their share.
  *
  * <p>In a namespace of Baton's own, a {@link ValueHeader} with the magic {@code BTMC}, of the format and the share.
  *

@@ -110,7 +110,7 @@ abstract class RedisRequest extends RemoteRequest {
             this.of = of;
         }
 
-        /** What the reply means. */
+        /** Applies the reply to the operation. */
         protected abstract void apply();
 
         @Override

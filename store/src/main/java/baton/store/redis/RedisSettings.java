@@ -122,7 +122,7 @@ public record RedisSettings(String url, String prefix, Optional<Duration> ttl, R
         return SECURED.contains(uri(URL, url).getScheme());
     }
 
-    /** What follows {@code AUTH}: user and password, the password alone, or nothing. */
+    /** Arguments of {@code AUTH}: user and password, the password alone, or nothing. */
     List<String> credentials() {
         String given = Optional.ofNullable(uri(URL, url).getUserInfo()).orElse("");
         int colon = given.indexOf(':');

@@ -78,7 +78,7 @@ final class Write extends Presence {
             write(to, head, value, tail);
         }
 
-        /** What comes before the value. */
+        /** Writes the command in front of the value. */
         @Override
         protected void write(ByteBuf head, boolean getex) {
             Keys.command(head, store.ttlMillis().isPresent() ? 6 : 4, "SET");

@@ -73,7 +73,7 @@ public final class ArrivingValues {
         return new Destination(List.of(head(key)), Math.min(ValueHeader.BYTES, storedBytes));
     }
 
-    /** What is wrong with a value that has another length, and whose header has arrived. */
+    /** The failure of a value that has another length, once its header has arrived. */
     public Failure wrongLength(int key, long storedBytes) {
         return header.checkFields(head(key).asSlice(0, Math.min(ValueHeader.BYTES, storedBytes)), keys.get(key))
                 .orElse(Failure.LENGTH);

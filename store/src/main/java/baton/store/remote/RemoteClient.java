@@ -65,7 +65,7 @@ public final class RemoteClient<R extends RemoteRequest> implements AutoCloseabl
     @GuardedBy("this")
     private boolean closed;
 
-    /** What was logged last of the server; empty while it is well. */
+    /** The problem that was logged last of the server; empty while it is well. */
     private final AtomicReference<String> problem = new AtomicReference<>("not connected yet");
 
     /**

@@ -29,7 +29,7 @@ public record RemoteLimits(
     private static final String MAX_BYTES = "max_bytes_in_flight";
     private static final String CA_CERTIFICATES = "ca_certificates";
 
-    /** What {@link #of} reads, but for {@link #CERTIFICATES}. */
+    /** The settings that {@link #of} reads, except {@link #CERTIFICATES}. */
     public static final List<Setting> SETTINGS = List.of(
             Setting.of(CONNECTIONS, 2, "Connections that carry values; one more for look-ups."),
             Setting.of(CONNECT_TIMEOUT, 2, "For a connection to come up."),

@@ -8,7 +8,7 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * What is sent on a connection at once, and its replies. Everything but the constructor runs on the event loop of the connection that it was
+ * A command and its replies. Everything but the constructor runs on the event loop of the connection that it was
  * given to. It ends once: then it uses none of its operation's memory.
  */
 public abstract class RemoteRequest {

@@ -12,7 +12,7 @@ import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What a protocol does on one channel: opens it, writes requests, and takes replies apart into heads and bodies. A body goes straight to its
+ * A protocol on one channel: opens it, writes requests, and takes replies apart into heads and bodies. A body goes straight to its
  * place, where that is possible. Everything runs on the connection's event loop.
  *
  * @param <R> requests of the protocol
@@ -37,9 +37,9 @@ public abstract class RemoteSession<R extends RemoteRequest> extends ChannelInbo
     private boolean isRefused;
 
     /**
-     * What follows a head.
+     * The body behind a head.
      *
-     * @param place of its first bytes; what does not go there is skipped
+     * @param place of its first bytes; the rest is skipped
      */
     public record Body(long bytes, Optional<Destination> place) {
         public static final Body NONE = new Body(0, Optional.empty());
@@ -81,7 +81,7 @@ public abstract class RemoteSession<R extends RemoteRequest> extends ChannelInbo
         return Failure.UNAVAILABLE;
     }
 
-    /** What the server has done that ends the channel before it takes requests. */
+    /** The reason, for the log, of a channel that ends before the server takes requests. */
     protected String earlyEnd() {
         return "has closed a connection";
     }
@@ -107,7 +107,7 @@ public abstract class RemoteSession<R extends RemoteRequest> extends ChannelInbo
         return connection.isCurrent(this);
     }
 
-    /** What has come is no reply: ends the channel. */
+    /** Ends the channel after bytes that are no reply. */
     protected final Body notUnderstood(String text) {
         connection.client().note("has sent what is no reply: " + text);
         connection.drop(this);

@@ -91,7 +91,7 @@ public final class ValueHeader {
         head.putInt((int) crc.getValue());
     }
 
-    /** What is wrong with a header and the value behind it, which has the right length; empty if nothing is. */
+    /** The fault of a header and its value, which has the right length; empty if both are valid. */
     public Optional<Failure> check(MemorySegment stored, BlockHash key) {
         Checksum checksum = new Checksum();
         checksum.header(stored);
@@ -122,7 +122,7 @@ public final class ValueHeader {
         }
     }
 
-    /** What is wrong with a header, or what there is of it. */
+    /** The fault of a header, which may be cut off. */
     Optional<Failure> checkFields(MemorySegment head, BlockHash key) {
         ByteBuffer stored = head.asByteBuffer();
         if (stored.remaining() < 8 || stored.getInt(0) != magic) {

@@ -316,8 +316,7 @@ public final class PdReceiver implements BlockStore {
                 }
             }
             if (there.isEmpty()) {
-                // What was lost would be missing from, or come late into, all that follows on the agents' connection:
-                // the sender begins anew.
+                // Bytes that were lost, or that arrive late, would damage later transfers over the agents' connection.
                 peer.get().close();
                 peer = Optional.empty();
             }
