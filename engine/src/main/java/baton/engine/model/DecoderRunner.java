@@ -305,16 +305,17 @@ final class DecoderRunner implements ModelRunner {
     private Matrix embedded(Batch batch) {
         long[] ids = batch.ids();
         Matrix x = kernels.rows(ids.length, config.hiddenSize());
-        RowBuffer buffer = new RowBuffer(x.columns());
         float factor = (float) config.recipe().scales().embedding();
+        if (factor == 1 && weights.embedding.type() == x.type()) {
+            return weights.embedding.copyRows(ids, x);
+        }
+        RowBuffer buffer = new RowBuffer(x.columns());
         if (weights.embedding.type() == DType.BF16) {
             factor = Float.intBitsToFloat(RowBuffer.bf16(factor) << 16);
         }
         for (int row = 0; row < ids.length; row++) {
             buffer.load(weights.embedding, (int) ids[row], 0, x.columns());
-            if (factor != 1) {
-                buffer.multiply(factor, x.columns());
-            }
+            buffer.multiply(factor, x.columns());
             buffer.store(x, row, 0, x.columns());
         }
         return x;
