@@ -147,12 +147,7 @@ record WritePlan(List<Pair> pairs, int[] readerRegions, long from, long to, long
             for (Pair pair : pairs) {
                 long local = pair.own().page(own[i]) + from;
                 long remote = pair.reader().page(reader[i]) + to;
-                Range last = ranges.isEmpty() ? null : ranges.getLast();
-                if (last != null && last.local() + last.bytes() == local && last.remote() + last.bytes() == remote) {
-                    ranges.set(ranges.size() - 1, new Range(last.local(), last.remote(), last.bytes() + bytes));
-                } else {
-                    ranges.add(new Range(local, remote, bytes));
-                }
+                Range.append(ranges, new Range(local, remote, bytes));
             }
         }
         return ranges;

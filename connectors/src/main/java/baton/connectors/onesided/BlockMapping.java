@@ -179,15 +179,17 @@ public final class BlockMapping {
                     && next + each <= some.size()
                     && some.get(next + each - 1).block() == piece.block();
             if (whole && isPage) {
-                append(ranges, reader.block(piece.block()), owner.block(ownerBlock), local.blockBytes());
+                Range.append(
+                        ranges, new Range(reader.block(piece.block()), owner.block(ownerBlock), local.blockBytes()));
             } else {
                 for (int layer = firstLayer; layer < endLayer; layer++) {
                     if (isPage) {
-                        append(
+                        Range.append(
                                 ranges,
-                                reader.page(layer, piece.block()) + from.readerHead() * local.headBytes(),
-                                owner.page(layer, ownerBlock) + from.ownerHead() * local.headBytes(),
-                                from.count() * local.headBytes());
+                                new Range(
+                                        reader.page(layer, piece.block()) + from.readerHead() * local.headBytes(),
+                                        owner.page(layer, ownerBlock) + from.ownerHead() * local.headBytes(),
+                                        from.count() * local.headBytes()));
                     } else {
                         entries(ranges, from, piece, ownerBlock, layer);
                     }
@@ -212,11 +214,12 @@ public final class BlockMapping {
         PoolGeometry owner = owners.get(from.source());
         for (int head = 0; head < from.count(); head++) {
             for (int slot = 0; slot < slots(); slot++) {
-                append(
+                Range.append(
                         ranges,
-                        reader.entry(layer, piece.block(), from.readerHead() + head, piece.slot() + slot),
-                        owner.entry(layer, ownerBlock, from.ownerHead() + head, piece.ownerSlot() + slot),
-                        owner.layout().entryBytes());
+                        new Range(
+                                reader.entry(layer, piece.block(), from.readerHead() + head, piece.slot() + slot),
+                                owner.entry(layer, ownerBlock, from.ownerHead() + head, piece.ownerSlot() + slot),
+                                owner.layout().entryBytes()));
             }
         }
     }
@@ -233,11 +236,12 @@ public final class BlockMapping {
         int last = -1;
         for (Piece piece : pieces) {
             if (piece.index() != last) {
-                append(
+                Range.append(
                         ranges,
-                        local + checksumEntry(piece) * entry,
-                        remote + ownerBlocks[piece.index()] * entry,
-                        entry);
+                        new Range(
+                                local + checksumEntry(piece) * entry,
+                                remote + ownerBlocks[piece.index()] * entry,
+                                entry));
                 last = piece.index();
             }
         }
@@ -260,17 +264,5 @@ public final class BlockMapping {
     int checksumEntries() {
         return reader.blocks()
                 * Math.max(1, reader.layout().blockSize() / ownerLayout().blockSize());
-    }
-
-    /** Neighbours on both sides become one range. */
-    private static void append(List<Range> ranges, long local, long remote, long bytes) {
-        if (!ranges.isEmpty()) {
-            Range last = ranges.getLast();
-            if (last.local() + last.bytes() == local && last.remote() + last.bytes() == remote) {
-                ranges.set(ranges.size() - 1, new Range(last.local(), last.remote(), last.bytes() + bytes));
-                return;
-            }
-        }
-        ranges.add(new Range(local, remote, bytes));
     }
 }

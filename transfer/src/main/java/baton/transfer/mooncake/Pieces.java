@@ -33,12 +33,10 @@ final class Pieces {
             Run last = runs.getLast();
             Range before = last.range;
             if (last.first.buffer() == held.buffer()
-                    && before.local() + before.bytes() == range.local()
-                    && before.remote() + before.bytes() == range.remote()
+                    && before.isContinuedBy(range)
                     && descriptor.holds(before.remote(), before.bytes() + range.bytes())) {
                 runs.removeLast();
-                runs.add(new Run(
-                        last.first, new Range(before.local(), before.remote(), before.bytes() + range.bytes())));
+                runs.add(new Run(last.first, before.with(range)));
                 return;
             }
         }

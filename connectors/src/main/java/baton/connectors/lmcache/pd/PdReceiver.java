@@ -387,16 +387,8 @@ public final class PdReceiver implements BlockStore {
         List<Range> ranges = new ArrayList<>();
         long bytes = format().valueBytes();
         for (int i = 0; i < slots.length; i++) {
-            if (slots[i] == ValueCache.NONE) {
-                continue;
-            }
-            long local = pool.address(slots[i]);
-            long remote = ready.addresses()[i];
-            Range last = ranges.isEmpty() ? new Range(0, 0, 1) : ranges.getLast();
-            if (!ranges.isEmpty() && last.local() + last.bytes() == local && last.remote() + last.bytes() == remote) {
-                ranges.set(ranges.size() - 1, new Range(last.local(), last.remote(), last.bytes() + bytes));
-            } else {
-                ranges.add(new Range(local, remote, bytes));
+            if (slots[i] != ValueCache.NONE) {
+                Range.append(ranges, new Range(pool.address(slots[i]), ready.addresses()[i], bytes));
             }
         }
         return ranges;
