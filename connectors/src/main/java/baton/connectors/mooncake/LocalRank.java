@@ -1,6 +1,7 @@
 package baton.connectors.mooncake;
 
 import baton.connectors.ConnectorRuntime;
+import baton.connectors.onesided.Background;
 import baton.connectors.onesided.TransferStats;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
@@ -23,6 +24,10 @@ record LocalRank(
         KvLayout layout = cache.layout();
         return "version=1 model=%s dtype=%s head_dim=%d block_size=%d layout=hnd-packed"
                 .formatted(context.model().digest(), layout.dtype().torchName(), layout.headDim(), layout.blockSize());
+    }
+
+    Background background() {
+        return new Background(runtime.background(), context.wake());
     }
 
     WritePlan.Ranks ranks() {

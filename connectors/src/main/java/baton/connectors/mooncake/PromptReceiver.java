@@ -472,16 +472,7 @@ final class PromptReceiver {
                     .formatted(covered, local.cache().layout().blockBytes()));
             return;
         }
-        CompletableFuture<Set<Integer>> result = new CompletableFuture<>();
-        loading.check = Optional.of(result);
-        local.runtime().background().execute(() -> {
-            try {
-                result.complete(wrong(load, parts));
-            } catch (RuntimeException | Error e) {
-                result.completeExceptionally(e);
-            }
-            local.context().wake().run();
-        });
+        loading.check = Optional.of(local.background().run(() -> wrong(load, parts)));
     }
 
     private Set<Integer> wrong(Load load, List<Written> parts) {

@@ -15,7 +15,6 @@ import baton.transfer.Range;
 import baton.transfer.Transfer;
 import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferAgent.Peer;
-import baton.transfer.TransferException;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -32,7 +31,6 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeoutException;
-import java.util.function.Supplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -410,20 +408,15 @@ final class PromptSender {
         write.prompt.writing++;
         write.checksums = write.message.request.own().isEmpty()
                 ? write.checksums
-                : inBackground(() -> plan.checksums(local.cache().host(), own));
+                : local.background().run(() -> plan.checksums(local.cache().host(), own));
         byte[] metadata = write.message
                 .request
                 .own()
                 .map(Own::agent)
                 .orElseGet(() -> session(write.message.request).getBytes(StandardCharsets.UTF_8));
-        write.peer = Optional.of(inBackground(() -> {
-            try {
-                return local.agent()
-                        .connect(metadata, local.settings().timeouts().handshake());
-            } catch (TransferException e) {
-                throw new IllegalStateException(e.getMessage(), e);
-            }
-        }));
+        write.peer = Optional.of(local.background()
+                .run(() -> local.agent()
+                        .connect(metadata, local.settings().timeouts().handshake())));
         return false;
     }
 
@@ -432,19 +425,6 @@ final class PromptSender {
         return request.hostname().contains(":")
                 ? "[" + request.hostname() + "]:" + request.port()
                 : request.hostname() + ":" + request.port();
-    }
-
-    private <T> CompletableFuture<T> inBackground(Supplier<T> task) {
-        CompletableFuture<T> result = new CompletableFuture<>();
-        local.runtime().background().execute(() -> {
-            try {
-                result.complete(task.get());
-            } catch (RuntimeException | Error e) {
-                result.completeExceptionally(e);
-            }
-            local.context().wake().run();
-        });
-        return result;
     }
 
     private void start(Write write, CompletableFuture<Peer> connected) {

@@ -510,17 +510,10 @@ final class BlockLoad {
     }
 
     private void inBackground(Runnable task) {
-        CompletableFuture<Boolean> done = new CompletableFuture<>();
-        digesting.add(done);
-        context.runtime().background().execute(() -> {
-            try {
-                task.run();
-                done.complete(true);
-            } catch (RuntimeException | Error e) {
-                done.completeExceptionally(e);
-            }
-            context.wake().run();
-        });
+        digesting.add(context.background().run(() -> {
+            task.run();
+            return true;
+        }));
     }
 
     /** The bytes of these pieces are here. */

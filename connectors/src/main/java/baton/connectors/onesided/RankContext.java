@@ -22,4 +22,8 @@ public record RankContext(
         OneSidedSettings settings,
         TransferStats stats,
         Ticker ticker,
-        Runnable wake) {}
+        Runnable wake) {
+    Background background() {
+        return new Background(runtime.background(), wake);
+    }
+}
