@@ -489,6 +489,11 @@ final class MultiScheduler implements SchedulerConnector {
     }
 
     @Override
+    public boolean isPrefilledElsewhere(KvRequest request) {
+        return anyOf("isPrefilledElsewhere", side -> () -> side.connector.isPrefilledElsewhere(request));
+    }
+
+    @Override
     public boolean isStoring() {
         return anyOf("isStoring", side -> side.connector::isStoring);
     }

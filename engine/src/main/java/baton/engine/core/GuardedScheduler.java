@@ -79,6 +79,11 @@ final class GuardedScheduler implements SchedulerConnector {
     }
 
     @Override
+    public boolean isPrefilledElsewhere(KvRequest request) {
+        return call("isPrefilledElsewhere", false, () -> connector.isPrefilledElsewhere(request));
+    }
+
+    @Override
     public void onRefused(String requestId, JsonFields kvTransferParams) {
         call("onRefused", () -> connector.onRefused(requestId, kvTransferParams));
     }

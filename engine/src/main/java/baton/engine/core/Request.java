@@ -232,14 +232,6 @@ public final class Request implements KvRequest {
         return kvTransferParams;
     }
 
-    /** Whether its parameters say that another instance has computed the prompt. */
-    boolean isPrefilledElsewhere() {
-        return kvTransferParams
-                .flatMap(params -> params.value("do_remote_prefill"))
-                .filter(value -> value.isBoolean() && value.asBoolean())
-                .isPresent();
-    }
-
     @Override
     public Optional<String> cacheSalt() {
         return cacheSalt;

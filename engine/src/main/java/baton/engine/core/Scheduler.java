@@ -209,7 +209,7 @@ final class Scheduler {
         try {
             connectorView.of(request).ifPresent(c -> {
                 c.onNewRequest(request);
-                if (request.isPrefilledElsewhere()) {
+                if (c.isPrefilledElsewhere(request)) {
                     live.waiting().setToLoad(request, true);
                 }
             });

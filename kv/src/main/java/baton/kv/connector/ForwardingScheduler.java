@@ -30,6 +30,11 @@ public abstract class ForwardingScheduler implements SchedulerConnector {
     }
 
     @Override
+    public boolean isPrefilledElsewhere(KvRequest request) {
+        return inner.isPrefilledElsewhere(request);
+    }
+
+    @Override
     public void onRefused(String requestId, JsonFields kvTransferParams) {
         inner.onRefused(requestId, kvTransferParams);
     }

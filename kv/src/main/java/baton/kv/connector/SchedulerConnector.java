@@ -38,6 +38,17 @@ public interface SchedulerConnector extends AutoCloseable {
     default void onNewRequest(KvRequest request) {}
 
     /**
+     * Whether another instance has computed the request's prompt, so that it waits for a load: an engine counts such requests. As the
+     * field {@code do_remote_prefill}, which vLLM's connectors share, says; a connector with other parameters overrides this.
+     */
+    default boolean isPrefilledElsewhere(KvRequest request) {
+        return request.kvTransferParams()
+                .flatMap(params -> params.value("do_remote_prefill"))
+                .filter(value -> value.isBoolean() && value.asBoolean())
+                .isPresent();
+    }
+
+    /**
      * A request was refused before it became one: it is too long, or has a bad parameter. No other method is called for it. Not
      * called where it may be tried elsewhere: too many wait, or the engine stops.
      *

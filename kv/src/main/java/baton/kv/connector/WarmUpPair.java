@@ -1,8 +1,10 @@
 package baton.kv.connector;
 
+import baton.kv.JsonFields;
 import baton.kv.KvTransferConfig;
 import java.util.Map;
 import java.util.function.IntFunction;
+import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Hand-overs of a connector between two stand-ins within this process, isolated from all other processes.
@@ -22,6 +24,9 @@ public record WarmUpPair(
         IntFunction<Map<String, String>> transfer,
         Runnable end)
         implements AutoCloseable {
+    private static final JsonFields PREFILL =
+            JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\":true,\"do_remote_prefill\":false}");
+
     /** Of a connector that needs no more in common in both legs than their request ids. */
     public WarmUpPair(
             KvConnector connector,
@@ -30,6 +35,22 @@ public record WarmUpPair(
             IntFunction<String> requestId,
             Runnable end) {
         this(connector, producer, consumer, requestId, _ -> Map.of(), end);
+    }
+
+    /** The {@code kv_transfer_params} of a hand-over's prefill request. */
+    public JsonFields prefillParams(int number) {
+        return decodeParams(number, PREFILL);
+    }
+
+    /**
+     * The {@code kv_transfer_params} of a hand-over's decode request.
+     *
+     * @param advertised those that the prefill side advertises
+     */
+    public JsonFields decodeParams(int number, JsonFields advertised) {
+        ObjectNode all = advertised.toJson();
+        transfer.apply(number).forEach(all::put);
+        return JsonFields.of("kv_transfer_params", all);
     }
 
     @Override
