@@ -11,6 +11,7 @@ import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.ModelFingerprint;
+import baton.kv.Ticker;
 import baton.router.Router;
 import baton.router.RouterConfig;
 import baton.router.flow.HandoffFlow;
@@ -77,7 +78,8 @@ final class AotTrainingCommand implements Callable<Integer> {
                             transfer,
                             new ModelFingerprint("tiny-ledger", "0".repeat(64)),
                             new KvLayout(6, 4, 32, config.blockSize(), DType.BF16),
-                            HANDOVERS);
+                            HANDOVERS,
+                            Ticker.system());
                 }
             }
         }

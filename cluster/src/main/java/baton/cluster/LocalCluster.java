@@ -1,8 +1,10 @@
 package baton.cluster;
 
 import baton.cluster.ClusterConnector.Place;
+import baton.kv.Deadline;
 import baton.kv.FreePorts;
 import baton.kv.KvRole;
+import baton.kv.Ticker;
 import java.io.IOException;
 import java.net.URI;
 import java.net.http.HttpClient;
@@ -309,7 +311,7 @@ public final class LocalCluster implements AutoCloseable {
 
     /** Waits until the router knows a healthy instance of each role. */
     private static void awaitHealthy(URI router) throws IOException, InterruptedException {
-        long end = System.nanoTime() + START_DEADLINE.toNanos();
+        Deadline deadline = Deadline.after(Ticker.system(), START_DEADLINE);
         HttpRequest health = HttpRequest.newBuilder(router.resolve("/health"))
                 .timeout(START_DEADLINE)
                 .build();
@@ -318,7 +320,7 @@ public final class LocalCluster implements AutoCloseable {
                 .connectTimeout(START_DEADLINE)
                 .build()) {
             while (client.send(health, BodyHandlers.discarding()).statusCode() != 200) {
-                if (System.nanoTime() - end > 0) {
+                if (deadline.isOver()) {
                     throw new IOException(
                             "the instances have not registered within " + START_DEADLINE.toSeconds() + " s");
                 }

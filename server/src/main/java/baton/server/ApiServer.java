@@ -4,7 +4,9 @@ import baton.engine.Engine;
 import baton.engine.EngineStatus;
 import baton.engine.EngineUnavailableException;
 import baton.kv.ConfigException;
+import baton.kv.Deadline;
 import baton.kv.JsonFields;
+import baton.kv.Ticker;
 import io.vertx.core.Context;
 import io.vertx.core.Future;
 import io.vertx.core.Promise;
@@ -22,6 +24,7 @@ import java.net.SocketException;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.time.Duration;
+import java.time.InstantSource;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
@@ -76,6 +79,8 @@ public final class ApiServer implements AutoCloseable {
 
     private final ServerConfig config;
     private final Engine engine;
+    private final Ticker ticker;
+    private final InstantSource clock;
     private final InstanceInfo info;
     private final RequestReader reader;
     private final ReplyWriter writer;
@@ -98,15 +103,18 @@ public final class ApiServer implements AutoCloseable {
         ApiRequest read(RequestReader reader, JsonFields fields, Preparation preparation);
     }
 
-    private ApiServer(ServerConfig config, Engine engine, PrometheusMetrics metrics) {
+    private ApiServer(
+            ServerConfig config, Engine engine, PrometheusMetrics metrics, Ticker ticker, InstantSource clock) {
+        this.ticker = ticker;
+        this.clock = clock;
         this.config = config;
         this.engine = engine;
         reader = new RequestReader(config, engine);
         writer = new ReplyWriter(engine.tokenizer());
-        info = new InstanceInfo(config, engine, metrics, writer);
+        info = new InstanceInfo(config, engine, metrics, writer, clock);
         routes = routes();
         history = new RequestHistory(config.spans(), live);
-        warmUp = config.warmUp().map(budget -> new WarmUp(config, engine, budget));
+        warmUp = config.warmUp().map(budget -> new WarmUp(config, engine, budget, ticker));
         vertx = Vertx.vertx(new VertxOptions()
                 .setEventLoopPoolSize(1)
                 .setFileSystemOptions(
@@ -155,7 +163,7 @@ public final class ApiServer implements AutoCloseable {
      * @throws ConfigException if the address cannot be listened on
      */
     public static ApiServer start(ServerConfig config, Engine engine, PrometheusMetrics metrics) {
-        ApiServer server = new ApiServer(config, engine, metrics);
+        ApiServer server = new ApiServer(config, engine, metrics, Ticker.system(), InstantSource.system());
         try {
             await(server.http.listen(), START_DEADLINE);
         } catch (ExecutionException | TimeoutException e) {
@@ -225,9 +233,8 @@ public final class ApiServer implements AutoCloseable {
     public boolean drain(Duration deadline) {
         stopping = true;
         Promise<Boolean> done = Promise.promise();
-        long end = System.nanoTime() + deadline.toNanos();
         LOG.info("draining: running requests and hand-offs have {} s", deadline.toSeconds());
-        context.runOnContext(_ -> awaitRest(end, done));
+        context.runOnContext(_ -> awaitRest(Deadline.after(ticker, deadline), done));
         try {
             return await(done.future(), deadline.plus(CLOSE_DEADLINE));
         } catch (ExecutionException | TimeoutException e) {
@@ -236,13 +243,13 @@ public final class ApiServer implements AutoCloseable {
         }
     }
 
-    private void awaitRest(long end, Promise<Boolean> done) {
+    private void awaitRest(Deadline deadline, Promise<Boolean> done) {
         EngineStatus status = engine.status();
         boolean atRest =
                 live.isEmpty() && (status.isAtRest() || status.failure().isPresent());
         if (atRest) {
             done.complete(true);
-        } else if (System.nanoTime() - end >= 0) {
+        } else if (deadline.isOver()) {
             LOG.warn(
                     "drained as far as time allowed: {} requests run, blocks of {} ended ones are kept for peers{}",
                     live.size(),
@@ -250,7 +257,7 @@ public final class ApiServer implements AutoCloseable {
                     status.storing() ? ", values are on their way to a store" : "");
             done.complete(false);
         } else {
-            vertx.setTimer(DRAIN_POLL.toMillis(), _ -> awaitRest(end, done));
+            vertx.setTimer(DRAIN_POLL.toMillis(), _ -> awaitRest(deadline, done));
         }
     }
 
@@ -308,7 +315,7 @@ public final class ApiServer implements AutoCloseable {
         boolean warmsUp = own.filter(requests -> requests.isOwn(request)).isPresent();
         // Probes before the server is ready have no line either.
         boolean logged = !warmsUp && (own.isEmpty() || !config.unloggedPaths().contains(request.path()));
-        HttpExchange exchange = new HttpExchange(request, context, writer, config, warmsUp, logged);
+        HttpExchange exchange = new HttpExchange(request, context, writer, config, warmsUp, logged, ticker);
         busy(request.connection(), exchange.response());
         try {
             exchange.requireKnownEncoding();
@@ -434,7 +441,10 @@ public final class ApiServer implements AutoCloseable {
         }
         exchange.identify(requestId);
         ResponseStream stream = new ResponseStream(
-                new ReplyWriter.Head(request, request.api().idPrefix() + requestId, System.currentTimeMillis() / 1000),
+                new ReplyWriter.Head(
+                        request,
+                        request.api().idPrefix() + requestId,
+                        clock.instant().getEpochSecond()),
                 randomSuffix(),
                 exchange,
                 engine,

@@ -1,5 +1,6 @@
 package baton.server;
 
+import baton.kv.Ticker;
 import baton.kv.WebGuard;
 import baton.trace.OtlpExporter;
 import io.netty.handler.codec.DecoderException;
@@ -42,7 +43,8 @@ final class HttpExchange {
     private final ReplyWriter writer;
     private final ServerConfig config;
     private final boolean warmsUp;
-    private final long startNanos = System.nanoTime();
+    private final Ticker ticker;
+    private final long startNanos;
     private volatile boolean clientLeft;
     /** Whether the request has its line in the access log, or must have none. */
     private boolean logged;
@@ -60,7 +62,10 @@ final class HttpExchange {
             ReplyWriter writer,
             ServerConfig config,
             boolean warmsUp,
-            boolean logged) {
+            boolean logged,
+            Ticker ticker) {
+        this.ticker = ticker;
+        this.startNanos = ticker.nanos();
         this.request = request;
         this.response = request.response();
         this.context = context;
@@ -193,11 +198,11 @@ final class HttpExchange {
 
     /** Nanoseconds since the request came. */
     long nanos() {
-        return System.nanoTime() - startNanos;
+        return ticker.nanos() - startNanos;
     }
 
     double millis() {
-        return (System.nanoTime() - startNanos) / 1e6;
+        return nanos() / 1e6;
     }
 
     /** Answers; completes when the answer is written or cannot be. */

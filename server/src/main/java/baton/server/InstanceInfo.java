@@ -4,6 +4,7 @@ import baton.engine.Engine;
 import io.vertx.core.buffer.Buffer;
 import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
+import java.time.InstantSource;
 
 /** The answers that describe the instance: its models, metrics, version, and the addresses of its KV caches and events. */
 final class InstanceInfo {
@@ -15,12 +16,13 @@ final class InstanceInfo {
     private final ReplyWriter writer;
     private final ModelList modelList;
 
-    InstanceInfo(ServerConfig config, Engine engine, PrometheusMetrics metrics, ReplyWriter writer) {
+    InstanceInfo(
+            ServerConfig config, Engine engine, PrometheusMetrics metrics, ReplyWriter writer, InstantSource clock) {
         this.config = config;
         this.engine = engine;
         this.metrics = metrics;
         this.writer = writer;
-        this.modelList = new ModelList(config, engine, System.currentTimeMillis() / 1000);
+        this.modelList = new ModelList(config, engine, clock.instant().getEpochSecond());
     }
 
     void models(HttpExchange exchange) {

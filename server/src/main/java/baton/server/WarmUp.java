@@ -4,7 +4,9 @@ import baton.engine.Engine;
 import baton.engine.EngineListener;
 import baton.engine.EngineUnavailableException;
 import baton.engine.StepPhase;
+import baton.kv.Deadline;
 import baton.kv.KvTransferConfig;
+import baton.kv.Ticker;
 import io.vertx.core.http.HttpServerRequest;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
@@ -81,6 +83,7 @@ final class WarmUp {
     private final ServerConfig config;
     private final Engine engine;
     private final Duration budget;
+    private final Ticker ticker;
     private final int output;
     private final int longest;
     private final String secret = UUID.randomUUID().toString();
@@ -95,10 +98,11 @@ final class WarmUp {
     private volatile boolean over;
 
     /** @param budget for the whole warm-up */
-    WarmUp(ServerConfig config, Engine engine, Duration budget) {
+    WarmUp(ServerConfig config, Engine engine, Duration budget, Ticker ticker) {
         this.config = config;
         this.engine = engine;
         this.budget = budget;
+        this.ticker = ticker;
         KvTransferConfig transfer = engine.config().kvTransfer();
         // Prefill instances make one token per request, and the prompts that decode instances compute are short.
         output = transfer.isProducer() && !transfer.isConsumer() ? 1 : OUTPUT;
@@ -123,8 +127,8 @@ final class WarmUp {
      * @throws EngineUnavailableException if the engine has failed, or cannot compute a prompt of one token
      */
     void run(int port, Runnable settle) {
-        long start = System.nanoTime();
-        long end = start + budget.toNanos();
+        long start = ticker.nanos();
+        Deadline deadline = Deadline.after(ticker, budget);
         PrometheusMetrics unseen =
                 new PrometheusMetrics(config.servedModelNames().getFirst());
         unseen.onStart(
@@ -137,10 +141,10 @@ final class WarmUp {
         try (Engine.WarmUp warmUp = engine.warmUp(unseen.and(stopwatch()))) {
             try {
                 handovers = warmUp.warmUpHandovers(budget.dividedBy(HANDOVERS_SHARE));
-                computeAll(port, end);
+                computeAll(port, deadline);
                 if (handovers > 0) {
                     // By compiled code now, which meets what it was not compiled for.
-                    handovers += warmUp.warmUpHandovers(left(end).dividedBy(HANDOVERS_SHARE));
+                    handovers += warmUp.warmUpHandovers(deadline.remaining().dividedBy(HANDOVERS_SHARE));
                 }
                 unseen.scrape(engine.status());
             } catch (SocketTimeoutException e) {
@@ -158,7 +162,7 @@ final class WarmUp {
         String done = String.format(
                 Locale.ROOT,
                 "warmed up in %.1f s: %s%s",
-                (System.nanoTime() - start) / 1e9,
+                (ticker.nanos() - start) / 1e9,
                 computedPrompts(),
                 handovers == 0 ? "" : ", " + handovers + " hand-overs between stand-ins");
         if (problem.isEmpty() && computed.isEmpty()) {
@@ -175,10 +179,6 @@ final class WarmUp {
                         .collect(Collectors.joining(", ", "prompts of ", " tokens"));
     }
 
-    private static Duration left(long end) {
-        return Duration.ofNanos(Math.max(0, end - System.nanoTime()));
-    }
-
     private EngineListener stopwatch() {
         return new EngineListener() {
             @Override
@@ -189,9 +189,9 @@ final class WarmUp {
         };
     }
 
-    private void computeAll(int port, long end) throws IOException {
-        long first = Math.max(left(end).toNanos(), FIRST.toNanos());
-        Answer smallest = ask(port, "/v1/completions", completion(1, 1), System.nanoTime() + first);
+    private void computeAll(int port, Deadline deadline) throws IOException {
+        Deadline first = deadline.remaining().compareTo(FIRST) > 0 ? deadline : Deadline.after(ticker, FIRST);
+        Answer smallest = ask(port, "/v1/completions", completion(1, 1), first);
         if (smallest.status() == 500) {
             // The engine cannot compute anything.
             throw new EngineUnavailableException("A prompt of one token cannot be computed: " + smallest.body());
@@ -203,22 +203,22 @@ final class WarmUp {
                 .distinct()
                 .boxed()
                 .toList();
-        compute(port, lengths.getFirst(), end);
+        compute(port, lengths.getFirst(), deadline);
         for (int prompts = 0; prompts < LONG_PROMPTS; prompts++) {
-            Optional<Integer> length = longest(lengths, end);
+            Optional<Integer> length = longest(lengths, deadline);
             if (length.isEmpty()) {
                 break;
             }
-            compute(port, length.get(), end);
+            compute(port, length.get(), deadline);
             if (prompts == 0) {
-                batch(port, lengths.getFirst(), end);
+                batch(port, lengths.getFirst(), deadline);
             }
         }
     }
 
     /** The longest length that can be computed in time. */
-    private Optional<Integer> longest(List<Integer> lengths, long end) {
-        double left = SHARE * (end - System.nanoTime()) - leastNanos;
+    private Optional<Integer> longest(List<Integer> lengths, Deadline deadline) {
+        double left = SHARE * deadline.remainingNanos() - leastNanos;
         // The engine's thread may not have reported a step yet.
         double each = Double.isInfinite(modelNanos) ? leastNanos : modelNanos;
         return lengths.reversed().stream()
@@ -232,7 +232,7 @@ final class WarmUp {
     }
 
     /** Computes a prompt with the fields of a usual request; returns its time in nanoseconds. */
-    private long compute(int port, int tokens, long end) throws IOException {
+    private long compute(int port, int tokens, Deadline deadline) throws IOException {
         ObjectNode body = completion(tokens, output);
         if (computed.getOrDefault(tokens, 0) % 2 == 0) {
             body.put("temperature", 0.8).put("top_p", 0.95).put("top_k", 40);
@@ -241,21 +241,21 @@ final class WarmUp {
             body.put("stream", true).putObject("stream_options").put("include_usage", true);
         }
         if (engine.chatTemplate().isEmpty()) {
-            return took(tokens, ask(port, "/v1/completions", body, end));
+            return took(tokens, ask(port, "/v1/completions", body, deadline));
         }
         String text = body.remove("prompt").asString();
         body.putArray("messages").addObject().put("role", "user").put("content", text);
-        return took(tokens, ask(port, "/v1/chat/completions", body, end));
+        return took(tokens, ask(port, "/v1/chat/completions", body, deadline));
     }
 
     /** Computes several sequences at once, with log probabilities and stop strings. */
-    private void batch(int port, int tokens, long end) throws IOException {
+    private void batch(int port, int tokens, Deadline deadline) throws IOException {
         ObjectNode body = completion(tokens, output)
                 .put("n", Math.min(SEQUENCES, engine.config().maxNumSeqs()))
                 .put("temperature", 0.8)
                 .put("logprobs", 2);
         body.putArray("stop").add("\u0000");
-        took(tokens, ask(port, "/v1/completions", body, end));
+        took(tokens, ask(port, "/v1/completions", body, deadline));
     }
 
     private long took(int tokens, Answer answer) throws IOException {
@@ -286,7 +286,7 @@ final class WarmUp {
     private record Answer(int status, String body, long nanos) {}
 
     /** Sends a request and reads its whole answer, with as little code outside the server as possible. */
-    private Answer ask(int port, String path, ObjectNode json, long end) throws IOException {
+    private Answer ask(int port, String path, ObjectNode json, Deadline deadline) throws IOException {
         byte[] body = MAPPER.writeValueAsBytes(json);
         StringBuilder head = new StringBuilder("POST " + path + " HTTP/1.1\r\nHost: localhost\r\n")
                 .append("Content-Type: application/json\r\nConnection: close\r\nContent-Length: ")
@@ -295,28 +295,28 @@ final class WarmUp {
                 .append(secret);
         config.apiKey()
                 .ifPresent(key -> head.append("\r\nAuthorization: Bearer ").append(key));
-        long start = System.nanoTime();
+        long start = ticker.nanos();
         try (Socket socket = new Socket()) {
             socket.connect(new InetSocketAddress(reachable(), port), (int) CONNECT.toMillis());
             socket.getOutputStream().write(head.append("\r\n\r\n").toString().getBytes(StandardCharsets.UTF_8));
             socket.getOutputStream().write(body);
-            String answer = readAll(socket, end);
+            String answer = readAll(socket, deadline);
             int bodyStart = answer.indexOf("\r\n\r\n");
             if (!answer.startsWith("HTTP/1.1 ") || bodyStart < 0) {
                 throw new IOException("a connection to this server ended without an answer");
             }
             int status = Integer.parseInt(answer.substring(9, 12));
-            return new Answer(status, answer.substring(bodyStart).strip(), System.nanoTime() - start);
+            return new Answer(status, answer.substring(bodyStart).strip(), ticker.nanos() - start);
         }
     }
 
-    private static String readAll(Socket socket, long end) throws IOException {
+    private static String readAll(Socket socket, Deadline deadline) throws IOException {
         ByteArrayOutputStream answer = new ByteArrayOutputStream();
         byte[] buffer = new byte[16 << 10];
         InputStream in = socket.getInputStream();
         for (int read = 0; read >= 0; read = in.read(buffer)) {
             answer.write(buffer, 0, read);
-            socket.setSoTimeout((int) Math.max(1, TimeUnit.NANOSECONDS.toMillis(end - System.nanoTime())));
+            socket.setSoTimeout(deadline.remainingMillis());
         }
         return answer.toString(StandardCharsets.UTF_8);
     }

@@ -29,6 +29,11 @@ public interface FileOperations {
     /** The operating system's. */
     FileOperations SYSTEM = new FileOperations() {};
 
+    /** The time, on the clock that gives files their times. */
+    default Instant now() {
+        return Instant.now();
+    }
+
     /** Attributes of a file, a directory or a link, which is not followed. */
     default BasicFileAttributes attributes(Path path) throws IOException {
         return Files.readAttributes(path, BasicFileAttributes.class, LinkOption.NOFOLLOW_LINKS);

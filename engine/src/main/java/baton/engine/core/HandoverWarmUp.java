@@ -7,6 +7,7 @@ import baton.engine.FinishReason;
 import baton.engine.SamplingParams;
 import baton.engine.sampling.SequenceSampler.Sampled;
 import baton.kv.BlockHasher;
+import baton.kv.Deadline;
 import baton.kv.JsonFields;
 import baton.kv.KvLayout;
 import baton.kv.KvTransferConfig;
@@ -18,14 +19,12 @@ import baton.kv.connector.WarmUpPair;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
-import java.util.Map;
 import java.util.Optional;
 import java.util.Random;
 import java.util.Set;
 import java.util.concurrent.locks.LockSupport;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
-import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Hands prompts over from one engine core to another by a connector, both with a {@link StandInRunner} for a model. What an instance
@@ -51,14 +50,12 @@ public final class HandoverWarmUp implements AutoCloseable {
     /** The longest that a hand-over which has begun is waited for: one that is cut off warms up nothing, and its connector warns of it. */
     private static final Duration LONGEST = Duration.ofSeconds(10);
 
-    private static final JsonFields PREFILL =
-            JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\":true,\"do_remote_prefill\":false}");
-
     private final WarmUpPair pair;
     private final KvLayout layout;
     private final int tokens;
     private final Side producer;
     private final Side consumer;
+    private final Ticker ticker;
     private final Random random = new Random(1);
     private int count;
 
@@ -71,8 +68,9 @@ public final class HandoverWarmUp implements AutoCloseable {
      * @param layout of its pool
      * @return how many were handed over
      */
-    public static int run(KvTransferConfig config, ModelFingerprint fingerprint, KvLayout layout, Duration atMost) {
-        long end = System.nanoTime() + atMost.toNanos();
+    public static int run(
+            KvTransferConfig config, ModelFingerprint fingerprint, KvLayout layout, Duration atMost, Ticker ticker) {
+        Deadline deadline = Deadline.after(ticker, atMost);
         int done = 0;
         try {
             Optional<KvConnector> connector = KvConnectors.find(config);
@@ -83,12 +81,12 @@ public final class HandoverWarmUp implements AutoCloseable {
                 return 0;
             }
             try (WarmUpPair pair = possible.get();
-                    HandoverWarmUp handovers = new HandoverWarmUp(pair, config, fingerprint, layout)) {
+                    HandoverWarmUp handovers = new HandoverWarmUp(pair, config, fingerprint, layout, ticker)) {
                 long fastest = Long.MAX_VALUE;
                 long last = 0;
                 // After the first, none is begun that will not end in time.
                 for (int noFaster = 0;
-                        noFaster < ENOUGH && done < MOST && (done == 0 || System.nanoTime() + last - end < 0); ) {
+                        noFaster < ENOUGH && done < MOST && (done == 0 || deadline.remainingNanos() > last); ) {
                     Optional<Duration> took = handovers.handOver(LONGEST);
                     if (took.isEmpty()) {
                         break;
@@ -111,8 +109,10 @@ public final class HandoverWarmUp implements AutoCloseable {
      * @param fingerprint of the instance's model
      * @param layout of its pool
      */
-    private HandoverWarmUp(WarmUpPair pair, KvTransferConfig config, ModelFingerprint fingerprint, KvLayout layout) {
+    private HandoverWarmUp(
+            WarmUpPair pair, KvTransferConfig config, ModelFingerprint fingerprint, KvLayout layout, Ticker ticker) {
         this.pair = pair;
+        this.ticker = ticker;
         this.layout = layout;
         // Not whole blocks: the last is another case.
         this.tokens = Math.clamp(MOST_BYTES / layout.tokenBytes(), layout.blockSize(), MOST_TOKENS) + 1;
@@ -140,23 +140,22 @@ public final class HandoverWarmUp implements AutoCloseable {
      * @return how many nanoseconds it took; empty if it did not come to its end, or came to another
      */
     private Optional<Duration> handOver(Duration timeout) {
-        long start = System.nanoTime();
-        long end = start + timeout.toNanos();
-        String id = "cmpl-" + pair.requestId().apply(count) + "-0-";
-        Map<String, String> transfer = pair.transfer().apply(count);
+        long start = ticker.nanos();
+        Deadline deadline = Deadline.after(ticker, timeout);
+        int number = count++;
+        String id = "cmpl-" + pair.requestId().apply(number) + "-0-";
         // Every other one with both legs at once, if the connector can.
-        Optional<JsonFields> ahead = count % 2 == 0 ? producer.core.advertisedKvTransferParams() : Optional.empty();
-        count++;
+        Optional<JsonFields> ahead = number % 2 == 0 ? producer.core.advertisedKvTransferParams() : Optional.empty();
         int[] prompt = random.ints(tokens, 1, StandInRunner.VOCABULARY).toArray();
         Leg prefill = new Leg();
         Leg decode = new Leg();
         if (ahead.isPresent()) {
-            consumer.add(id + "00000002", prompt, ahead.map(params -> with(params, transfer)), decode);
+            consumer.add(id + "00000002", prompt, ahead.map(params -> pair.decodeParams(number, params)), decode);
         }
-        producer.add(id + "00000001", prompt, Optional.of(with(PREFILL, transfer)), prefill);
+        producer.add(id + "00000001", prompt, Optional.of(pair.prefillParams(number)), prefill);
         boolean sent = ahead.isPresent();
         while (!decode.ended || !prefill.ended || producer.isBusy() || consumer.isBusy()) {
-            if (System.nanoTime() - end > 0) {
+            if (deadline.isOver()) {
                 return Optional.empty();
             }
             boolean given = producer.step();
@@ -168,13 +167,7 @@ public final class HandoverWarmUp implements AutoCloseable {
                 LockSupport.parkNanos(PAUSE_NANOS);
             }
         }
-        return decode.loaded > 0 ? Optional.of(Duration.ofNanos(System.nanoTime() - start)) : Optional.empty();
-    }
-
-    private static JsonFields with(JsonFields params, Map<String, String> texts) {
-        ObjectNode all = params.toJson();
-        texts.forEach(all::put);
-        return JsonFields.of("kv_transfer_params", all);
+        return decode.loaded > 0 ? Optional.of(Duration.ofNanos(ticker.nanos() - start)) : Optional.empty();
     }
 
     @Override
@@ -204,13 +197,13 @@ public final class HandoverWarmUp implements AutoCloseable {
                     Set.of(),
                     Optional.of(pair.connector()),
                     EngineListener.NONE,
-                    Ticker.system());
+                    ticker);
         }
 
         void add(String id, int[] prompt, Optional<JsonFields> params, Leg leg) {
             core.add(Request.builder(id, prompt, prompt.length + 1, SamplingParams.greedy(1), hasher, leg)
                     .kvTransferParams(params)
-                    .arrivalNanos(System.nanoTime())
+                    .arrivalNanos(ticker.nanos())
                     .build());
         }
 

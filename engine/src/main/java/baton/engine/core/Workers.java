@@ -6,6 +6,7 @@ import baton.engine.model.Logits;
 import baton.engine.model.ModelRanks;
 import baton.engine.model.ModelRunner;
 import baton.engine.model.ModelRunner.SequenceSlice;
+import baton.kv.Deadline;
 import baton.kv.KvCache;
 import baton.kv.KvTransferConfig;
 import baton.kv.Ticker;
@@ -35,7 +36,6 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Consumer;
 import java.util.function.Function;
@@ -74,6 +74,7 @@ final class Workers implements AutoCloseable {
 
     private final Map<Rank, HandshakeMetadata> handshakes = new HashMap<>();
     private final List<ExecutorService> threads = new ArrayList<>();
+    private final Ticker ticker;
     private final int logitsRank;
     private boolean connected;
     private final boolean wantHidden;
@@ -106,6 +107,7 @@ final class Workers implements AutoCloseable {
             Ticker ticker,
             StepClock clock,
             ConnectorFailures failures) {
+        this.ticker = ticker;
         this.logitsRank = ranks.logitsRank();
         this.connected = connector.isPresent();
         this.merger = new ReportMerger(ranks.runners().size());
@@ -328,13 +330,13 @@ final class Workers implements AutoCloseable {
 
     /** Waits for all, and throws what the one has thrown because of which others failed. */
     private <T> List<T> results(List<Future<T>> futures) {
-        long deadline = System.nanoTime() + TIMEOUT.toNanos();
+        Deadline deadline = Deadline.after(ticker, TIMEOUT);
         List<T> results = new ArrayList<>();
         List<Throwable> thrown = new ArrayList<>();
         boolean interrupted = false;
         for (int i = 0; i < futures.size(); ) {
             try {
-                results.add(futures.get(i).get(deadline - System.nanoTime(), TimeUnit.NANOSECONDS));
+                results.add(deadline.get(futures.get(i)));
                 i++;
             } catch (ExecutionException e) {
                 thrown.add(e.getCause() == null ? e : e.getCause());

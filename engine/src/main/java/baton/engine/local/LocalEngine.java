@@ -104,19 +104,25 @@ public final class LocalEngine implements Engine {
      */
     public static LocalEngine start(EngineConfig config, EngineListener listener, Supplier<ModelBackend> backend)
             throws IOException {
-        long start = System.nanoTime();
+        Ticker ticker = Ticker.system();
+        long start = ticker.nanos();
         // A wrong setting is reported before minutes are spent on loading.
         KvConnectors.check(
                 config.kvTransfer(),
                 config.parallel().tensorParallelSize() * config.parallel().pipelineParallelSize());
         ModelBackend found = backend.get();
         try (Checkpoint checkpoint = Checkpoint.open(config.model(), config.generation())) {
-            return start(config, listener, found, checkpoint, start);
+            return start(config, listener, found, checkpoint, ticker, start);
         }
     }
 
     private static LocalEngine start(
-            EngineConfig config, EngineListener listener, ModelBackend backend, Checkpoint checkpoint, long start)
+            EngineConfig config,
+            EngineListener listener,
+            ModelBackend backend,
+            Checkpoint checkpoint,
+            Ticker ticker,
+            long start)
             throws IOException {
         ModelConfig model = checkpoint.config();
         checkDefaults(config.generation(), checkpoint.generationDefaults());
@@ -159,8 +165,7 @@ public final class LocalEngine implements Engine {
                             config.kvTransfer().connector().isPresent()
                                     && MappableMemory.whyNone().isEmpty()));
             made.add(ranks);
-            EngineThread thread =
-                    new EngineThread(config, ranks, eosTokens, listener, Ticker.system(), tokenizer::close);
+            EngineThread thread = new EngineThread(config, ranks, eosTokens, listener, ticker, tokenizer::close);
             made.add(thread::abandon);
             LocalEngine engine = new LocalEngine(
                     config,
@@ -186,7 +191,7 @@ public final class LocalEngine implements Engine {
                     cacheDtype.torchName(),
                     (blocks * blockBytes) >> 20,
                     maxModelLen,
-                    (System.nanoTime() - start) / 1_000_000);
+                    (ticker.nanos() - start) / 1_000_000);
             return engine;
         } catch (RuntimeException | IOException | Error e) {
             for (AutoCloseable each : made.reversed()) {
@@ -433,7 +438,8 @@ public final class LocalEngine implements Engine {
                         config.kvTransfer(),
                         runner.fingerprint(),
                         runner.cache().layout(),
-                        atMost);
+                        atMost,
+                        thread.ticker());
             }
 
             @Override

@@ -2,13 +2,14 @@ package baton.engine.model;
 
 import baton.engine.kernel.ParallelFor;
 import baton.kv.DType;
+import baton.kv.Deadline;
+import baton.kv.Ticker;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.function.Supplier;
 import java.util.stream.IntStream;
@@ -43,6 +44,7 @@ final class Collective implements AutoCloseable {
     private final int pipelineSize;
     private final int hiddenSize;
     private final Duration timeout;
+    private final Ticker ticker;
     private final boolean spins;
     private final Arena arena = Arena.ofShared();
     private final List<MemorySegment> products = new ArrayList<>();
@@ -50,11 +52,12 @@ final class Collective implements AutoCloseable {
     private MemorySegment offered = MemorySegment.NULL;
     private Pass pass = new Pass(0);
 
-    Collective(int tensorSize, int pipelineSize, int hiddenSize, Duration timeout) {
+    Collective(int tensorSize, int pipelineSize, int hiddenSize, Duration timeout, Ticker ticker) {
         this.tensorSize = tensorSize;
         this.pipelineSize = pipelineSize;
         this.hiddenSize = hiddenSize;
         this.timeout = timeout;
+        this.ticker = ticker;
         this.spins = tensorSize * pipelineSize <= Runtime.getRuntime().availableProcessors();
         for (int i = 0; tensorSize > 1 && i < 2 * tensorSize * pipelineSize; i++) {
             products.add(HugePages.allocate(arena, (long) ROWS * hiddenSize * Float.BYTES, "sums of ranks"));
@@ -124,16 +127,15 @@ final class Collective implements AutoCloseable {
             for (int i = 0; spins && i < SPINS && events.get(event) < target; i++) {
                 Thread.onSpinWait();
             }
-            long deadline = System.nanoTime() + timeout.toNanos();
+            Deadline deadline = Deadline.after(ticker, timeout);
             synchronized (this) {
                 while (events.get(event) < target && failure.isEmpty()) {
-                    long left = deadline - System.nanoTime();
-                    if (left <= 0) {
+                    if (deadline.isOver()) {
                         fail(new IllegalStateException("another rank has not come within " + timeout));
                         break;
                     }
                     try {
-                        TimeUnit.NANOSECONDS.timedWait(this, Math.max(left, 1_000_000));
+                        boolean _ = deadline.awaitNotify(this);
                     } catch (InterruptedException e) {
                         Thread.currentThread().interrupt();
                         fail(e);

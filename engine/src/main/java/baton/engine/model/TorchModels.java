@@ -4,6 +4,7 @@ import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvLayout;
 import baton.kv.ModelFingerprint;
+import baton.kv.Ticker;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
@@ -103,8 +104,8 @@ public final class TorchModels {
                         .formatted(
                                 options.dtype().torchName(),
                                 options.quantization().label()));
-        Collective collective =
-                new Collective(tensorParallelSize, pipelineParallelSize, config.hiddenSize(), Collective.TIMEOUT);
+        Collective collective = new Collective(
+                tensorParallelSize, pipelineParallelSize, config.hiddenSize(), Collective.TIMEOUT, Ticker.system());
         List<DecoderRunner> runners = new ArrayList<>();
         try {
             Work<Boolean> loading = () -> {

@@ -7,6 +7,7 @@ import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.ModelFingerprint;
+import baton.kv.Ticker;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -44,7 +45,7 @@ class HandoverWarmUpTest {
                 .extra("shared_storage_path", shared)
                 .build();
         Set<Path> before = directories();
-        assertThat(HandoverWarmUp.run(config, MODEL, LAYOUT, Duration.ofSeconds(30)))
+        assertThat(HandoverWarmUp.run(config, MODEL, LAYOUT, Duration.ofSeconds(30), Ticker.system()))
                 .isPositive();
         assertThat(shared).isEmptyDirectory();
         assertThat(directories()).isSubsetOf(before);
@@ -59,11 +60,11 @@ class HandoverWarmUpTest {
         KvTransferConfig config = KvTransferConfig.builder(connector, KvRole.PRODUCER)
                 .extra(KvTransferConfig.AUTH_SECRET_FILE, secret)
                 .build();
-        assertThat(HandoverWarmUp.run(config, MODEL, LAYOUT, Duration.ofSeconds(30)))
+        assertThat(HandoverWarmUp.run(config, MODEL, LAYOUT, Duration.ofSeconds(30), Ticker.system()))
                 .isPositive();
         // So it was used.
         Files.writeString(secret, "short");
-        assertThat(HandoverWarmUp.run(config, MODEL, LAYOUT, Duration.ofSeconds(30)))
+        assertThat(HandoverWarmUp.run(config, MODEL, LAYOUT, Duration.ofSeconds(30), Ticker.system()))
                 .isZero();
     }
 
@@ -82,13 +83,13 @@ class HandoverWarmUpTest {
         KvTransferConfig config = KvTransferConfig.builder(connector, KvRole.PRODUCER)
                 .extra("shared_storage_path", shared)
                 .build();
-        assertThat(HandoverWarmUp.run(config, MODEL, LAYOUT, Duration.ofNanos(1)))
+        assertThat(HandoverWarmUp.run(config, MODEL, LAYOUT, Duration.ofNanos(1), Ticker.system()))
                 .isEqualTo(1);
     }
 
     @Test
     void withoutAConnectorThereIsNothingToWarmUp() {
-        assertThat(HandoverWarmUp.run(KvTransferConfig.none(), MODEL, LAYOUT, Duration.ofSeconds(30)))
+        assertThat(HandoverWarmUp.run(KvTransferConfig.none(), MODEL, LAYOUT, Duration.ofSeconds(30), Ticker.system()))
                 .isZero();
     }
 
@@ -96,7 +97,8 @@ class HandoverWarmUpTest {
     void whenThereIsNoTimeItEndsAtOnce() {
         KvTransferConfig config =
                 KvTransferConfig.builder("NixlConnector", KvRole.CONSUMER).build();
-        assertThat(HandoverWarmUp.run(config, MODEL, LAYOUT, Duration.ZERO)).isZero();
+        assertThat(HandoverWarmUp.run(config, MODEL, LAYOUT, Duration.ZERO, Ticker.system()))
+                .isZero();
     }
 
     private static Set<Path> directories() throws Exception {

@@ -5,7 +5,6 @@ import baton.store.FileOperations;
 import baton.store.IoTasks;
 import java.io.IOException;
 import java.time.Duration;
-import java.time.Instant;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
@@ -29,6 +28,7 @@ final class BackgroundCollector {
 
     private final FileStoreSettings.Limits limits;
     private final Ticker ticker;
+    private final FileOperations operations;
     private final KvFiles files;
     private final IoTasks background;
     private final Consumer<KvFiles.KvFile> removed;
@@ -46,13 +46,14 @@ final class BackgroundCollector {
     BackgroundCollector(
             FileStoreSettings settings,
             Ticker ticker,
-            FileOperations files,
+            FileOperations operations,
             IoTasks background,
             Consumer<KvFiles.KvFile> removed,
             Consumer<KvFiles.Collected> listener) {
         this.limits = settings.limits();
         this.ticker = ticker;
-        this.files = new KvFiles(settings.root(), files, KvFiles.Scope.BATON_VALUES);
+        this.operations = operations;
+        this.files = new KvFiles(settings.root(), operations, KvFiles.Scope.BATON_VALUES);
         this.background = background;
         this.removed = removed;
         this.listener = listener;
@@ -83,7 +84,7 @@ final class BackgroundCollector {
         try {
             long before = total.get();
             KvFiles.Collected result =
-                    files.collect(new KvFiles.Request(limits, FILL, false, Instant.now()), removed, () -> closed);
+                    files.collect(new KvFiles.Request(limits, FILL, false, operations.now()), removed, () -> closed);
             total.addAndGet(result.leftBytes() - before);
             if (result.removed() > 0) {
                 log.info(

@@ -21,7 +21,6 @@ import baton.store.prompt.StorageException;
 import java.io.IOException;
 import java.nio.file.NoSuchFileException;
 import java.time.Duration;
-import java.time.Instant;
 import java.util.BitSet;
 import java.util.List;
 import java.util.Optional;
@@ -356,7 +355,7 @@ public final class FileBlockStore implements BlockStore {
     private void touch(BlockHash key) {
         if (index.touched(key)) {
             try {
-                files.setModified(values.file(key), Instant.now());
+                files.setModified(values.file(key), files.now());
             } catch (NoSuchFileException e) {
                 forget(key);
             } catch (IOException e) {

@@ -45,7 +45,7 @@ final class FileIndex {
     /** Walks the directory of the values; takes long. */
     void build() {
         long before = ticker.nanos();
-        Instant abandoned = Instant.now().minus(KvFiles.ABANDONED_AFTER);
+        Instant abandoned = files.now().minus(KvFiles.ABANDONED_AFTER);
         try {
             KvFiles.forEachValueFile(values, files, file -> {
                 String name = file.getFileName().toString();

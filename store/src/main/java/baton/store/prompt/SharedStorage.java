@@ -285,7 +285,7 @@ public final class SharedStorage {
         long due = sweepDue.get();
         long now = ticker.nanos();
         if (now - due >= 0 && sweepDue.compareAndSet(due, now + ABANDONED_AFTER.toNanos())) {
-            removeAbandoned(Instant.now());
+            removeAbandoned(files.now());
         }
         return new Writer(name, tokens, temporary);
     }
