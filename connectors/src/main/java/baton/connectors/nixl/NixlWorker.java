@@ -19,6 +19,7 @@ import baton.connectors.onesided.PeerNotification.PushFailed;
 import baton.connectors.onesided.PeerNotification.PushOver;
 import baton.connectors.onesided.PeerNotification.PushPart;
 import baton.connectors.onesided.PeerNotification.PushRegistration;
+import baton.connectors.onesided.PullLoads;
 import baton.connectors.onesided.PushSender;
 import baton.connectors.onesided.RankContext;
 import baton.connectors.onesided.RankInfo;
@@ -53,7 +54,7 @@ import org.slf4j.LoggerFactory;
 /*
  * Which side moves the bytes is decided by each load's reference.
  *
- * Reader: LoadTable. A load reads the blocks, or registers a push, and compares them with the owner's checksums; however it ends, the
+ * Reader: PullLoads. A load reads the blocks, or registers a push, and compares them with the owner's checksums; however it ends, the
  * owner gets a completion. Owner of blocks that are read: LeaseTable. Owner of blocks that are pushed: PushSender.
  *
  * The pool is registered so that peers write to it with a permit only, where the agent has permits (NIXL has none).
@@ -94,7 +95,7 @@ final class NixlWorker implements WorkerConnector {
             Outbox outbox,
             PushSender pushes,
             LeaseTable leases,
-            LoadTable loads) {
+            PullLoads loads) {
         private static Parts of(RankContext context, ConnectorRuntime.Memory memory) {
             KvCache cache = context.cache();
             BlockChecksums checksums = new BlockChecksums(memory.region().memory(), cache.host(), cache.layout());
@@ -109,7 +110,7 @@ final class NixlWorker implements WorkerConnector {
                     outbox,
                     pushes,
                     new LeaseTable(context, pushes),
-                    new LoadTable(context, peers, outbox));
+                    new PullLoads(context, peers, outbox));
         }
     }
 

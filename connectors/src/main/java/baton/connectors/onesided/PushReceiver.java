@@ -25,7 +25,7 @@ import java.util.regex.Pattern;
  * writes and rejects later ones. Where the agent has no permits, a push that is given up is over only when the owner says that it has
  * stopped writing, is gone, or must have stopped by its own time limits.
  */
-final class PushReceiver {
+final class PushReceiver implements Arrival {
     /** The number of a sample behind the random end of its request's id. */
     private static final Pattern SAMPLE = Pattern.compile("(-[0-9a-f]{8})-[0-9]{1,7}$");
 
@@ -140,13 +140,8 @@ final class PushReceiver {
         }
     }
 
-    /**
-     * Goes on.
-     *
-     * @param stop why the push is to be given up, if it is
-     * @return true if the push is over: nothing writes to the blocks, and nothing reads them
-     */
-    boolean advance(Optional<String> stop, long now) {
+    @Override
+    public boolean advance(Optional<String> stop, long now) {
         if (!owner.isConnected() && failure.isEmpty()) {
             failure = Optional.of("the peer is gone");
         }
@@ -211,7 +206,8 @@ final class PushReceiver {
         }
     }
 
-    Optional<String> failure() {
+    @Override
+    public Optional<String> failure() {
         return failure;
     }
 
@@ -224,12 +220,12 @@ final class PushReceiver {
     }
 
     /** The owner's blocks and generations: as the reference promises, else as the end of the push says. */
-    BlockLoad.Source source() {
+    SourceBlocks source() {
         return load.source().proof().isPresent()
-                ? BlockLoad.Source.of(load.source(), owner)
+                ? SourceBlocks.of(load.source(), owner)
                 : done.map(pushed ->
-                                new BlockLoad.Source(pushed.blocks(), Optional.of(pushed.generations()), owner.ranks()))
-                        .orElseGet(() -> BlockLoad.Source.of(load.source(), owner));
+                                new SourceBlocks(pushed.blocks(), Optional.of(pushed.generations()), owner.ranks()))
+                        .orElseGet(() -> SourceBlocks.of(load.source(), owner));
     }
 
     /** Checksums of what has arrived, once the push is over. */
@@ -241,8 +237,8 @@ final class PushReceiver {
         return checksums;
     }
 
-    /** Returns when nothing reads the pool any more. The agent is closed. */
-    void awaitChecksums() {
+    @Override
+    public void await() {
         checksums.await();
     }
 }

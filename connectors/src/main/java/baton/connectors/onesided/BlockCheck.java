@@ -1,0 +1,145 @@
+package baton.connectors.onesided;
+
+import baton.connectors.onesided.BlockMapping.Heads;
+import baton.connectors.onesided.BlockMapping.Piece;
+import baton.connectors.onesided.PeerEngine.RemoteRank;
+import baton.kv.Ticker;
+import baton.transfer.Range;
+import baton.transfer.TransferAgent.Operation;
+import baton.transfer.TransferException;
+import java.lang.foreign.MemorySegment;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+
+/**
+ * Reads the owner's checksums of blocks that are here, and compares them with the digests of the blocks. Entries are read after the
+ * blocks, so that a block that was reused meanwhile is detected.
+ */
+final class BlockCheck implements LoadCheck {
+    private final RankContext context;
+    private final BlockMapping map;
+    private final SourceBlocks source;
+    private final PieceDigests digests;
+    private final Ticker ticker;
+    private final TransferGroup seals;
+    private final List<Span> spans = new ArrayList<>();
+    private long phaseBegan;
+    private boolean sealsAreHere;
+
+    /**
+     * Begins.
+     *
+     * @param digests of the blocks, or in the making
+     * @param timeout of the transfers
+     */
+    BlockCheck(RankContext context, BlockMapping map, SourceBlocks source, PieceDigests digests, Duration timeout)
+            throws TransferException {
+        this.context = context;
+        this.map = map;
+        this.source = source;
+        this.digests = digests;
+        this.ticker = context.ticker();
+        this.phaseBegan = ticker.nanos();
+        this.seals = new TransferGroup(ticker);
+        prepare(context, map, source);
+        for (Heads heads : map.heads()) {
+            RemoteRank remote = source.ranks().get(heads.source());
+            long local = remote.scratch().memory().region().memory().address();
+            long table = remote.info().checksums().orElseThrow();
+            List<Range> ranges = map.checksumRanges(heads, source.blocks(), local, table);
+            seals.start(
+                    ranges.size(),
+                    () -> context.agent().start(Operation.READ, remote.peer(), ranges, Optional.empty(), timeout));
+        }
+    }
+
+    /** Provides memory for the checksums of the blocks. */
+    static void prepare(RankContext context, BlockMapping map, SourceBlocks source) throws TransferException {
+        for (Heads heads : map.heads()) {
+            source.ranks().get(heads.source()).needScratch(context, map.checksumEntries());
+        }
+    }
+
+    @Override
+    public Optional<Result> advance(Duration timeout) {
+        if (!seals.isOver()) {
+            return Optional.empty();
+        }
+        if (!sealsAreHere && seals.failure().isEmpty()) {
+            sealsAreHere = true;
+            enter("seals");
+        }
+        if (!digests.tasks().isOver()) {
+            return Optional.empty();
+        }
+        if (seals.failure().isPresent()) {
+            return seals.failure().map(Result.Failed::new);
+        }
+        Optional<String> broken = digests.tasks().failure();
+        if (broken.isPresent()) {
+            return Optional.of(new Result.Failed("the blocks could not be checked: " + broken.get()));
+        }
+        Map<Integer, Rejection> bad = compare();
+        // Digests that were made on the way may be of what was there before: what counts is what is there now.
+        if (!bad.isEmpty() && digests.digestAgain()) {
+            return Optional.empty();
+        }
+        enter("check");
+        return Optional.of(bad.isEmpty() ? new Result.Good() : new Result.Bad(bad));
+    }
+
+    private void enter(String ended) {
+        long now = ticker.nanos();
+        spans.add(new Span(ended, Duration.ofNanos(now - phaseBegan)));
+        phaseBegan = now;
+    }
+
+    private Map<Integer, Rejection> compare() {
+        Map<Integer, Rejection> bad = new LinkedHashMap<>();
+        long[] promised = source.generations().orElseThrow();
+        for (Heads heads : map.heads()) {
+            RemoteRank remote = source.ranks().get(heads.source());
+            long entryBytes = BlockChecksums.entryBytes(remote.info().layout());
+            MemorySegment entries = remote.scratch().memory().region().memory();
+            for (int i = 0; i < map.pieces().size(); i++) {
+                Piece piece = map.pieces().get(i);
+                MemorySegment entry = entries.asSlice(map.checksumEntry(piece) * entryBytes, entryBytes);
+                for (int head = 0; head < heads.count() && !bad.containsKey(piece.block()); head++) {
+                    BlockChecksums.check(
+                                    entry,
+                                    remote.info().layout(),
+                                    promised[piece.index()],
+                                    heads.ownerHead() + head,
+                                    piece.ownerSlot(),
+                                    digests.of(i, heads.readerHead() + head))
+                            .ifPresent(wrong -> bad.put(piece.block(), wrong));
+                }
+            }
+        }
+        return bad;
+    }
+
+    @Override
+    public boolean isVerified() {
+        return true;
+    }
+
+    @Override
+    public List<Span> spans() {
+        return spans;
+    }
+
+    @Override
+    public void cancel() {
+        seals.cancel();
+    }
+
+    @Override
+    public void await() {
+        digests.tasks().await();
+    }
+}

@@ -1,0 +1,124 @@
+package baton.connectors.onesided;
+
+import baton.connectors.onesided.BlockMapping.Piece;
+import baton.kv.KvCache;
+import baton.kv.KvLayout;
+import baton.memory.RunDigests;
+import java.util.Arrays;
+import java.util.OptionalInt;
+import java.util.zip.CRC32C;
+
+/**
+ * Checksums of a load's pieces, by piece and head: computed by the agent while it moves the bytes, if it can, else in the background as
+ * soon as pieces are here.
+ */
+final class PieceDigests {
+    private static final int AT_ONCE = 4;
+
+    private final BlockMapping map;
+    private final KvCache cache;
+    private final int[] digests;
+    /** By piece; set by the thread that has digested it, before its transfer or its task is over. */
+    private final boolean[] isDigested;
+
+    private final TaskGroup tasks;
+    private volatile boolean byAgent;
+    /** Some were made before all blocks were here. */
+    private boolean early;
+
+    PieceDigests(RankContext context, BlockMapping map) {
+        this.tasks = new TaskGroup(context.background());
+        this.map = map;
+        this.cache = context.cache();
+        this.digests = new int[map.pieces().size() * cache.layout().kvHeads()];
+        this.isDigested = new boolean[map.pieces().size()];
+    }
+
+    /** Takes over what was computed while the blocks were written by peers. */
+    void take(ArrivalChecksums arrived) {
+        early = true;
+        int heads = cache.layout().kvHeads();
+        for (int piece = 0; piece < isDigested.length; piece++) {
+            isDigested[piece] = true;
+            for (int head = 0; head < heads; head++) {
+                OptionalInt digest = arrived.of(piece, head);
+                isDigested[piece] &= digest.isPresent();
+                digests[piece * heads + head] = digest.orElse(0);
+            }
+        }
+    }
+
+    /** For an agent that moves the pieces {@code [from, to)} as whole blocks, each in one range. */
+    RunDigests ofWholes(int from, int to) {
+        KvLayout layout = cache.layout();
+        int each = layout.blockSize() / map.slots();
+        return new RunDigests(
+                layout.layers(),
+                layout.kvHeads() * each,
+                Math.toIntExact(map.slots() * layout.entryBytes()),
+                (block, crc32c) -> {
+                    byAgent = true;
+                    int first = from + block * each;
+                    // The last pieces of a block may not be wanted.
+                    int end = Math.min(first + each, to);
+                    int heads = layout.kvHeads();
+                    for (int piece = first; piece < end; piece++) {
+                        for (int head = 0; head < heads; head++) {
+                            digests[piece * heads + head] = crc32c[head * each + piece - first];
+                        }
+                    }
+                    Arrays.fill(isDigested, first, end, true);
+                });
+    }
+
+    /** True if an agent has digested what it moved. */
+    boolean wereByAgent() {
+        return byAgent;
+    }
+
+    /** The pieces {@code [from, to)} are here: digests those that are not digested. */
+    void digest(int from, int to) {
+        int first = from;
+        while (first < to && isDigested[first]) {
+            first++;
+        }
+        int each = Math.max(1, Math.ceilDiv(to - first, AT_ONCE));
+        for (int begin = first; begin < to; begin += each) {
+            int some = begin;
+            tasks.run(() -> digestPieces(some, Math.min(some + each, to)));
+        }
+    }
+
+    private void digestPieces(int from, int to) {
+        CRC32C crc = new CRC32C();
+        int heads = cache.layout().kvHeads();
+        for (int i = from; i < to; i++) {
+            Piece piece = map.pieces().get(i);
+            for (int head = 0; head < heads; head++) {
+                digests[i * heads + head] = BlockChecksums.checksum(
+                        crc, cache.host(), cache.layout(), piece.block(), head, piece.slot(), map.slots());
+            }
+            isDigested[i] = true;
+        }
+    }
+
+    /** Digests all pieces as they are, if some were digested before all blocks were here. False if none was. */
+    boolean digestAgain() {
+        boolean again = early;
+        early = false;
+        if (again) {
+            Arrays.fill(isDigested, false);
+            digest(0, isDigested.length);
+        }
+        return again;
+    }
+
+    /** The tasks that digest. */
+    TaskGroup tasks() {
+        return tasks;
+    }
+
+    int of(int piece, int head) {
+        return digests[piece * cache.layout().kvHeads() + head];
+    }
+}

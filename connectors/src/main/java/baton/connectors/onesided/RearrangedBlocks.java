@@ -1,0 +1,70 @@
+package baton.connectors.onesided;
+
+import baton.connectors.onesided.BlockMapping.Heads;
+import java.time.Duration;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+
+/** Blocks without checksums: they are brought into Baton's order, if they are in another, and are used unverified. */
+final class RearrangedBlocks implements LoadCheck {
+    private static final int AT_ONCE = 4;
+
+    private final RankContext context;
+    private final BlockMapping map;
+    private final TaskGroup tasks;
+    private final long began;
+    private List<Span> spans = List.of();
+
+    RearrangedBlocks(RankContext context, BlockMapping map) {
+        this.context = context;
+        this.map = map;
+        this.tasks = new TaskGroup(context.background());
+        this.began = context.ticker().nanos();
+        for (Heads heads : map.heads()) {
+            if (map.isRearranged(heads)) {
+                int[] blocks = map.plan().blocks();
+                int each = Math.max(1, Math.ceilDiv(blocks.length, AT_ONCE));
+                for (int from = 0; from < blocks.length; from += each) {
+                    int[] some = Arrays.copyOfRange(blocks, from, Math.min(from + each, blocks.length));
+                    tasks.run(() -> rearrange(heads, some));
+                }
+            }
+        }
+    }
+
+    private void rearrange(Heads heads, int[] blocks) {
+        PageRearrangement order = new PageRearrangement(context.cache().layout(), map.ownerInterior(heads));
+        for (int block : blocks) {
+            for (int layer = 0; layer < context.cache().layout().layers(); layer++) {
+                order.rearrange(context.cache().layer(block, layer), heads.readerHead(), heads.count());
+            }
+        }
+    }
+
+    @Override
+    public Optional<Result> advance(Duration timeout) {
+        if (!tasks.isOver()) {
+            return Optional.empty();
+        }
+        spans = List.of(new Span("rearrange", Duration.ofNanos(context.ticker().nanos() - began)));
+        return Optional.of(tasks.failure()
+                .<Result>map(why -> new Result.Failed("the blocks could not be rearranged: " + why))
+                .orElseGet(Result.Good::new));
+    }
+
+    @Override
+    public boolean isVerified() {
+        return false;
+    }
+
+    @Override
+    public List<Span> spans() {
+        return spans;
+    }
+
+    @Override
+    public void await() {
+        tasks.await();
+    }
+}
