@@ -7,6 +7,7 @@ import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceAddress;
 import baton.router.upstream.Membership;
 import io.vertx.core.Future;
+import io.vertx.core.Vertx;
 import io.vertx.core.http.HttpHeaders;
 import io.vertx.core.http.HttpServerRequest;
 import java.net.URI;
@@ -43,10 +44,15 @@ final class Admin {
             PATH + "remove", Action.REMOVE,
             PATH + "role", Action.ROLE);
 
-    private final RouterContext context;
+    private final Vertx vertx;
+    private final Optional<String> adminKey;
+    private final Membership membership;
 
-    Admin(RouterContext context) {
-        this.context = context;
+    /** @param adminKey empty if operators cannot change instances */
+    Admin(Vertx vertx, Optional<String> adminKey, Membership membership) {
+        this.vertx = vertx;
+        this.adminKey = adminKey;
+        this.membership = membership;
     }
 
     static boolean serves(String path) {
@@ -55,7 +61,7 @@ final class Admin {
 
     /** Why a request may not change instances; empty if it may. */
     Optional<ApiError> refusal(HttpServerRequest request) {
-        if (context.config().sources().adminKey().isEmpty()) {
+        if (adminKey.isEmpty()) {
             return Optional.of(ApiError.of(
                     403, "PermissionDeniedError", "the admin API is off: it needs a router with --admin-key"));
         }
@@ -67,21 +73,18 @@ final class Admin {
 
     /** Whether a request has the admin key. */
     boolean hasKey(HttpServerRequest request) {
-        Optional<String> key = context.config().sources().adminKey();
         String given = request.getHeader(HttpHeaders.AUTHORIZATION);
-        return key.isPresent()
+        return adminKey.isPresent()
                 && given != null
                 && MessageDigest.isEqual(
-                        ("Bearer " + key.get()).getBytes(StandardCharsets.UTF_8),
+                        ("Bearer " + adminKey.get()).getBytes(StandardCharsets.UTF_8),
                         given.getBytes(StandardCharsets.UTF_8));
     }
 
     /** Reads the body, and answers. Names are looked up beside the event loop. */
     Future<ObjectNode> run(String path, ReceivedBody body) {
         Action action = Objects.requireNonNull(ACTIONS.get(path));
-        return context.worker()
-                .vertx()
-                .executeBlocking(() -> run(action, body.join().toString()), false);
+        return vertx.executeBlocking(() -> run(action, body.join().toString()), false);
     }
 
     private ObjectNode run(Action action, String body) {
@@ -92,7 +95,6 @@ final class Admin {
                 fields.string("url")
                         .orElseThrow(() -> new ConfigException("url", "is missing, must be http://host:port")));
         String url = new Instance(role, address).url();
-        Membership membership = context.membership();
         ObjectNode answer = MAPPER.createObjectNode().put("role", role.label()).put("url", url);
         return switch (action) {
             case ADD -> answer.put("changed", membership.add(role, address).isPresent());

@@ -1,6 +1,7 @@
 package baton.router;
 
 import baton.router.body.SseFramer;
+import baton.router.metrics.RouterMetrics.Outcome;
 import io.vertx.core.MultiMap;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpHeaders;
@@ -27,17 +28,14 @@ final class BatchedAnswer {
 
     /** The request of which this is the answer. */
     interface Whole {
-        /** A part has ended well. */
-        void partEnded();
-
         /** Bytes go to the client. */
         void sent(int bytes);
 
         /** The headers of the whole answer. */
         void addHeaders();
 
-        /** The last bytes follow. */
-        void ending(boolean failed);
+        /** The request ends; its last bytes are sent after this. */
+        void end(Outcome outcome);
     }
 
     /** Of answers that are not streams, kept until all are there. */
@@ -45,6 +43,7 @@ final class BatchedAnswer {
 
     private final Answer client;
     private final Whole whole;
+    private final Runnable whenPartEnded;
     private final int samples;
     private final List<Part> parts = new ArrayList<>();
     /** Parts that wait for room. */
@@ -60,12 +59,14 @@ final class BatchedAnswer {
     private Optional<ObjectNode> usage = Optional.empty();
 
     /**
+     * @param whenPartEnded runs when a part but the last has ended well
      * @param count prompts
      * @param samples choices of each
      */
-    BatchedAnswer(Answer client, Whole whole, int count, int samples) {
+    BatchedAnswer(Answer client, Whole whole, Runnable whenPartEnded, int count, int samples) {
         this.client = client;
         this.whole = whole;
+        this.whenPartEnded = whenPartEnded;
         this.count = count;
         this.samples = samples;
         this.left = count;
@@ -95,14 +96,14 @@ final class BatchedAnswer {
         over = true;
         parts.stream().filter(each -> each != part).forEach(Part::leave);
         if (headSent) {
-            whole.ending(true);
+            whole.end(Outcome.DECODE_FAILED);
             client.end(error);
             return;
         }
         client.status(part.status);
         sendHead(part);
         client.headers().remove(HttpHeaders.CONTENT_LENGTH);
-        whole.ending(true);
+        whole.end(Outcome.DECODE_FAILED);
         client.end(error);
     }
 
@@ -205,7 +206,7 @@ final class BatchedAnswer {
         }
         left--;
         if (left > 0) {
-            whole.partEnded();
+            whenPartEnded.run();
             return;
         }
         over = true;
@@ -230,7 +231,7 @@ final class BatchedAnswer {
             sendHead(part);
         }
         whole.sent(last.length());
-        whole.ending(false);
+        whole.end(Outcome.OK);
         client.end(last);
     }
 

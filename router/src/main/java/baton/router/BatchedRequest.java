@@ -10,7 +10,7 @@ import java.util.List;
  * A completion request with several prompts, of which each is served by itself: some at once, the next one when one has ended. Confined to the client's
  * event loop.
  */
-final class BatchedRequest implements BatchedAnswer.Whole {
+final class BatchedRequest {
     /** Prompts that are served at once. */
     static final int AT_ONCE = 64;
 
@@ -21,17 +21,9 @@ final class BatchedRequest implements BatchedAnswer.Whole {
     private static final long MOST_BYTES_OF_ALL = 256 << 20;
 
     /** The request. */
-    interface Parent {
+    interface Parent extends BatchedAnswer.Whole {
         /** Serves one of its prompts. */
         void serve(Answer answer, int number, JsonObjectText body);
-
-        /** Bytes go to the client. */
-        void sent(int bytes);
-
-        void addHeaders();
-
-        /** The last bytes follow. */
-        void ending(boolean failed);
     }
 
     /** All fields but the prompt. */
@@ -48,7 +40,7 @@ final class BatchedRequest implements BatchedAnswer.Whole {
         this.atOnce = Math.clamp(MOST_BYTES / rest.length(), 1, AT_ONCE);
         this.prompts = prompts;
         this.parent = parent;
-        this.answer = new BatchedAnswer(client, this, prompts.size(), samples);
+        this.answer = new BatchedAnswer(client, parent, this::partEnded, prompts.size(), samples);
     }
 
     /**
@@ -98,25 +90,9 @@ final class BatchedRequest implements BatchedAnswer.Whole {
         answer.abandon();
     }
 
-    @Override
-    public void partEnded() {
+    private void partEnded() {
         if (begun < prompts.size() && !answer.isOver()) {
             serveNext();
         }
-    }
-
-    @Override
-    public void sent(int bytes) {
-        parent.sent(bytes);
-    }
-
-    @Override
-    public void addHeaders() {
-        parent.addHeaders();
-    }
-
-    @Override
-    public void ending(boolean failed) {
-        parent.ending(failed);
     }
 }

@@ -14,7 +14,8 @@ final class BodyReader {
     private static final int INITIAL_BODY = 64 << 10;
 
     private final Vertx vertx;
-    private final RouterContext context;
+    private final RouterConfig.Limits limits;
+    private final RouterContext.InFlight inFlight;
     private final HttpServerRequest request;
     private final Consumer<ReceivedBody> complete;
     private final Consumer<ApiError> refused;
@@ -27,12 +28,14 @@ final class BodyReader {
      */
     BodyReader(
             Vertx vertx,
-            RouterContext context,
+            RouterConfig.Limits limits,
+            RouterContext.InFlight inFlight,
             HttpServerRequest request,
             Consumer<ReceivedBody> complete,
             Consumer<ApiError> refused) {
         this.vertx = vertx;
-        this.context = context;
+        this.limits = limits;
+        this.inFlight = inFlight;
         this.request = request;
         this.complete = complete;
         this.refused = refused;
@@ -55,8 +58,8 @@ final class BodyReader {
 
     /** Begins to read. The request is counted as running. */
     void read() {
-        int max = context.config().limits().maxBodyBytes();
-        Duration deadline = context.config().limits().idle();
+        int max = limits.maxBodyBytes();
+        Duration deadline = limits.idle();
         long timer = vertx.setTimer(
                 deadline.toMillis(),
                 late -> refuse(ApiError.of(
@@ -67,14 +70,14 @@ final class BodyReader {
             if (!over && body.length() + chunk.length() > max) {
                 vertx.cancelTimer(timer);
                 refuse(tooLarge(max));
-            } else if (!over && context.bodies().take(chunk.length())) {
+            } else if (!over && inFlight.bodies().take(chunk.length())) {
                 body.append(chunk);
             } else if (!over) {
                 vertx.cancelTimer(timer);
                 request.response().putHeader("Retry-After", "1");
                 refuse(ApiError.upstream(
                         503,
-                        "overloaded: requests with " + context.bodies().limit()
+                        "overloaded: requests with " + inFlight.bodies().limit()
                                 + " bytes are in flight, the most allowed"));
             }
         });
@@ -105,8 +108,8 @@ final class BodyReader {
 
     private void drop() {
         over = true;
-        context.running().decrementAndGet();
-        context.bodies().giveBack(body.length());
+        inFlight.running().decrementAndGet();
+        inFlight.bodies().giveBack(body.length());
         body = new ReceivedBody(0);
     }
 }

@@ -8,21 +8,21 @@ import java.util.concurrent.Callable;
  * loop.
  */
 final class HeldBody {
-    private final RouterContext context;
-    /** Bytes of the body as received, held in {@link RouterContext#bodies}; 0 once they are given back. */
+    private final RouterContext.InFlight inFlight;
+    /** Bytes of the body as received, held in {@link RouterContext.InFlight#bodies}; 0 once they are given back. */
     private int held;
 
     private int readers;
     private boolean over;
 
-    HeldBody(RouterContext context, int held) {
-        this.context = context;
+    HeldBody(RouterContext.InFlight inFlight, int held) {
+        this.inFlight = inFlight;
         this.held = held;
     }
 
     /** Runs a task that reads the request's bodies. It may yet begin after the request has ended. */
     <T> Future<T> work(long bytes, Callable<T> task) {
-        return reading(context.worker().run(bytes, task));
+        return reading(inFlight.worker().run(bytes, task));
     }
 
     /** Holds the body until the result is there. */
@@ -43,7 +43,7 @@ final class HeldBody {
 
     private void giveBackWhenOver() {
         if (over && readers == 0) {
-            context.bodies().giveBack(held);
+            inFlight.bodies().giveBack(held);
             held = 0;
         }
     }

@@ -1,5 +1,6 @@
 package baton.router;
 
+import baton.router.policy.PolicySettings;
 import baton.router.trace.Explanation;
 import baton.router.trace.RequestTrace;
 import baton.router.trace.RequestTraces;
@@ -16,6 +17,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Predicate;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
@@ -46,10 +48,17 @@ final class Observation {
             "/ui/ui.js", page("ui.js", "text/javascript; charset=utf-8"),
             "/ui/ui.css", page("ui.css", "text/css; charset=utf-8"));
 
-    private final RouterContext context;
+    private final PolicySettings policy;
+    private final RouterContext.Routing routing;
+    private final AtomicInteger running;
+    private final RequestTraces traces;
 
-    Observation(RouterContext context) {
-        this.context = context;
+    /** @param running requests in flight */
+    Observation(PolicySettings policy, RouterContext.Routing routing, AtomicInteger running, RequestTraces traces) {
+        this.policy = policy;
+        this.routing = routing;
+        this.running = running;
+        this.traces = traces;
     }
 
     private static Page page(String name, String type) {
@@ -106,12 +115,12 @@ final class Observation {
 
     private ObjectNode instances() {
         ObjectNode json = MAPPER.createObjectNode()
-                .put("flow", context.flow().name())
-                .put("policy", context.config().policy().prefill())
-                .put("decode_policy", context.config().policy().decode())
-                .put("running", context.running().get());
+                .put("flow", routing.flow().name())
+                .put("policy", policy.prefill())
+                .put("decode_policy", policy.decode())
+                .put("running", running.get());
         ArrayNode all = json.putArray("instances");
-        for (InstanceSet set : context.instances().sets()) {
+        for (InstanceSet set : routing.instances().sets()) {
             for (Instance instance : set.all()) {
                 ObjectNode each = all.addObject()
                         .put("role", set.role().label())
@@ -126,7 +135,7 @@ final class Observation {
                         .ifPresent(known ->
                                 each.put("connector", known.name()).put("engine", known.isBaton() ? "baton" : "vllm"));
                 instance.downReason().ifPresent(reason -> each.put("down", reason));
-                context.tokens()
+                routing.tokens()
                         .ifPresent(tokens ->
                                 tokens.feeds().blocks(instance).ifPresent(blocks -> each.put("kv_blocks", blocks)));
             }
@@ -146,8 +155,8 @@ final class Observation {
             limit = Integer.parseInt(given);
         }
         ObjectNode json = MAPPER.createObjectNode();
-        json.set("running", summaries(context.traces().running(limit, visible)));
-        json.set("ended", summaries(context.traces().ended(limit, visible)));
+        json.set("running", summaries(traces.running(limit, visible)));
+        json.set("ended", summaries(traces.ended(limit, visible)));
         send(request, json);
     }
 
@@ -166,7 +175,7 @@ final class Observation {
                     .send(request.response());
             return;
         }
-        Optional<RequestTrace.Snapshot> found = context.traces().find(id, visible);
+        Optional<RequestTrace.Snapshot> found = traces.find(id, visible);
         if (found.isEmpty()) {
             ApiError.of(
                             404,

@@ -109,7 +109,7 @@ final class PromptTokens {
         return new Question(HttpMethod.POST, PATH, own, question(body), DEADLINE, maxBytes)
                 .ask(upstream, instance)
                 .compose(answer -> answer.status() == 200
-                        ? worker.run(answer.body().length(), () -> read(answer.body()))
+                        ? worker.run(answer.text().length(), () -> read(answer.body()))
                         : refused(instance, answer.status(), upstream.ticker().nanos()))
                 .map(tokens -> {
                     metrics.tokenized(tokens.isPresent() ? TokenizeResult.ASKED : TokenizeResult.FAILED);

@@ -52,13 +52,14 @@ final class RequestReport {
     record Line(String requestId, String handoffId, String path, int status, String prefill, String decode) {}
 
     /** @param pass of its key */
-    RequestReport(RouterContext router, String id, TraceContext context, String method, String path, ClientPass pass) {
+    RequestReport(
+            RouterContext.Reporting to, String id, TraceContext context, String method, String path, ClientPass pass) {
         this.tokens = new TokenCount(pass.countsTokens());
-        this.metrics = router.metrics();
-        this.ticker = router.ticker();
-        this.logged = router.logged();
-        this.traces = router.traces();
-        this.spans = router.spans();
+        this.metrics = to.metrics();
+        this.ticker = to.ticker();
+        this.logged = to.logged();
+        this.traces = to.traces();
+        this.spans = to.spans();
         this.context = context;
         this.trace = new RequestTrace(
                 id,

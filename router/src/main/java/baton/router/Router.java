@@ -153,7 +153,9 @@ public final class Router implements AutoCloseable {
                 vertx, config, instances, ticker, new RouterContext.Guards(keys.map(KeysFile::gate), tls), spans, true);
         List<RouterVerticle> verticles = new CopyOnWriteArrayList<>();
         try {
-            await(context.probe().start(instances), config.limits().connect().plusSeconds(5));
+            await(
+                    context.routing().probe().start(instances),
+                    config.limits().connect().plusSeconds(5));
             await(
                     vertx.deployVerticle(
                             () -> {
@@ -177,7 +179,13 @@ public final class Router implements AutoCloseable {
             context.membership().listeningAt(own);
             registrations = config.registry()
                     .map(registry -> new Registrations(
-                            vertx, registry.settings(), own, instances, context.probe(), context.metrics(), ticker));
+                            vertx,
+                            registry.settings(),
+                            own,
+                            instances,
+                            context.routing().probe(),
+                            context.reporting().metrics(),
+                            ticker));
         } catch (ConfigException e) {
             close(vertx, context);
             throw e;
@@ -196,22 +204,24 @@ public final class Router implements AutoCloseable {
                             List<Future<?>> updates = new ArrayList<>(verticles.stream()
                                     .map(each -> each.update(options))
                                     .toList());
-                            updates.add(context.probe().update(options));
-                            context.tokens()
+                            updates.add(context.routing().probe().update(options));
+                            context.routing()
+                                    .tokens()
                                     .ifPresent(
                                             tokens -> updates.add(tokens.feeds().update(options)));
                             return Future.all(updates);
                         }),
-                context.metrics(),
+                context.reporting().metrics(),
                 ticker));
-        keys.ifPresent(file -> followed.add(file.follow(vertx, context.metrics(), ticker)));
+        keys.ifPresent(
+                file -> followed.add(file.follow(vertx, context.reporting().metrics(), ticker)));
         Router router = new Router(vertx, context, verticles, registrations, discovery, followed, port);
         log.info(
                 "listening on {}://{}:{}, flow {}, prefill {}, decode {}",
                 config.security().scheme(),
                 config.host(),
                 router.port,
-                context.flow().name(),
+                context.routing().flow().name(),
                 config.prefill(),
                 config.decode());
         registrations.ifPresent(open -> log.info(
@@ -265,11 +275,11 @@ public final class Router implements AutoCloseable {
     }
 
     private static void close(Vertx vertx, RouterContext context) {
-        context.tokens().ifPresent(tokens -> tokens.feeds().close());
-        close(context.probe().stop().eventually(vertx::close));
+        context.routing().tokens().ifPresent(tokens -> tokens.feeds().close());
+        close(context.routing().probe().stop().eventually(vertx::close));
         // After the last requests, which the loops' end ends.
-        context.spans().ifPresent(OtlpExporter::close);
-        context.metrics().close();
+        context.reporting().spans().ifPresent(OtlpExporter::close);
+        context.reporting().metrics().close();
     }
 
     private static void close(Future<Void> closed) {

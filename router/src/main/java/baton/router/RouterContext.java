@@ -24,43 +24,50 @@ import io.vertx.core.http.PoolOptions;
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicInteger;
 
-/**
- * What the event loops of one router share.
- *
- * @param running requests in flight
- * @param bodies the memory of request bodies; a request gives back what its body took when it ends
- * @param guards keys of clients, and certificates
- * @param spans takes the spans of ended requests
- * @param tokens of prompts; empty where nobody needs them
- * @param logged whether each request has a line in the log
- */
+/** The state that the event loops of one router share, in parts. */
 record RouterContext(
         RouterConfig config,
-        HandoffFlow flow,
-        RoutingPolicy policy,
-        Instances instances,
-        HealthProbe probe,
-        Membership membership,
-        RouterMetrics metrics,
-        AtomicInteger running,
-        BodyMemory bodies,
-        BodyWorker worker,
-        Ticker ticker,
-        RequestTraces traces,
+        Routing routing,
+        InFlight inFlight,
+        Reporting reporting,
         Guards guards,
-        Optional<OtlpExporter> spans,
-        Optional<PromptTokens> tokens,
-        boolean logged) {
+        Membership membership) {
+
+    /**
+     * Where requests go.
+     *
+     * @param probe health of the instances; to be closed
+     * @param tokens of prompts; empty where nobody needs them
+     */
+    record Routing(
+            HandoffFlow flow,
+            RoutingPolicy policy,
+            Instances instances,
+            HealthProbe probe,
+            Optional<PromptTokens> tokens) {}
+
+    /**
+     * Requests under way.
+     *
+     * @param running how many
+     * @param bodies the memory of their bodies; a request gives back what its body took when it ends
+     */
+    record InFlight(AtomicInteger running, BodyMemory bodies, BodyWorker worker) {}
+
+    /**
+     * Where requests are reported.
+     *
+     * @param metrics to be closed
+     * @param spans takes the spans of ended requests
+     * @param logged whether each request has a line in the log
+     */
+    record Reporting(
+            RouterMetrics metrics, Ticker ticker, RequestTraces traces, Optional<OtlpExporter> spans, boolean logged) {}
 
     /** @param gate lets requests with keys enter; empty if clients need none */
     record Guards(Optional<ClientGate> gate, RouterTls tls) {}
 
-    /** Lets requests with keys enter; empty if clients need none. */
-    Optional<ClientGate> gate() {
-        return guards.gate;
-    }
-
-    /** Makes what is not given. {@link #metrics} and {@link #probe} are to be closed. */
+    /** Makes what is not given.  */
     static RouterContext create(
             Vertx vertx,
             RouterConfig config,
@@ -96,21 +103,21 @@ record RouterContext(
         HeldBlocks held = tokens.<HeldBlocks>map(PromptTokens::feeds).orElse(HeldBlocks.UNKNOWN);
         return new RouterContext(
                 config,
-                flow,
-                config.policy().policy(instances, flow::takes, flow::pairs, held),
-                instances,
-                probe,
-                new Membership(instances, probe, OwnAddress.of(config.host(), config.port())),
-                metrics,
-                running,
-                new BodyMemory(limits.maxBodyBytes()),
-                new BodyWorker(vertx),
-                ticker,
-                new RequestTraces(RequestTraces.KEPT, RequestTraces.BYTES, ticker),
+                new Routing(
+                        flow,
+                        config.policy().policy(instances, flow::takes, flow::pairs, held),
+                        instances,
+                        probe,
+                        tokens),
+                new InFlight(running, new BodyMemory(limits.maxBodyBytes()), new BodyWorker(vertx)),
+                new Reporting(
+                        metrics,
+                        ticker,
+                        new RequestTraces(RequestTraces.KEPT, RequestTraces.BYTES, ticker),
+                        spans,
+                        logged),
                 guards,
-                spans,
-                tokens,
-                logged);
+                new Membership(instances, probe, OwnAddress.of(config.host(), config.port())));
     }
 
     private static PromptTokens tokens(

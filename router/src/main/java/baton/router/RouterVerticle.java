@@ -58,8 +58,11 @@ final class RouterVerticle extends VerticleBase {
     /** How much of a body is read after a refusal, so that the client reads that: so many times the largest body that is taken. */
     private static final int MOST_DROPPED = 4;
 
-    private final RouterContext routerContext;
+    private final RouterContext context;
     private final RouterConfig config;
+    private final RouterContext.Routing routing;
+    private final RouterContext.InFlight inFlight;
+    private final RouterMetrics metrics;
     private final WebGuard webGuard;
 
     private final Map<String, Route> routes = Map.ofEntries(
@@ -92,12 +95,19 @@ final class RouterVerticle extends VerticleBase {
         void accept(UpstreamClient upstream, HttpServerRequest request, ClientPass pass);
     }
 
-    RouterVerticle(RouterContext routerContext) {
-        this.routerContext = routerContext;
-        this.config = routerContext.config();
+    RouterVerticle(RouterContext context) {
+        this.context = context;
+        this.config = context.config();
+        this.routing = context.routing();
+        this.inFlight = context.inFlight();
+        this.metrics = context.reporting().metrics();
         this.webGuard = config.webGuard();
-        this.observation = new Observation(routerContext);
-        this.admin = new Admin(routerContext);
+        this.observation = new Observation(
+                config.policy(),
+                routing,
+                inFlight.running(),
+                context.reporting().traces());
+        this.admin = new Admin(inFlight.worker().vertx(), config.sources().adminKey(), context.membership());
     }
 
     @Override
@@ -115,10 +125,11 @@ final class RouterVerticle extends VerticleBase {
                 .setKeepAlive(true)
                 .setKeepAliveTimeout(KEEP_ALIVE_SECONDS)
                 .setMaxHeaderSize(64 << 10);
-        RouterTls tls = routerContext.guards().tls();
+        RouterTls tls = context.guards().tls();
         KeptConnections toInstances = KeptConnections.open(vertx, clientOptions, pool, Optional.of(tls.client()));
         client = toInstances;
-        UpstreamClient upstream = new UpstreamClient(vertx, toInstances, routerContext.ticker());
+        UpstreamClient upstream =
+                new UpstreamClient(vertx, toInstances, context.reporting().ticker());
         // All verticles share one port, chosen or free.
         SocketAddress address = config.port() == 0
                 ? SocketAddress.sharedRandomPort(1, config.host())
@@ -142,7 +153,7 @@ final class RouterVerticle extends VerticleBase {
         HttpServer created = vertx.createHttpServer(options);
         server = created;
         Duration idle = limits.idle().compareTo(MOST_IDLE) < 0 ? limits.idle() : MOST_IDLE;
-        IdleConnections watched = new IdleConnections(vertx, routerContext.ticker(), idle);
+        IdleConnections watched = new IdleConnections(vertx, context.reporting().ticker(), idle);
         connections = watched;
         return created.connectionHandler(connection -> {
                     FlushConsolidation.of(connection);
@@ -258,12 +269,11 @@ final class RouterVerticle extends VerticleBase {
 
     /** Runs a route's handler if the request's key allows that. */
     private void enter(Route route, UpstreamClient upstream, HttpServerRequest request) {
-        Optional<ClientGate> gate = routerContext.gate();
+        Optional<ClientGate> gate = context.guards().gate();
         if (route.open || gate.isEmpty()) {
             route.handler.accept(upstream, request, ClientPass.open());
             return;
         }
-        RouterMetrics metrics = routerContext.metrics();
         switch (gate.get().enter(request.headers().getAll(HttpHeaders.AUTHORIZATION))) {
             case Admission.Admitted(ClientPass pass) -> {
                 pass.client().ifPresent(name -> {
@@ -300,7 +310,7 @@ final class RouterVerticle extends VerticleBase {
 
     /** Answers about the router: all with the admin key, or where clients need no key; with a client's key what concerns it. */
     private void observe(String path, HttpServerRequest request) {
-        Optional<ClientGate> gate = routerContext.gate();
+        Optional<ClientGate> gate = context.guards().gate();
         if (gate.isEmpty() || observation.isPage(path) || admin.hasKey(request)) {
             observation.answer(request, _ -> true);
             return;
@@ -314,7 +324,7 @@ final class RouterVerticle extends VerticleBase {
     }
 
     private void handOff(UpstreamClient upstream, HttpServerRequest request, ClientPass pass) {
-        readJson(request, body -> ProxiedRequest.handOff(routerContext, upstream, request, pass, body));
+        readJson(request, body -> ProxiedRequest.handOff(context, upstream, request, pass, body));
     }
 
     private void administer(String path, HttpServerRequest request) {
@@ -324,8 +334,8 @@ final class RouterVerticle extends VerticleBase {
                         () -> readJson(
                                 request,
                                 body -> admin.run(path, body).onComplete(answer -> {
-                                    routerContext.running().decrementAndGet();
-                                    routerContext.bodies().giveBack(body.length());
+                                    inFlight.running().decrementAndGet();
+                                    inFlight.bodies().giveBack(body.length());
                                     if (answer.succeeded()) {
                                         sendJson(request, 200, answer.result());
                                     } else if (answer.cause() instanceof ConfigException wrong) {
@@ -342,12 +352,12 @@ final class RouterVerticle extends VerticleBase {
     }
 
     private void proxyPost(UpstreamClient upstream, HttpServerRequest request, ClientPass pass) {
-        readJson(request, body -> ProxiedRequest.proxy(routerContext, upstream, request, pass, body));
+        readJson(request, body -> ProxiedRequest.proxy(context, upstream, request, pass, body));
     }
 
     private void proxyGet(UpstreamClient upstream, HttpServerRequest request, ClientPass pass) {
         if (admit(request)) {
-            ProxiedRequest.proxy(routerContext, upstream, request, pass, new ReceivedBody(0));
+            ProxiedRequest.proxy(context, upstream, request, pass, new ReceivedBody(0));
         }
     }
 
@@ -367,11 +377,11 @@ final class RouterVerticle extends VerticleBase {
             return false;
         }
         int max = config.limits().maxInFlight();
-        if (routerContext.running().incrementAndGet() <= max) {
+        if (inFlight.running().incrementAndGet() <= max) {
             return true;
         }
-        routerContext.running().decrementAndGet();
-        routerContext.metrics().ended(Outcome.UNAVAILABLE);
+        inFlight.running().decrementAndGet();
+        metrics.ended(Outcome.UNAVAILABLE);
         request.response().putHeader("Retry-After", "1");
         send(request, ApiError.upstream(503, "overloaded: " + max + " requests are in flight, the most allowed"));
         return false;
@@ -381,13 +391,13 @@ final class RouterVerticle extends VerticleBase {
         ObjectNode answer = MAPPER.createObjectNode();
         ArrayNode missing = MAPPER.createArrayNode();
         ObjectNode down = MAPPER.createObjectNode();
-        for (InstanceSet set : routerContext.instances().sets()) {
+        for (InstanceSet set : routing.instances().sets()) {
             if (set.all().stream()
                     .noneMatch(instance -> instance.isUp()
                             && !instance.isDraining()
-                            && routerContext
+                            && context.routing()
                                     .flow()
-                                    .fits(instance, routerContext.instances().others(set)))) {
+                                    .fits(instance, routing.instances().others(set)))) {
                 missing.add(set.role().label());
             }
             set.all().forEach(instance -> instance.downReason().ifPresent(reason -> down.put(instance.url(), reason)));
@@ -406,16 +416,16 @@ final class RouterVerticle extends VerticleBase {
                         .put("status", "ok")
                         .put(
                                 "prefill_instances",
-                                routerContext.instances().prefills().all().size())
+                                context.routing().instances().prefills().all().size())
                         .put(
                                 "decode_instances",
-                                routerContext.instances().decodes().all().size()));
+                                context.routing().instances().decodes().all().size()));
     }
 
     private void metrics(UpstreamClient upstream, HttpServerRequest request, ClientPass pass) {
         request.response()
                 .putHeader(HttpHeaders.CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")
-                .end(routerContext.metrics().scrape());
+                .end(metrics.scrape());
     }
 
     private static void sendJson(HttpServerRequest request, int status, ObjectNode json) {
@@ -447,12 +457,12 @@ final class RouterVerticle extends VerticleBase {
         } else if (BodyReader.declaredLength(request) > max) {
             reject(request, BodyReader.tooLarge(max));
         } else if (admit(request)) {
-            new BodyReader(vertx, routerContext, request, handler, error -> reject(request, error)).read();
+            new BodyReader(vertx, config.limits(), inFlight, request, handler, error -> reject(request, error)).read();
         }
     }
 
     private void reject(HttpServerRequest request, ApiError error) {
-        routerContext.metrics().ended(Outcome.REJECTED);
+        metrics.ended(Outcome.REJECTED);
         send(request, error);
     }
 

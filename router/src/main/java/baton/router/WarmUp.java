@@ -112,7 +112,7 @@ final class WarmUp {
                 new RouterContext.Guards(Optional.empty(), RouterTls.none(vertx)),
                 Optional.empty(),
                 false);
-        try (RouterMetrics metrics = context.metrics()) {
+        try (RouterMetrics metrics = context.reporting().metrics()) {
             List<RouterVerticle> verticles = new CopyOnWriteArrayList<>();
             Router.await(
                     vertx.deployVerticle(

@@ -1,4 +1,31 @@
-/** The router in front of prefill and decode instances: a prefill instance computes each request's prompt, a decode instance its answer. */
+/**
+ * A router in front of prefill and decode instances: OpenAI's API on one side, legs to instances on the other.
+ *
+ * <h2>A request</h2>
+ * A {@code ProxiedRequest} has its body read, its instances chosen, and one {@code HandoffAttempt} after the other until one has sent the first byte of an
+ * answer:
+ *
+ * <pre>
+ *            instances are chosen                        another attempt: other prefill instance (once),
+ *                     |                                  the decode instance alone, other decode instances
+ *                     v                                                    ^
+ *   +-------------------------------------------+                          |
+ *   | hand-over        PLANNING                 |        a leg fails before the first byte
+ *   |      after prefill |        | at once     |                          |
+ *   |                    v        |             |                          |
+ *   |              PREFILLING     |             | -------------------------+
+ *   |       prefill's    |        |             |
+ *   |       answer       v        v             |  decode alone
+ *   |                   DECODING  (and, at once,| <--------------- instances are chosen
+ *   |                    |       PREFILLING)    |
+ *   +--------------------|----------------------+
+ *                        | first byte
+ *                        v
+ *                    ANSWERING --- the decode leg ends, or breaks off ---> over
+ * </pre>
+ *
+ * In each state the end of the request (its client leaves, a 4xx of prefill, no instance is left) closes all legs.
+ */
 @NullMarked
 package baton.router;
 

@@ -75,6 +75,7 @@ public final class ConnectorAddressQuery {
                 .ask(
                         upstream,
                         instance,
+                        Optional.empty(),
                         answer -> {
                             try {
                                 answered(answer);

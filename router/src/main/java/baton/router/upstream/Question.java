@@ -1,5 +1,6 @@
 package baton.router.upstream;
 
+import baton.router.body.ReceivedBody;
 import baton.router.upstream.UpstreamFailure.Kind;
 import io.vertx.core.Future;
 import io.vertx.core.MultiMap;
@@ -8,67 +9,75 @@ import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpClientResponse;
 import io.vertx.core.http.HttpMethod;
 import java.time.Duration;
+import java.util.Objects;
+import java.util.Optional;
 import java.util.function.Consumer;
+import org.jspecify.annotations.Nullable;
 
 /**
- * A question of the router itself to an instance. Confined to one event loop.
+ * A request to an instance of which the answer is taken as a whole. Confined to one event loop.
  *
  * @param deadline for the whole answer
  * @param mostBytes of the answer
  */
 public record Question(HttpMethod method, String uri, MultiMap headers, Buffer body, Duration deadline, int mostBytes) {
     /** An answer of any status. */
-    public record Answer(int status, Buffer body) {}
+    public record Answer(int status, MultiMap headers, ReceivedBody text) {
+        /** The whole body; takes time in proportion to its length. */
+        public Buffer body() {
+            return text.join();
+        }
+    }
 
     /** Asks; the future fails with an {@link UpstreamFailure}. */
     public Future<Answer> ask(UpstreamClient upstream, Instance instance) {
         Promise<Answer> promise = Promise.promise();
-        Leg _ = ask(upstream, instance, promise::complete, promise::fail);
+        Leg _ = ask(upstream, instance, Optional.empty(), promise::complete, promise::fail);
         return promise.future();
     }
 
-    /** Asks; one of the two callbacks runs, unless the leg is aborted. */
-    Leg ask(UpstreamClient upstream, Instance instance, Consumer<Answer> answered, Consumer<UpstreamFailure> failed) {
-        Leg leg = new Leg(upstream, instance, new Collected(mostBytes, answered, failed), deadline, Leg.Bounds.WHOLE);
+    /**
+     * Asks; one of the two callbacks runs, unless the leg is aborted.
+     *
+     * @param counted receives the leg's end; empty for questions of the router itself
+     */
+    public Leg ask(
+            UpstreamClient upstream,
+            Instance instance,
+            Optional<Instance.RunningRequest> counted,
+            Consumer<Answer> answered,
+            Consumer<UpstreamFailure> failed) {
+        Leg.Receiver collected = new Leg.Receiver() {
+            private final ReceivedBody text = new ReceivedBody(0);
+            private @Nullable HttpClientResponse head;
+
+            @Override
+            public void onHead(Leg leg, HttpClientResponse answer) {
+                head = answer;
+            }
+
+            @Override
+            public void onChunk(Leg leg, Buffer chunk) {
+                if (text.length() + chunk.length() > mostBytes) {
+                    leg.fail(Kind.ANSWER, "its answer is longer than " + mostBytes + " bytes");
+                } else {
+                    text.append(chunk);
+                }
+            }
+
+            @Override
+            public void onEnd() {
+                HttpClientResponse ended = Objects.requireNonNull(head, "an answer ended without its head");
+                answered.accept(new Answer(ended.statusCode(), ended.headers(), text));
+            }
+
+            @Override
+            public void onFailure(UpstreamFailure failure) {
+                failed.accept(failure);
+            }
+        };
+        Leg leg = new Leg(upstream, instance, collected, deadline, Leg.Bounds.WHOLE, counted);
         leg.send(method, uri, headers, body);
         return leg;
-    }
-
-    private static final class Collected implements Leg.Receiver {
-        private final int mostBytes;
-        private final Buffer text = Buffer.buffer();
-        private final Consumer<Answer> answered;
-        private final Consumer<UpstreamFailure> failed;
-        private int status;
-
-        private Collected(int mostBytes, Consumer<Answer> answered, Consumer<UpstreamFailure> failed) {
-            this.mostBytes = mostBytes;
-            this.answered = answered;
-            this.failed = failed;
-        }
-
-        @Override
-        public void onHead(Leg leg, HttpClientResponse head) {
-            status = head.statusCode();
-        }
-
-        @Override
-        public void onChunk(Leg leg, Buffer chunk) {
-            if (text.length() + chunk.length() > mostBytes) {
-                leg.fail(Kind.ANSWER, "the answer is longer than " + mostBytes + " bytes");
-            } else {
-                text.appendBuffer(chunk);
-            }
-        }
-
-        @Override
-        public void onEnd() {
-            answered.accept(new Answer(status, text));
-        }
-
-        @Override
-        public void onFailure(UpstreamFailure failure) {
-            failed.accept(failure);
-        }
     }
 }

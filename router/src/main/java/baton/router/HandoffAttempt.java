@@ -1,0 +1,312 @@
+package baton.router;
+
+import baton.router.RequestLegs.Target;
+import baton.router.body.JsonObjectText;
+import baton.router.flow.HandoffFlow;
+import baton.router.metrics.RouterMetrics;
+import baton.router.metrics.RouterMetrics.Outcome;
+import baton.router.trace.RequestTrace;
+import baton.router.upstream.Instance;
+import baton.router.upstream.Leg;
+import baton.router.upstream.Question;
+import baton.router.upstream.UpstreamFailure;
+import baton.router.upstream.UpstreamFailure.Kind;
+import io.vertx.core.buffer.Buffer;
+import java.util.Optional;
+import java.util.function.Supplier;
+import org.jspecify.annotations.Nullable;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * One attempt to serve a request by certain instances: a decode leg, and before or beside it a prefill leg, unless the decode instance computes the prompt.
+ * The package's description draws its states. An attempt that fails before the first byte ends, and its request makes another one of it. Confined to the
+ * request's event loop; results that arrive after the attempt's end are dropped.
+ */
+final class HandoffAttempt {
+    private static final Logger log = LoggerFactory.getLogger(HandoffAttempt.class);
+
+    /** The legs that there are to be. */
+    sealed interface Course {}
+
+    /**
+     * A prefill and a decode leg.
+     *
+     * @param before the answer to the prefill leg of the last attempt
+     */
+    record HandOver(JsonObjectText body, Target prefill, Optional<Prefilled> before) implements Course {
+        HandOver(JsonObjectText body, Target prefill) {
+            this(body, prefill, Optional.empty());
+        }
+    }
+
+    /**
+     * A decode leg alone.
+     *
+     * @param bytes that are copied to make its body
+     */
+    record DecodeOnly(long bytes, Supplier<Buffer> body) implements Course {
+        DecodeOnly(JsonObjectText body) {
+            this(body.length(), body::text);
+        }
+
+        DecodeOnly(Buffer body) {
+            this(0, () -> body);
+        }
+    }
+
+    /** An answer to a prefill leg, used again by an attempt of which the prefill leg would be the same. */
+    record Prefilled(Instance instance, HandoffFlow.Handoff handoff, JsonObjectText answer) {
+        boolean serves(Instance other, HandoffFlow.Handoff planned) {
+            return instance == other
+                    && handoff.requestId().equals(planned.requestId())
+                    && handoff.prefillBody().equals(planned.prefillBody());
+        }
+    }
+
+    /** @param before the answer to the prefill leg, if there is one already */
+    private record Planned(HandoffFlow flow, HandoffFlow.Handoff handoff, Optional<Prefilled> before) {}
+
+    private final ProxiedRequest request;
+    private final HeldBody held;
+    private final RequestLegs legs;
+    private final RequestReport report;
+    private final RouterMetrics metrics;
+    private final HandoffFlow flow;
+    private final Course course;
+    private final Target decode;
+    private final Instance.RunningRequest counted;
+
+    private String id;
+    private boolean planned;
+    private Optional<Prefilled> prefilled = Optional.empty();
+    private @Nullable Leg prefillLeg;
+    private @Nullable Leg decodeLeg;
+    /** Whether the decode leg has references to blocks, which a prefill instance gives once. */
+    private boolean carries;
+
+    private boolean over;
+
+    /**
+     * @param id {@code X-Request-Id} of a decode leg alone; that of a hand-over is planned
+     * @param counted the decode instance's count of the request, from its choice on: its leg may wait for the whole prefill leg
+     */
+    HandoffAttempt(ProxiedRequest request, String id, Course course, Target decode, Instance.RunningRequest counted) {
+        this.request = request;
+        this.held = request.held();
+        this.legs = request.legs();
+        this.report = request.report();
+        this.metrics = request.metrics();
+        this.flow = request.flow();
+        this.id = id;
+        this.course = course;
+        this.decode = decode;
+        this.counted = counted;
+    }
+
+    /** After this one: another prefill instance for the same decode instance. */
+    HandoffAttempt withPrefill(Target other) {
+        HandOver by = handOver();
+        close();
+        return new HandoffAttempt(request, id, new HandOver(by.body, other), decode, countedForNext());
+    }
+
+    /** After this one: the same decode instance computes the prompt. */
+    HandoffAttempt withoutPrefill(String decodeId) {
+        HandOver by = handOver();
+        close();
+        return new HandoffAttempt(request, decodeId, new DecodeOnly(by.body), decode, countedForNext());
+    }
+
+    /**
+     * After this one: another decode instance.
+     *
+     * @param body of the decode leg that failed
+     */
+    HandoffAttempt withDecode(Target other, Instance.RunningRequest count, UpstreamFailure failure, Buffer body) {
+        end();
+        boolean spent = carries && failure.kind() == Kind.LOST;
+        Course next = switch (course) {
+            case DecodeOnly _ -> new DecodeOnly(body);
+            case HandOver by -> new HandOver(by.body, by.prefill, spent ? Optional.empty() : prefilled);
+        };
+        return new HandoffAttempt(request, id, next, other, count);
+    }
+
+    private HandOver handOver() {
+        if (course instanceof HandOver by) {
+            return by;
+        }
+        throw new IllegalStateException("there is no prefill leg");
+    }
+
+    private Instance.RunningRequest countedForNext() {
+        return decodeLeg == null ? counted : decode.instance().begin();
+    }
+
+    /** {@code X-Request-Id} of the legs. */
+    String id() {
+        return id;
+    }
+
+    Target decode() {
+        return decode;
+    }
+
+    /** The decode instance, if it got a leg. */
+    Optional<Instance> decodeSent() {
+        return decodeLeg == null ? Optional.empty() : Optional.of(decode.instance());
+    }
+
+    /** The prefill instance of a hand-over that is planned. */
+    Optional<Instance> prefill() {
+        return planned && course instanceof HandOver by ? Optional.of(by.prefill.instance()) : Optional.empty();
+    }
+
+    /** Closes the legs. */
+    private void close() {
+        over = true;
+        if (prefillLeg != null) {
+            prefillLeg.abort();
+        }
+        if (decodeLeg != null) {
+            decodeLeg.abort();
+        }
+    }
+
+    /** Ends the attempt. Legs that still run are closed. */
+    void end() {
+        close();
+        counted.run();
+    }
+
+    void start() {
+        switch (course) {
+            case DecodeOnly alone -> held.work(alone.bytes, alone.body::get).onComplete(this::send, this::fail);
+            case HandOver by ->
+                held.work(by.body.length(), () -> plan(by)).onComplete(plan -> start(by, plan), this::fail);
+        }
+    }
+
+    private void fail(Throwable cause) {
+        if (!over) {
+            request.rejectBody(cause);
+        }
+    }
+
+    /** @throws baton.kv.ConfigException if the flow cannot serve the request */
+    private Planned plan(HandOver by) {
+        Instance prefill = by.prefill.instance();
+        HandoffFlow chosen = flow.flow(prefill, decode.instance());
+        HandoffFlow.Handoff handoff = chosen.begin(by.body, request.id(), prefill, decode.instance());
+        return new Planned(chosen, handoff, by.before.filter(last -> last.serves(prefill, handoff)));
+    }
+
+    private void start(HandOver by, Planned plan) {
+        if (over) {
+            return;
+        }
+        planned = true;
+        id = plan.handoff.requestId();
+        if (!plan.flow.equals(flow)) {
+            metrics.flowChosen(plan.flow.name());
+        }
+        plan.before.ifPresentOrElse(last -> prefilled(by, plan, last.answer), () -> sendPrefill(by, plan));
+        if (plan.handoff.decode() instanceof HandoffFlow.AtOnce atOnce && !over) {
+            startDecode(
+                    by, plan, 0, () -> new HandoffFlow.DecodeBody(atOnce.body().get(), true, true));
+        }
+    }
+
+    private void sendPrefill(HandOver by, Planned plan) {
+        long sent = report.now();
+        prefillLeg = legs.prefill(
+                by.prefill,
+                id,
+                plan.handoff.prefillBody(),
+                answer -> {
+                    report.prefillEnded(sent, answer.status());
+                    held.work(answer.text().length(), () -> PrefillAnswer.of(answer))
+                            .onComplete(
+                                    read -> prefillAnswered(by, plan, read),
+                                    cause -> prefillAnswered(by, plan, new PrefillAnswer.Failed(cause.toString())));
+                },
+                request::prefillFailed);
+    }
+
+    private void prefillAnswered(HandOver by, Planned plan, PrefillAnswer answer) {
+        if (over) {
+            return;
+        }
+        switch (answer) {
+            case PrefillAnswer.Rejected(Question.Answer rejection) -> request.prefillRejected(rejection);
+            case PrefillAnswer.Failed(String reason) ->
+                request.prefillFailed(new UpstreamFailure(by.prefill.instance(), Kind.ANSWER, reason));
+            case PrefillAnswer.Prefilled(JsonObjectText text, Optional<RequestTrace.PromptTokens> prompt) -> {
+                prompt.ifPresent(tokens -> {
+                    report.trace().promptTokens(RequestTrace.PREFILL, tokens);
+                    report.tokens().promptTokens(tokens.all());
+                });
+                prefilled(by, plan, text);
+            }
+        }
+    }
+
+    private void prefilled(HandOver by, Planned plan, JsonObjectText answer) {
+        prefilled = Optional.of(new Prefilled(by.prefill.instance(), plan.handoff, answer));
+        switch (plan.handoff.decode()) {
+            case HandoffFlow.AtOnce atOnce ->
+                held.work(answer.length(), () -> {
+                            atOnce.prefilled().accept(answer);
+                            return answer;
+                        })
+                        .onFailure(cause -> log.warn(
+                                "{}: no connector address from {}: {}",
+                                request.id(),
+                                by.prefill.instance(),
+                                cause.toString()));
+            case HandoffFlow.AfterPrefill after ->
+                startDecode(by, plan, answer.length(), () -> after.body().apply(answer));
+        }
+    }
+
+    private void startDecode(HandOver by, Planned plan, int answerBytes, Supplier<HandoffFlow.DecodeBody> body) {
+        held.work((long) by.body.length() + answerBytes, body::get)
+                .onComplete(
+                        made -> {
+                            if (over) {
+                                return;
+                            }
+                            if (legs.decodes().isEmpty()) {
+                                (made.carries() ? metrics.carried : metrics.notCarried).increment();
+                            }
+                            carries = made.carries();
+                            if (!made.isRendered()) {
+                                report.tokens().compare();
+                            }
+                            send(
+                                    plan.flow.equals(flow)
+                                            ? decode
+                                            : new Target(
+                                                    decode.instance(),
+                                                    decode.why() + "; the two hand over by " + plan.flow.name()),
+                                    made.text());
+                        },
+                        cause -> {
+                            if (!over) {
+                                request.answerError(
+                                        502, by.prefill.instance() + ": " + cause.getMessage(), Outcome.PREFILL_FAILED);
+                            }
+                        });
+    }
+
+    private void send(Buffer body) {
+        if (!over) {
+            send(decode, body);
+        }
+    }
+
+    private void send(Target to, Buffer body) {
+        decodeLeg = legs.decode(to, id, counted, body, new DecodeRelay(request, body, request.client(), report));
+    }
+}

@@ -1,0 +1,91 @@
+package baton.router;
+
+import baton.router.trace.RequestTrace;
+import baton.router.upstream.Instance;
+import baton.router.upstream.Leg;
+import baton.router.upstream.Question;
+import baton.router.upstream.UpstreamClient;
+import baton.router.upstream.UpstreamFailure;
+import io.vertx.core.MultiMap;
+import io.vertx.core.buffer.Buffer;
+import io.vertx.core.http.HttpServerRequest;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.function.Consumer;
+
+/** Sends the legs of one request, and knows which instances got one. Confined to the request's event loop. */
+final class RequestLegs {
+    /** An instance that gets a leg, and the reason in words. */
+    record Target(Instance instance, String why) {}
+
+    private final UpstreamClient upstream;
+    private final RouterConfig.Limits limits;
+    private final HttpServerRequest request;
+    private final MultiMap headers;
+    private final RequestReport report;
+    private final List<Instance> prefills = new ArrayList<>(2);
+    private final List<Instance> decodes = new ArrayList<>(2);
+
+    /** @param headers of each leg */
+    RequestLegs(
+            UpstreamClient upstream,
+            RouterConfig.Limits limits,
+            HttpServerRequest request,
+            MultiMap headers,
+            RequestReport report) {
+        this.upstream = upstream;
+        this.limits = limits;
+        this.request = request;
+        this.headers = headers;
+        this.report = report;
+    }
+
+    /** Instances that got a prefill leg. */
+    List<Instance> prefills() {
+        return prefills;
+    }
+
+    /** Instances that got a decode leg. */
+    List<Instance> decodes() {
+        return decodes;
+    }
+
+    /** The headers that all legs have. */
+    MultiMap headers() {
+        return headers;
+    }
+
+    /** @param id {@code X-Request-Id} of the leg */
+    Leg prefill(
+            Target to, String id, Buffer body, Consumer<Question.Answer> answered, Consumer<UpstreamFailure> failed) {
+        Instance instance = to.instance();
+        if (!prefills.contains(instance)) {
+            prefills.add(instance);
+        }
+        MultiMap own = headers(id, report.prefillSent(instance, to.why()));
+        return new Question(
+                        request.method(), Headers.target(request), own, body, limits.prefill(), limits.maxBodyBytes())
+                .ask(upstream, instance, Optional.of(instance.begin()), answered, failed);
+    }
+
+    /**
+     * @param id {@code X-Request-Id} of the leg
+     * @param counted the instance's count of the request
+     */
+    Leg decode(Target to, String id, Instance.RunningRequest counted, Buffer body, DecodeRelay relay) {
+        Instance instance = to.instance();
+        decodes.add(instance);
+        Leg leg = new Leg(upstream, instance, relay, limits.idle(), Leg.Bounds.SILENCE, Optional.of(counted));
+        MultiMap own = headers(id, report.trace().sent(RequestTrace.DECODE, instance.url(), to.why()));
+        leg.send(request.method(), Headers.target(request), own, body);
+        return leg;
+    }
+
+    private MultiMap headers(String id, String traceparent) {
+        return MultiMap.caseInsensitiveMultiMap()
+                .addAll(headers)
+                .set(Headers.REQUEST_ID, id)
+                .set(Headers.TRACEPARENT, traceparent);
+    }
+}
