@@ -229,8 +229,8 @@ final class RouteCommand implements Callable<Integer> {
             names = "--policy",
             defaultValue = "round_robin",
             description =
-                    "How instances are chosen: round_robin, least_loaded, session (the header X-Session-Id, or the"
-                            + " field user) or prefix (the instance that was sent most of the prompt before)"
+                    "How instances are chosen: round_robin, least_loaded, power_of_two, session (the header X-Session-Id,"
+                            + " or the field user) or prefix (the instance that was sent most of the prompt before)"
                             + " (default: ${DEFAULT-VALUE}).")
     private String policy;
 

@@ -46,7 +46,7 @@ class InstanceChooserTest {
         assertThatThrownBy(() -> InstanceChooser.named("policy", "random", 1, HeldBlocks.UNKNOWN))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("'random'")
-                .hasMessageContaining("round_robin, least_loaded, session, prefix");
+                .hasMessageContaining("round_robin, least_loaded, power_of_two, session, prefix");
         assertThatThrownBy(() -> new PolicySettings("round_robin", "fastest", 1, LocalPrefill.NEVER))
                 .hasMessageContaining("decode policy");
         assertThatThrownBy(() -> new PolicySettings(
@@ -68,6 +68,35 @@ class InstanceChooserTest {
         end.run();
         Runnable _ = instances.get(0).begin();
         assertThat(chooser.choose(instances, RoutingRequest.NONE).instance()).isSameAs(instances.get(1));
+    }
+
+    @Test
+    void powerOfTwoNeverTakesTheBusiestAndTakesEveryOther() {
+        List<Instance> instances = instances(4);
+        InstanceChooser chooser = InstanceChooser.named("policy", PowerOfTwo.NAME, RECORDED, HeldBlocks.UNKNOWN);
+        Runnable _ = instances.get(2).begin();
+        Map<Instance, Integer> counts = new HashMap<>();
+        for (int i = 0; i < 3000; i++) {
+            Choice choice = chooser.choose(instances, RoutingRequest.NONE);
+            assertThat(choice.why()).isEqualTo(Choice.Why.LOAD);
+            counts.merge(choice.instance(), 1, Integer::sum);
+        }
+        assertThat(counts).hasSize(3).doesNotContainKey(instances.get(2));
+        assertThat(counts.values()).allSatisfy(count -> assertThat(count).isBetween(800, 1200));
+        List<Instance> one = instances(1);
+        assertThat(chooser.choose(one, RoutingRequest.NONE).instance()).isSameAs(one.getFirst());
+    }
+
+    @Test
+    void powerOfTwoComparesRequestsUnderWayForEachShare() {
+        List<Instance> instances = instances(2);
+        instances.get(0).weight(3);
+        InstanceChooser chooser = InstanceChooser.named("policy", PowerOfTwo.NAME, RECORDED, HeldBlocks.UNKNOWN);
+        for (int i = 0; i < 40; i++) {
+            Runnable _ =
+                    chooser.choose(instances, RoutingRequest.NONE).instance().begin();
+        }
+        assertThat(instances.get(0).running()).isBetween(29, 31);
     }
 
     @Test
