@@ -4,7 +4,7 @@ Hugging Face transformers computes with them in fp32: greedy continuations and e
     pip install torch transformers
     python engine/src/test/python/make_goldens.py [NAME...]
 
-Made with transformers 5.23.0 (gemma3, granite and phi3 with 5.19.0) and torch 2.15.0 on a CPU. Tests read only what it wrote. Weights are drawn so that attention is
+Made with transformers 5.23.0 (gemma3, granite, phi3 and smollm3 with 5.19.0) and torch 2.15.0 on a CPU. Tests read only what it wrote. Weights are drawn so that attention is
 far from uniform and no logit of a chosen token is near the second's; they are stored in bf16, so that fp32 and bf16 start alike.
 """
 
@@ -24,6 +24,7 @@ from transformers import (
     Phi3Config,
     Qwen2Config,
     Qwen3Config,
+    SmolLM3Config,
 )
 
 TARGET = pathlib.Path(__file__).parents[1] / "resources/baton/engine/model/goldens"
@@ -111,6 +112,14 @@ FAMILIES = {
         **rope("default", rope_theta=10000000.0),
     ),
     "phi3": Phi3Config(**SHAPE, sliding_window=25, **rope("default", rope_theta=250000.0)),
+    "smollm3": SmolLM3Config(
+        **{**SHAPE, "num_hidden_layers": 3},
+        no_rope_layers=[1, 0, 0],
+        use_sliding_window=True,
+        sliding_window=20,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        **rope("default", rope_theta=2000000.0),
+    ),
 }
 
 # These get the config.json that transformers 4 wrote.

@@ -144,7 +144,7 @@ public final class Checkpoint implements AutoCloseable {
         } catch (NoSuchAlgorithmException e) {
             throw new AssertionError("every Java has SHA-256", e);
         }
-        Rotation rotation = config.recipe().layers().getFirst().rotation();
+        Optional<Rotation> rotation = config.recipe().layers().getFirst().rotation();
         String architecture =
                 "vocab=%d hidden=%d intermediate=%d layers=%d heads=%d kv_heads=%d head_dim=%d eps=%s theta=%s rope=%s tied=%s window=%s\n"
                         .formatted(
@@ -156,8 +156,11 @@ public final class Checkpoint implements AutoCloseable {
                                 config.kvHeads(),
                                 config.headDim(),
                                 config.rmsNormEps(),
-                                rotation.theta(),
-                                rotation.scaling().map(Object::toString).orElse("default"),
+                                rotation.map(each -> Double.toString(each.theta()))
+                                        .orElse("none"),
+                                rotation.flatMap(Rotation::scaling)
+                                        .map(Object::toString)
+                                        .orElse("default"),
                                 config.tiedEmbeddings(),
                                 windows(config.recipe()));
         digest.update(architecture.getBytes(StandardCharsets.UTF_8));

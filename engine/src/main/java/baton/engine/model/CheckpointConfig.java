@@ -81,11 +81,11 @@ final class CheckpointConfig {
                 family.reader().read(json, new DecoderFamily.Shape(layers, hidden, headDim, configured, rope)));
     }
 
-    /** The config.json that {@link #parse} reads as {@code config}, of a family with SiLU and without factors. */
+    /** The config.json that {@link #parse} reads as {@code config}, of a family with SiLU, one rotation and no factors. */
     static ObjectNode write(ModelConfig config) {
         ObjectNode json = JsonNodeFactory.instance.objectNode();
         Recipe recipe = config.recipe();
-        Rotation rotation = recipe.layers().getFirst().rotation();
+        Rotation rotation = recipe.rotations().getFirst();
         json.putArray("architectures").add(recipe.architecture());
         DecoderFamily.ALL.stream()
                 .filter(family -> family.architecture().equals(recipe.architecture()))

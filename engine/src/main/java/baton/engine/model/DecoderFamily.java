@@ -19,6 +19,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.function.IntFunction;
 import java.util.function.IntPredicate;
 import java.util.function.IntUnaryOperator;
 import java.util.stream.IntStream;
@@ -137,8 +138,19 @@ record DecoderFamily(
             Set.of(),
             DecoderFamily::phi3);
 
+    /** SmolLM 3: by default every fourth layer does not rotate, and has the sliding window if there is one. */
+    static final DecoderFamily SMOLLM3 = new DecoderFamily(
+            "SmolLM3ForCausalLM",
+            "smollm3",
+            _ -> 4,
+            Optional.empty(),
+            new Defaults(2e6, true),
+            Map.of("hidden_act", "silu", "qkv_bias", false),
+            Set.of("no_rope_layer_interval", "no_rope_layers"),
+            DecoderFamily::smolLm3);
+
     /** The supported families. */
-    static final List<DecoderFamily> ALL = List.of(LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA3, GRANITE, PHI3);
+    static final List<DecoderFamily> ALL = List.of(LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA3, GRANITE, PHI3, SMOLLM3);
 
     /**
      * Values of fields that a config.json does not have.
@@ -275,6 +287,40 @@ record DecoderFamily(
                 Set.of());
     }
 
+    private static Recipe smolLm3(JsonFields json, Shape shape) {
+        IntPredicate rotates = rotatingLayers(json, shape.layers);
+        Optional<Integer> positions = json.bool("use_sliding_window").orElse(false)
+                ? json.integerAtLeast("sliding_window", 1)
+                : Optional.empty();
+        IntPredicate slides = slidingLayers(json, shape.layers, positions, rotates.negate());
+        List<LayerAttention> attention = attention(
+                shape.layers,
+                layer -> new LayerAttention(
+                        positions
+                                .filter(_ -> slides.test(layer))
+                                .<Reach>map(Window::new)
+                                .orElse(EVERYTHING),
+                        Optional.of(shape.rotation).filter(_ -> rotates.test(layer))));
+        return Recipe.usual("SmolLM3ForCausalLM", attention, Recipe.USUAL_TENSORS, biases(json));
+    }
+
+    /** {@code no_rope_layers} has 1 for a layer that rotates, and 0 for one that does not. */
+    private static IntPredicate rotatingLayers(JsonFields json, int layers) {
+        int interval = json.integerAtLeast("no_rope_layer_interval", 1).orElse(4);
+        Optional<JsonNode> rotates = json.value("no_rope_layers");
+        rotates.ifPresent(given -> {
+            if (!given.isArray()
+                    || given.size() < layers
+                    || given.valueStream().anyMatch(each -> !each.isInt() || (each.asInt() & ~1) != 0)) {
+                throw new ConfigException(
+                        json.field("no_rope_layers"),
+                        "must be an array of 0 or 1 for each of num_hidden_layers=" + layers + ", is " + given);
+            }
+        });
+        return rotates.<IntPredicate>map(given -> layer -> given.get(layer).asInt() == 1)
+                .orElse(layer -> (layer + 1) % interval != 0);
+    }
+
     /** In Qwen's models {@code use_sliding_window} is a switch, and the first {@code max_window_layers} have no window. */
     private static List<LayerAttention> qwenAttention(JsonFields json, Shape shape) {
         Optional<Integer> positions =
@@ -305,21 +351,26 @@ record DecoderFamily(
         return Collections.nCopies(shape.layers, new LayerAttention(EVERYTHING, shape.rotation));
     }
 
-    /** Each layer's is made when it is asked for: config.json may name any number of layers, which the weights do not have. */
     private static List<LayerAttention> attention(
             Shape shape, Optional<Integer> window, IntPredicate slides, Rotation ofSliding) {
         LayerAttention everything = new LayerAttention(EVERYTHING, shape.rotation);
         Optional<LayerAttention> sliding =
                 window.map(positions -> new LayerAttention(new Window(positions), ofSliding));
+        return attention(
+                shape.layers, layer -> sliding.filter(_ -> slides.test(layer)).orElse(everything));
+    }
+
+    /** Each layer's is made when it is asked for: config.json may name any number of layers, which the weights do not have. */
+    private static List<LayerAttention> attention(int layers, IntFunction<LayerAttention> ofLayer) {
         return new AbstractList<>() {
             @Override
             public LayerAttention get(int layer) {
-                return sliding.filter(_ -> slides.test(layer)).orElse(everything);
+                return ofLayer.apply(layer);
             }
 
             @Override
             public int size() {
-                return shape.layers;
+                return layers;
             }
         };
     }

@@ -23,7 +23,6 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Objects;
 import java.util.Optional;
 import java.util.stream.IntStream;
 
@@ -363,12 +362,12 @@ final class DecoderRunner implements ModelRunner {
     /** Adds a layer to {@code x}. After the last layer only the rows of the tail are valid, if there is a tail. */
     private void layer(int layer, Matrix x, Step step) {
         LayerWeights layerWeights = weights.layers.get(layer);
-        Matrix rotation = Objects.requireNonNull(
-                step.rotations.get(config.recipe().layers().get(layer).rotation()));
+        Optional<Matrix> rotation =
+                config.recipe().layers().get(layer).rotation().map(step.rotations::get);
         forPieces(x, (first, piece) -> {
             Matrix projected = layerWeights.projection().apply(norm(piece, layerWeights.attentionNorm()));
             Matrix queries = step.queries.part(first, piece.rows());
-            rotate(projected, layerWeights.headNorms(), rotation.part(first, piece.rows()), queries);
+            turn(projected, layerWeights.headNorms(), rotation.map(table -> table.part(first, piece.rows())), queries);
             save(layer, projected, step.batch, (int) first);
         });
         if (layer == config.layers() - 1 && step.tail.isPresent()) {
@@ -451,8 +450,8 @@ final class DecoderRunner implements ModelRunner {
         return normed;
     }
 
-    /** Turns queries and keys by their positions: the keys in place, the queries into {@code queries}. */
-    private void rotate(Matrix projected, Optional<HeadNorms> norms, Matrix rotation, Matrix queries) {
+    /** Turns queries and keys by their positions, if they have any: the keys in place, the queries into {@code queries}. */
+    private void turn(Matrix projected, Optional<HeadNorms> norms, Optional<Matrix> rotation, Matrix queries) {
         int head = config.headDim();
         Heads ownHeads = Heads.of(projected, 0, config.heads(), head);
         Heads keyHeads = Heads.of(projected, queryElements, config.kvHeads(), 2L * head);
@@ -460,7 +459,10 @@ final class DecoderRunner implements ModelRunner {
             norm.queries().apply(ownHeads, ownHeads);
             norm.keys().apply(keyHeads, keyHeads);
         });
-        kernels.rotate(ownHeads, Heads.of(queries, 0, config.heads(), head), keyHeads, head, rotation.memory());
+        rotation.ifPresentOrElse(
+                table -> kernels.rotate(
+                        ownHeads, Heads.of(queries, 0, config.heads(), head), keyHeads, head, table.memory()),
+                () -> projected.columns(0, queryElements).convert(queries, kernels.threads()));
     }
 
     /**

@@ -94,8 +94,16 @@ public record Recipe(
         }
     }
 
-    /** Attention of one layer. */
-    public record LayerAttention(Reach reach, Rotation rotation) {}
+    /**
+     * Attention of one layer.
+     *
+     * @param rotation of queries and keys; empty: they have no positions
+     */
+    public record LayerAttention(Reach reach, Optional<Rotation> rotation) {
+        LayerAttention(Reach reach, Rotation rotation) {
+            this(reach, Optional.of(rotation));
+        }
+    }
 
     /** Which positions a token attends to, of those up to its own. */
     public sealed interface Reach {}
@@ -164,9 +172,11 @@ public record Recipe(
      */
     String traits() {
         List<String> traits = new ArrayList<>();
-        if (rotations().size() > 1) {
-            traits.add(
-                    "rotations=" + layers.stream().map(LayerAttention::rotation).toList());
+        if (layers.stream().map(LayerAttention::rotation).distinct().count() > 1) {
+            traits.add("rotations="
+                    + layers.stream()
+                            .map(layer -> layer.rotation().map(Object::toString).orElse("none"))
+                            .toList());
         }
         if (!feedForward.equals(new Dense(Activation.SILU))) {
             traits.add("feed_forward=" + feedForward);
@@ -183,7 +193,10 @@ public record Recipe(
 
     /** The rotations of all layers, each once. */
     List<Rotation> rotations() {
-        return layers.stream().map(LayerAttention::rotation).distinct().toList();
+        return layers.stream()
+                .flatMap(layer -> layer.rotation().stream())
+                .distinct()
+                .toList();
     }
 
     /** The same of some of the layers. */

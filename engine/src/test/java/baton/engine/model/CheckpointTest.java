@@ -187,7 +187,8 @@ class CheckpointTest {
                         + " \"sliding_window_pattern\": 3, \"query_pre_attn_scalar\": 64,"
                         + " \"hidden_activation\": \"gelu_pytorch_tanh\"");
         assertThat(windows(published)).containsExactly(7, 7, 0);
-        assertThat(published.layers().stream().map(layer -> layer.rotation().theta()))
+        assertThat(published.layers().stream()
+                        .map(layer -> layer.rotation().orElseThrow().theta()))
                 .containsExactly(2e4, 2e4, 1e6);
         assertThat(published.scales().embedding()).isEqualTo(4);
         assertThat(published.scales().scores()).contains(0.125);
@@ -197,6 +198,30 @@ class CheckpointTest {
                         + " \"sliding_attention\": {\"rope_theta\": 2e4}}, \"layer_types\": [\"sliding_attention\","
                         + " \"sliding_attention\", \"full_attention\"], \"sliding_window\": 7, \"query_pre_attn_scalar\": 64");
         assertThat(written).isEqualTo(published);
+    }
+
+    @Test
+    void layersOfASmolLm3ThatDoNotRotate() {
+        Recipe usual = recipe("SmolLM3ForCausalLM", "\"use_sliding_window\": true, \"no_rope_layer_interval\": 3");
+        assertThat(rotates(usual)).containsExactly(true, true, false);
+        assertThat(windows(usual)).containsExactly(0, 0, 0);
+        String window = "\"use_sliding_window\": true, \"sliding_window\": 7";
+        Recipe named = recipe("SmolLM3ForCausalLM", window + ", \"no_rope_layers\": [0, 1, 1, 0]");
+        assertThat(rotates(named)).containsExactly(false, true, true);
+        assertThat(windows(named)).containsExactly(7, 0, 0);
+        assertThat(named.rotations()).containsExactly(new Rotation(2e6, Optional.empty()));
+        for (String layers : List.of("[1, 0]", "[1, 1, 2]", "3")) {
+            assertThatThrownBy(() -> recipe("SmolLM3ForCausalLM", "\"no_rope_layers\": " + layers))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessageStartingWith(
+                            "config.json.no_rope_layers: must be an array of 0 or 1 for each of num_hidden_layers=3, is ");
+        }
+    }
+
+    private static List<Boolean> rotates(Recipe recipe) {
+        return recipe.layers().stream()
+                .map(layer -> layer.rotation().isPresent())
+                .toList();
     }
 
     /** By layer, 0 for none. */
@@ -229,7 +254,7 @@ class CheckpointTest {
             delimiter = '|',
             quoteCharacter = '`',
             value = {
-                "LlamaForCausalLM | MixtralForCausalLM | config.json.architectures: unsupported value '[\"MixtralForCausalLM\"]'; allowed: one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma3ForCausalLM, GraniteForCausalLM, Phi3ForCausalLM",
+                "LlamaForCausalLM | MixtralForCausalLM | config.json.architectures: unsupported value '[\"MixtralForCausalLM\"]'; allowed: one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma3ForCausalLM, GraniteForCausalLM, Phi3ForCausalLM, SmolLM3ForCausalLM",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"longrope\", \"factor\": 2} | config.json.rope_scaling.rope_type: unsupported value 'longrope'; allowed: default, linear, llama3, yarn",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"llama3\"} | config.json.rope_scaling.low_freq_factor: is missing",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0} | config.json.rope_scaling.factor: is 0.0, must be positive",

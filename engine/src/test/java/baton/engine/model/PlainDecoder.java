@@ -40,8 +40,8 @@ final class PlainDecoder {
                 normHeads(k, tensor(prefix + "self_attn.k_norm.weight"));
             }
             for (int t = 0; t < tokens.length; t++) {
-                rotate(q[t], t, config.recipe().layers().get(layer).rotation());
-                rotate(k[t], t, config.recipe().layers().get(layer).rotation());
+                rotate(q[t], t, config.recipe().rotations().getFirst());
+                rotate(k[t], t, config.recipe().rotations().getFirst());
             }
             add(x, linear(attend(q, k, v, config.attendedPositions(layer)), prefix + "self_attn.o_proj"));
             normed = norm(x, tensor(prefix + "post_attention_layernorm.weight"));
