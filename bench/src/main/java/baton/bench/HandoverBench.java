@@ -7,6 +7,7 @@ import baton.bench.frame.Timing;
 import baton.cluster.JavaCommand;
 import baton.cluster.WorkerProcess;
 import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.local.LocalEngine;
 import baton.engine.model.Checkpoint;
 import baton.engine.model.ModelConfig;
@@ -165,7 +166,7 @@ public record HandoverBench(
     /** @param longest prompt */
     private static EngineConfig config(Path model, String connector, KvRole role, OptionalInt threads, int longest) {
         int maxModelLen = longest + OUTPUT;
-        EngineConfig.Builder config = EngineConfig.of(model)
+        EngineConfigBuilder config = EngineConfig.of(model)
                 .maxModelLen(maxModelLen)
                 .maxNumBatchedTokens(Math.max(2048, longest))
                 .blockSize(BLOCK_SIZE)

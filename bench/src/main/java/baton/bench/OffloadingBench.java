@@ -6,6 +6,7 @@ import baton.bench.frame.Rounds;
 import baton.bench.frame.Timing;
 import baton.cluster.TemporaryDirectory;
 import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener;
 import baton.engine.GenerationEvent;
 import baton.engine.local.LocalEngine;
@@ -143,7 +144,7 @@ public record OffloadingBench(
 
     /** @param offloading with a connector, and perhaps files */
     private EngineConfig config(Path model, Optional<Optional<Path>> offloading) {
-        EngineConfig.Builder config = EngineConfig.of(model)
+        EngineConfigBuilder config = EngineConfig.of(model)
                 .maxModelLen(tokens + 1)
                 .maxNumBatchedTokens(2048)
                 .blockSize(BLOCK_SIZE)

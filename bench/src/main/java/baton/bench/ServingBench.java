@@ -3,6 +3,7 @@ package baton.bench;
 import baton.bench.frame.Budget;
 import baton.bench.frame.Timing;
 import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener;
 import baton.engine.GenerationRequest;
 import baton.engine.SamplingParams;
@@ -66,7 +67,7 @@ record ServingBench(
      * @throws IOException if the checkpoint cannot be read
      */
     void run(Path model, int positions, ObjectNode json, ArrayNode leftOut) throws IOException {
-        EngineConfig.Builder config = EngineConfig.of(model)
+        EngineConfigBuilder config = EngineConfig.of(model)
                 .quantization(quantization)
                 .maxModelLen(positions)
                 .numBlocks(BLOCKS);

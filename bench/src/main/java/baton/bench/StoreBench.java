@@ -153,7 +153,9 @@ public record StoreBench(
     private static BlockStore shared(StoreFormat format, int values, int threads) throws IOException {
         try (ScratchDirectory directory = ScratchDirectory.create()) {
             return host(
-                    format, settings(format, values, threads).withShared(new SharedMemory(directory.path(), "bench")));
+                    format,
+                    settings(format, values, threads)
+                            .withShared(Optional.of(new SharedMemory(directory.path(), "bench"))));
         }
     }
 

@@ -21,7 +21,6 @@ import java.io.IOException;
 import java.net.URI;
 import java.time.Duration;
 import java.util.List;
-import java.util.Optional;
 import java.util.concurrent.Callable;
 import picocli.CommandLine.Command;
 
@@ -101,13 +100,7 @@ final class AotTrainingCommand implements Callable<Integer> {
     }
 
     private static Router route(URI instance) {
-        return Router.start(new RouterConfig(
-                "127.0.0.1",
-                0,
-                List.of(instance),
-                List.of(instance),
-                RouterConfig.DEFAULT_FLOW,
-                Optional.empty(),
-                RouterConfig.Limits.DEFAULT));
+        return Router.start(
+                RouterConfig.of(List.of(instance), List.of(instance)).build());
     }
 }

@@ -2,6 +2,7 @@ package baton.cli;
 
 import baton.engine.CpuBinding;
 import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener;
 import baton.engine.EngineUnavailableException;
 import baton.engine.ParallelConfig;
@@ -22,6 +23,7 @@ import baton.messages.PeerAccess;
 import baton.server.ApiServer;
 import baton.server.PrometheusMetrics;
 import baton.server.ServerConfig;
+import baton.server.ServerConfigBuilder;
 import baton.trace.OtlpExporter;
 import java.io.IOException;
 import java.nio.file.Path;
@@ -351,7 +353,7 @@ final class ServeCommand implements Callable<Integer> {
     @Override
     public Integer call() throws IOException, InterruptedException {
         EngineConfig config = engineConfig();
-        ServerConfig.Builder server = serverConfig(config);
+        ServerConfigBuilder server = serverConfig(config);
         // Invalid options are reported before the model is loaded.
         if (shutdownSeconds < 0) {
             throw new ConfigException("shutdown_timeout", "is " + shutdownSeconds + ", must be at least 0");
@@ -391,7 +393,7 @@ final class ServeCommand implements Callable<Integer> {
 
     private int serve(
             EngineConfig config,
-            ServerConfig.Builder server,
+            ServerConfigBuilder server,
             PrometheusMetrics metrics,
             Optional<PublishedKvEvents> events,
             Duration shutdownTimeout)
@@ -447,10 +449,10 @@ final class ServeCommand implements Callable<Integer> {
         });
     }
 
-    ServerConfig.Builder serverConfig(EngineConfig config) {
+    ServerConfigBuilder serverConfig(EngineConfig config) {
         String name = config.model().toAbsolutePath().normalize().getFileName().toString();
         List<String> names = servedModelNames.length == 0 ? List.of(name) : List.of(servedModelNames);
-        ServerConfig.Builder server = ServerConfig.of(names.getFirst())
+        ServerConfigBuilder server = ServerConfig.of(names.getFirst())
                 .servedModelNames(names)
                 .host(host)
                 .port(port)
@@ -489,7 +491,7 @@ final class ServeCommand implements Callable<Integer> {
             LOG.info("Some of the flags are vLLM's and have no effect here");
         }
         Optional<Path> directory = Optional.ofNullable(model).or(() -> Optional.ofNullable(modelFlag));
-        EngineConfig.Builder config =
+        EngineConfigBuilder config =
                 EngineConfig.of(Models.orEmbedded(directory)).enablePrefixCaching(enablePrefixCaching);
         config.generation(new GenerationConfig(
                 generationConfig,

@@ -24,6 +24,7 @@ import com.tngtech.archunit.core.importer.ImportOption;
 import com.tngtech.archunit.lang.ArchCondition;
 import com.tngtech.archunit.lang.ConditionEvents;
 import com.tngtech.archunit.lang.SimpleConditionEvent;
+import io.soabase.recordbuilder.core.RecordBuilderGenerated;
 import java.io.File;
 import java.io.IOException;
 import java.io.ObjectInputStream;
@@ -314,7 +315,11 @@ class FloorsTest {
         Map<String, List<String>> found = new TreeMap<>();
         for (JavaClass type : CODE) {
             // Captured variables of local classes are parameters, too.
-            if (type.isRecord() || type.isEnum() || type.isLocalClass() || type.isAnonymousClass()) {
+            if (type.isRecord()
+                    || type.isEnum()
+                    || type.isLocalClass()
+                    || type.isAnonymousClass()
+                    || type.isAnnotatedWith(RecordBuilderGenerated.class)) {
                 continue;
             }
             for (JavaConstructor constructor : type.getConstructors()) {

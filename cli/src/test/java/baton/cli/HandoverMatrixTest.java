@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.cli.WatchedPool.Loaded;
 import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener;
 import baton.engine.GenerationRequest;
 import baton.engine.ParallelConfig;
@@ -131,7 +132,7 @@ class HandoverMatrixTest {
         return cells;
     }
 
-    private static EngineConfig.Builder config(int blockSize, int ranks) {
+    private static EngineConfigBuilder config(int blockSize, int ranks) {
         // Sums in another order differ too much in bf16 where ranks share a model.
         return EngineConfig.of(Instances.MODEL)
                 .dtype(DType.F32)

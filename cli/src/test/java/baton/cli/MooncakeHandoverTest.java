@@ -3,6 +3,7 @@ package baton.cli;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener;
 import baton.engine.GenerationRequest;
 import baton.engine.ParallelConfig;
@@ -71,7 +72,7 @@ class MooncakeHandoverTest {
                 new Cell(1, 1, 2, 2048, 600));
     }
 
-    private static EngineConfig.Builder config(int ranks, int stages, int budget, int blocks) {
+    private static EngineConfigBuilder config(int ranks, int stages, int budget, int blocks) {
         // Sums in another order differ too much in bf16 where ranks share a model.
         return EngineConfig.of(Instances.MODEL)
                 .dtype(DType.F32)

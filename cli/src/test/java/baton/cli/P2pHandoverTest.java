@@ -3,6 +3,7 @@ package baton.cli;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener;
 import baton.engine.GenerationRequest;
 import baton.engine.ParallelConfig;
@@ -73,7 +74,7 @@ class P2pHandoverTest {
                 new Cell("GET", 1, 1, 2, 2 * BLOCK, 2048));
     }
 
-    private static EngineConfig.Builder config(int blockSize, int ranks, int budget) {
+    private static EngineConfigBuilder config(int blockSize, int ranks, int budget) {
         // Sums in another order differ too much in bf16 where ranks share a model.
         return EngineConfig.of(Instances.MODEL)
                 .dtype(DType.F32)

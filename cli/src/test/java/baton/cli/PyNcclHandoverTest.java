@@ -7,6 +7,7 @@ import baton.cli.Instances.Prompts;
 import baton.cli.Instances.Reply;
 import baton.engine.CpuBinding;
 import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener;
 import baton.engine.GenerationRequest;
 import baton.engine.ParallelConfig;
@@ -109,7 +110,7 @@ class PyNcclHandoverTest {
         }
     }
 
-    private static EngineConfig.Builder config(ParallelConfig parallel) {
+    private static EngineConfigBuilder config(ParallelConfig parallel) {
         return EngineConfig.of(Instances.MODEL)
                 .dtype(DType.F32)
                 .threads(1)

@@ -71,7 +71,7 @@ public final class SystemRuntime implements ConnectorRuntime {
     }
 
     private static EmbeddedAgent.Settings embedded(String host, PeerAccess access) {
-        return EmbeddedAgent.Settings.at(host).withAccess(access);
+        return EmbeddedAgent.Settings.at(host).withAccess(Optional.of(access));
     }
 
     @Override

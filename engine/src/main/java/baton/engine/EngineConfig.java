@@ -6,6 +6,7 @@ import baton.engine.model.Quantization;
 import baton.kv.BlockHashing;
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.GeneratedBuilder;
 import baton.kv.HashAlgorithm;
 import baton.kv.KvTransferConfig;
 import java.nio.file.Path;
@@ -38,6 +39,7 @@ import java.util.OptionalInt;
  * @param hashing how blocks are hashed for the prefix cache, for stores by key, and in KV events
  * @param kvEvents whether listeners are notified of the KV cache's contents
  */
+@GeneratedBuilder
 public record EngineConfig(
         Path model,
         GenerationConfig generation,
@@ -86,175 +88,27 @@ public record EngineConfig(
     }
 
     /** The defaults for a checkpoint directory. */
-    public static Builder of(Path model) {
-        return new Builder(model);
+    public static EngineConfigBuilder of(Path model) {
+        return EngineConfigBuilder.builder()
+                .model(model)
+                .generation(GenerationConfig.CHECKPOINT)
+                .quantization(Quantization.NONE)
+                .blockSize(16)
+                .maxNumSeqs(128)
+                .maxNumBatchedTokens(2048)
+                .schedulingPolicy(SchedulingPolicy.FCFS)
+                .enablePrefixCaching(true)
+                .kvCacheBytes(1L << 30)
+                .maxWaiting(4096)
+                .parallel(ParallelConfig.SINGLE)
+                .device(Device.AUTO)
+                .kvTransfer(KvTransferConfig.none())
+                .hashing(BlockHashing.of(HashAlgorithm.SHA256, System.getenv()));
     }
 
     private static void requirePositive(String field, int value) {
         if (value <= 0) {
             throw new ConfigException(field, "is " + value + ", must be positive");
-        }
-    }
-
-    /** Starts from the defaults. */
-    public static final class Builder {
-        private final Path model;
-        private GenerationConfig generation = GenerationConfig.CHECKPOINT;
-        private Optional<DType> dtype = Optional.empty();
-        private Quantization quantization = Quantization.NONE;
-        private Optional<DType> kvCacheDtype = Optional.empty();
-        private OptionalInt maxModelLen = OptionalInt.empty();
-        private int blockSize = 16;
-        private int maxNumSeqs = 128;
-        private int maxNumBatchedTokens = 2048;
-        private SchedulingPolicy schedulingPolicy = SchedulingPolicy.FCFS;
-        private int longPrefillTokenThreshold;
-        private boolean enablePrefixCaching = true;
-        private long kvCacheBytes = 1L << 30;
-        private OptionalInt numBlocks = OptionalInt.empty();
-        private int maxWaiting = 4096;
-        private OptionalInt threads = OptionalInt.empty();
-        private ParallelConfig parallel = ParallelConfig.SINGLE;
-        private Device device = Device.AUTO;
-        private long seed;
-        private KvTransferConfig kvTransfer = KvTransferConfig.none();
-        private BlockHashing hashing = BlockHashing.of(HashAlgorithm.SHA256, System.getenv());
-        private boolean kvEvents;
-
-        private Builder(Path model) {
-            this.model = model;
-        }
-
-        public Builder generation(GenerationConfig value) {
-            generation = value;
-            return this;
-        }
-
-        public Builder dtype(DType value) {
-            dtype = Optional.of(value);
-            return this;
-        }
-
-        public Builder quantization(Quantization value) {
-            quantization = value;
-            return this;
-        }
-
-        public Builder kvCacheDtype(DType value) {
-            kvCacheDtype = Optional.of(value);
-            return this;
-        }
-
-        public Builder maxModelLen(int value) {
-            maxModelLen = OptionalInt.of(value);
-            return this;
-        }
-
-        public Builder blockSize(int value) {
-            blockSize = value;
-            return this;
-        }
-
-        public Builder maxNumSeqs(int value) {
-            maxNumSeqs = value;
-            return this;
-        }
-
-        public Builder maxNumBatchedTokens(int value) {
-            maxNumBatchedTokens = value;
-            return this;
-        }
-
-        public Builder schedulingPolicy(SchedulingPolicy value) {
-            schedulingPolicy = value;
-            return this;
-        }
-
-        public Builder longPrefillTokenThreshold(int value) {
-            longPrefillTokenThreshold = value;
-            return this;
-        }
-
-        public Builder enablePrefixCaching(boolean value) {
-            enablePrefixCaching = value;
-            return this;
-        }
-
-        public Builder kvCacheBytes(long value) {
-            kvCacheBytes = value;
-            return this;
-        }
-
-        public Builder numBlocks(int value) {
-            numBlocks = OptionalInt.of(value);
-            return this;
-        }
-
-        public Builder maxWaiting(int value) {
-            maxWaiting = value;
-            return this;
-        }
-
-        public Builder threads(int value) {
-            threads = OptionalInt.of(value);
-            return this;
-        }
-
-        public Builder parallel(ParallelConfig value) {
-            parallel = value;
-            return this;
-        }
-
-        public Builder device(Device value) {
-            device = value;
-            return this;
-        }
-
-        public Builder seed(long value) {
-            seed = value;
-            return this;
-        }
-
-        public Builder kvTransfer(KvTransferConfig value) {
-            kvTransfer = value;
-            return this;
-        }
-
-        public Builder hashing(BlockHashing value) {
-            hashing = value;
-            return this;
-        }
-
-        public Builder kvEvents(boolean value) {
-            kvEvents = value;
-            return this;
-        }
-
-        /** @throws ConfigException if a value is out of range or two do not fit together */
-        public EngineConfig build() {
-            return new EngineConfig(
-                    model,
-                    generation,
-                    dtype,
-                    quantization,
-                    kvCacheDtype,
-                    maxModelLen,
-                    blockSize,
-                    maxNumSeqs,
-                    maxNumBatchedTokens,
-                    schedulingPolicy,
-                    longPrefillTokenThreshold,
-                    enablePrefixCaching,
-                    kvCacheBytes,
-                    numBlocks,
-                    maxWaiting,
-                    threads,
-                    parallel,
-                    device,
-                    seed,
-                    kvTransfer,
-                    hashing,
-                    kvEvents);
         }
     }
 }

@@ -1,5 +1,6 @@
 package baton.engine;
 
+import baton.kv.GeneratedBuilder;
 import java.util.Optional;
 
 /**
@@ -17,6 +18,7 @@ import java.util.Optional;
  * @param failure why the engine no longer works, if so
  * @param blocking a call of the connector for which the engine waits too long
  */
+@GeneratedBuilder
 public record EngineStatus(
         int running,
         int waiting,

@@ -1,6 +1,7 @@
 package baton.kvserver;
 
 import baton.kv.ConfigException;
+import baton.kv.GeneratedBuilder;
 import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.nio.file.Path;
@@ -18,6 +19,7 @@ import java.util.OptionalInt;
  * @param access which clients are served
  * @param limits what a client may do
  */
+@GeneratedBuilder
 public record KvServerSettings(
         String host,
         int port,
@@ -25,7 +27,8 @@ public record KvServerSettings(
         long memoryBytes,
         Optional<Disk> disk,
         Access access,
-        Limits limits) {
+        Limits limits)
+        implements KvServerSettingsBuilder.With {
     /** The least memory. */
     public static final long LEAST_MEMORY = 1L << 20;
 
@@ -62,22 +65,6 @@ public record KvServerSettings(
                 Optional.empty(),
                 Access.OPEN,
                 Limits.of(memoryBytes));
-    }
-
-    public KvServerSettings withDisk(Disk value) {
-        return new KvServerSettings(host, port, metricsPort, memoryBytes, Optional.of(value), access, limits);
-    }
-
-    public KvServerSettings withAccess(Access value) {
-        return new KvServerSettings(host, port, metricsPort, memoryBytes, disk, value, limits);
-    }
-
-    public KvServerSettings withLimits(Limits value) {
-        return new KvServerSettings(host, port, metricsPort, memoryBytes, disk, access, value);
-    }
-
-    public KvServerSettings withMetricsPort(int value) {
-        return new KvServerSettings(host, port, OptionalInt.of(value), memoryBytes, disk, access, limits);
     }
 
     /**

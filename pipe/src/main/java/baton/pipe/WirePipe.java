@@ -1,6 +1,7 @@
 package baton.pipe;
 
 import baton.kv.Deadline;
+import baton.kv.GeneratedBuilder;
 import baton.kv.Ticker;
 import baton.memory.Crc32c;
 import java.lang.foreign.Arena;
@@ -70,7 +71,9 @@ public final class WirePipe implements Pipe {
      * @param tensorBytes that a tensor may have at most; neither end allocates more for one
      * @param silence time without a frame after which the peer counts as dead
      */
-    public record Settings(long bufferBytes, long tensorBytes, Duration silence) {
+    @GeneratedBuilder
+    public record Settings(long bufferBytes, long tensorBytes, Duration silence)
+            implements WirePipeSettingsBuilder.With {
         public static final Settings DEFAULT = new Settings(1_000_000_000, 4L << 30, Duration.ofSeconds(60));
 
         /** @throws IllegalArgumentException if one is not positive */
@@ -79,18 +82,6 @@ public final class WirePipe implements Pipe {
                 throw new IllegalArgumentException(
                         "bufferBytes=%d tensorBytes=%d silence=%s".formatted(bufferBytes, tensorBytes, silence));
             }
-        }
-
-        public Settings withBufferBytes(long bytes) {
-            return new Settings(bytes, tensorBytes, silence);
-        }
-
-        public Settings withTensorBytes(long bytes) {
-            return new Settings(bufferBytes, bytes, silence);
-        }
-
-        public Settings withSilence(Duration other) {
-            return new Settings(bufferBytes, tensorBytes, other);
         }
     }
 

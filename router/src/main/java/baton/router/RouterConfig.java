@@ -1,6 +1,7 @@
 package baton.router;
 
 import baton.kv.ConfigException;
+import baton.kv.GeneratedBuilder;
 import baton.kv.WebGuard;
 import baton.router.flow.ContentKeyedFlow;
 import baton.router.flow.HandoffFlow;
@@ -36,6 +37,7 @@ import java.util.Set;
  * @param sources of instances that come and go
  * @param security keys of clients
  */
+@GeneratedBuilder
 public record RouterConfig(
         String host,
         int port,
@@ -48,7 +50,8 @@ public record RouterConfig(
         PolicySettings policy,
         boolean trustClientKvParams,
         Sources sources,
-        Security security) {
+        Security security)
+        implements RouterConfigBuilder.With {
 
     /** The flow for connectors that find a prompt's blocks by their content. */
     public static final String DEFAULT_FLOW = ContentKeyedFlow.NAME;
@@ -65,6 +68,7 @@ public record RouterConfig(
      * @param maxInFlight requests running at once; more are refused with 503 at once instead of queueing
      * @param maxPerInstance requests to one instance at once; where all instances have as many, requests are refused with 503
      */
+    @GeneratedBuilder
     public record Limits(
             Duration connect,
             Duration prefill,
@@ -73,7 +77,8 @@ public record RouterConfig(
             Duration drain,
             int maxBodyBytes,
             int maxInFlight,
-            int maxPerInstance) {
+            int maxPerInstance)
+            implements RouterConfigLimitsBuilder.With {
 
         /** The default limit of Baton's own server. */
         public static final int DEFAULT_MAX_PER_INSTANCE = 4096;
@@ -89,32 +94,6 @@ public record RouterConfig(
                 32 << 20,
                 DEFAULT_MAX_IN_FLIGHT,
                 DEFAULT_MAX_PER_INSTANCE);
-
-        public Limits(
-                Duration connect,
-                Duration prefill,
-                Duration idle,
-                Duration probeInterval,
-                Duration drain,
-                int maxBodyBytes,
-                int maxInFlight) {
-            this(connect, prefill, idle, probeInterval, drain, maxBodyBytes, maxInFlight, DEFAULT_MAX_PER_INSTANCE);
-        }
-
-        /** The same with another bound for all requests. */
-        public Limits withMaxInFlight(int value) {
-            return new Limits(connect, prefill, idle, probeInterval, drain, maxBodyBytes, value, maxPerInstance);
-        }
-
-        /** The same with another deadline for requests that run when the router closes. */
-        public Limits withDrain(Duration value) {
-            return new Limits(connect, prefill, idle, probeInterval, value, maxBodyBytes, maxInFlight, maxPerInstance);
-        }
-
-        /** The same with another bound for each instance. */
-        public Limits withMaxPerInstance(int value) {
-            return new Limits(connect, prefill, idle, probeInterval, drain, maxBodyBytes, maxInFlight, value);
-        }
 
         /** @throws ConfigException if a value is not positive or too large for a timer */
         public Limits {
@@ -198,75 +177,17 @@ public record RouterConfig(
         }
     }
 
-    /** A router whose instances do not register and which never leaves a prompt to a decode instance. */
-    public RouterConfig(
-            String host,
-            int port,
-            List<URI> prefill,
-            List<URI> decode,
-            String flow,
-            Optional<String> apiKey,
-            Limits limits) {
-        this(host, port, prefill, decode, flow, apiKey, limits, Optional.empty(), PolicySettings.DEFAULT);
-    }
-
-    /** A router that drops clients' own {@code kv_transfer_params}. */
-    public RouterConfig(
-            String host,
-            int port,
-            List<URI> prefill,
-            List<URI> decode,
-            String flow,
-            Optional<String> apiKey,
-            Limits limits,
-            Optional<Registry> registry,
-            PolicySettings policy) {
-        this(host, port, prefill, decode, flow, apiKey, limits, registry, policy, false, Sources.NONE);
-    }
-
-    /** A router without keys of clients. */
-    public RouterConfig(
-            String host,
-            int port,
-            List<URI> prefill,
-            List<URI> decode,
-            String flow,
-            Optional<String> apiKey,
-            Limits limits,
-            Optional<Registry> registry,
-            PolicySettings policy,
-            boolean trustClientKvParams,
-            Sources sources) {
-        this(
-                host,
-                port,
-                prefill,
-                decode,
-                flow,
-                apiKey,
-                limits,
-                registry,
-                policy,
-                trustClientKvParams,
-                sources,
-                Security.NONE);
-    }
-
-    /** The same, protected otherwise. */
-    public RouterConfig withSecurity(Security value) {
-        return new RouterConfig(
-                host,
-                port,
-                prefill,
-                decode,
-                flow,
-                apiKey,
-                limits,
-                registry,
-                policy,
-                trustClientKvParams,
-                sources,
-                value);
+    /** The defaults: a free port of this host, instances that do not register, no keys. */
+    public static RouterConfigBuilder of(List<URI> prefill, List<URI> decode) {
+        return RouterConfigBuilder.builder()
+                .host("127.0.0.1")
+                .prefill(prefill)
+                .decode(decode)
+                .flow(DEFAULT_FLOW)
+                .limits(Limits.DEFAULT)
+                .policy(PolicySettings.DEFAULT)
+                .sources(Sources.NONE)
+                .security(Security.NONE);
     }
 
     /** @throws ConfigException naming the field and value that cannot be used */

@@ -4,7 +4,6 @@ import baton.kv.Ticker;
 import baton.messages.PeerAddress;
 import baton.router.flow.HandoffFlow;
 import baton.router.metrics.RouterMetrics;
-import baton.router.policy.PolicySettings;
 import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceSet;
 import baton.router.upstream.Instances;
@@ -88,21 +87,15 @@ final class WarmUp {
         HttpServer standIn = vertx.createHttpServer().requestHandler(this::answer);
         Router.await(standIn.listen(0, LOOPBACK.getHostAddress()), EACH);
         URI address = URI.create("http://" + LOOPBACK.getHostAddress() + ":" + standIn.actualPort());
-        RouterConfig config = new RouterConfig(
-                LOOPBACK.getHostAddress(),
-                0,
-                List.of(address),
-                List.of(address),
-                flow.name(),
-                Optional.empty(),
-                RouterConfig.Limits.DEFAULT,
-                Optional.of(new RouterConfig.Registry(
+        RouterConfig config = RouterConfig.of(List.of(address), List.of(address))
+                .flow(flow.name())
+                .registry(new RouterConfig.Registry(
                         LOOPBACK.getHostAddress(),
                         0,
                         EACH,
                         RouterConfig.Registry.DEFAULT_MAX_INSTANCES,
-                        RouterConfig.Registry.PRIVATE_NETWORKS)),
-                PolicySettings.DEFAULT);
+                        RouterConfig.Registry.PRIVATE_NETWORKS))
+                .build();
         Instances instances = new Instances(set(Instance.Role.PREFILL, address), set(Instance.Role.DECODE, address));
         RouterContext context = RouterContext.create(
                 vertx,

@@ -69,14 +69,14 @@ class ClientKeysTest {
 
     private Router router(Optional<String> instanceKey, Duration idle, String... entries) throws Exception {
         RouterConfig.Limits limits = RouterFixture.LIMITS;
-        return fixture.start(new RouterConfig(
+        return fixture.start(TestConfigs.router(
                         "127.0.0.1",
                         0,
                         List.of(prefill.uri()),
                         List.of(decode.uri()),
                         ContentKeyedFlow.NAME,
                         instanceKey,
-                        new RouterConfig.Limits(
+                        TestConfigs.limits(
                                 limits.connect(),
                                 limits.prefill(),
                                 idle,

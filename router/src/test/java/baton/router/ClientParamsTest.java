@@ -34,7 +34,7 @@ class ClientParamsTest {
     }
 
     private Router router(String flow, LocalPrefill local, boolean trust) {
-        return fixture.start(new RouterConfig(
+        return fixture.start(TestConfigs.router(
                 "127.0.0.1",
                 0,
                 List.of(prefill.uri()),

@@ -80,7 +80,7 @@ class ClosedConnectionsTest {
                     false,
                     List.of());
         }
-        Router router = fixture.start(new RouterConfig(
+        Router router = fixture.start(TestConfigs.router(
                         "127.0.0.1",
                         0,
                         List.of(instance(options, "{\"id\":\"p\"}")),

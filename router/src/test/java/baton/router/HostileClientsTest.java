@@ -37,14 +37,14 @@ class HostileClientsTest {
     }
 
     private Router router(Duration idle) {
-        return fixture.start(new RouterConfig(
+        return fixture.start(TestConfigs.router(
                 "127.0.0.1",
                 0,
                 List.of(prefill.uri()),
                 List.of(decode.uri()),
                 ContentKeyedFlow.NAME,
                 Optional.empty(),
-                new RouterConfig.Limits(
+                TestConfigs.limits(
                         RouterFixture.LIMITS.connect(),
                         RouterFixture.LIMITS.prefill(),
                         idle,
@@ -163,7 +163,7 @@ class HostileClientsTest {
     @Test
     void pagesOfAllowedOriginsUseTheRouterByCors() throws Exception {
         String origin = "https://ui.example";
-        Router router = fixture.start(new RouterConfig(
+        Router router = fixture.start(TestConfigs.router(
                         "127.0.0.1",
                         0,
                         List.of(prefill.uri()),

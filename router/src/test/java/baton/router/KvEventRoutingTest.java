@@ -54,7 +54,7 @@ class KvEventRoutingTest {
 
     private Router router(List<URI> addresses) {
         int before = subscribers();
-        Router router = fixture.start(new RouterConfig(
+        Router router = fixture.start(TestConfigs.router(
                 "127.0.0.1",
                 0,
                 addresses,

@@ -34,7 +34,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 class LargeBodyTest {
     private static final int BODIES = 3;
     private static final int BODY_BYTES = 8 << 20;
-    private static final RouterConfig.Limits LIMITS = new RouterConfig.Limits(
+    private static final RouterConfig.Limits LIMITS = TestConfigs.limits(
             Duration.ofSeconds(5),
             Duration.ofSeconds(60),
             Duration.ofSeconds(60),
@@ -55,7 +55,7 @@ class LargeBodyTest {
     void healthIsAnsweredWhileLargeBodiesAreHandedOff(String flow) throws Exception {
         FakeInstance prefill = fixture.instance();
         FakeInstance decode = fixture.instance();
-        Router router = fixture.start(new RouterConfig(
+        Router router = fixture.start(TestConfigs.router(
                 "127.0.0.1",
                 0,
                 List.of(prefill.uri()),
@@ -105,7 +105,7 @@ class LargeBodyTest {
                     }
                 }
             });
-            Router router = fixture.start(new RouterConfig(
+            Router router = fixture.start(TestConfigs.router(
                     "127.0.0.1",
                     0,
                     List.of(URI.create("http://127.0.0.1:" + refusing.getLocalPort())),
@@ -173,7 +173,7 @@ class LargeBodyTest {
     @Test
     void aLargeBodyThatIsNotJsonIsRejected() throws Exception {
         FakeInstance instance = fixture.instance();
-        Router router = fixture.start(new RouterConfig(
+        Router router = fixture.start(TestConfigs.router(
                 "127.0.0.1",
                 0,
                 List.of(instance.uri()),

@@ -40,7 +40,7 @@ class MembershipTest {
     }
 
     private Router router(List<URI> prefills, List<URI> decodes, Discovery.Settings discovery, Optional<String> key) {
-        return fixture.start(new RouterConfig(
+        return fixture.start(TestConfigs.router(
                 "127.0.0.1",
                 0,
                 prefills,
@@ -166,7 +166,7 @@ class MembershipTest {
             assertThat(admin(router, "remove", "decode", decode.uri(), headers).statusCode())
                     .isEqualTo(401);
         }
-        Router without = fixture.start(new RouterConfig(
+        Router without = fixture.start(TestConfigs.router(
                 "127.0.0.1",
                 0,
                 List.of(prefill.uri()),

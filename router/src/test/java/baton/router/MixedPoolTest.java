@@ -49,7 +49,7 @@ class MixedPoolTest {
     }
 
     private Router router(List<URI> prefills, List<URI> decodes, LocalPrefill local) {
-        return fixture.start(new RouterConfig(
+        return fixture.start(TestConfigs.router(
                 "127.0.0.1",
                 0,
                 prefills,

@@ -27,7 +27,7 @@ class PolicyTest {
     }
 
     private Router router(String policy, LocalPrefill local) {
-        return fixture.start(new RouterConfig(
+        return fixture.start(TestConfigs.router(
                 "127.0.0.1",
                 0,
                 RouterFixture.uris(prefills),

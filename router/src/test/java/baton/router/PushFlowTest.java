@@ -208,7 +208,7 @@ class PushFlowTest {
             (known ? tells("engine-1") : FakeInstance.json(401, "{}")).accept(request, response);
         };
         for (String key : List.of("s3cret", "another")) {
-            try (Router router = Router.start(new RouterConfig(
+            try (Router router = Router.start(TestConfigs.router(
                     "127.0.0.1",
                     0,
                     List.of(prefill.uri()),
@@ -226,7 +226,7 @@ class PushFlowTest {
     @Test
     void connectorAddressQueryToARegisteredInstanceCarriesTheRoutersApiKey() throws Exception {
         prefill.ahead = tells("engine-1");
-        try (Router router = Router.start(new RouterConfig(
+        try (Router router = Router.start(TestConfigs.router(
                         "127.0.0.1",
                         0,
                         List.of(),

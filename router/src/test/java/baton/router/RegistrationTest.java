@@ -533,7 +533,7 @@ class RegistrationTest {
 
     /** A router that accepts registrations of all addresses. */
     private Router everywhere(String host) {
-        return fixture.start(new RouterConfig(
+        return fixture.start(TestConfigs.router(
                 host,
                 0,
                 List.of(),

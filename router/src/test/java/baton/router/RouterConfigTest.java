@@ -22,7 +22,7 @@ class RouterConfigTest {
     private static final List<URI> GOOD = List.of(URI.create("http://a:1"), URI.create("http://b/"));
 
     private static RouterConfig config(String host, int port, List<URI> prefill, String flow, String apiKey) {
-        return new RouterConfig(host, port, prefill, GOOD, flow, Optional.of(apiKey), RouterConfig.Limits.DEFAULT);
+        return TestConfigs.router(host, port, prefill, GOOD, flow, Optional.of(apiKey), RouterConfig.Limits.DEFAULT);
     }
 
     private static List<URI> uris(String spaced) {
@@ -94,10 +94,10 @@ class RouterConfigTest {
     @Test
     void invalidLimitsAreNamed() {
         Duration second = Duration.ofSeconds(1);
-        assertThatThrownBy(() -> new RouterConfig.Limits(second, Duration.ZERO, second, second, second, 1, 1))
+        assertThatThrownBy(() -> TestConfigs.limits(second, Duration.ZERO, second, second, second, 1, 1))
                 .isInstanceOf(ConfigException.class)
                 .hasMessage("prefill deadline: unsupported value 'PT0S'; allowed: 1 ms to 7 days");
-        assertThatThrownBy(() -> new RouterConfig.Limits(second, second, second, second, second, 0, 1))
+        assertThatThrownBy(() -> TestConfigs.limits(second, second, second, second, second, 0, 1))
                 .isInstanceOf(ConfigException.class)
                 .hasMessage("max body bytes: unsupported value '0'; allowed: at least 1");
     }
@@ -107,7 +107,7 @@ class RouterConfigTest {
     }
 
     private static RouterConfig registering(String flow, Optional<RouterConfig.Registry> registry) {
-        return new RouterConfig(
+        return TestConfigs.router(
                 "h",
                 1,
                 List.of(),

@@ -21,7 +21,7 @@ final class RouterFixture implements AutoCloseable {
     static final String ANSWER = "{\"id\":\"d\",\"choices\":[{\"text\":\"an answer\"}]}";
     static final Duration SOON = Duration.ofSeconds(10);
 
-    static final RouterConfig.Limits LIMITS = new RouterConfig.Limits(
+    static final RouterConfig.Limits LIMITS = TestConfigs.limits(
             Duration.ofSeconds(2),
             Duration.ofSeconds(10),
             Duration.ofSeconds(10),
@@ -55,7 +55,7 @@ final class RouterFixture implements AutoCloseable {
             List<FakeInstance> decodes,
             Optional<RouterConfig.Registry> registry,
             LocalPrefill localPrefill) {
-        return new RouterConfig(
+        return TestConfigs.router(
                 "127.0.0.1",
                 0,
                 uris(prefills),

@@ -50,7 +50,7 @@ class RouterTest {
     /** The longest time of "at once" after a disconnect: far below every deadline of the router. */
     private static final Duration AT_ONCE = Duration.ofSeconds(3);
 
-    private static final RouterConfig.Limits LIMITS = new RouterConfig.Limits(
+    private static final RouterConfig.Limits LIMITS = TestConfigs.limits(
             Duration.ofSeconds(2),
             Duration.ofSeconds(10),
             Duration.ofSeconds(10),
@@ -104,11 +104,11 @@ class RouterTest {
     }
 
     private static RouterConfig config(RouterConfig.Limits limits, List<URI> prefills, List<URI> decodes, String flow) {
-        return new RouterConfig("127.0.0.1", 0, prefills, decodes, flow, Optional.empty(), limits);
+        return TestConfigs.router("127.0.0.1", 0, prefills, decodes, flow, Optional.empty(), limits);
     }
 
     private static RouterConfig.Limits limits(Duration prefillDeadline, Duration idle, Duration probe, int inFlight) {
-        return new RouterConfig.Limits(
+        return TestConfigs.limits(
                 LIMITS.connect(), prefillDeadline, idle, probe, LIMITS.drain(), LIMITS.maxBodyBytes(), inFlight);
     }
 
@@ -255,7 +255,7 @@ class RouterTest {
 
     @Test
     void theRoutersApiKeyStandsInForAnAbsentAuthorization() throws Exception {
-        Router router = router(new RouterConfig(
+        Router router = router(TestConfigs.router(
                 "127.0.0.1",
                 0,
                 List.of(prefill.uri()),
@@ -1019,7 +1019,7 @@ class RouterTest {
     @Test
     void closeEndsWhatDoesNotFinish() throws Exception {
         decode.behaviour = (request, response) -> FakeInstance.events(response, "data: 1\n\n");
-        RouterConfig.Limits impatient = new RouterConfig.Limits(
+        RouterConfig.Limits impatient = TestConfigs.limits(
                 LIMITS.connect(),
                 LIMITS.prefill(),
                 LIMITS.idle(),
@@ -1048,7 +1048,7 @@ class RouterTest {
     @Test
     void aPortInUseIsAClearError() {
         FakeInstance other = instance();
-        RouterConfig taken = new RouterConfig(
+        RouterConfig taken = TestConfigs.router(
                 "127.0.0.1",
                 other.uri().getPort(),
                 List.of(prefill.uri()),

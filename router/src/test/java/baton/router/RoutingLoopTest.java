@@ -52,7 +52,7 @@ class RoutingLoopTest {
         if (flow.equals(PushFlow.NAME)) {
             instance.ahead = FakeInstance.json(200, PREFILLED);
         }
-        Router router = fixture.start(new RouterConfig(
+        Router router = fixture.start(TestConfigs.router(
                 "127.0.0.1",
                 0,
                 List.of(instance.uri()),
@@ -118,7 +118,7 @@ class RoutingLoopTest {
         int port = FreePorts.inARow(1);
         URI own = URI.create("http://" + host + ":" + port);
         for (boolean prefill : new boolean[] {true, false}) {
-            RouterConfig config = new RouterConfig(
+            RouterConfig config = TestConfigs.router(
                     listening,
                     port,
                     List.of(prefill ? own : instance.uri()),
@@ -135,7 +135,7 @@ class RoutingLoopTest {
     @Test
     void anotherAddressOfTheSameMachineIsAcceptedAsAnInstance() throws Exception {
         int port = FreePorts.inARow(1);
-        fixture.start(new RouterConfig(
+        fixture.start(TestConfigs.router(
                 "127.0.0.1",
                 port,
                 List.of(URI.create("http://127.0.0.7:" + port)),
@@ -146,7 +146,7 @@ class RoutingLoopTest {
     }
 
     private Router router(RouterConfig.Limits limits) {
-        return fixture.start(new RouterConfig(
+        return fixture.start(TestConfigs.router(
                 "127.0.0.1",
                 0,
                 List.of(instance.uri()),
@@ -188,7 +188,7 @@ class RoutingLoopTest {
     @Test
     void requestsInPrefillCountAtTheirDecodeInstance() throws Exception {
         FakeInstance other = fixture.instance();
-        Router router = fixture.start(new RouterConfig(
+        Router router = fixture.start(TestConfigs.router(
                 "127.0.0.1",
                 0,
                 List.of(instance.uri(), other.uri()),

@@ -38,7 +38,7 @@ class ServiceDiscoveryTest {
     }
 
     private Router router(List<URI> prefills, PolicySettings policy, String... names) {
-        return fixture.start(new RouterConfig(
+        return fixture.start(TestConfigs.router(
                 "127.0.0.1",
                 0,
                 prefills,

@@ -115,7 +115,7 @@ class TlsTest {
     }
 
     private Router router(List<URI> instances, Security security) {
-        return fixture.start(new RouterConfig(
+        return fixture.start(TestConfigs.router(
                         "127.0.0.1",
                         0,
                         instances,

@@ -7,6 +7,7 @@ import baton.kv.ConfigException;
 import baton.kv.Deadline;
 import baton.kv.JsonFields;
 import baton.kv.Ticker;
+import baton.kv.WebGuard;
 import io.vertx.core.Context;
 import io.vertx.core.Future;
 import io.vertx.core.Promise;
@@ -78,6 +79,7 @@ public final class ApiServer implements AutoCloseable {
     private static final Duration DRAIN_POLL = Duration.ofMillis(20);
 
     private final ServerConfig config;
+    private final WebGuard webGuard;
     private final Engine engine;
     private final Ticker ticker;
     private final InstantSource clock;
@@ -108,6 +110,7 @@ public final class ApiServer implements AutoCloseable {
         this.ticker = ticker;
         this.clock = clock;
         this.config = config;
+        this.webGuard = config.webGuard();
         this.engine = engine;
         reader = new RequestReader(config, engine);
         writer = new ReplyWriter(engine.tokenizer());
@@ -320,7 +323,7 @@ public final class ApiServer implements AutoCloseable {
         try {
             exchange.requireKnownEncoding();
             requestIdHeader(request).ifPresent(exchange::identify);
-            exchange.admit(this::route);
+            exchange.admit(webGuard, this::route);
         } catch (Exception | LinkageError e) {
             // The client gets an answer after any error.
             exchange.fail(e);

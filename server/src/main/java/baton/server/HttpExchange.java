@@ -107,17 +107,16 @@ final class HttpExchange {
      *
      * @throws ApiException if it is malformed, or of a web page that may not use the server
      */
-    void admit(Consumer<HttpExchange> next) {
+    void admit(WebGuard guard, Consumer<HttpExchange> next) {
         MultiMap headers = request.headers();
-        WebGuard.Verdict verdict = config.webGuard()
-                .judge(new WebGuard.Request(
-                        request.method().name(),
-                        request.version() == HttpVersion.HTTP_1_1,
-                        headers.getAll("Host"),
-                        headers.getAll("Origin"),
-                        Optional.ofNullable(headers.get("Sec-Fetch-Site")),
-                        Optional.ofNullable(headers.get("Access-Control-Request-Method")),
-                        Optional.ofNullable(headers.get("Access-Control-Request-Headers"))));
+        WebGuard.Verdict verdict = guard.judge(new WebGuard.Request(
+                request.method().name(),
+                request.version() == HttpVersion.HTTP_1_1,
+                headers.getAll("Host"),
+                headers.getAll("Origin"),
+                Optional.ofNullable(headers.get("Sec-Fetch-Site")),
+                Optional.ofNullable(headers.get("Access-Control-Request-Method")),
+                Optional.ofNullable(headers.get("Access-Control-Request-Headers"))));
         switch (verdict) {
             case WebGuard.Verdict.Admitted(Map<String, String> added) -> {
                 added.forEach(response::putHeader);

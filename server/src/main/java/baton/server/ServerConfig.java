@@ -2,6 +2,7 @@ package baton.server;
 
 import baton.engine.SamplingParams;
 import baton.kv.ConfigException;
+import baton.kv.GeneratedBuilder;
 import baton.kv.KvEventsConfig;
 import baton.kv.ServerTls;
 import baton.kv.WebGuard;
@@ -42,8 +43,9 @@ import org.slf4j.LoggerFactory;
  *     warm-up
  * @param tls of the port; empty for plain HTTP
  * @param spans takes the spans of requests; not closed by the server
- * @param webGuard which web pages may use the server
+ * @param allowedOrigins origins whose web pages may use the server, besides its own: see {@link WebGuard#of}
  */
+@GeneratedBuilder
 public record ServerConfig(
         String host,
         int port,
@@ -66,7 +68,7 @@ public record ServerConfig(
         Optional<Duration> warmUp,
         Optional<ServerTls> tls,
         Optional<OtlpExporter> spans,
-        WebGuard webGuard) {
+        List<String> allowedOrigins) {
 
     /** The default access log. */
     private static final Logger ACCESS_LOG = LoggerFactory.getLogger("access");
@@ -105,6 +107,7 @@ public record ServerConfig(
         }
         unloggedPaths = Set.copyOf(unloggedPaths);
         kvEventSources = Map.copyOf(kvEventSources);
+        WebGuard _ = WebGuard.of(host, tls.isPresent(), allowedOrigins);
     }
 
     /** The server's address at a port. */
@@ -117,176 +120,30 @@ public record ServerConfig(
         return Math.min(512 << 20, heap / 4);
     }
 
-    /** The defaults: vLLM's port, this host only, no key. */
-    public static Builder of(String servedModelName) {
-        return new Builder(List.of(servedModelName));
+    /** Which web pages may use the server. */
+    WebGuard webGuard() {
+        return WebGuard.of(host, tls.isPresent(), allowedOrigins);
     }
 
-    /** Starts from the defaults. */
-    public static final class Builder {
-        private String host = "127.0.0.1";
-        private int port = 8000;
-        private List<String> servedModelNames;
-        private Optional<String> apiKey = Optional.empty();
-        private int maxBodyBytes = 32 << 20;
-        private int maxPendingBytes = 1 << 20;
-        private Duration bodyTimeout = Duration.ofSeconds(60);
-        private long maxPreparingBytes = preparingBytes(Runtime.getRuntime().maxMemory());
-        private Duration prepareTimeout = Duration.ofSeconds(30);
-        private Duration idleTimeout = Duration.ofSeconds(75);
-        private String responseRole = "assistant";
-        private String version = "unknown";
-        private boolean trustRequestChatTemplate;
-        private boolean kvPromptTokenIds = true;
-        private Consumer<String> accessLog = ACCESS_LOG::info;
-        private Set<String> unloggedPaths = POLLED;
-        private Consumer<SamplingParams.Builder> samplingDefaults = builder -> {};
-        private Map<Integer, KvEventsConfig> kvEventSources = Map.of();
-        private Optional<Duration> warmUp = Optional.empty();
-        private Optional<ServerTls> tls = Optional.empty();
-        private Optional<OtlpExporter> spans = Optional.empty();
-        private List<String> allowedOrigins = List.of();
-
-        private Builder(List<String> servedModelNames) {
-            this.servedModelNames = servedModelNames;
-        }
-
-        public Builder host(String value) {
-            host = value;
-            return this;
-        }
-
-        public Builder port(int value) {
-            port = value;
-            return this;
-        }
-
-        public Builder servedModelNames(List<String> value) {
-            servedModelNames = value;
-            return this;
-        }
-
-        public Builder apiKey(String value) {
-            apiKey = Optional.of(value);
-            return this;
-        }
-
-        public Builder maxBodyBytes(int value) {
-            maxBodyBytes = value;
-            return this;
-        }
-
-        public Builder maxPendingBytes(int value) {
-            maxPendingBytes = value;
-            return this;
-        }
-
-        public Builder bodyTimeout(Duration value) {
-            bodyTimeout = value;
-            return this;
-        }
-
-        public Builder maxPreparingBytes(long value) {
-            maxPreparingBytes = value;
-            return this;
-        }
-
-        public Builder prepareTimeout(Duration value) {
-            prepareTimeout = value;
-            return this;
-        }
-
-        public Builder idleTimeout(Duration value) {
-            idleTimeout = value;
-            return this;
-        }
-
-        public Builder trustRequestChatTemplate(boolean value) {
-            trustRequestChatTemplate = value;
-            return this;
-        }
-
-        public Builder kvPromptTokenIds(boolean value) {
-            kvPromptTokenIds = value;
-            return this;
-        }
-
-        public Builder accessLog(Consumer<String> value) {
-            accessLog = value;
-            return this;
-        }
-
-        public Builder unloggedPaths(Set<String> value) {
-            unloggedPaths = value;
-            return this;
-        }
-
-        public Builder responseRole(String value) {
-            responseRole = value;
-            return this;
-        }
-
-        public Builder version(String value) {
-            version = value;
-            return this;
-        }
-
-        public Builder samplingDefaults(Consumer<SamplingParams.Builder> value) {
-            samplingDefaults = value;
-            return this;
-        }
-
-        public Builder kvEventSources(Map<Integer, KvEventsConfig> value) {
-            kvEventSources = value;
-            return this;
-        }
-
-        public Builder warmUp(Duration value) {
-            warmUp = Optional.of(value);
-            return this;
-        }
-
-        public Builder tls(ServerTls value) {
-            tls = Optional.of(value);
-            return this;
-        }
-
-        public Builder spans(OtlpExporter value) {
-            spans = Optional.of(value);
-            return this;
-        }
-
-        /** Origins whose web pages may use the server, besides its own: see {@link WebGuard#of}. */
-        public Builder allowedOrigins(List<String> value) {
-            allowedOrigins = value;
-            return this;
-        }
-
-        /** @throws ConfigException if a value cannot be used */
-        public ServerConfig build() {
-            return new ServerConfig(
-                    host,
-                    port,
-                    servedModelNames,
-                    apiKey,
-                    maxBodyBytes,
-                    maxPendingBytes,
-                    bodyTimeout,
-                    maxPreparingBytes,
-                    prepareTimeout,
-                    idleTimeout,
-                    responseRole,
-                    version,
-                    trustRequestChatTemplate,
-                    kvPromptTokenIds,
-                    accessLog,
-                    unloggedPaths,
-                    samplingDefaults,
-                    kvEventSources,
-                    warmUp,
-                    tls,
-                    spans,
-                    WebGuard.of(host, tls.isPresent(), allowedOrigins));
-        }
+    /** The defaults: vLLM's port, this host only, no key. */
+    public static ServerConfigBuilder of(String servedModelName) {
+        return ServerConfigBuilder.builder()
+                .host("127.0.0.1")
+                .port(8000)
+                .servedModelNames(List.of(servedModelName))
+                .maxBodyBytes(32 << 20)
+                .maxPendingBytes(1 << 20)
+                .bodyTimeout(Duration.ofSeconds(60))
+                .maxPreparingBytes(preparingBytes(Runtime.getRuntime().maxMemory()))
+                .prepareTimeout(Duration.ofSeconds(30))
+                .idleTimeout(Duration.ofSeconds(75))
+                .responseRole("assistant")
+                .version("unknown")
+                .kvPromptTokenIds(true)
+                .accessLog(ACCESS_LOG::info)
+                .unloggedPaths(POLLED)
+                .samplingDefaults(builder -> {})
+                .kvEventSources(Map.of())
+                .allowedOrigins(List.of());
     }
 }

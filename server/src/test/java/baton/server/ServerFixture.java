@@ -30,7 +30,7 @@ final class ServerFixture implements AutoCloseable {
         this(config -> config);
     }
 
-    ServerFixture(UnaryOperator<ServerConfig.Builder> settings) {
+    ServerFixture(UnaryOperator<ServerConfigBuilder> settings) {
         ServerConfig config = settings.apply(
                         ServerConfig.of(MODEL).host("127.0.0.1").port(0).version("1.2.3"))
                 .build();

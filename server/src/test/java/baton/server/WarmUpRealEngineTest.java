@@ -3,6 +3,7 @@ package baton.server;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.local.LocalEngine;
 import baton.kv.DType;
 import java.nio.charset.StandardCharsets;
@@ -17,28 +18,28 @@ import org.junit.jupiter.params.provider.EnumSource;
 /** A warm-up of the real tiny model behind the real server leaves no trace. */
 class WarmUpRealEngineTest {
     /** Instances with narrow limits. */
-    enum Narrow implements UnaryOperator<EngineConfig.Builder> {
+    enum Narrow implements UnaryOperator<EngineConfigBuilder> {
         ONE_SEQUENCE {
             @Override
-            public EngineConfig.Builder apply(EngineConfig.Builder config) {
+            public EngineConfigBuilder apply(EngineConfigBuilder config) {
                 return config.maxNumSeqs(1).maxWaiting(1);
             }
         },
         NO_LONGER_THAN_A_FEW_TOKENS {
             @Override
-            public EngineConfig.Builder apply(EngineConfig.Builder config) {
+            public EngineConfigBuilder apply(EngineConfigBuilder config) {
                 return config.maxModelLen(5).numBlocks(1);
             }
         },
         NO_LONGER_THAN_ONE_TOKEN {
             @Override
-            public EngineConfig.Builder apply(EngineConfig.Builder config) {
+            public EngineConfigBuilder apply(EngineConfigBuilder config) {
                 return config.maxModelLen(1).numBlocks(1);
             }
         },
         IN_SMALL_CHUNKS {
             @Override
-            public EngineConfig.Builder apply(EngineConfig.Builder config) {
+            public EngineConfigBuilder apply(EngineConfigBuilder config) {
                 return config.maxNumSeqs(2).maxNumBatchedTokens(7).enablePrefixCaching(false);
             }
         }
@@ -88,7 +89,7 @@ class WarmUpRealEngineTest {
         }
     }
 
-    private static EngineConfig.Builder config() {
+    private static EngineConfigBuilder config() {
         return EngineConfig.of(FakeEngine.MODEL).dtype(DType.F32).numBlocks(256).threads(1);
     }
 

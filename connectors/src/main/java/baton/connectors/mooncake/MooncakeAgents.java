@@ -5,6 +5,7 @@ import baton.kv.KvTransferConfig;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferException;
 import baton.transfer.mooncake.MooncakeAgent;
+import java.util.Optional;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -26,8 +27,8 @@ final class MooncakeAgents {
                     MooncakeSettings.PROTOCOL);
         }
         try {
-            return MooncakeAgent.open(
-                    baton.transfer.mooncake.MooncakeSettings.at(settings.host()).withAccess(settings.access()));
+            return MooncakeAgent.open(baton.transfer.mooncake.MooncakeSettings.at(settings.host())
+                    .withAccess(Optional.of(settings.access())));
         } catch (TransferException e) {
             throw new ConfigException("kv_ip", "no transfer agent: " + e.getMessage(), e);
         }

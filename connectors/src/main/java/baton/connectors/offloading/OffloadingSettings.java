@@ -155,8 +155,7 @@ record OffloadingSettings(
     }
 
     HostMemorySettings memory() {
-        HostMemorySettings memory = HostMemorySettings.of(bytes).withEviction(eviction);
-        return shared.map(memory::withShared).orElse(memory);
+        return HostMemorySettings.of(bytes).withEviction(eviction).withShared(shared);
     }
 
     /** @throws ConfigException if {@code block_size} is no multiple of the engine's */

@@ -210,7 +210,8 @@ class HostileClientTest {
             RankInfo info = new HandshakeClient(new SystemRuntime(), settings.access(), VLLM)
                     .ask(at, Rank.FIRST, SOON)
                     .info();
-            assertThat(isReadBy(info, EmbeddedAgent.Settings.at("127.0.0.1").withAccess(settings.access())))
+            assertThat(isReadBy(
+                            info, EmbeddedAgent.Settings.at("127.0.0.1").withAccess(Optional.of(settings.access()))))
                     .isTrue();
             assertThatThrownBy(() -> isReadBy(info, EmbeddedAgent.Settings.at("127.0.0.1")))
                     .isInstanceOf(TransferException.class)
@@ -218,7 +219,7 @@ class HostileClientTest {
             NixlSettings wrong =
                     NixlSettings.of(config("x", Guard.SECRET, "another1").extra(), Map.of());
             assertThatThrownBy(() -> isReadBy(
-                            info, EmbeddedAgent.Settings.at("127.0.0.1").withAccess(wrong.access())))
+                            info, EmbeddedAgent.Settings.at("127.0.0.1").withAccess(Optional.of(wrong.access()))))
                     .isInstanceOf(TransferException.class)
                     .hasMessageContaining("secret");
             // A connection's end may come after what it was told.

@@ -3,6 +3,7 @@ package baton.engine.local;
 import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
 import baton.engine.EngineStatus;
+import baton.engine.EngineStatusBuilder;
 import baton.engine.FinishReason;
 import baton.engine.core.EngineCore;
 import baton.engine.core.Request;
@@ -167,19 +168,10 @@ final class EngineThread {
     }
 
     EngineStatus status() {
-        EngineStatus latest = status;
-        return new EngineStatus(
-                latest.running(),
-                latest.waiting(),
-                latest.waitingToLoad(),
-                latest.waitingForRemoteKv(),
-                latest.waitingLoaded(),
-                latest.awaitingRelease(),
-                latest.totalBlocks(),
-                latest.usedBlocks(),
-                latest.storing(),
-                Optional.ofNullable(failure),
-                watch.flatMap(ConnectorWatch::blocking));
+        return EngineStatusBuilder.builder(status)
+                .failure(Optional.ofNullable(failure))
+                .blocking(watch.flatMap(ConnectorWatch::blocking))
+                .build();
     }
 
     /** True if no more requests are taken. */

@@ -3,6 +3,7 @@ package baton.engine.local;
 import baton.engine.ChatMessage;
 import baton.engine.Engine;
 import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener;
 import baton.engine.EngineUnavailableException;
 import baton.engine.GenerationRequest;
@@ -51,29 +52,7 @@ public final class LLM implements AutoCloseable {
 
     /** The caller of {@link #generate} holds all prompts in memory anyway, so none is rejected for their number. */
     private static EngineConfig unlimitedQueue(EngineConfig config) {
-        return new EngineConfig(
-                config.model(),
-                config.generation(),
-                config.dtype(),
-                config.quantization(),
-                config.kvCacheDtype(),
-                config.maxModelLen(),
-                config.blockSize(),
-                config.maxNumSeqs(),
-                config.maxNumBatchedTokens(),
-                config.schedulingPolicy(),
-                config.longPrefillTokenThreshold(),
-                config.enablePrefixCaching(),
-                config.kvCacheBytes(),
-                config.numBlocks(),
-                Integer.MAX_VALUE,
-                config.threads(),
-                config.parallel(),
-                config.device(),
-                config.seed(),
-                config.kvTransfer(),
-                config.hashing(),
-                config.kvEvents());
+        return EngineConfigBuilder.builder(config).maxWaiting(Integer.MAX_VALUE).build();
     }
 
     /** A model with the defaults. */

@@ -5,7 +5,7 @@ import static baton.engine.core.CoreHarness.prompt;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
-import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.FinishReason;
 import baton.engine.core.CoreHarness.Result;
 import baton.kv.JsonFields;
@@ -38,7 +38,7 @@ class ConnectorFailureTest {
         CoreHarness harness = new CoreHarness(
                 blocks,
                 4,
-                (EngineConfig.Builder config) -> config.kvTransfer(KvTransferConfig.builder("Scripted", KvRole.BOTH)
+                (EngineConfigBuilder config) -> config.kvTransfer(KvTransferConfig.builder("Scripted", KvRole.BOTH)
                         .loadFailurePolicy(policy)
                         .build()),
                 Optional.of(connector));

@@ -4,7 +4,7 @@ import static baton.engine.core.CoreHarness.expected;
 import static baton.engine.core.CoreHarness.prompt;
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.FinishReason;
 import baton.engine.core.CoreHarness.Result;
 import baton.kv.BlockHash;
@@ -35,7 +35,7 @@ class ConnectorLifecycleTest {
         return new CoreHarness(
                 blocks,
                 4,
-                (EngineConfig.Builder config) -> config.kvTransfer(KvTransferConfig.builder("Scripted", KvRole.BOTH)
+                (EngineConfigBuilder config) -> config.kvTransfer(KvTransferConfig.builder("Scripted", KvRole.BOTH)
                         .loadFailurePolicy(policy)
                         .build()),
                 Optional.of(connector));

@@ -3,6 +3,7 @@ package baton.engine.core;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener;
 import baton.engine.EngineListener.RequestStats;
 import baton.engine.FinishReason;
@@ -46,7 +47,7 @@ final class CoreHarness implements AutoCloseable {
     private long now = 1;
 
     CoreHarness(
-            int blocks, int blockSize, UnaryOperator<EngineConfig.Builder> settings, Optional<KvConnector> connector) {
+            int blocks, int blockSize, UnaryOperator<EngineConfigBuilder> settings, Optional<KvConnector> connector) {
         this.blocks = blocks;
         this.runner = new OracleRunner(blocks, blockSize);
         this.maxLength = blocks * blockSize;

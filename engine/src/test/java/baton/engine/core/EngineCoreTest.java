@@ -4,7 +4,7 @@ import static baton.engine.core.CoreHarness.expected;
 import static baton.engine.core.CoreHarness.prompt;
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.FinishReason;
 import baton.engine.SamplingParams;
 import baton.engine.SchedulingPolicy;
@@ -22,7 +22,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
 class EngineCoreTest {
-    private static CoreHarness core(int blocks, UnaryOperator<EngineConfig.Builder> settings) {
+    private static CoreHarness core(int blocks, UnaryOperator<EngineConfigBuilder> settings) {
         return new CoreHarness(blocks, 4, settings, Optional.empty());
     }
 

@@ -4,7 +4,7 @@ import static baton.engine.core.CoreHarness.expected;
 import static baton.engine.core.CoreHarness.prompt;
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener.RequestStats;
 import baton.engine.FinishReason;
 import baton.engine.SamplingParams;
@@ -91,7 +91,7 @@ class FaultsTest {
         try (CoreHarness harness = new CoreHarness(
                 64,
                 4,
-                (EngineConfig.Builder config) -> config.kvTransfer(KvTransferConfig.builder("Scripted", KvRole.BOTH)
+                (EngineConfigBuilder config) -> config.kvTransfer(KvTransferConfig.builder("Scripted", KvRole.BOTH)
                         .loadFailurePolicy(LoadFailurePolicy.FAIL)
                         .build()),
                 Optional.of(connector))) {

@@ -4,7 +4,7 @@ import static baton.engine.core.CoreHarness.expected;
 import static baton.engine.core.CoreHarness.prompt;
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener.StepStats;
 import baton.engine.FinishReason;
 import baton.engine.SamplingParams;
@@ -27,7 +27,7 @@ class HiddenStateTest {
 
     private final ScriptedConnector connector = new ScriptedConnector();
 
-    private CoreHarness core(UnaryOperator<EngineConfig.Builder> settings) {
+    private CoreHarness core(UnaryOperator<EngineConfigBuilder> settings) {
         return new CoreHarness(
                 64,
                 4,
@@ -37,7 +37,7 @@ class HiddenStateTest {
                 Optional.of(connector));
     }
 
-    private CoreHarness loading(UnaryOperator<EngineConfig.Builder> settings) {
+    private CoreHarness loading(UnaryOperator<EngineConfigBuilder> settings) {
         connector.match = (request, computed) -> new KvMatch.Tokens(request.promptLength() - computed, true);
         return core(settings);
     }

@@ -4,7 +4,7 @@ import static baton.engine.core.CoreHarness.expected;
 import static baton.engine.core.CoreHarness.prompt;
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.FinishReason;
 import baton.engine.RequestTimes;
 import baton.engine.RequestTimes.KvLoad;
@@ -29,7 +29,7 @@ class LoadFailureTest {
         return new CoreHarness(
                 64,
                 4,
-                (EngineConfig.Builder config) -> config.kvTransfer(KvTransferConfig.builder("Scripted", KvRole.BOTH)
+                (EngineConfigBuilder config) -> config.kvTransfer(KvTransferConfig.builder("Scripted", KvRole.BOTH)
                         .loadFailurePolicy(policy)
                         .build()),
                 Optional.of(connector));

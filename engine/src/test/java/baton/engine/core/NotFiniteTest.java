@@ -4,7 +4,7 @@ import static baton.engine.core.CoreHarness.expected;
 import static baton.engine.core.CoreHarness.prompt;
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.FinishReason;
 import baton.engine.core.CoreHarness.Result;
 import baton.kv.KvEvent;
@@ -22,7 +22,7 @@ import org.junit.jupiter.api.Test;
 class NotFiniteTest {
     private static final int BAD = 96;
 
-    private static CoreHarness core(UnaryOperator<EngineConfig.Builder> settings, ScriptedConnector connector) {
+    private static CoreHarness core(UnaryOperator<EngineConfigBuilder> settings, ScriptedConnector connector) {
         CoreHarness harness = new CoreHarness(64, 4, settings, Optional.of(connector));
         harness.runner.unusableAfter = BAD;
         return harness;

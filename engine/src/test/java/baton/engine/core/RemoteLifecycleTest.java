@@ -4,7 +4,7 @@ import static baton.engine.core.CoreHarness.expected;
 import static baton.engine.core.CoreHarness.prompt;
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.FinishReason;
 import baton.engine.SamplingParams;
 import baton.engine.core.CoreHarness.Result;
@@ -24,11 +24,11 @@ import org.junit.jupiter.params.provider.ValueSource;
 class RemoteLifecycleTest {
     private final ScriptedConnector connector = new ScriptedConnector();
 
-    private CoreHarness core(int blocks, UnaryOperator<EngineConfig.Builder> settings) {
+    private CoreHarness core(int blocks, UnaryOperator<EngineConfigBuilder> settings) {
         return new CoreHarness(
                 blocks,
                 4,
-                (EngineConfig.Builder config) ->
+                (EngineConfigBuilder config) ->
                         settings.apply(config.kvTransfer(KvTransferConfig.builder("Scripted", KvRole.BOTH)
                                 .loadFailurePolicy(LoadFailurePolicy.RECOMPUTE)
                                 .build())),

@@ -5,6 +5,7 @@ import static baton.engine.core.CoreHarness.prompt;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener;
 import baton.engine.FinishReason;
 import baton.engine.SamplingParams;
@@ -27,7 +28,7 @@ import org.junit.jupiter.api.Test;
 
 /** The order in which requests are served: policies, preemption, long prompts among short ones, and thousands that wait. */
 class SchedulingTest {
-    private static CoreHarness core(int blocks, UnaryOperator<EngineConfig.Builder> settings) {
+    private static CoreHarness core(int blocks, UnaryOperator<EngineConfigBuilder> settings) {
         return new CoreHarness(blocks, 4, settings, Optional.empty());
     }
 

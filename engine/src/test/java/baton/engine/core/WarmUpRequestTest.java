@@ -4,7 +4,7 @@ import static baton.engine.core.CoreHarness.expected;
 import static baton.engine.core.CoreHarness.prompt;
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.core.CoreHarness.Result;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
@@ -21,7 +21,7 @@ class WarmUpRequestTest {
         return new CoreHarness(
                 blocks,
                 4,
-                (EngineConfig.Builder config) -> config.kvTransfer(
+                (EngineConfigBuilder config) -> config.kvTransfer(
                         KvTransferConfig.builder("Scripted", KvRole.BOTH).build()),
                 Optional.of(connector));
     }

@@ -2,7 +2,7 @@ package baton.engine.local;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener;
 import baton.engine.FinishReason;
 import baton.engine.GenerationEvent;
@@ -213,7 +213,7 @@ class EndingsTest {
     }
 
     private static LocalEngine start(Connector connector, KvRole role, Site site) throws IOException {
-        EngineConfig.Builder config = LLMTest.config()
+        EngineConfigBuilder config = LLMTest.config()
                 .maxNumSeqs(16)
                 .kvTransfer(connector.config(role, site).build());
         return LocalEngine.start(config.build(), EngineListener.NONE);

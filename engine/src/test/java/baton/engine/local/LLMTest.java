@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 import baton.engine.ChatMessage;
 import baton.engine.Engine;
 import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineUnavailableException;
 import baton.engine.FinishReason;
 import baton.engine.GenerationEvent.Finished;
@@ -55,11 +56,11 @@ class LLMTest {
 
             """;
 
-    static EngineConfig.Builder config() {
+    static EngineConfigBuilder config() {
         return EngineConfig.of(MODEL).dtype(DType.F32).threads(1).numBlocks(300);
     }
 
-    private static LLM llm(UnaryOperator<EngineConfig.Builder> settings) {
+    private static LLM llm(UnaryOperator<EngineConfigBuilder> settings) {
         return new LLM(settings.apply(config()).build());
     }
 
@@ -277,7 +278,7 @@ class LLMTest {
                         llm.generateTokens(List.of(prompt), sampling).getFirst().tokens());
             }
         }
-        List<UnaryOperator<EngineConfig.Builder>> ways = List.of(
+        List<UnaryOperator<EngineConfigBuilder>> ways = List.of(
                 UnaryOperator.identity(),
                 config -> config.enablePrefixCaching(false),
                 config -> config.maxNumSeqs(16).maxNumBatchedTokens(50),

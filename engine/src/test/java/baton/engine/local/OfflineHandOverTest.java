@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.engine.CpuBinding;
 import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener;
 import baton.engine.EngineUnavailableException;
 import baton.engine.GenerationEvent;
@@ -63,7 +64,7 @@ class OfflineHandOverTest {
         return new LLM(config(blockSize, role).build());
     }
 
-    private EngineConfig.Builder config(int blockSize, KvRole role) {
+    private EngineConfigBuilder config(int blockSize, KvRole role) {
         return LLMTest.config()
                 .blockSize(blockSize)
                 // So that a token which is not computed can only have come from the connector.
@@ -131,7 +132,7 @@ class OfflineHandOverTest {
                         prompt.get("tokens_to_stop").asInt()))
                 .toList();
         SamplingParams greedy = SamplingParams.greedy(32);
-        UnaryOperator<EngineConfig.Builder> kind =
+        UnaryOperator<EngineConfigBuilder> kind =
                 config -> config.dtype(dtype).quantization(quantization).kvCacheDtype(cached);
         try (LLM chunked = new LLM(kind.apply(LLMTest.config())
                 .maxNumSeqs(4)

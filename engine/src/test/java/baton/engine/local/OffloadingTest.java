@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.engine.CpuBinding;
 import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
 import baton.engine.ParallelConfig;
 import baton.engine.RequestOutput;
 import baton.engine.SamplingParams;
@@ -65,7 +66,7 @@ class OffloadingTest {
         return outputs.stream().map(RequestOutput::tokens).toList();
     }
 
-    private static EngineConfig.Builder config(Map<String, Object> settings) {
+    private static EngineConfigBuilder config(Map<String, Object> settings) {
         KvTransferConfig.Builder transfer =
                 KvTransferConfig.builder("OffloadingConnector", KvRole.BOTH).loadFailurePolicy(LoadFailurePolicy.FAIL);
         settings.forEach(transfer::extra);

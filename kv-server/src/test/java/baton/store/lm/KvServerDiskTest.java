@@ -12,6 +12,7 @@ import java.io.RandomAccessFile;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.Optional;
 import java.util.Random;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
@@ -26,7 +27,7 @@ class KvServerDiskTest {
 
     private KvServer start(long diskBytes) throws IOException {
         return KvServer.start(
-                KvServerSettings.of(0, 4 << 20).withDisk(new KvServerSettings.Disk(directory, diskBytes)));
+                KvServerSettings.of(0, 4 << 20).withDisk(Optional.of(new KvServerSettings.Disk(directory, diskBytes))));
     }
 
     private static byte[] value(int number) {

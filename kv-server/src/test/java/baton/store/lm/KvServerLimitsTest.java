@@ -206,7 +206,7 @@ class KvServerLimitsTest {
 
     @Test
     void metricsAndHealthAreAnsweredOverHttp() throws Exception {
-        try (KvServer server = KvServer.start(KvServerSettings.of(0, 4 << 20).withMetricsPort(0));
+        try (KvServer server = KvServer.start(KvServerSettings.of(0, 4 << 20).withMetricsPort(OptionalInt.of(0)));
                 HttpClient http = HttpClient.newHttpClient();
                 RawLm client = new RawLm(server.port())) {
             client.put("a", new byte[100]);

@@ -1,6 +1,7 @@
 package baton.router.policy;
 
 import baton.kv.ConfigException;
+import baton.kv.GeneratedBuilder;
 
 /**
  * When a decode instance alone serves a completion, and so computes the prompt itself.
@@ -11,16 +12,14 @@ import baton.kv.ConfigException;
  * @param prefillBusy when each prefill instance has as many requests under way
  * @param goals when these are kept better so, as the router expects from what it has measured; for prompts that the thresholds leave open
  */
-public record LocalPrefill(boolean asFallback, int belowBytes, int uncachedBelowBytes, int prefillBusy, Goals goals) {
+@GeneratedBuilder
+public record LocalPrefill(boolean asFallback, int belowBytes, int uncachedBelowBytes, int prefillBusy, Goals goals)
+        implements LocalPrefillBuilder.With {
     public static final LocalPrefill NEVER = new LocalPrefill(false, 0, 0, Integer.MAX_VALUE);
 
     /** Without goals. */
     public LocalPrefill(boolean asFallback, int belowBytes, int uncachedBelowBytes, int prefillBusy) {
         this(asFallback, belowBytes, uncachedBelowBytes, prefillBusy, Goals.NONE);
-    }
-
-    public LocalPrefill withGoals(Goals value) {
-        return new LocalPrefill(asFallback, belowBytes, uncachedBelowBytes, prefillBusy, value);
     }
 
     /** @throws ConfigException if a threshold is out of range */

@@ -1,6 +1,7 @@
 package baton.router.policy;
 
 import baton.kv.ConfigException;
+import baton.kv.GeneratedBuilder;
 import baton.router.cache.HeldBlocks;
 import baton.router.upstream.Instance;
 import baton.router.upstream.Instances;
@@ -18,13 +19,15 @@ import java.util.function.Predicate;
  * @param recorded how many chunks of prompts are remembered for each role, by the policy {@code prefix}
  * @param kvEvents whether that policy knows by events what instances hold
  */
+@GeneratedBuilder
 public record PolicySettings(
         String prefill,
         String decode,
         int recorded,
         LocalPrefill localPrefill,
         Duration slowStart,
-        KvEventSettings kvEvents) {
+        KvEventSettings kvEvents)
+        implements PolicySettingsBuilder.With {
     /** 256 MiB of prompts, in about 32 MiB of memory. */
     public static final int DEFAULT_RECORDED = 1 << 20;
 
@@ -60,18 +63,6 @@ public record PolicySettings(
                     "needs to know what decode instances have: it needs the decode policy " + PrefixAware.NAME
                             + ", not " + decode);
         }
-    }
-
-    public PolicySettings withLocalPrefill(LocalPrefill value) {
-        return new PolicySettings(prefill, decode, recorded, value, slowStart, kvEvents);
-    }
-
-    public PolicySettings withSlowStart(Duration value) {
-        return new PolicySettings(prefill, decode, recorded, localPrefill, value, kvEvents);
-    }
-
-    public PolicySettings withKvEvents(KvEventSettings value) {
-        return new PolicySettings(prefill, decode, recorded, localPrefill, slowStart, value);
     }
 
     /** For a flow that hands over between any two instances that it takes. */

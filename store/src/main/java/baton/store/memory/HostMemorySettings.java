@@ -1,5 +1,6 @@
 package baton.store.memory;
 
+import baton.kv.GeneratedBuilder;
 import java.util.Optional;
 
 /**
@@ -12,13 +13,15 @@ import java.util.Optional;
  * @param events whether it keeps events
  * @param shared memory that other processes use too; without it, the store ends with its process
  */
+@GeneratedBuilder
 public record HostMemorySettings(
         long capacityBytes,
         Eviction eviction,
         int threads,
         boolean checksums,
         boolean events,
-        Optional<SharedMemory> shared) {
+        Optional<SharedMemory> shared)
+        implements HostMemorySettingsBuilder.With {
     /** @throws IllegalArgumentException if a number is negative */
     public HostMemorySettings {
         if (capacityBytes < 0 || threads < 0) {
@@ -30,25 +33,5 @@ public record HostMemorySettings(
     /** LRU, two threads, checksums and events. */
     public static HostMemorySettings of(long capacityBytes) {
         return new HostMemorySettings(capacityBytes, Eviction.LRU, 2, true, true, Optional.empty());
-    }
-
-    public HostMemorySettings withEviction(Eviction value) {
-        return new HostMemorySettings(capacityBytes, value, threads, checksums, events, shared);
-    }
-
-    public HostMemorySettings withThreads(int value) {
-        return new HostMemorySettings(capacityBytes, eviction, value, checksums, events, shared);
-    }
-
-    public HostMemorySettings withChecksums(boolean value) {
-        return new HostMemorySettings(capacityBytes, eviction, threads, value, events, shared);
-    }
-
-    public HostMemorySettings withEvents(boolean value) {
-        return new HostMemorySettings(capacityBytes, eviction, threads, checksums, value, shared);
-    }
-
-    public HostMemorySettings withShared(SharedMemory value) {
-        return new HostMemorySettings(capacityBytes, eviction, threads, checksums, events, Optional.of(value));
     }
 }

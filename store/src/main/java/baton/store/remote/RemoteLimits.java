@@ -1,6 +1,7 @@
 package baton.store.remote;
 
 import baton.kv.ConfigException;
+import baton.kv.GeneratedBuilder;
 import baton.kv.JsonFields;
 import baton.kv.Setting;
 import java.nio.file.Files;
@@ -19,8 +20,10 @@ import java.util.Optional;
  * @param maxBytesInFlight of values that operations wait for; more are rejected, except that an operation alone is always accepted
  * @param caCertificates of certificate authorities to trust under TLS, in PEM; empty: those of the Java platform
  */
+@GeneratedBuilder
 public record RemoteLimits(
-        int connections, Duration connectTimeout, long maxBytesInFlight, Optional<Path> caCertificates) {
+        int connections, Duration connectTimeout, long maxBytesInFlight, Optional<Path> caCertificates)
+        implements RemoteLimitsBuilder.With {
     /** 2 connections, 2 s to connect, 256 MiB in flight. */
     public static final RemoteLimits DEFAULT = new RemoteLimits(2, Duration.ofSeconds(2), 256L << 20, Optional.empty());
 
@@ -60,10 +63,6 @@ public record RemoteLimits(
         Optional<Path> certificates = path(fields, CA_CERTIFICATES);
         check(fields.field(""), connections, connectTimeout, maxBytes, certificates);
         return new RemoteLimits(connections, connectTimeout, maxBytes, certificates);
-    }
-
-    public RemoteLimits withCaCertificates(Optional<Path> certificates) {
-        return new RemoteLimits(connections, connectTimeout, maxBytesInFlight, certificates);
     }
 
     private static void check(

@@ -14,6 +14,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import java.util.Random;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
@@ -37,7 +38,7 @@ class KilledProcessTest {
                 HostMemorySettings.of(SLOTS * SharedValues.FORMAT.valueBytes())
                         .withEviction(eviction)
                         .withThreads(0)
-                        .withShared(new SharedMemory(directory, "killed")),
+                        .withShared(Optional.of(new SharedMemory(directory, "killed"))),
                 Ticker.system());
     }
 

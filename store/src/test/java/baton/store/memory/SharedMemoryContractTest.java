@@ -9,6 +9,7 @@ import baton.store.BlockStoreContract;
 import baton.store.StoreFormat;
 import java.io.IOException;
 import java.nio.file.Path;
+import java.util.Optional;
 import org.junit.jupiter.api.io.TempDir;
 
 /** The contract of block stores, by values in memory that outlives the store. */
@@ -28,7 +29,7 @@ class SharedMemoryContractTest extends BlockStoreContract {
                         format,
                         HostMemorySettings.of(600 * format.valueBytes())
                                 .withEviction(Eviction.ARC)
-                                .withShared(new SharedMemory(directory, "contract")),
+                                .withShared(Optional.of(new SharedMemory(directory, "contract"))),
                         Ticker.system());
             }
 

@@ -18,6 +18,7 @@ import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import java.util.Random;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutorService;
@@ -58,7 +59,7 @@ class SharedMemoryStoreTest {
                 HostMemorySettings.of(slots * SharedValues.FORMAT.valueBytes())
                         .withEviction(eviction)
                         .withThreads(0)
-                        .withShared(new SharedMemory(directory, "test")),
+                        .withShared(Optional.of(new SharedMemory(directory, "test"))),
                 Ticker.system());
         opened.add(store);
         return store;
@@ -208,7 +209,7 @@ class SharedMemoryStoreTest {
                             SharedValues.FORMAT,
                             HostMemorySettings.of(SLOTS * SharedValues.FORMAT.valueBytes())
                                     .withThreads(0)
-                                    .withShared(new SharedMemory(directory, "test")),
+                                    .withShared(Optional.of(new SharedMemory(directory, "test"))),
                             Ticker.system()));
                 }
                 List<HostMemoryStore> stores = new ArrayList<>();

@@ -3,6 +3,7 @@ package baton.transfer.embedded;
 import baton.kv.Bursts;
 import baton.kv.ConfigException;
 import baton.kv.Deadline;
+import baton.kv.GeneratedBuilder;
 import baton.kv.Ticker;
 import baton.memory.CopyKernel;
 import baton.memory.MappableMemory;
@@ -165,6 +166,7 @@ public final class EmbeddedAgent implements TransferAgent {
      * @param access hosts and secrets of the agents that it connects to and admits; empty: all that have its {@linkplain
      *     EmbeddedAgent#metadata metadata}
      */
+    @GeneratedBuilder
     public record Settings(
             String host,
             int port,
@@ -172,7 +174,8 @@ public final class EmbeddedAgent implements TransferAgent {
             Transport transport,
             Duration silence,
             Limits limits,
-            Optional<PeerAccess> access) {
+            Optional<PeerAccess> access)
+            implements EmbeddedAgentSettingsBuilder.With {
         private static final int MOST_THREADS = 4;
 
         /** @throws ConfigException if a value makes no sense */
@@ -193,26 +196,6 @@ public final class EmbeddedAgent implements TransferAgent {
             int threads = Math.min(MOST_THREADS, Runtime.getRuntime().availableProcessors());
             return new Settings(
                     host, 0, threads, Transport.AUTO, Duration.ofSeconds(10), Limits.DEFAULT, Optional.empty());
-        }
-
-        public Settings withTransport(Transport value) {
-            return new Settings(host, port, threads, value, silence, limits, access);
-        }
-
-        public Settings withThreads(int value) {
-            return new Settings(host, port, value, transport, silence, limits, access);
-        }
-
-        public Settings withSilence(Duration value) {
-            return new Settings(host, port, threads, transport, value, limits, access);
-        }
-
-        public Settings withLimits(Limits value) {
-            return new Settings(host, port, threads, transport, silence, value, access);
-        }
-
-        public Settings withAccess(PeerAccess value) {
-            return new Settings(host, port, threads, transport, silence, limits, Optional.of(value));
         }
     }
 

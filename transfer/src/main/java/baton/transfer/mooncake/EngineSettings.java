@@ -1,6 +1,7 @@
 package baton.transfer.mooncake;
 
 import baton.kv.ConfigException;
+import baton.kv.GeneratedBuilder;
 import baton.messages.PeerAccess;
 import java.util.Optional;
 
@@ -13,8 +14,10 @@ import java.util.Optional;
  * @param device RDMA's; empty for all that there are
  * @param access hosts of the peers that it connects to; empty: all. The library serves every host that reaches its ports
  */
+@GeneratedBuilder
 public record EngineSettings(
-        String host, MetadataSource metadata, String protocol, Optional<String> device, Optional<PeerAccess> access) {
+        String host, MetadataSource metadata, String protocol, Optional<String> device, Optional<PeerAccess> access)
+        implements EngineSettingsBuilder.With {
     /** @throws ConfigException if a value cannot be used */
     public EngineSettings {
         if (!protocol.equals("tcp") && !protocol.equals("rdma")) {
@@ -30,17 +33,5 @@ public record EngineSettings(
     /** TCP, and descriptors asked for at the peers themselves. */
     public static EngineSettings at(String host) {
         return new EngineSettings(host, new MetadataSource.Handshake(), "tcp", Optional.empty(), Optional.empty());
-    }
-
-    public EngineSettings withMetadata(MetadataSource value) {
-        return new EngineSettings(host, value, protocol, device, access);
-    }
-
-    public EngineSettings withProtocol(String value, Optional<String> deviceName) {
-        return new EngineSettings(host, metadata, value, deviceName, access);
-    }
-
-    public EngineSettings withAccess(Optional<PeerAccess> value) {
-        return new EngineSettings(host, metadata, protocol, device, value);
     }
 }

@@ -1,6 +1,7 @@
 package baton.transfer.mooncake;
 
 import baton.kv.ConfigException;
+import baton.kv.GeneratedBuilder;
 import baton.messages.PeerAccess;
 import java.time.Duration;
 import java.util.Optional;
@@ -17,6 +18,7 @@ import java.util.Optional;
  * @param access hosts of the peers that it connects to and admits, by their addresses; empty: all. A secret does not matter, as
  *     Mooncake's protocols have none
  */
+@GeneratedBuilder
 public record MooncakeSettings(
         String host,
         int port,
@@ -24,7 +26,8 @@ public record MooncakeSettings(
         int lanes,
         Duration stall,
         Limits limits,
-        Optional<PeerAccess> access) {
+        Optional<PeerAccess> access)
+        implements MooncakeSettingsBuilder.With {
     /** Mooncake's default, {@code MC_TCP_LANES_PER_PEER}. */
     public static final int LANES = 4;
 
@@ -53,30 +56,6 @@ public record MooncakeSettings(
                 Duration.ofSeconds(30),
                 Limits.DEFAULT,
                 Optional.empty());
-    }
-
-    public MooncakeSettings withPort(int value) {
-        return new MooncakeSettings(host, value, metadata, lanes, stall, limits, access);
-    }
-
-    public MooncakeSettings withMetadata(MetadataSource value) {
-        return new MooncakeSettings(host, port, value, lanes, stall, limits, access);
-    }
-
-    public MooncakeSettings withLanes(int value) {
-        return new MooncakeSettings(host, port, metadata, value, stall, limits, access);
-    }
-
-    public MooncakeSettings withStall(Duration value) {
-        return new MooncakeSettings(host, port, metadata, lanes, value, limits, access);
-    }
-
-    public MooncakeSettings withLimits(Limits value) {
-        return new MooncakeSettings(host, port, metadata, lanes, stall, value, access);
-    }
-
-    public MooncakeSettings withAccess(PeerAccess value) {
-        return new MooncakeSettings(host, port, metadata, lanes, stall, limits, Optional.of(value));
     }
 
     /**

@@ -84,9 +84,8 @@ public final class MooncakeAgents {
             throw new ConfigException(extra.field(DEVICE_NAME), "is of protocol rdma, but the protocol is tcp");
         }
         if (!rdma && library.isEmpty()) {
-            MooncakeSettings settings = MooncakeSettings.at(host).withMetadata(metadata);
-            MooncakeAgent agent =
-                    MooncakeAgent.open(access.map(settings::withAccess).orElse(settings));
+            MooncakeAgent agent = MooncakeAgent.open(
+                    MooncakeSettings.at(host).withMetadata(metadata).withAccess(access));
             LOG.info("transfer agent: Mooncake's TCP transport, at {}", agent.rpc());
             return agent;
         }
@@ -96,7 +95,8 @@ public final class MooncakeAgents {
                         found,
                         EngineSettings.at(host)
                                 .withMetadata(metadata)
-                                .withProtocol(protocol, device)
+                                .withProtocol(protocol)
+                                .withDevice(device)
                                 .withAccess(access));
                 LOG.info(
                         "transfer agent: Mooncake's engine with {} from {}, at {}",

@@ -132,7 +132,7 @@ class HostilePeerTest {
                 "127.0.0.1",
                 List.of());
         try (EmbeddedAgent guarded = EmbeddedAgent.open(
-                        "guarded", EmbeddedAgent.Settings.at("127.0.0.1").withAccess(access));
+                        "guarded", EmbeddedAgent.Settings.at("127.0.0.1").withAccess(Optional.of(access)));
                 Socket socket = new Socket(
                         InetAddress.getLoopbackAddress(), guarded.listening().getPort())) {
             socket.setSoTimeout(30_000);

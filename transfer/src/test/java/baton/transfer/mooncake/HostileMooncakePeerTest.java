@@ -396,7 +396,7 @@ class HostileMooncakePeerTest {
                 "host",
                 HOST,
                 List.of());
-        MooncakeAgent guarded = opened(MooncakeAgent.open(SETTINGS.withAccess(others)));
+        MooncakeAgent guarded = opened(MooncakeAgent.open(SETTINGS.withAccess(Optional.of(others))));
         for (int port : new int[] {guarded.rpc().port(), guarded.server().port()}) {
             try (Socket socket = socket(port)) {
                 assertThat(isEnded(socket)).isTrue();
@@ -412,7 +412,7 @@ class HostileMooncakePeerTest {
     void aHostThatOthersReachNeedsListedPeers() {
         PeerAccess nobodyListed = PeerAccess.of(JsonFields.empty("extra"), "host", "192.0.2.1", List.of());
         assertThatThrownBy(() ->
-                        MooncakeAgent.open(MooncakeSettings.at("192.0.2.1").withAccess(nobodyListed)))
+                        MooncakeAgent.open(MooncakeSettings.at("192.0.2.1").withAccess(Optional.of(nobodyListed))))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("allowed_peers")
                 .hasMessageContaining("--kv-allow-unauthenticated");
@@ -529,7 +529,7 @@ class HostileMooncakePeerTest {
     void aDataPortAtAHostThatIsNotAllowedIsNotConnectedTo() throws Exception {
         PeerAccess access = PeerAccess.of(
                 JsonFields.parse("extra", "{\"allowed_peers\": [\"127.0.0.1/32\"]}"), "host", HOST, List.of());
-        MooncakeAgent guarded = opened(MooncakeAgent.open(SETTINGS.withAccess(access)));
+        MooncakeAgent guarded = opened(MooncakeAgent.open(SETTINGS.withAccess(Optional.of(access))));
         Fake fake = opened(new Fake(HostileMooncakePeerTest::isEnded));
         for (String host : List.of("127.0.0.2", "a.name.not.listed")) {
             fake.answer = fake.described(9, 2, host);
