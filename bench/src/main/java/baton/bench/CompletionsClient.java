@@ -8,6 +8,7 @@ import baton.bench.serve.ServedModel;
 import baton.bench.serve.StreamedAnswer;
 import baton.bench.serve.StreamedAnswer.Token;
 import baton.kv.ConfigException;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.IOException;
 import java.net.URI;
 import java.net.http.HttpClient;
@@ -255,6 +256,8 @@ public final class CompletionsClient {
         private record Line(long at, String text) {}
 
         private final long sent;
+
+        @GuardedBy("this")
         private final List<Line> lines = new ArrayList<>();
 
         Reply(long sent) {

@@ -2,6 +2,7 @@ package baton.bench;
 
 import baton.engine.EngineListener;
 import baton.kv.connector.Measurement;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.IOException;
 import java.util.HashMap;
 import java.util.List;
@@ -10,7 +11,10 @@ import java.util.concurrent.TimeUnit;
 
 /** Measurements that the engine reports of a hand-over, in seconds by phase. */
 final class HandoverRecorder implements EngineListener {
+    @GuardedBy("this")
     private final Map<String, Double> spans = new HashMap<>();
+
+    @GuardedBy("this")
     private long sealed;
 
     synchronized void clear() {

@@ -13,6 +13,7 @@ import baton.engine.StepProfile.Percentile;
 import baton.engine.local.LocalEngine;
 import baton.engine.model.Quantization;
 import baton.kv.DType;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -277,7 +278,10 @@ record ServingBench(
 
     /** Keeps the steps that decode as many sequences as asked for. */
     private static final class Steps implements EngineListener {
+        @GuardedBy("this")
         private int sequences;
+
+        @GuardedBy("this")
         private Recorded recorded = new Recorded(new ArrayList<>(), new StepProfile());
 
         synchronized void record(int wanted) {

@@ -1,5 +1,6 @@
 package baton.cli;
 
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.Console;
 import java.io.PrintWriter;
 import java.util.Locale;
@@ -14,6 +15,8 @@ final class ProgressBar implements AutoCloseable {
     private final int total;
     private final boolean shown;
     private final long begun = System.nanoTime();
+
+    @GuardedBy("this")
     private long drawn = begun - REDRAW_NANOS;
 
     ProgressBar(PrintWriter out, int total, boolean shown) {

@@ -159,6 +159,20 @@ class FloorsTest {
     /** Fields of {@code kv_transfer_params}, which are the connectors'. */
     private static final Pattern CONNECTOR_FIELDS = Pattern.compile("do_remote_|\\bremote_[a-z]|\"transfer_id\\b");
 
+    private static final Pattern LOCKED = Pattern.compile("\\bsynchronized (\\(|\\w)");
+
+    /** Classes whose {@code synchronized} guards something else than a field of theirs. */
+    private static final Map<String, String> LOCKS_OF_NO_FIELD = Map.of(
+            "baton.bench.ConnectorBench", "an iterator that threads share",
+            "baton.cluster.LocalCluster", "a file that is written once",
+            "baton.cluster.TemporaryDirectory", "a directory that is removed once",
+            "baton.kvserver.KeyBatch", "several calls of a cache, under its lock",
+            "baton.messages.zeromq.BoundSocket", "connections that are counted and added at once",
+            "baton.messages.zeromq.Zmtp", "a stream, to which a message is written at a time",
+            "baton.pipe.nccl.NcclWire", "a wire, to which a message is written at a time",
+            "baton.transfer.embedded.Initiator", "several calls of the registry of memory, under its lock",
+            "baton.transfer.embedded.Responder", "several calls of the registry of memory, under its lock");
+
     private static final int MOST_PARAMETERS = 7;
 
     private static final Map<String, String> LONG_CONSTRUCTORS = Map.of();
@@ -343,6 +357,17 @@ class FloorsTest {
                 Map.of(),
                 sources((type, lines) ->
                         type.startsWith("baton.engine.") && lines.stream().anyMatch(CONNECTOR_FIELDS.asPredicate())));
+    }
+
+    /** Error Prone checks {@code @GuardedBy} in the profile {@code checks}. */
+    @Test
+    void fieldsThatALockGuardsSaySo() throws IOException {
+        assertOnly(
+                LOCKS_OF_NO_FIELD,
+                sources((type, lines) -> !type.startsWith("baton.router.")
+                        && !type.startsWith("baton.connectors.")
+                        && lines.stream().anyMatch(LOCKED.asPredicate())
+                        && lines.stream().noneMatch(line -> line.contains("@GuardedBy("))));
     }
 
     /** Source files of main code that match, by the top-level class in them, with their numbers of lines. */

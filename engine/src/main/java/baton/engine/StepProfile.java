@@ -1,5 +1,6 @@
 package baton.engine;
 
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.util.Comparator;
 import java.util.List;
 import java.util.Locale;
@@ -23,6 +24,7 @@ public final class StepProfile implements EngineListener {
 
     private static final List<Double> PERCENTILES = List.of(0.5, 0.9, 0.99);
 
+    @GuardedBy("groups")
     private final Map<Group, Histograms> groups =
             new TreeMap<>(Comparator.comparing(Group::decode).reversed().thenComparingInt(Group::to));
 

@@ -1,5 +1,6 @@
 package baton.kv;
 
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.time.Duration;
 import java.util.function.Consumer;
 
@@ -11,8 +12,14 @@ public final class Bursts {
     private final int lines;
     private final long periodNanos;
     private final Ticker ticker;
+
+    @GuardedBy("this")
     private long began;
+
+    @GuardedBy("this")
     private int written;
+
+    @GuardedBy("this")
     private long unsaid;
 
     /**
@@ -49,6 +56,7 @@ public final class Bursts {
         return rest;
     }
 
+    @GuardedBy("this")
     private boolean hasRoom() {
         long now = ticker.nanos();
         if (now - began >= periodNanos) {

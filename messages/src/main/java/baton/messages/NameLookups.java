@@ -1,6 +1,7 @@
 package baton.messages;
 
 import baton.kv.Ticker;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.time.Duration;
@@ -29,8 +30,14 @@ final class NameLookups {
     private final Resolver resolver;
     private final Ticker ticker;
     private final Map<String, Set<InetAddress>> found = new ConcurrentHashMap<>();
+
+    @GuardedBy("this")
     private boolean looking;
+
+    @GuardedBy("this")
     private boolean looked;
+
+    @GuardedBy("this")
     private long lookedAt;
 
     NameLookups(Set<String> names, Resolver resolver, Ticker ticker) {

@@ -2,6 +2,7 @@ package baton.pipe;
 
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.lang.foreign.Arena;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -37,8 +38,13 @@ final class LookupConsumer implements LookupBuffer {
     /** Guards the fields below. */
     private final Object monitor = new Object();
 
+    @GuardedBy("monitor")
     private final Map<Long, Asked> waiting = new HashMap<>();
+
+    @GuardedBy("monitor")
     private long numbers;
+
+    @GuardedBy("monitor")
     private @Nullable String ended;
 
     private record Asked(LookupMessage request, PendingLookup<Optional<Taken>> lookup) {}

@@ -2,6 +2,7 @@ package baton.pipe;
 
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.lang.foreign.Arena;
 import java.time.Duration;
 import java.util.HashMap;
@@ -27,8 +28,10 @@ final class LookupProducer implements LookupBuffer {
     private final BlockingQueue<Answer> answered = new LinkedBlockingQueue<>();
 
     /** By request number; guards itself and the field below. */
+    @GuardedBy("waiting")
     private final Map<Long, LookupStore.Waiter> waiting = new HashMap<>();
 
+    @GuardedBy("waiting")
     private long waitingTokens;
 
     /**

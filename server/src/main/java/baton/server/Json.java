@@ -63,11 +63,11 @@ final class Json {
             super(4096);
         }
 
-        synchronized Buffer toBuffer() {
+        Buffer toBuffer() {
             return Buffer.buffer(count).appendBytes(buf, 0, count);
         }
 
-        synchronized int capacity() {
+        int capacity() {
             return buf.length;
         }
     }

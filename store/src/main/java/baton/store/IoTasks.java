@@ -1,6 +1,7 @@
 package baton.store;
 
 import baton.kv.Deadline;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
@@ -14,7 +15,11 @@ public final class IoTasks {
     private final IoThreads threads;
     private final int concurrent;
     private final int queueLimit;
+
+    @GuardedBy("this")
     private final List<Task> running = new ArrayList<>();
+
+    @GuardedBy("this")
     private final Deque<Task> queue = new ArrayDeque<>();
 
     /**

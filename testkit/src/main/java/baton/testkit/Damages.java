@@ -1,5 +1,6 @@
 package baton.testkit;
 
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.util.Arrays;
 import java.util.EnumMap;
 import java.util.EnumSet;
@@ -16,11 +17,16 @@ public final class Damages {
     private static final int LONGEST_SPAN = 4096;
     private static final List<Kind> KINDS = List.copyOf(EnumSet.allOf(Kind.class));
 
+    @GuardedBy("this")
     private final Map<Kind, Integer> done = new EnumMap<>(Kind.class);
+
+    @GuardedBy("this")
     private Optional<Damage> armed = Optional.empty();
     /** Bytes that pass the lane before the armed damage. */
+    @GuardedBy("this")
     private long before;
 
+    @GuardedBy("this")
     private int count;
 
     /** Kinds of damage. */

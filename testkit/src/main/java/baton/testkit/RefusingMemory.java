@@ -4,6 +4,7 @@ import baton.kv.KvCopier;
 import baton.kv.KvDevice;
 import baton.kv.KvFence;
 import baton.kv.KvMemory;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
@@ -22,6 +23,8 @@ public final class RefusingMemory implements KvCopier {
 
     private final MemorySegment bytes;
     private final KvMemory.Device memory;
+
+    @GuardedBy("this")
     private final List<Copy> queue = new ArrayList<>();
 
     /** @param bytes the device's, which a test's model reads and writes */

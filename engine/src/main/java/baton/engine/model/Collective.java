@@ -4,6 +4,7 @@ import baton.engine.kernel.ParallelFor;
 import baton.kv.DType;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
@@ -50,6 +51,8 @@ final class Collective implements AutoCloseable {
     private final List<MemorySegment> products = new ArrayList<>();
     private final List<Handed> handed = new ArrayList<>();
     private MemorySegment offered = MemorySegment.NULL;
+
+    @GuardedBy("this")
     private Pass pass = new Pass(0);
 
     Collective(int tensorSize, int pipelineSize, int hiddenSize, Duration timeout, Ticker ticker) {
@@ -160,7 +163,7 @@ final class Collective implements AutoCloseable {
         private final int stage;
         private final int tensor;
         private long number;
-        private Pass current = pass;
+        private Pass current = pass(0);
         private int barriers;
         private int turn;
 

@@ -6,6 +6,7 @@ import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import baton.pipe.WireId;
 import baton.pipe.WireTransport;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.net.DatagramSocket;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
@@ -231,9 +232,14 @@ public final class GlooTransport implements WireTransport {
         private final TCPStore store;
         private final int rank;
         private final Ticker ticker;
+
+        @GuardedBy("this")
         private boolean closed;
+
+        @GuardedBy("this")
         private boolean inside;
         /** The wire owns the store and frees it after the group, which uses it without counting references. */
+        @GuardedBy("this")
         private boolean given;
 
         private Meeting(TCPStore store, int rank, Ticker ticker) {
@@ -269,7 +275,9 @@ public final class GlooTransport implements WireTransport {
                 liveness = rank == 0 ? awaitRank1(prefix, own, deadline) : connectToRank0(prefix, deadline);
                 GlooWire wire = new GlooWire(group(own, deadline), store, 1 - rank, liveness, ticker);
                 liveness = null;
-                given = true;
+                synchronized (this) {
+                    given = true;
+                }
                 return wire;
             } catch (RuntimeException e) {
                 throw new PipeException("Gloo does not connect: " + reason(e), e);

@@ -4,6 +4,7 @@ import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -48,12 +49,16 @@ final class GlooWire implements Wire {
     private final NativeCalls calls = new NativeCalls("gloo-wire", 2);
 
     /** Work that calls inside wait for; guarded by this, as the fields below. */
+    @GuardedBy("this")
     private final List<Work> waited = new ArrayList<>();
 
     /** The number of receives under way. */
     private final AtomicInteger receiving = new AtomicInteger();
 
+    @GuardedBy("this")
     private int inside;
+
+    @GuardedBy("this")
     private boolean closed;
 
     GlooWire(ProcessGroupGloo group, TCPStore store, int peer, LivenessSocket liveness, Ticker ticker) {

@@ -1,6 +1,7 @@
 package baton.pipe.nccl;
 
 import baton.pipe.PipeException;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.util.ArrayDeque;
 import java.util.Deque;
 import org.slf4j.Logger;
@@ -21,8 +22,14 @@ final class NcclLanes {
 
     private final NcclApi api;
     private final int device;
+
+    @GuardedBy("this")
     private final Deque<Lane> idle = new ArrayDeque<>();
+
+    @GuardedBy("this")
     private int taken;
+
+    @GuardedBy("this")
     private boolean closed;
 
     NcclLanes(NcclApi api, int device) {
@@ -71,6 +78,7 @@ final class NcclLanes {
         freeUnused();
     }
 
+    @GuardedBy("this")
     private void freeUnused() {
         while (closed && taken == 0 && !idle.isEmpty()) {
             free(idle.pop());

@@ -1,6 +1,7 @@
 package baton.pipe.p2p;
 
 import baton.memory.AnonymousMemory;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
@@ -30,13 +31,21 @@ final class BuddyPool implements AutoCloseable {
     private static final long ALIGNMENT = 64;
 
     private final long capacity;
+
+    @GuardedBy("this")
     private final Set<Root> roots = new LinkedHashSet<>();
 
     /** By order. */
+    @GuardedBy("this")
     private final List<LinkedHashSet<Extent>> free = new ArrayList<>();
 
+    @GuardedBy("this")
     private long reserved;
+
+    @GuardedBy("this")
     private long used;
+
+    @GuardedBy("this")
     private boolean closed;
 
     /** @param capacity bytes, at most */
@@ -81,6 +90,8 @@ final class BuddyPool implements AutoCloseable {
     final class Piece implements AutoCloseable {
         private final Extent extent;
         private final MemorySegment memory;
+
+        @GuardedBy("BuddyPool.this")
         private boolean freed;
 
         private Piece(Extent extent, long bytes) {
@@ -146,6 +157,7 @@ final class BuddyPool implements AutoCloseable {
     }
 
     /** Allocates a root for a piece of that order; frees unused roots if there is no room. */
+    @GuardedBy("this")
     private boolean grow(int order) {
         if (order >= Long.SIZE - 1 || 1L << order > capacity) {
             return false;
@@ -170,6 +182,7 @@ final class BuddyPool implements AutoCloseable {
         return true;
     }
 
+    @GuardedBy("this")
     private void release(Extent released) {
         Extent extent = released;
         while (extent.order < extent.root.order && free.get(extent.order).remove(extent.buddy())) {
@@ -182,6 +195,7 @@ final class BuddyPool implements AutoCloseable {
         }
     }
 
+    @GuardedBy("this")
     private void giveBack(Root root) {
         roots.remove(root);
         reserved -= 1L << root.order;

@@ -21,6 +21,7 @@ import baton.pipe.WireTransport;
 import baton.pipe.p2p.P2pException.Fault;
 import baton.pipe.p2p.P2pStats.Count;
 import baton.pipe.p2p.SendStore.Outgoing;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.List;
@@ -237,6 +238,8 @@ public final class P2pEndpoint implements TensorExchange {
         private final PeerAddress address;
         private final PeerLink link;
         private final BlockingQueue<Outgoing> queue = new LinkedBlockingQueue<>();
+
+        @GuardedBy("this")
         private boolean sending;
 
         private Peer(PeerAddress address) {

@@ -17,6 +17,7 @@ import baton.pipe.Wire;
 import baton.pipe.WireTransport;
 import baton.pipe.p2p.P2pException.Fault;
 import baton.pipe.p2p.P2pStats.Count;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.List;
@@ -61,9 +62,15 @@ final class PeerLink implements AutoCloseable {
 
     /** Both connections, from the start of connecting to the end of either. */
     private final class Connection {
+        @GuardedBy("this")
         private Optional<PeerChannel.Call> call = Optional.empty();
+
+        @GuardedBy("this")
         private Optional<AutoCloseable> data = Optional.empty();
+
         private Optional<Wire> wire = Optional.empty();
+
+        @GuardedBy("this")
         private boolean over;
 
         private void open(Deadline deadline) throws P2pException {
@@ -129,7 +136,7 @@ final class PeerLink implements AutoCloseable {
             }
         }
 
-        private PeerChannel.Call call() {
+        private synchronized PeerChannel.Call call() {
             return call.orElseThrow();
         }
 

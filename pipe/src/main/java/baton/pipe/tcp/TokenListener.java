@@ -7,6 +7,7 @@ import baton.messages.PeerAccess;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import baton.pipe.WireId;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.nio.ByteBuffer;
@@ -49,6 +50,7 @@ final class TokenListener implements AutoCloseable {
     private final CompletableFuture<TcpWire> accepted = new CompletableFuture<>();
 
     /** Connections in their handshake, oldest first; guards itself. */
+    @GuardedBy("greeting")
     private final Deque<SocketChannel> greeting = new ArrayDeque<>();
 
     private final AtomicBoolean taken = new AtomicBoolean();

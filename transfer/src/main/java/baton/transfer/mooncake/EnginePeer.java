@@ -10,6 +10,8 @@ import java.time.Duration;
 import java.util.Optional;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
+import org.jspecify.annotations.Nullable;
 
 /**
  * An engine that a {@link MooncakeEngineAgent} is connected to. The library does not tell whether it lives: its handshake daemon is asked,
@@ -31,7 +33,7 @@ final class EnginePeer implements TransferAgent.Peer {
     private final Outbox outbox;
     private final CountDownLatch ended = new CountDownLatch(1);
     private volatile SegmentDescriptor descriptor;
-    private volatile Optional<String> gone = Optional.empty();
+    private final AtomicReference<@Nullable String> gone = new AtomicReference<>();
 
     /** @param segment the library's number of it */
     EnginePeer(MooncakeEngineAgent agent, String name, int segment, SegmentDirectory.Located found) {
@@ -105,11 +107,11 @@ final class EnginePeer implements TransferAgent.Peer {
 
     @Override
     public boolean alive() {
-        return gone.isEmpty();
+        return gone.get() == null;
     }
 
     String why() {
-        return gone.orElse("peer " + name + " is alive");
+        return Optional.ofNullable(gone.get()).orElse("peer " + name + " is alive");
     }
 
     /** @throws TransferException if the peer is gone, or too much waits */
@@ -121,11 +123,8 @@ final class EnginePeer implements TransferAgent.Peer {
     }
 
     void end(String why) {
-        synchronized (this) {
-            if (gone.isPresent()) {
-                return;
-            }
-            gone = Optional.of(why);
+        if (!gone.compareAndSet(null, why)) {
+            return;
         }
         ended.countDown();
         outbox.close();
