@@ -2,6 +2,7 @@ package baton.testkit;
 
 import baton.kv.KvCopier;
 import baton.kv.KvDevice;
+import baton.kv.KvDigest;
 import baton.kv.KvFence;
 import baton.kv.KvMemory;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
@@ -15,7 +16,7 @@ import java.util.concurrent.atomic.AtomicBoolean;
  * none of this process's, so code that takes it for one crashes.
  *
  * <p>A copy happens when its fence is awaited, or before a later copy, as late as a device may do it: code that does not await it
- * sees the bytes of before.
+ * sees the bytes of before. So does a digest, of which it computes {@link KvDigest#SUM61} itself.
  */
 public final class RefusingMemory implements KvCopier {
     /** Not canonical on x86-64 and AArch64: no process has memory there. */
@@ -51,6 +52,24 @@ public final class RefusingMemory implements KvCopier {
                 after,
                 () -> ranges.forEach(
                         range -> MemorySegment.copy(host, range.host(), bytes, range.device(), range.bytes())));
+    }
+
+    @Override
+    public KvFence digest(KvDigest kind, List<Runs> values, long[] digests, KvFence after) {
+        if (kind != KvDigest.SUM61) {
+            return KvCopier.super.digest(kind, values, digests, after);
+        }
+        return enqueue(after, () -> {
+            for (int i = 0; i < digests.length; i++) {
+                Runs value = values.get(i);
+                KvDigest.Running digest = kind.begin();
+                for (int run = 0; run < value.count(); run++) {
+                    digest.add(bytes.asSlice(value.first() + run * value.stride(), value.bytes())
+                            .asByteBuffer());
+                }
+                digests[i] = digest.value();
+            }
+        });
     }
 
     private synchronized KvFence enqueue(KvFence after, Runnable work) {

@@ -6,6 +6,8 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvCopier.Range;
+import baton.kv.KvCopier.Runs;
+import baton.kv.KvDigest;
 import baton.kv.KvFence;
 import baton.kv.KvLayout;
 import java.lang.foreign.Arena;
@@ -46,6 +48,32 @@ class RefusingMemoryTest {
         assertThat(copied.isPassed()).isTrue();
         assertThat(host.asSlice(0, 16).mismatch(bytes.asSlice(8, 16))).isEqualTo(-1);
         assertThat(host.get(ValueLayout.JAVA_BYTE, 16)).isZero();
+    }
+
+    @Test
+    void digestsAreOfTheRunsAndThereWhenTheirFenceIsPassed() {
+        for (int i = 0; i < 64; i++) {
+            bytes.set(ValueLayout.JAVA_BYTE, i, (byte) (i * i));
+        }
+        for (KvDigest kind : KvDigest.values()) {
+            long[] digests = new long[2];
+            KvFence digested =
+                    device.digest(kind, List.of(new Runs(0, 32, 2, 8), new Runs(8, 16, 3, 4)), digests, KvFence.PASSED);
+            digested.await();
+            assertThat(digests).as(kind.label()).containsExactly(digest(kind, 8, 0, 32), digest(kind, 4, 8, 24, 40));
+        }
+        long[] late = new long[1];
+        KvFence digested = device.digest(KvDigest.SUM61, List.of(new Runs(0, 0, 1, 8)), late, KvFence.PASSED);
+        assertThat(digested.isPassed()).isFalse();
+        assertThat(late[0]).isZero();
+    }
+
+    private long digest(KvDigest kind, long length, long... offsets) {
+        KvDigest.Running digest = kind.begin();
+        for (long offset : offsets) {
+            digest.add(bytes.asSlice(offset, length).asByteBuffer());
+        }
+        return digest.value();
     }
 
     @Test

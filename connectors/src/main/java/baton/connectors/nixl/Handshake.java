@@ -1,11 +1,13 @@
 package baton.connectors.nixl;
 
+import baton.connectors.onesided.BlockChecksums;
 import baton.connectors.onesided.BlockInterior;
 import baton.connectors.onesided.Incarnation;
 import baton.connectors.onesided.LayerRegions;
 import baton.connectors.onesided.RankInfo;
 import baton.kv.DType;
 import baton.kv.InvalidFieldException;
+import baton.kv.KvDigest;
 import baton.kv.KvLayout;
 import baton.kv.connector.Rank;
 import baton.messages.MsgpackReader;
@@ -18,7 +20,6 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 import java.util.Optional;
-import java.util.OptionalLong;
 import org.msgpack.core.MessageBufferPacker;
 import org.msgpack.core.MessagePack;
 
@@ -321,7 +322,8 @@ final class Handshake {
      * @param rank {@code tp_rank} and {@code pp_rank}
      * @param tensorParallelSize {@code tp_size}
      * @param pipelineParallelSize {@code pp_size}
-     * @param checksums {@code seals}: address of the rank's table of checksums, if it has one
+     * @param checksums the rank's table of checksums, if it has one: {@code seals} is the address of one of CRC32C; of another kind it
+     *     is {@code digests}, and {@code digest} the kind, so that instances that know CRC32C only find no table
      */
     record BatonFacts(
             String compatibility,
@@ -333,9 +335,13 @@ final class Handshake {
             Rank rank,
             int tensorParallelSize,
             int pipelineParallelSize,
-            OptionalLong checksums) {
+            Optional<BlockChecksums.Table> checksums) {
         private void pack(MessageBufferPacker packer) throws IOException {
-            packer.packMapHeader(checksums.isPresent() ? 15 : 14);
+            Optional<String> digest = checksums
+                    .map(BlockChecksums.Table::kind)
+                    .filter(kind -> kind != KvDigest.CRC32C)
+                    .map(KvDigest::label);
+            packer.packMapHeader(14 + (checksums.isPresent() ? 1 : 0) + (digest.isPresent() ? 1 : 0));
             packer.packString("compatibility").packString(compatibility);
             packer.packString("epoch").packString(epoch);
             Handshake.bytes(packer, "key", key);
@@ -351,8 +357,11 @@ final class Handshake {
             packer.packString("tp_size").packInt(tensorParallelSize);
             packer.packString("pp_size").packInt(pipelineParallelSize);
             if (checksums.isPresent()) {
-                packer.packString("seals");
-                unsigned(packer, checksums.getAsLong());
+                packer.packString(digest.isPresent() ? "digests" : "seals");
+                unsigned(packer, checksums.get().address());
+            }
+            if (digest.isPresent()) {
+                packer.packString("digest").packString(digest.get());
             }
         }
 
@@ -372,7 +381,9 @@ final class Handshake {
             Slot<Integer> pipelineRank = fields.slot("pp_rank");
             Slot<Integer> tensorSize = fields.slot("tp_size");
             Slot<Integer> pipelineSize = fields.slot("pp_size");
-            Slot<Long> checksums = fields.slot("seals");
+            Slot<Long> seals = fields.slot("seals");
+            Slot<Long> digests = fields.slot("digests");
+            Slot<KvDigest> digest = fields.slot("digest");
             reader.fields(what, (name, value) -> {
                 switch (name) {
                     case "compatibility" -> compatibility.value = Optional.of(value.text(compatibility.field));
@@ -390,7 +401,9 @@ final class Handshake {
                         pipelineRank.value = Optional.of(value.integer(pipelineRank.field, 0, MOST_RANKS));
                     case "tp_size" -> tensorSize.value = size(tensorSize, value);
                     case "pp_size" -> pipelineSize.value = size(pipelineSize, value);
-                    case "seals" -> checksums.value = Optional.of(value.unsigned(checksums.field));
+                    case "seals" -> seals.value = Optional.of(value.unsigned(seals.field));
+                    case "digests" -> digests.value = Optional.of(value.unsigned(digests.field));
+                    case "digest" -> digest.value = Optional.of(digest(digest.field, value.text(digest.field)));
                     default -> {
                         return false;
                     }
@@ -407,7 +420,15 @@ final class Handshake {
                     new Rank(pipelineRank.need(), tensorRank.need()),
                     tensorSize.need(),
                     pipelineSize.need(),
-                    checksums.value.map(OptionalLong::of).orElseGet(OptionalLong::empty));
+                    digests.value
+                            .map(address -> new BlockChecksums.Table(digest.need(), address))
+                            .or(() -> seals.value.map(address -> new BlockChecksums.Table(KvDigest.CRC32C, address))));
+        }
+
+        private static KvDigest digest(String field, String label) {
+            return KvDigest.find(label)
+                    .orElseThrow(() ->
+                            new InvalidFieldException(field, "is " + label + ", must be one of " + KvDigest.labels()));
         }
 
         private static Optional<Integer> size(Slot<Integer> slot, MsgpackReader value) {

@@ -5,6 +5,7 @@ import baton.connectors.onesided.OneSidedSettings;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.JsonFields;
+import baton.kv.KvDigest;
 import baton.kv.ListenAddress;
 import baton.kv.Setting;
 import baton.kv.connector.ConnectorContext;
@@ -38,6 +39,7 @@ import tools.jackson.databind.JsonNode;
  * @param mirrorsVllm {@code vllm_compat} is {@code "mirror"}: vLLM instances among {@code peers} are asked for their hash
  * @param vllmCpuInterior {@code vllm_cpu_attn_isa}: how the CPU_ATTN of vLLM instances packs blocks
  * @param requireVerified {@code require_verified_kv} (false): blocks without checksums, a vLLM instance's, are not used
+ * @param digest {@code kv_digest}: of the checksums of this instance's blocks; empty for {@code auto}
  * @param access which peers may connect, and be connected to: {@link PeerAccess}
  */
 public record NixlSettings(
@@ -58,6 +60,7 @@ public record NixlSettings(
         boolean mirrorsVllm,
         Optional<BlockInterior> vllmCpuInterior,
         boolean requireVerified,
+        Optional<KvDigest> digest,
         PeerAccess access) {
     private static final String LEASE = "kv_lease_duration";
     private static final String DECODER_TTL = "decoder_kv_blocks_ttl";
@@ -76,6 +79,8 @@ public record NixlSettings(
     private static final String MIRROR = "mirror";
     private static final String CPU_ISA = "vllm_cpu_attn_isa";
     private static final String REQUIRE_VERIFIED = "require_verified_kv";
+    private static final String DIGEST = "kv_digest";
+    private static final String AUTO = "auto";
     private static final String HOST_VARIABLE = "VLLM_NIXL_SIDE_CHANNEL_HOST";
     private static final String PORT_VARIABLE = "VLLM_NIXL_SIDE_CHANNEL_PORT";
 
@@ -114,7 +119,15 @@ public record NixlSettings(
                             "Seconds that a decode request waits for blocks to be written."),
                     Setting.absent(
                             CROSS_LAYERS, "as if `true`", "Accepted: a block always has all layers in one range."),
-                    Setting.of(REQUIRE_VERIFIED, false, "Do not use blocks without checksums, a vLLM instance's."),
+                    Setting.of(
+                            REQUIRE_VERIFIED,
+                            false,
+                            "Do not use blocks without checksums: a vLLM instance's, or with `kv_digest` `none`."),
+                    Setting.of(
+                            DIGEST,
+                            AUTO,
+                            "Checksums of this instance's blocks: `crc32c`, `sum61` (which a device can compute), `none`, or"
+                                    + " `auto`: `sum61` if the pool is a device's that peers access directly, else `crc32c`."),
                     Setting.absent(
                             CPU_ISA,
                             "none",
@@ -174,6 +187,11 @@ public record NixlSettings(
                 mirrors,
                 extra.string(CPU_ISA).map(isa -> cpuInterior(extra.field(CPU_ISA), isa)),
                 extra.bool(REQUIRE_VERIFIED).orElseThrow(),
+                extra.string(DIGEST)
+                        .filter(label -> !label.equals(AUTO))
+                        .map(label -> KvDigest.find(label)
+                                .orElseThrow(() -> ConfigException.unsupported(
+                                        extra.field(DIGEST), label, AUTO + ", " + KvDigest.labels()))),
                 access);
     }
 

@@ -29,6 +29,8 @@ import baton.kv.Bursts;
 import baton.kv.ConfigException;
 import baton.kv.InvalidFieldException;
 import baton.kv.KvCache;
+import baton.kv.KvDigest;
+import baton.kv.KvMemory;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HandshakeMetadata;
@@ -98,7 +100,8 @@ final class NixlWorker implements WorkerConnector {
             PullLoads loads) {
         private static Parts of(RankContext context, ConnectorRuntime.Memory memory) {
             KvCache cache = context.cache();
-            BlockChecksums checksums = new BlockChecksums(memory.region().memory(), cache.host(), cache.layout());
+            BlockChecksums checksums = new BlockChecksums(
+                    memory.region().memory(), cache, context.self().digest());
             PeerDirectory peers = new PeerDirectory(context);
             Outbox outbox = new Outbox(context, peers);
             PushSender pushes = new PushSender(context, peers, checksums);
@@ -139,8 +142,10 @@ final class NixlWorker implements WorkerConnector {
     public void register(KvCache cache) {
         TransferAgent agent = runtime.transferAgent(settings.agent(), settings.host(), settings.access());
         agent.onProgress(context.wake());
+        KvDigest digest =
+                settings.digest().orElse(cache.memory() instanceof KvMemory.Device ? KvDigest.SUM61 : KvDigest.CRC32C);
         ConnectorRuntime.Memory checksums =
-                runtime.allocate(cache.blocks() * BlockChecksums.entryBytes(cache.layout()), "block checksums");
+                runtime.allocate(cache.blocks() * BlockChecksums.entryBytes(cache.layout(), digest), "block checksums");
         try {
             // Closing the agent ends these registrations.
             TransferAgent.Registration _ = agent.register(new Region(cache.memory(), true));
@@ -167,7 +172,7 @@ final class NixlWorker implements WorkerConnector {
                 BlockInterior.HEADS,
                 1,
                 cache.blocks(),
-                OptionalLong.of(checksums.region().memory().address()),
+                Optional.of(new BlockChecksums.Table(digest, checksums.region().address())),
                 Optional.empty());
         RankContext shared = new RankContext(
                 info,

@@ -11,7 +11,6 @@ import baton.kv.connector.Rank;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
-import java.util.OptionalLong;
 
 /**
  * Reads how a vLLM rank's blocks lie from its handshake. vLLM tells the number of layers, the bytes of a block and its tokens, and not
@@ -87,7 +86,7 @@ record VllmRank(KvLayout layout, int modelKvHeads, Optional<BlockInterior> cpuIn
                 interior,
                 metadata.pagesPerBlock(),
                 metadata.blocks(),
-                OptionalLong.empty(),
+                Optional.empty(),
                 Optional.empty());
     }
 

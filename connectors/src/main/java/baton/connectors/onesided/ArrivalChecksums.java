@@ -1,20 +1,23 @@
 package baton.connectors.onesided;
 
+import baton.connectors.onesided.BlockChecksums.Unit;
 import baton.connectors.onesided.BlockMapping.Heads;
 import baton.connectors.onesided.BlockMapping.Piece;
 import baton.connectors.onesided.PeerNotification.PushPart;
 import baton.kv.KvCache;
+import baton.kv.KvDigest;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Optional;
-import java.util.OptionalInt;
+import java.util.OptionalLong;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
-import java.util.zip.CRC32C;
+import java.util.stream.Stream;
 
 /**
  * Checksums of blocks that peers push, computed layer after layer while they arrive, so that little is left to be checked after the last
  * layer. A wrong notification makes a checksum that is not the owner's, and a layer that is written twice, because the push began anew,
- * makes none: then the blocks are digested again as they are.
+ * makes none: then the blocks are digested again as they are. So are those of a device's pool, all at once.
  *
  * <p>One thread calls it; parts are digested in the background, one after the other.
  */
@@ -27,7 +30,7 @@ final class ArrivalChecksums {
     private final Executor background;
     private final Runnable wake;
     /** By piece and head. */
-    private final CRC32C[] digests;
+    private final List<KvDigest.Running> digests;
     /** By piece and head: how many layers were digested, or {@link #WRITTEN_AGAIN}. */
     private final int[] layers;
 
@@ -35,15 +38,17 @@ final class ArrivalChecksums {
 
     private CompletableFuture<Boolean> last = CompletableFuture.completedFuture(true);
 
-    /** @param wake called by any thread when nothing is left to be digested */
-    ArrivalChecksums(BlockMapping map, KvCache cache, Executor background, Runnable wake) {
+    /**
+     * @param kind the owner's
+     * @param wake called by any thread when nothing is left to be digested
+     */
+    ArrivalChecksums(BlockMapping map, KvCache cache, KvDigest kind, Executor background, Runnable wake) {
         this.map = map;
         this.cache = cache;
         this.background = background;
         this.wake = wake;
         int count = map.pieces().size() * cache.layout().kvHeads();
-        digests = new CRC32C[count];
-        Arrays.setAll(digests, _ -> new CRC32C());
+        digests = Stream.generate(kind::begin).limit(count).toList();
         layers = new int[count];
     }
 
@@ -59,6 +64,9 @@ final class ArrivalChecksums {
             return;
         }
         parts++;
+        if (BlockChecksums.isOfDevice(cache)) {
+            return;
+        }
         Heads heads = from.get();
         last = last.thenApplyAsync(_ -> digest(heads, part), background);
         // A stage of its own: the engine that is woken must find the one before it done.
@@ -72,15 +80,11 @@ final class ArrivalChecksums {
                 int at = i * cache.layout().kvHeads() + head;
                 for (int layer = part.firstLayer(); layer < part.endLayer(); layer++) {
                     if (layers[at] == layer) {
-                        BlockChecksums.update(
-                                digests[at],
-                                cache.host(),
-                                cache.layout(),
-                                piece.block(),
-                                layer,
-                                head,
-                                piece.slot(),
-                                map.slots());
+                        BlockChecksums.add(
+                                digests.get(at),
+                                cache,
+                                new Unit(piece.block(), head, piece.slot(), map.slots()),
+                                layer);
                         layers[at]++;
                     } else if (layers[at] > layer) {
                         layers[at] = WRITTEN_AGAIN;
@@ -112,10 +116,10 @@ final class ArrivalChecksums {
     }
 
     /** The checksum of a piece, if all of its layers came one after the other. Called when idle. */
-    OptionalInt of(int piece, int head) {
+    OptionalLong of(int piece, int head) {
         int at = piece * cache.layout().kvHeads() + head;
         return layers[at] == cache.layout().layers()
-                ? OptionalInt.of((int) digests[at].getValue())
-                : OptionalInt.empty();
+                ? OptionalLong.of(digests.get(at).value())
+                : OptionalLong.empty();
     }
 }

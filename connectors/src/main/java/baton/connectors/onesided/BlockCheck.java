@@ -1,8 +1,10 @@
 package baton.connectors.onesided;
 
+import baton.connectors.onesided.BlockChecksums.Unit;
 import baton.connectors.onesided.BlockMapping.Heads;
 import baton.connectors.onesided.BlockMapping.Piece;
 import baton.connectors.onesided.PeerEngine.RemoteRank;
+import baton.kv.KvDigest;
 import baton.kv.Ticker;
 import baton.transfer.Range;
 import baton.transfer.TransferAgent.Operation;
@@ -49,7 +51,7 @@ final class BlockCheck implements LoadCheck {
         for (Heads heads : map.heads()) {
             RemoteRank remote = source.ranks().get(heads.source());
             long local = remote.scratch().memory().region().memory().address();
-            long table = remote.info().checksums().orElseThrow();
+            BlockChecksums.Table table = remote.info().checksums().orElseThrow();
             List<Range> ranges = map.checksumRanges(heads, source.blocks(), local, table);
             seals.start(
                     ranges.size(),
@@ -103,7 +105,7 @@ final class BlockCheck implements LoadCheck {
         long[] promised = source.generations().orElseThrow();
         for (Heads heads : map.heads()) {
             RemoteRank remote = source.ranks().get(heads.source());
-            long entryBytes = BlockChecksums.entryBytes(remote.info().layout());
+            long entryBytes = BlockChecksums.entryBytes(remote.info().layout(), source.digest());
             MemorySegment entries = remote.scratch().memory().region().memory();
             for (int i = 0; i < map.pieces().size(); i++) {
                 Piece piece = map.pieces().get(i);
@@ -112,9 +114,13 @@ final class BlockCheck implements LoadCheck {
                     BlockChecksums.check(
                                     entry,
                                     remote.info().layout(),
+                                    source.digest(),
                                     promised[piece.index()],
-                                    heads.ownerHead() + head,
-                                    piece.ownerSlot(),
+                                    new Unit(
+                                            source.blocks()[piece.index()],
+                                            heads.ownerHead() + head,
+                                            piece.ownerSlot(),
+                                            map.slots()),
                                     digests.of(i, heads.readerHead() + head))
                             .ifPresent(wrong -> bad.put(piece.block(), wrong));
                 }
@@ -125,7 +131,7 @@ final class BlockCheck implements LoadCheck {
 
     @Override
     public boolean isVerified() {
-        return true;
+        return source.digest() != KvDigest.NONE;
     }
 
     @Override

@@ -1,23 +1,28 @@
 package baton.connectors.onesided;
 
+import baton.kv.KvCache;
+import baton.kv.KvCopier.Runs;
+import baton.kv.KvDigest;
+import baton.kv.KvFence;
 import baton.kv.KvLayout;
+import baton.kv.KvMemory;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.VarHandle;
-import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
-import java.util.Arrays;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Optional;
-import java.util.zip.CRC32C;
 
 /**
  * The table of checksums beside a rank's pool. An entry has the generation of a block and, once the block is complete, its checksums:
- * for each key/value head and each {@link #unit} of slots one CRC32C over the bytes in all layers, so that a reader with other heads or
- * another block size can check what it has read.
+ * for each key/value head and each {@link #unit} of slots one digest of the bytes in all layers, so that a reader with other heads or
+ * another block size can check what it has read. The owner chooses the kind of the digests, and a reader computes the same.
  *
  * <p>An entry is {@code [generation: long | sealed generation: long | checksums: int[head][unit]]}, little-endian, and a multiple of
- * 8 bytes. A block is sealed, that is its checksums are valid, if both generations are equal. The owner writes the generation before it
- * writes the block, and a reader reads the entry after it has read the block, so that it detects a block that was reused meanwhile.
+ * 8 bytes; checksums of {@link KvDigest#SUM61} are {@code long}. A block is sealed, that is its checksums are valid, if both generations
+ * are equal. The owner writes the generation before it writes the block, and a reader reads the entry after it has read the block, so
+ * that it detects a block that was reused meanwhile.
  *
  * <p>Not thread-safe.
  */
@@ -29,17 +34,30 @@ public final class BlockChecksums {
     private static final int MOST_SLOTS = 16;
 
     private final MemorySegment table;
-    private final MemorySegment pool;
+    private final KvCache cache;
+    private final KvDigest kind;
     private final KvLayout layout;
 
-    /**
-     * @param table zeros; {@link #entryBytes} for each block
-     * @param pool the blocks
-     */
-    public BlockChecksums(MemorySegment table, MemorySegment pool, KvLayout layout) {
+    /** A rank's table, for peers: its address in the rank's process. */
+    public record Table(KvDigest kind, long address) {}
+
+    /** Neighbouring slots of one head of a block, in all layers. */
+    record Unit(int block, int head, int slot, int slots) {
+        private Runs runs(KvLayout layout) {
+            return new Runs(
+                    block * layout.blockBytes() + layout.entryOffset(0, head, slot),
+                    layout.layerBytes(),
+                    layout.layers(),
+                    slots * layout.entryBytes());
+        }
+    }
+
+    /** @param table zeros; {@link #entryBytes} for each block */
+    public BlockChecksums(MemorySegment table, KvCache cache, KvDigest kind) {
         this.table = table;
-        this.pool = pool;
-        this.layout = layout;
+        this.cache = cache;
+        this.kind = kind;
+        this.layout = cache.layout();
     }
 
     /** Slots of a block of this size that share a checksum. */
@@ -48,15 +66,31 @@ public final class BlockChecksums {
     }
 
     /** Bytes of an entry. */
-    public static long entryBytes(KvLayout layout) {
+    public static long entryBytes(KvLayout layout, KvDigest kind) {
         long checksums = (long) layout.kvHeads() * (layout.blockSize() / unit(layout.blockSize()));
-        return Math.ceilDiv(CHECKSUMS + checksums * Integer.BYTES, Long.BYTES) * Long.BYTES;
+        return Math.ceilDiv(CHECKSUMS + checksums * kind.bytes(), Long.BYTES) * Long.BYTES;
     }
 
     /** Where in an entry the checksum is of a unit of one head. */
-    private static long checksumAt(KvLayout layout, int head, int slot) {
+    private static long checksumAt(KvLayout layout, KvDigest kind, int head, int slot) {
         int unit = unit(layout.blockSize());
-        return CHECKSUMS + ((long) head * (layout.blockSize() / unit) + slot / unit) * Integer.BYTES;
+        return CHECKSUMS + ((long) head * (layout.blockSize() / unit) + slot / unit) * kind.bytes();
+    }
+
+    private static long checksum(MemorySegment memory, long at, KvDigest kind) {
+        return switch (kind) {
+            case NONE -> 0;
+            case CRC32C -> Integer.toUnsignedLong(memory.get(INT, at));
+            case SUM61 -> memory.get(LONG, at);
+        };
+    }
+
+    private void write(long at, long checksum) {
+        switch (kind) {
+            case NONE -> {}
+            case CRC32C -> table.set(INT, at, (int) checksum);
+            case SUM61 -> table.set(LONG, at, checksum);
+        }
     }
 
     /** The block is about to be written by another request. */
@@ -72,33 +106,39 @@ public final class BlockChecksums {
         return new Batch(blocks);
     }
 
-    /** Blocks that are completed together. Each layer is added to their checksums when it is complete, while it is in the processor's cache. */
+    /**
+     * Blocks that are completed together. The host adds each layer to their checksums when it is complete, while it is in the processor's
+     * cache; a device digests all layers at the end.
+     */
     public final class Batch {
         private final int[] blocks;
-        /** By block, head and unit: over the layers so far. */
-        private final CRC32C[] checksums;
+        private final List<Unit> units = new ArrayList<>();
+        /** By unit: over the layers so far. */
+        private final List<KvDigest.Running> digests = new ArrayList<>();
 
         private int layers;
 
         private Batch(int[] blocks) {
             this.blocks = blocks;
-            int units = layout.blockSize() / unit(layout.blockSize());
-            checksums = new CRC32C[blocks.length * layout.kvHeads() * units];
-            Arrays.setAll(checksums, _ -> new CRC32C());
+            int slots = unit(layout.blockSize());
+            for (int block : blocks) {
+                for (int head = 0; head < layout.kvHeads(); head++) {
+                    for (int slot = 0; slot < layout.blockSize(); slot += slots) {
+                        units.add(new Unit(block, head, slot, slots));
+                        digests.add(kind.begin());
+                    }
+                }
+            }
         }
 
         /** The blocks have the layers up to this one. */
         public void complete(int layer) {
+            if (isOfDevice(cache)) {
+                return;
+            }
             for (; layers <= layer; layers++) {
-                int next = 0;
-                int unit = unit(layout.blockSize());
-                for (int block : blocks) {
-                    ByteBuffer bytes = bytes(pool, layout, block);
-                    for (int head = 0; head < layout.kvHeads(); head++) {
-                        for (int slot = 0; slot < layout.blockSize(); slot += unit) {
-                            update(checksums[next++], bytes, layout, layers, head, slot, unit);
-                        }
-                    }
+                for (int i = 0; i < units.size(); i++) {
+                    add(digests.get(i), cache, units.get(i), layers);
                 }
             }
         }
@@ -106,18 +146,15 @@ public final class BlockChecksums {
         /** The blocks are complete. */
         public void finish() {
             complete(layout.layers() - 1);
-            int unit = unit(layout.blockSize());
+            long[] values = isOfDevice(cache)
+                    ? digests(cache, kind, units)
+                    : digests.stream().mapToLong(KvDigest.Running::value).toArray();
             for (int block : blocks) {
                 table.set(LONG, entry(block) + SEALED, 0L);
             }
-            int next = 0;
-            for (int block : blocks) {
-                for (int head = 0; head < layout.kvHeads(); head++) {
-                    for (int slot = 0; slot < layout.blockSize(); slot += unit) {
-                        table.set(
-                                INT, entry(block) + checksumAt(layout, head, slot), (int) checksums[next++].getValue());
-                    }
-                }
+            for (int i = 0; i < values.length; i++) {
+                Unit unit = units.get(i);
+                write(entry(unit.block()) + checksumAt(layout, kind, unit.head(), unit.slot()), values[i]);
             }
             VarHandle.releaseFence();
             for (int block : blocks) {
@@ -132,7 +169,7 @@ public final class BlockChecksums {
     }
 
     private long entry(int block) {
-        return block * entryBytes(layout);
+        return block * entryBytes(layout, kind);
     }
 
     /**
@@ -140,47 +177,61 @@ public final class BlockChecksums {
      *
      * @param entry the owner's entry for the block
      * @param layout the owner's
-     * @param head of the owner's rank
-     * @param slot the unit's first
+     * @param kind the owner's
+     * @param unit of the owner's rank
      * @param checksum of the copy
      */
     static Optional<Rejection> check(
-            MemorySegment entry, KvLayout layout, long generation, int head, int slot, int checksum) {
+            MemorySegment entry, KvLayout layout, KvDigest kind, long generation, Unit unit, long checksum) {
         if (entry.get(LONG, 0) != generation) {
             return Optional.of(Rejection.STALE);
         }
         if (entry.get(LONG, SEALED) != generation) {
             return Optional.of(Rejection.TORN);
         }
-        return entry.get(INT, checksumAt(layout, head, slot)) == checksum
+        return checksum(entry, checksumAt(layout, kind, unit.head(), unit.slot()), kind) == checksum
                 ? Optional.empty()
                 : Optional.of(Rejection.CORRUPT);
     }
 
-    /** Checksum of the slots {@code [slot, slot + slots)} of one head of a block, in all layers. */
-    static int checksum(CRC32C crc, MemorySegment pool, KvLayout layout, int block, int head, int slot, int slots) {
-        crc.reset();
-        ByteBuffer bytes = bytes(pool, layout, block);
-        for (int layer = 0; layer < layout.layers(); layer++) {
-            update(crc, bytes, layout, layer, head, slot, slots);
+    static boolean isOfDevice(KvCache cache) {
+        return cache.memory() instanceof KvMemory.Device;
+    }
+
+    /** Digests of units of a pool, whose bytes are in place. Waits for the device, if it is a device's pool. */
+    static long[] digests(KvCache cache, KvDigest kind, List<Unit> units) {
+        long[] digests = new long[units.size()];
+        if (kind == KvDigest.NONE) {
+            return digests;
         }
-        return (int) crc.getValue();
+        KvLayout layout = cache.layout();
+        switch (cache.memory()) {
+            case KvMemory.Device device ->
+                device.copier()
+                        .digest(
+                                kind,
+                                units.stream().map(unit -> unit.runs(layout)).toList(),
+                                digests,
+                                KvFence.PASSED)
+                        .await();
+            case KvMemory.Host _ -> {
+                for (int i = 0; i < digests.length; i++) {
+                    KvDigest.Running digest = kind.begin();
+                    for (int layer = 0; layer < layout.layers(); layer++) {
+                        add(digest, cache, units.get(i), layer);
+                    }
+                    digests[i] = digest.value();
+                }
+            }
+        }
+        return digests;
     }
 
-    /** Adds one layer to such a checksum. All layers make it, in their order. */
-    static void update(
-            CRC32C crc, MemorySegment pool, KvLayout layout, int block, int layer, int head, int slot, int slots) {
-        update(crc, bytes(pool, layout, block), layout, layer, head, slot, slots);
-    }
-
-    private static void update(
-            CRC32C crc, ByteBuffer block, KvLayout layout, int layer, int head, int slot, int slots) {
-        int at = Math.toIntExact(layout.entryOffset(layer, head, slot));
-        crc.update(
-                block.limit(at + Math.toIntExact(slots * layout.entryBytes())).position(at));
-    }
-
-    private static ByteBuffer bytes(MemorySegment pool, KvLayout layout, int block) {
-        return pool.asSlice(block * layout.blockBytes(), layout.blockBytes()).asByteBuffer();
+    /** Adds one layer to a digest of a unit. All layers make it, in their order. */
+    static void add(KvDigest.Running digest, KvCache cache, Unit unit, int layer) {
+        Runs runs = unit.runs(cache.layout());
+        digest.add(cache.host()
+                .asSlice(runs.first() + layer * runs.stride(), runs.bytes())
+                .asByteBuffer());
     }
 }

@@ -228,10 +228,11 @@ public final class BlockMapping {
      * The entries of the pieces' blocks in the owner's table of checksums.
      *
      * @param local address for {@link #checksumEntries} entries
-     * @param remote address of the table
+     * @param table the owner's
      */
-    List<Range> checksumRanges(Heads from, int[] ownerBlocks, long local, long remote) {
-        long entry = BlockChecksums.entryBytes(owners.get(from.source()).layout());
+    List<Range> checksumRanges(Heads from, int[] ownerBlocks, long local, BlockChecksums.Table table) {
+        long entry = BlockChecksums.entryBytes(owners.get(from.source()).layout(), table.kind());
+        long remote = table.address();
         List<Range> ranges = new ArrayList<>();
         int last = -1;
         for (Piece piece : pieces) {

@@ -66,7 +66,7 @@ final class BlockReads implements Arrival {
         this.source = source;
         this.cache = context.cache();
         this.agent = context.agent();
-        this.digests = new PieceDigests(context, map);
+        this.digests = new PieceDigests(context, map, source.digest());
         this.parts = parts(maxParts);
         if (source.isChecked()) {
             BlockCheck.prepare(context, map, source);
@@ -97,7 +97,7 @@ final class BlockReads implements Arrival {
     private Transfer start(Heads heads, TransferGroup group, Part part, Duration timeout) {
         RemoteRank remote = source.ranks().get(heads.source());
         List<Piece> pieces = map.pieces().subList(part.from, part.to);
-        if (source.isChecked() && map.isWhole(heads)) {
+        if (source.isChecked() && digests.mayBeByAgent() && map.isWhole(heads)) {
             List<Range> ranges = map.wholes(heads, pieces, source.blocks());
             RunDigests digesting = digests.ofWholes(part.from, part.to);
             return group.start(

@@ -1,6 +1,7 @@
 package baton.connectors.onesided;
 
 import baton.connectors.ConnectorRuntime;
+import baton.kv.KvDigest;
 import baton.kv.connector.Rank;
 import baton.messages.PeerAddress;
 import baton.transfer.TransferAgent;
@@ -46,8 +47,8 @@ public final class PeerEngine {
         /** Provides {@link #scratch}: memory for {@code entries} entries of the peer's table of checksums. */
         void needScratch(RankContext context, int entries) throws TransferException {
             if (scratch.isEmpty()) {
-                ConnectorRuntime.Memory memory =
-                        context.runtime().allocate(entries * BlockChecksums.entryBytes(info.layout()), PURPOSE);
+                ConnectorRuntime.Memory memory = context.runtime()
+                        .allocate(entries * BlockChecksums.entryBytes(info.layout(), info.digest()), PURPOSE);
                 try {
                     scratch = Optional.of(new Scratch(
                             memory, context.agent().register(memory.region().withPermitsOnly())));
@@ -139,6 +140,9 @@ public final class PeerEngine {
             checkSizes(info, size);
             check(info, self, isEnforced(info, settings), context.stats().label());
             connected.add(new RemoteRank(answer, context.agent().connect(info.agent(), timeout)));
+            if (info.digest() != connected.getFirst().info().digest()) {
+                throw new TransferException("its ranks have digests of different kinds");
+            }
             if (info.incarnation().isEmpty()) {
                 log.info(
                         "engine {} at {} is a vLLM instance (tensor parallel size {}, blocks of {} tokens, {}): its blocks have no"
@@ -319,6 +323,11 @@ public final class PeerEngine {
     /** True if it is a Baton instance, which has messages beyond vLLM's. */
     boolean isBaton() {
         return ranks.stream().allMatch(rank -> rank.info().incarnation().isPresent());
+    }
+
+    /** The kind of digest that its blocks have. */
+    KvDigest digest() {
+        return ranks.getFirst().info().digest();
     }
 
     Optional<RemoteRank> rankOf(String agent) {

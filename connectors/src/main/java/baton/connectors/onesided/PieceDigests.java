@@ -1,12 +1,15 @@
 package baton.connectors.onesided;
 
+import baton.connectors.onesided.BlockChecksums.Unit;
 import baton.connectors.onesided.BlockMapping.Piece;
 import baton.kv.KvCache;
+import baton.kv.KvDigest;
 import baton.kv.KvLayout;
 import baton.memory.RunDigests;
+import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.OptionalInt;
-import java.util.zip.CRC32C;
+import java.util.List;
+import java.util.OptionalLong;
 
 /**
  * Checksums of a load's pieces, by piece and head: computed by the agent while it moves the bytes, if it can, else in the background as
@@ -17,7 +20,8 @@ final class PieceDigests {
 
     private final BlockMapping map;
     private final KvCache cache;
-    private final int[] digests;
+    private final KvDigest kind;
+    private final long[] digests;
     /** By piece; set by the thread that has digested it, before its transfer or its task is over. */
     private final boolean[] isDigested;
 
@@ -26,11 +30,13 @@ final class PieceDigests {
     /** Some were made before all blocks were here. */
     private boolean early;
 
-    PieceDigests(RankContext context, BlockMapping map) {
+    /** @param kind the owner's */
+    PieceDigests(RankContext context, BlockMapping map, KvDigest kind) {
+        this.kind = kind;
         this.tasks = new TaskGroup(context.background());
         this.map = map;
         this.cache = context.cache();
-        this.digests = new int[map.pieces().size() * cache.layout().kvHeads()];
+        this.digests = new long[map.pieces().size() * cache.layout().kvHeads()];
         this.isDigested = new boolean[map.pieces().size()];
     }
 
@@ -41,11 +47,16 @@ final class PieceDigests {
         for (int piece = 0; piece < isDigested.length; piece++) {
             isDigested[piece] = true;
             for (int head = 0; head < heads; head++) {
-                OptionalInt digest = arrived.of(piece, head);
+                OptionalLong digest = arrived.of(piece, head);
                 isDigested[piece] &= digest.isPresent();
                 digests[piece * heads + head] = digest.orElse(0);
             }
         }
+    }
+
+    /** Whether agents compute digests of that kind, of memory that they can read. */
+    boolean mayBeByAgent() {
+        return kind == KvDigest.CRC32C && !BlockChecksums.isOfDevice(cache);
     }
 
     /** For an agent that moves the pieces {@code [from, to)} as whole blocks, each in one range. */
@@ -64,7 +75,7 @@ final class PieceDigests {
                     int heads = layout.kvHeads();
                     for (int piece = first; piece < end; piece++) {
                         for (int head = 0; head < heads; head++) {
-                            digests[piece * heads + head] = crc32c[head * each + piece - first];
+                            digests[piece * heads + head] = Integer.toUnsignedLong(crc32c[head * each + piece - first]);
                         }
                     }
                     Arrays.fill(isDigested, first, end, true);
@@ -90,16 +101,16 @@ final class PieceDigests {
     }
 
     private void digestPieces(int from, int to) {
-        CRC32C crc = new CRC32C();
         int heads = cache.layout().kvHeads();
-        for (int i = from; i < to; i++) {
-            Piece piece = map.pieces().get(i);
+        List<Unit> units = new ArrayList<>();
+        for (Piece piece : map.pieces().subList(from, to)) {
             for (int head = 0; head < heads; head++) {
-                digests[i * heads + head] = BlockChecksums.checksum(
-                        crc, cache.host(), cache.layout(), piece.block(), head, piece.slot(), map.slots());
+                units.add(new Unit(piece.block(), head, piece.slot(), map.slots()));
             }
-            isDigested[i] = true;
         }
+        long[] some = BlockChecksums.digests(cache, kind, units);
+        System.arraycopy(some, 0, digests, from * heads, some.length);
+        Arrays.fill(isDigested, from, to, true);
     }
 
     /** Digests all pieces as they are, if some were digested before all blocks were here. False if none was. */
@@ -118,7 +129,7 @@ final class PieceDigests {
         return tasks;
     }
 
-    int of(int piece, int head) {
+    long of(int piece, int head) {
         return digests[piece * cache.layout().kvHeads() + head];
     }
 }

@@ -1,6 +1,7 @@
 package baton.connectors.onesided;
 
 import baton.connectors.onesided.PeerEngine.RemoteRank;
+import baton.kv.KvDigest;
 import baton.transfer.TransferException;
 import java.time.Duration;
 import java.util.List;
@@ -93,9 +94,12 @@ final class PullLoad extends Load {
         } else if (!owner.hasPromised(load.source())) {
             ownerKnows = true;
             reject(Rejection.FORGED, "the reference is not as its owner made it");
-        } else if (context.settings().requireVerified() && !owner.isBaton()) {
+        } else if (context.settings().requireVerified() && owner.digest() == KvDigest.NONE) {
             complete();
-            reject(Rejection.UNVERIFIED, "the peer is not an instance of Baton, and require_verified_kv is true");
+            reject(
+                    Rejection.UNVERIFIED,
+                    (owner.isBaton() ? "the peer's kv_digest is none" : "the peer is not an instance of Baton")
+                            + ", and require_verified_kv is true");
         } else if (load.expiry().isPresent() && owner.isExpiring(load.expiry().getAsDouble(), EXPIRY_MARGIN, now)) {
             table.outbox().completion(load.source(), since());
             reject(Rejection.STALE, "their lease expires within " + EXPIRY_MARGIN.toSeconds() + " s");
@@ -171,7 +175,8 @@ final class PullLoad extends Load {
         if (push.isPresent() && !areNamed(mapping, source)) {
             return Optional.empty();
         }
-        PieceDigests digests = reads.map(BlockReads::digests).orElseGet(() -> new PieceDigests(context, mapping));
+        PieceDigests digests =
+                reads.map(BlockReads::digests).orElseGet(() -> new PieceDigests(context, mapping, source.digest()));
         push.ifPresent(pushed -> {
             digests.take(pushed.checksums());
             digests.digest(0, mapping.pieces().size());

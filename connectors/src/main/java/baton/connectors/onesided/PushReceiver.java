@@ -60,8 +60,8 @@ final class PushReceiver implements Arrival {
         this.owner = owner;
         this.load = load;
         this.registered = now;
-        this.checksums =
-                new ArrivalChecksums(mapping, context.cache(), context.runtime().background(), context.wake());
+        this.checksums = new ArrivalChecksums(
+                mapping, context.cache(), owner.digest(), context.runtime().background(), context.wake());
         this.permit = context.agent()
                 .permit(Arrays.stream(load.plan().blocks())
                         .mapToObj(context.cache()::block)

@@ -1,11 +1,11 @@
 package baton.connectors.onesided;
 
+import baton.kv.KvDigest;
 import baton.kv.KvLayout;
 import baton.kv.connector.HandshakeMetadata;
 import baton.kv.connector.Rank;
 import java.util.List;
 import java.util.Optional;
-import java.util.OptionalLong;
 
 /**
  * A rank's description for peers that move its blocks: the answer to a handshake.
@@ -21,7 +21,7 @@ import java.util.OptionalLong;
  * @param interior how a layer's share of a block lies
  * @param pagesPerBlock blocks of {@code layout} for one that a reference names: vLLM's kernel blocks for one of its cache manager
  * @param blocks of {@code layout} in the pool
- * @param checksums address of the rank's {@link BlockChecksums}, if it has any
+ * @param checksums the rank's {@link BlockChecksums}, if it has any
  * @param incarnation of the instance, if it signs references; a vLLM peer does not
  */
 public record RankInfo(
@@ -40,7 +40,7 @@ public record RankInfo(
         BlockInterior interior,
         int pagesPerBlock,
         int blocks,
-        OptionalLong checksums,
+        Optional<BlockChecksums.Table> checksums,
         Optional<Incarnation> incarnation)
         implements HandshakeMetadata {
 
@@ -64,6 +64,11 @@ public record RankInfo(
                 blocks,
                 checksums,
                 other);
+    }
+
+    /** The kind of its checksums. */
+    public KvDigest digest() {
+        return checksums.map(BlockChecksums.Table::kind).orElse(KvDigest.NONE);
     }
 
     /** Address of block 0. */

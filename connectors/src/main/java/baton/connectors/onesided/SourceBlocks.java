@@ -1,6 +1,7 @@
 package baton.connectors.onesided;
 
 import baton.connectors.onesided.PeerEngine.RemoteRank;
+import baton.kv.KvDigest;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
@@ -26,7 +27,12 @@ record SourceBlocks(int[] blocks, Optional<long[]> generations, List<RemoteRank>
         return new SourceBlocks(blocks, reference.proof().map(SignedProof::generations), owner.ranks());
     }
 
-    /** Whether the owner has checksums of the blocks. */
+    /** The kind of the owner's checksums. */
+    KvDigest digest() {
+        return ranks.getFirst().info().digest();
+    }
+
+    /** Whether the owner has a table with the generations of the blocks, and their checksums if it makes any. */
     boolean isChecked() {
         return generations.isPresent();
     }

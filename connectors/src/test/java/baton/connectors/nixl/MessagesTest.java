@@ -7,6 +7,7 @@ import baton.connectors.nixl.Handshake.BatonFacts;
 import baton.connectors.nixl.Handshake.Metadata;
 import baton.connectors.nixl.Handshake.Payload;
 import baton.connectors.nixl.Handshake.Regions;
+import baton.connectors.onesided.BlockChecksums.Table;
 import baton.connectors.onesided.PeerNotification;
 import baton.connectors.onesided.PeerNotification.Completion;
 import baton.connectors.onesided.PeerNotification.Heartbeat;
@@ -19,6 +20,7 @@ import baton.connectors.onesided.PeerNotification.PushPart;
 import baton.connectors.onesided.PeerNotification.PushRegistration;
 import baton.kv.DType;
 import baton.kv.InvalidFieldException;
+import baton.kv.KvDigest;
 import baton.kv.KvLayout;
 import baton.kv.connector.Rank;
 import java.io.ByteArrayOutputStream;
@@ -104,8 +106,12 @@ class MessagesTest {
 
     @Test
     void batonsHandshakeFactsHaveAFieldOfTheirOwn() {
-        for (OptionalLong seals : List.of(OptionalLong.empty(), OptionalLong.of(0x7fff_0000_1000L))) {
-            Metadata ofBaton = ofBaton(seals);
+        for (Optional<Table> checksums : List.of(
+                Optional.<Table>empty(),
+                Optional.of(new Table(KvDigest.CRC32C, 0x7fff_0000_1000L)),
+                Optional.of(new Table(KvDigest.SUM61, 0x7fff_0000_1000L)),
+                Optional.of(new Table(KvDigest.NONE, 0x7fff_0000_1000L)))) {
+            Metadata ofBaton = ofBaton(checksums);
             byte[] message = ofBaton.encode();
             assertThat(Metadata.read(message)).usingRecursiveComparison().isEqualTo(ofBaton);
             // What vLLM knows stands before it, unchanged.
@@ -113,6 +119,34 @@ class MessagesTest {
             assertThat(Arrays.copyOfRange(message, 3, known.length))
                     .isEqualTo(Arrays.copyOfRange(known, 3, known.length));
         }
+    }
+
+    @Test
+    void checksumsOfAnotherKindHaveFieldsThatInstancesOfBeforeSkip() {
+        String crc32c = text(ofBaton(Optional.of(new Table(KvDigest.CRC32C, 1L << 33))));
+        assertThat(crc32c).endsWith(HexFormat.of().formatHex(text("seals")) + "cf0000000200000000");
+        assertThat(crc32c).doesNotContain(HexFormat.of().formatHex(text("digest")));
+        String sum61 = text(ofBaton(Optional.of(new Table(KvDigest.SUM61, 1L << 33))));
+        assertThat(sum61)
+                .endsWith(HexFormat.of().formatHex(text("digests")) + "cf0000000200000000a6"
+                        + HexFormat.of().formatHex(text("digest")) + "a5"
+                        + HexFormat.of().formatHex(text("sum61")));
+        assertThat(sum61).doesNotContain(HexFormat.of().formatHex(text("seals")));
+        refused(
+                Metadata::read,
+                sum61.replace(
+                        HexFormat.of().formatHex(text("sum61")), HexFormat.of().formatHex(text("sum62"))),
+                "NixlAgentMetadata.baton.digest: is sum62, must be one of none, crc32c, sum61");
+        refused(
+                Metadata::read,
+                sum61.replace(
+                        "a6" + HexFormat.of().formatHex(text("digest")),
+                        "a6" + HexFormat.of().formatHex(text("digesx"))),
+                "NixlAgentMetadata.baton.digest: is missing");
+    }
+
+    private static String text(Metadata metadata) {
+        return HexFormat.of().formatHex(metadata.encode());
     }
 
     @Test
@@ -249,7 +283,7 @@ class MessagesTest {
         refused(Metadata::read, "81a161" + "81".repeat(10_000), "NixlAgentMetadata.a");
         refused(Metadata::read, "81a161dfffffffff", "NixlAgentMetadata.a");
         refused(Metadata::read, "81a162dd7fffffff", "NixlAgentMetadata.b: announces 2147483647 elements in 0 bytes");
-        byte[] ofBaton = ofBaton(OptionalLong.empty()).encode();
+        byte[] ofBaton = ofBaton(Optional.empty()).encode();
         String dtype = HexFormat.of().formatHex(ofBaton).replace("a862666c6f61743136", "a862666c6f61743137");
         refused(Metadata::read, dtype, "NixlAgentMetadata.baton.dtype: unsupported value 'bfloat17'");
     }
@@ -265,7 +299,7 @@ class MessagesTest {
                 hex(PAYLOAD),
                 hex(METADATA),
                 hex(PUSH_WITH_PERMIT),
-                ofBaton(OptionalLong.of(5)).encode(),
+                ofBaton(Optional.of(new Table(KvDigest.SUM61, 5))).encode(),
                 text("HB:a,b"),
                 text("r:1"),
                 text("PUSH_PART:r:0:1:2:3"),
@@ -314,7 +348,7 @@ class MessagesTest {
         assertThat(refused).isGreaterThan(20_000);
     }
 
-    private static Metadata ofBaton(OptionalLong seals) {
+    private static Metadata ofBaton(Optional<Table> checksums) {
         BatonFacts facts = new BatonFacts(
                 "cafe",
                 "epoch-7",
@@ -325,7 +359,7 @@ class MessagesTest {
                 new Rank(0, 1),
                 2,
                 1,
-                seals);
+                checksums);
         return new Metadata(
                 OF_VLLM.engineId(),
                 OF_VLLM.agent(),

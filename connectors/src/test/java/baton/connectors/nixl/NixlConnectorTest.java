@@ -326,8 +326,16 @@ class NixlConnectorTest {
         nothingIsUsed(running, Rejection.STALE);
     }
 
-    @Test
-    void aWrongByteFailsItsBlocksChecksum() {
+    private void prefillWith(String digest) {
+        prefill.close();
+        prefillRuntime = net.runtime();
+        prefill = engine(prefillRuntime, "p", Map.of("kv_digest", digest));
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"auto", "crc32c", "sum61"})
+    void aWrongByteFailsItsBlocksChecksum(String digest) {
+        prefillWith(digest);
         FakeKvRequest request = request("p-1", 17);
         Running first = prefill.admit(request.withKvTransferParams(KEEP), 0);
         prefill.step(new Share(first, 17));
@@ -341,6 +349,32 @@ class NixlConnectorTest {
         assertThat(decode.holds(running, 0, 8)).isTrue();
         assertThat(rejections()).containsExactly("corrupt");
         completes(running);
+        allBlocksAreBack();
+    }
+
+    @Test
+    void blocksWithoutADigestAreUsedUnverifiedOrRefused() {
+        prefillWith("none");
+        Running running = loadedFrom(prefilled("p-1", 17), 17);
+        assertThat(decode.holds(running, 0, 16)).isTrue();
+        assertThat(counted("baton:kv_unverified_loads")).isEqualTo(1);
+        completes(running);
+        decode.close();
+        decode = engine(decodeRuntime, "d", Map.of("require_verified_kv", true));
+        nothingIsUsed(loadedFrom(prefilled("p-2", 17), 17), Rejection.UNVERIFIED);
+        allBlocksAreBack();
+    }
+
+    @Test
+    void blocksWithoutADigestHaveGenerations() {
+        prefillWith("none");
+        JsonFields params = prefilled("p-1", 9);
+        ticker.advance(Duration.ofSeconds(31));
+        step(prefill);
+        for (int i = 0; i < 40; i += 4) {
+            prefill.prefill(new FakeKvRequest("o-" + i, FakeKvRequest.counting(500 + i, 16), BLOCK_SIZE));
+        }
+        nothingIsUsed(loadedFrom(params, 9), Rejection.STALE);
         allBlocksAreBack();
     }
 

@@ -12,14 +12,22 @@ import baton.testkit.ConnectorContract;
 import baton.testkit.FakeEngine;
 import baton.testkit.VirtualTicker;
 import java.time.Duration;
+import java.util.Map;
 import java.util.function.Function;
 
 /** The contract for NIXL's connectors, in memory and under a clock of the test's own. */
 abstract class NixlContract extends ConnectorContract {
     private final String name;
     private final Function<ConnectorRuntime, KvConnector> connector;
+    private final Map<String, Object> prefillExtra;
 
     NixlContract(String name, Function<ConnectorRuntime, KvConnector> connector) {
+        this(name, connector, Map.of());
+    }
+
+    /** @param prefillExtra settings of the prefill instance */
+    NixlContract(String name, Function<ConnectorRuntime, KvConnector> connector, Map<String, Object> prefillExtra) {
+        this.prefillExtra = prefillExtra;
         this.name = name;
         this.connector = connector;
     }
@@ -32,23 +40,22 @@ abstract class NixlContract extends ConnectorContract {
         return new Instances() {
             @Override
             public FakeEngine startPrefill() {
-                return engine("p");
+                return engine("p", prefillExtra);
             }
 
             @Override
             public FakeEngine startDecode() {
-                return engine("d");
+                return engine("d", Map.of());
             }
 
-            private FakeEngine engine(String id) {
-                KvTransferConfig config = KvTransferConfig.builder(name, KvRole.BOTH)
-                        .engineId(id)
-                        .extra("side_channel_port", 0)
-                        .build();
+            private FakeEngine engine(String id, Map<String, Object> extra) {
+                KvTransferConfig.Builder config =
+                        KvTransferConfig.builder(name, KvRole.BOTH).engineId(id).extra("side_channel_port", 0);
+                extra.forEach(config::extra);
                 return new FakeEngine(
                         connector.apply(net.runtime()),
                         new ConnectorContext(
-                                config,
+                                config.build(),
                                 new ModelFingerprint("fake", "00"),
                                 new KvLayout(3, 2, 4, 4, DType.F32),
                                 ticker),

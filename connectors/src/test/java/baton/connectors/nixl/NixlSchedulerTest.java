@@ -2,6 +2,7 @@ package baton.connectors.nixl;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.connectors.onesided.BlockChecksums;
 import baton.connectors.onesided.BlockInterior;
 import baton.connectors.onesided.LayerRegions;
 import baton.connectors.onesided.RankInfo;
@@ -9,6 +10,7 @@ import baton.connectors.onesided.RemoteBlocks;
 import baton.connectors.onesided.TransferMode;
 import baton.kv.DType;
 import baton.kv.JsonFields;
+import baton.kv.KvDigest;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
@@ -24,7 +26,6 @@ import baton.testkit.VirtualTicker;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.OptionalLong;
 import java.util.Set;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -66,7 +67,7 @@ class NixlSchedulerTest {
                         BlockInterior.HEADS,
                         1,
                         16,
-                        OptionalLong.of(0),
+                        Optional.of(new BlockChecksums.Table(KvDigest.CRC32C, 0)),
                         Optional.empty())));
     }
 

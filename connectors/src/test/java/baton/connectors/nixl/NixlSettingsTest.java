@@ -110,6 +110,7 @@ class NixlSettingsTest {
                 "{'vllm_compat': {'version': '0.32.0', 'model': 'm'}} | vllm_compat.attn_backend_name: is missing, must be as vLLM has it",
                 "{'vllm_compat': {'vllm_version': '0.32.0'}} | vllm_compat.vllm_version: is unknown, must be one of attn_backend_name, cache_dtype",
                 "{'vllm_cpu_attn_isa': 'avx'} | vllm_cpu_attn_isa: unsupported value 'avx'",
+                "{'kv_digest': 'md5'} | kv_digest: unsupported value 'md5'; allowed: auto, none, crc32c, sum61",
                 "{'require_verified_kv': 1} | require_verified_kv: must be true or false",
                 "{'allowed_peers': '10.0.0.1'} | allowed_peers: must be an array of strings",
                 "{'kv_auth_secret_file': '/nowhere/secret'} | kv_auth_secret_file: is /nowhere/secret, which cannot be read"

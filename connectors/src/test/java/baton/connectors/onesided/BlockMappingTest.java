@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.connectors.onesided.BlockMapping.Heads;
 import baton.connectors.onesided.BlockMapping.Piece;
 import baton.kv.DType;
+import baton.kv.KvDigest;
 import baton.kv.KvLayout;
 import baton.transfer.Range;
 import java.util.ArrayList;
@@ -159,7 +160,8 @@ class BlockMappingTest {
     void anOwnersBlockThatFillsSeveralHasItsChecksumsOnce() {
         BlockMapping mapping =
                 mapping(new TransferPlan(0, 64, blocks(3, 7, 8, 9)), pool(READER, 1, 0, 16), pool(OWNER, 1, 0, 32));
-        assertThat(mapping.checksumRanges(mapping.heads().getFirst(), blocks(1, 5), 0, OWNER))
+        BlockChecksums.Table table = new BlockChecksums.Table(KvDigest.CRC32C, OWNER);
+        assertThat(mapping.checksumRanges(mapping.heads().getFirst(), blocks(1, 5), 0, table))
                 .hasSize(2);
         assertThat(mapping.pieces().stream().map(mapping::checksumEntry)).containsExactly(3L, 3L, 8L, 8L);
     }
