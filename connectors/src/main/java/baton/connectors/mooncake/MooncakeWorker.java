@@ -3,6 +3,7 @@ package baton.connectors.mooncake;
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.mooncake.MooncakeConnectorMetadata.Load;
 import baton.connectors.mooncake.MooncakeConnectorMetadata.Ready;
+import baton.connectors.onesided.LoadTable;
 import baton.connectors.onesided.TransferStats;
 import baton.kv.ConfigException;
 import baton.kv.KvCache;
@@ -127,11 +128,12 @@ final class MooncakeWorker implements WorkerConnector {
     @Override
     public WorkerReport report(Set<String> finished) {
         work();
-        PromptReceiver.Finished loaded = parts().receiver().takeFinished();
+        LoadTable.Finished loaded =
+                parts().receiver().takeFinished(context.ticker().nanos());
         Set<String> sent = parts().sender().map(PromptSender::takeSent).orElse(Set.of());
         stats.log(context.ticker().nanos());
         settings.access().takeRefusedMeasurement().ifPresent(stats::add);
-        boolean busy = parts().receiver().isBusy()
+        boolean busy = !parts().receiver().isEmpty()
                 || parts().sender().map(PromptSender::isBusy).orElse(false);
         return new WorkerReport(sent, loaded.received(), loaded.invalid(), stats.take(), busy);
     }
@@ -142,7 +144,7 @@ final class MooncakeWorker implements WorkerConnector {
         // No message of Mooncake's agents means anything here.
         own.agent().takeNotifications();
         own.sender().ifPresent(sender -> sender.advance(now));
-        own.receiver().advance(now);
+        own.receiver().work(now);
     }
 
     @Override

@@ -31,6 +31,7 @@ final class BlockCheck implements LoadCheck {
     private final List<Span> spans = new ArrayList<>();
     private long phaseBegan;
     private boolean sealsAreHere;
+    private Map<Integer, Rejection> wrong = Map.of();
 
     /**
      * Begins.
@@ -67,31 +68,37 @@ final class BlockCheck implements LoadCheck {
     }
 
     @Override
-    public Optional<Result> advance(Duration timeout) {
+    public boolean advance(Duration timeout) {
         if (!seals.isOver()) {
-            return Optional.empty();
+            return false;
         }
-        if (!sealsAreHere && seals.failure().isEmpty()) {
+        if (!sealsAreHere) {
             sealsAreHere = true;
             enter("seals");
         }
         if (!digests.tasks().isOver()) {
-            return Optional.empty();
+            return false;
         }
-        if (seals.failure().isPresent()) {
-            return seals.failure().map(Result.Failed::new);
-        }
-        Optional<String> broken = digests.tasks().failure();
-        if (broken.isPresent()) {
-            return Optional.of(new Result.Failed("the blocks could not be checked: " + broken.get()));
-        }
-        Map<Integer, Rejection> bad = compare();
-        // Digests that were made on the way may be of what was there before: what counts is what is there now.
-        if (!bad.isEmpty() && digests.digestAgain()) {
-            return Optional.empty();
+        if (failure().isEmpty()) {
+            wrong = compare();
+            // Digests that were made on the way may be of what was there before: what counts is what is there now.
+            if (!wrong.isEmpty() && digests.digestAgain()) {
+                return false;
+            }
         }
         enter("check");
-        return Optional.of(bad.isEmpty() ? new Result.Good() : new Result.Bad(bad));
+        return true;
+    }
+
+    @Override
+    public Optional<String> failure() {
+        return seals.failure()
+                .or(() -> digests.tasks().failure().map(why -> "the blocks could not be checked: " + why));
+    }
+
+    @Override
+    public Map<Integer, Rejection> wrong() {
+        return wrong;
     }
 
     private void enter(String ended) {

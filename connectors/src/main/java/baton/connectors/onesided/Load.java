@@ -1,7 +1,5 @@
 package baton.connectors.onesided;
 
-import baton.connectors.onesided.LoadCheck.Result;
-import baton.connectors.onesided.LoadCheck.Span;
 import baton.kv.connector.Rank;
 import java.time.Duration;
 import java.util.LinkedHashSet;
@@ -37,7 +35,7 @@ public abstract class Load {
     private Optional<Arrival> arrival = Optional.empty();
     private Optional<LoadCheck> check = Optional.empty();
     private long connected;
-    private Span arrived = new Span("blocks", Duration.ZERO);
+    private Duration arrived = Duration.ZERO;
     private boolean cancelled;
     private boolean over;
 
@@ -175,45 +173,37 @@ public abstract class Load {
         if (!coming.advance(stop, now)) {
             return false;
         }
-        if (cancelled) {
+        if (cancelled || !isReported()) {
             over = true;
         } else if (coming.failure().isPresent()) {
             fail(NO_TRANSFER, coming.failure().get(), now);
         } else {
-            arrived = new Span("blocks", Duration.ofNanos(now - connected));
+            arrived = Duration.ofNanos(now - connected);
             check = check(now).map(begun -> begun);
         }
         return true;
     }
 
     private void verify(LoadCheck running, long now) {
-        Optional<Result> result = running.advance(remaining(now));
-        if (result.isEmpty()) {
+        if (!running.advance(remaining(now))) {
             return;
         }
-        switch (result.get()) {
-            case Result.Good() -> {
-                // All ranks of an instance load from the same instance: one of them counts.
-                if (!running.isVerified() && rank.equals(Rank.FIRST)) {
-                    stats.count("baton:kv_unverified_loads");
-                }
-                stats.handover(arrived.phase(), arrived.duration());
-                running.spans().forEach(span -> stats.handover(span.phase(), span.duration()));
-                isGood();
-                over = true;
+        over = true;
+        invalid.addAll(running.wrong().keySet());
+        if (running.failure().isPresent()) {
+            if (!cancelled) {
+                fail(NO_TRANSFER, running.failure().get(), now);
             }
-            case Result.Bad(Map<Integer, Rejection> wrong) -> {
-                onWrong(wrong);
-                invalid.addAll(wrong.keySet());
-                over = true;
+        } else if (!invalid.isEmpty()) {
+            onWrong(running.wrong());
+        } else {
+            // All ranks of an instance load from the same instance: one of them counts.
+            if (!running.isVerified() && rank.equals(Rank.FIRST)) {
+                stats.count("baton:kv_unverified_loads");
             }
-            case Result.Failed(String message) -> {
-                if (cancelled) {
-                    over = true;
-                } else {
-                    fail(NO_TRANSFER, message, now);
-                }
-            }
+            stats.handover("blocks", arrived);
+            running.spans().forEach(span -> stats.handover(span.phase(), span.duration()));
+            isGood();
         }
     }
 

@@ -7,16 +7,6 @@ import java.util.Optional;
 
 /** The comparison of a load's blocks, which are here, with what their owner says of them. */
 public interface LoadCheck {
-    /** How it ended. */
-    sealed interface Result {
-        record Good() implements Result {}
-
-        /** Some of the blocks do not have what was promised. */
-        record Bad(Map<Integer, Rejection> blocks) implements Result {}
-
-        record Failed(String message) implements Result {}
-    }
-
     /**
      * The duration of a phase.
      *
@@ -28,15 +18,25 @@ public interface LoadCheck {
      * Goes on as far as possible.
      *
      * @param timeout of transfers that begin
-     * @return the result, once nothing reads or writes the blocks any more
+     * @return true if it is over: nothing reads or writes the blocks any more
      */
-    Optional<Result> advance(Duration timeout);
+    boolean advance(Duration timeout);
+
+    /** Why the blocks could not be compared, once it is over. */
+    Optional<String> failure();
+
+    /** The blocks that do not have what was promised, once it is over. */
+    default Map<Integer, Rejection> wrong() {
+        return Map.of();
+    }
 
     /** False if the owner says nothing of them. */
     boolean isVerified();
 
     /** Durations of its phases, when it is over. */
-    List<Span> spans();
+    default List<Span> spans() {
+        return List.of();
+    }
 
     /** The load is not wanted any more. */
     default void cancel() {}

@@ -14,7 +14,7 @@ final class RearrangedBlocks implements LoadCheck {
     private final BlockMapping map;
     private final TaskGroup tasks;
     private final long began;
-    private List<Span> spans = List.of();
+    private Duration took = Duration.ZERO;
 
     RearrangedBlocks(RankContext context, BlockMapping map) {
         this.context = context;
@@ -43,14 +43,14 @@ final class RearrangedBlocks implements LoadCheck {
     }
 
     @Override
-    public Optional<Result> advance(Duration timeout) {
-        if (!tasks.isOver()) {
-            return Optional.empty();
-        }
-        spans = List.of(new Span("rearrange", Duration.ofNanos(context.ticker().nanos() - began)));
-        return Optional.of(tasks.failure()
-                .<Result>map(why -> new Result.Failed("the blocks could not be rearranged: " + why))
-                .orElseGet(Result.Good::new));
+    public boolean advance(Duration timeout) {
+        took = Duration.ofNanos(context.ticker().nanos() - began);
+        return tasks.isOver();
+    }
+
+    @Override
+    public Optional<String> failure() {
+        return tasks.failure().map(why -> "the blocks could not be rearranged: " + why);
     }
 
     @Override
@@ -60,7 +60,7 @@ final class RearrangedBlocks implements LoadCheck {
 
     @Override
     public List<Span> spans() {
-        return spans;
+        return List.of(new Span("rearrange", took));
     }
 
     @Override

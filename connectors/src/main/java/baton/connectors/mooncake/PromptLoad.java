@@ -1,0 +1,140 @@
+package baton.connectors.mooncake;
+
+import baton.connectors.mooncake.EngineDirectory.UnknownEngine;
+import baton.connectors.mooncake.MooncakeConnectorMetadata.Load;
+import baton.connectors.mooncake.WritePlan.Misfit;
+import baton.connectors.mooncake.XferReply.Written;
+import baton.connectors.onesided.Arrival;
+import baton.connectors.onesided.LoadCheck;
+import baton.connectors.onesided.Rejection;
+import baton.messages.PeerAddress;
+import baton.messages.mooncake.EngineTable.Engine;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.stream.IntStream;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * One prompt's load: asks the registry where the prefill instance's ranks are, then asks those that have this rank's heads and layers to
+ * write ({@link WrittenPrompt}), and then checks what they have written ({@link WrittenCheck}).
+ */
+final class PromptLoad extends baton.connectors.onesided.Load {
+    private static final Logger log = LoggerFactory.getLogger(PromptLoad.class);
+
+    private final PromptReceiver receiver;
+    private final LocalRank local;
+    private final Load load;
+    private final String attempt;
+    private Optional<WrittenPrompt> prompt = Optional.empty();
+
+    PromptLoad(PromptReceiver receiver, Load load, String attempt, long now) {
+        super(
+                load.blocks(),
+                receiver.local().rank(),
+                receiver.local().stats(),
+                now,
+                receiver.local().settings().timeouts().load());
+        this.receiver = receiver;
+        this.local = receiver.local();
+        this.load = load;
+        this.attempt = attempt;
+    }
+
+    @Override
+    protected boolean isReported() {
+        return !load.isRelease();
+    }
+
+    @Override
+    protected Optional<? extends Arrival> connect(long now) {
+        try {
+            Optional<Engine> engine = receiver.engines().find(load.source(), load.waitsSince(), now);
+            if (engine.isPresent()) {
+                prompt = Optional.of(new WrittenPrompt(receiver, load, attempt, ranks(engine.get()), now));
+            }
+        } catch (UnknownEngine | Misfit e) {
+            fail(NO_HANDSHAKE, String.valueOf(e.getMessage()), now);
+        }
+        return prompt;
+    }
+
+    /** The prefill ranks that have this rank's heads and layers, or may have. */
+    private List<PeerAddress> ranks(Engine engine) throws Misfit {
+        List<PeerAddress> ranks = new ArrayList<>();
+        int stages = local.context().pipelineParallelSize();
+        for (int tensor : WritePlan.paired(
+                local.rank().tensor(),
+                local.context().tensorParallelSize(),
+                Math.max(1, engine.workers().size()))) {
+            Map<Integer, PeerAddress> byStage = engine.workers().getOrDefault(tensor, Map.of());
+            PeerAddress same = byStage.get(local.rank().pipeline());
+            if (byStage.isEmpty()) {
+                throw new Misfit("the registry has no rank " + tensor + " of engine " + engine.id());
+            }
+            ranks.addAll(byStage.size() == stages && same != null ? List.of(same) : byStage.values());
+        }
+        return ranks;
+    }
+
+    /** Checks that what has come are all bytes of the prompt's blocks, if the prefill ranks say what they have written. */
+    @Override
+    protected Optional<? extends LoadCheck> check(long now) {
+        WrittenPrompt here = prompt.orElseThrow();
+        List<Written> parts = here.parts();
+        long covered = 0;
+        for (Written part : parts) {
+            boolean fits = part.prompt().equals(load.prompt())
+                    && part.checksums().length == load.blocks().length
+                    && IntStream.of(part.regions())
+                            .allMatch(index -> index < receiver.regions().size()
+                                    && part.offset() >= 0
+                                    && part.bytes() >= 0
+                                    && part.bytes()
+                                            <= receiver.regions().get(index).bytes() - part.offset());
+            if (!fits) {
+                reject(Rejection.MISMATCH, "the blocks that came are of another prompt, or are other blocks");
+                return Optional.empty();
+            }
+            covered += part.regions().length * part.bytes();
+        }
+        long whole = local.cache().layout().blockBytes();
+        if (!parts.isEmpty() && (covered != whole || parts.size() != here.writers())) {
+            reject(Rejection.TRUNCATED, "%d of %d bytes of each block came".formatted(covered, whole));
+            return Optional.empty();
+        }
+        return Optional.of(new WrittenCheck(local, receiver.regions(), load.blocks(), parts));
+    }
+
+    @Override
+    protected Optional<String> late(boolean isConnected) {
+        return Optional.of("the prompt has not come within "
+                + local.settings().timeouts().load().toSeconds() + " s");
+    }
+
+    @Override
+    protected void onWrong(Map<Integer, Rejection> wrong) {
+        log.warn(
+                "request {}: {} of {} blocks that came do not have the checksums of the prefill instance",
+                load.requestId(),
+                wrong.size(),
+                load.blocks().length);
+        local.stats().add(Rejection.CORRUPT.measurement(wrong.size()));
+    }
+
+    @Override
+    protected void onRejected(Rejection cause, String why) {
+        local.stats().add(cause.measurement(1));
+        onFailed(cause.label(), why, local.now());
+    }
+
+    @Override
+    protected void onFailed(String type, String message, long now) {
+        if (!load.isRelease()) {
+            log.warn("pulling kv_caches for {} failed: {}", load.requestId(), message);
+            local.stats().count("vllm:mooncake_num_failed_recvs");
+        }
+    }
+}

@@ -1,0 +1,225 @@
+package baton.connectors.mooncake;
+
+import baton.connectors.mooncake.MooncakeConnectorMetadata.Load;
+import baton.connectors.mooncake.XferReply.Written;
+import baton.connectors.mooncake.XferRequest.Own;
+import baton.connectors.mooncake.XferRequest.Wanted;
+import baton.connectors.onesided.Arrival;
+import baton.kv.InvalidFieldException;
+import baton.messages.PeerAddress;
+import baton.messages.mooncake.MooncakeExchange;
+import baton.messages.mooncake.MooncakeExchange.Asking;
+import baton.messages.mooncake.MooncakeExchange.Ending;
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.OptionalLong;
+import java.util.function.BiConsumer;
+import java.util.function.Consumer;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/*
+ * Mooncake cannot hold a peer's writes back. So the blocks of a load that fails, or is not wanted any more, are given back only when no
+ * rank writes to them any more: it has answered; or it has answered that it has stopped; or nothing listens at its address, and what its
+ * process had sent before it ended has arrived; or it must have stopped by its own time limits.
+ */
+
+/** A prompt that prefill ranks are asked to write. */
+final class WrittenPrompt implements Arrival {
+    private static final Logger log = LoggerFactory.getLogger(WrittenPrompt.class);
+    /** After the end of a peer's process, for what is left in this host's buffers. */
+    private static final Duration DRAIN = Duration.ofSeconds(1);
+
+    private static final Duration BETWEEN_STOPS = Duration.ofSeconds(1);
+
+    private final PromptReceiver receiver;
+    private final LocalRank local;
+    private final Load load;
+    private final String attempt;
+    private final List<Writer> writers;
+    private Optional<String> failure = Optional.empty();
+
+    /** Asks the ranks. */
+    WrittenPrompt(PromptReceiver receiver, Load load, String attempt, List<PeerAddress> ranks, long now) {
+        this.receiver = receiver;
+        this.local = receiver.local();
+        this.load = load;
+        this.attempt = attempt;
+        this.writers = ranks.stream().map(rank -> new Writer(rank, now)).toList();
+    }
+
+    private void fail(String why) {
+        failure = failure.or(() -> Optional.of(why));
+    }
+
+    private Asking ask(PeerAddress rank, boolean stop, Consumer<byte[]> answered, BiConsumer<Ending, String> ended) {
+        Wanted wanted = new Wanted(load.source().transferId(), List.of(load.blocks()));
+        XferRequest request = new XferRequest(
+                receiver.session().host(),
+                receiver.session().port(),
+                local.context().tensorParallelSize(),
+                local.rank().tensor(),
+                local.context().pipelineParallelSize(),
+                stop ? Map.of() : Map.of(load.requestId(), wanted),
+                stop ? List.of() : receiver.regions(),
+                Optional.of(new Own(
+                        attempt,
+                        load.source().transferId(),
+                        local.compatibility(),
+                        local.agent().metadata(),
+                        stop)));
+        Duration timeout = local.settings().timeouts().handshake();
+        return receiver.exchange().ask(rank, request.encode(), timeout, new MooncakeExchange.Asker() {
+            @Override
+            public void answered(byte[] reply) {
+                receiver.happened(() -> answered.accept(reply));
+            }
+
+            @Override
+            public void ended(Ending how, String why) {
+                receiver.happened(() -> ended.accept(how, why));
+            }
+        });
+    }
+
+    /** One prefill rank, which writes its part. */
+    private final class Writer {
+        private final PeerAddress rank;
+        private final long lastWrite;
+        private final Asking asking;
+        private Optional<Asking> stop = Optional.empty();
+        /** When to try to stop it next, if that is to be tried. */
+        private OptionalLong nextStop = OptionalLong.empty();
+
+        private boolean answered;
+        /** From then on the rank does not write. */
+        private OptionalLong silentFrom = OptionalLong.empty();
+
+        private Optional<Written> written = Optional.empty();
+
+        private Writer(PeerAddress rank, long now) {
+            this.rank = rank;
+            this.lastWrite = now + local.settings().timeouts().lastWrite().toNanos();
+            this.asking = ask(rank, false, this::onAnswer, this::onEnd);
+        }
+
+        private void onAnswer(byte[] message) {
+            if (answered) {
+                return;
+            }
+            try {
+                XferReply reply = XferReply.decode(message);
+                if (reply.ok().contains(load.requestId())) {
+                    written = reply.written();
+                } else if (reply.failed().contains(load.requestId()) || reply.isLast()) {
+                    fail(rank + ": " + PeerAddress.shown(reply.error().orElse("the blocks are not written")));
+                } else {
+                    return;
+                }
+                silent(local.now());
+            } catch (InvalidFieldException e) {
+                local.stats().count("baton:mooncake_bad_messages");
+                fail(rank + " answers what is no answer: " + e.getMessage());
+            }
+        }
+
+        private void onEnd(Ending how, String why) {
+            if (answered) {
+                return;
+            }
+            fail(why);
+            switch (how) {
+                case REFUSED, UNREACHED -> {
+                    receiver.engines().forget(load.source().engineId());
+                    silent(local.now());
+                }
+                case BROKEN -> {}
+            }
+        }
+
+        private void silent(long from) {
+            answered = true;
+            silentFrom = OptionalLong.of(from);
+            close();
+        }
+
+        private boolean isSilent(long now) {
+            return silentFrom.isPresent() && now - silentFrom.getAsLong() >= 0;
+        }
+
+        /** The rank is to write no more. */
+        private void stop(long now) {
+            if (answered) {
+                return;
+            }
+            if (now - lastWrite >= 0) {
+                log.warn("{} has not said that it has stopped to write; by its own time limits it has", rank);
+                local.stats().count("baton:mooncake_silent_peers");
+                silent(now);
+            } else if (stop.isEmpty() && (nextStop.isEmpty() || now - nextStop.getAsLong() >= 0)) {
+                stop = Optional.of(ask(rank, true, this::onStopped, this::onStopEnd));
+            }
+        }
+
+        private void onStopped(byte[] message) {
+            if (answered) {
+                return;
+            }
+            try {
+                if (XferReply.decode(message).failed().contains(attempt)) {
+                    silent(local.now());
+                }
+            } catch (InvalidFieldException e) {
+                local.stats().count("baton:mooncake_bad_messages");
+            }
+        }
+
+        private void onStopEnd(Ending how, String why) {
+            if (answered) {
+                return;
+            }
+            stop = Optional.empty();
+            switch (how) {
+                case REFUSED -> silent(local.now() + DRAIN.toNanos());
+                case UNREACHED, BROKEN -> nextStop = OptionalLong.of(local.now() + BETWEEN_STOPS.toNanos());
+            }
+        }
+
+        private void close() {
+            asking.close();
+            stop.ifPresent(Asking::close);
+            stop = Optional.empty();
+        }
+    }
+
+    @Override
+    public boolean advance(Optional<String> stop, long now) {
+        stop.ifPresent(this::fail);
+        if (failure.isPresent()) {
+            writers.forEach(writer -> writer.stop(now));
+        }
+        return writers.stream().allMatch(writer -> writer.isSilent(now));
+    }
+
+    @Override
+    public Optional<String> failure() {
+        return failure;
+    }
+
+    /** How many ranks were asked. */
+    int writers() {
+        return writers.size();
+    }
+
+    /** What the ranks say that they have written, if they say it. */
+    List<Written> parts() {
+        return writers.stream().flatMap(writer -> writer.written.stream()).toList();
+    }
+
+    @Override
+    public void await() {
+        writers.forEach(Writer::close);
+    }
+}
