@@ -36,7 +36,9 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.LongAdder;
+import java.util.concurrent.locks.LockSupport;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -46,7 +48,7 @@ import org.slf4j.LoggerFactory;
  *
  * Only this instance writes to its memory: a sender that dies, or reuses its memory too early, spoils a read, which its checksum shows, and nothing else.
  *
- * Locks: the monitor guards the state; "agentLock" has the agent used by one thread at a time, "progress" only wakes the threads that wait for it.
+ * Locks: the monitor guards the state; "agentLock" has the agent used by one thread at a time.
  */
 
 /** A decode instance's side: a store behind the buffer that has nothing, but knows what is coming. Thread-safe. */
@@ -67,10 +69,8 @@ public final class PdReceiver implements BlockStore {
             Map.of("received", new LongAdder(), "no_room", new LongAdder(), "unread", new LongAdder());
     private final LongAdder corrupt = new LongAdder();
     private final Object agentLock = new Object();
-    private final Object progress = new Object();
-
-    @GuardedBy("progress")
-    private long ticks;
+    /** Threads that wait for a transfer. */
+    private final Set<Thread> readers = ConcurrentHashMap.newKeySet();
 
     /** How many announcements, and requests, say that a block is coming. */
     @GuardedBy("this")
@@ -109,7 +109,7 @@ public final class PdReceiver implements BlockStore {
         this.ticker = ticker;
         this.channel = runtime.peerChannel();
         this.complaints = new Bursts(1, Duration.ofSeconds(10), ticker);
-        pool.agent().onProgress(this::progressed);
+        pool.agent().onProgress(() -> readers.forEach(LockSupport::unpark));
         settings.access().expectPeers();
         try {
             var _ = channel.listen(
@@ -125,13 +125,6 @@ public final class PdReceiver implements BlockStore {
 
     private void refuse(String from, String why) {
         settings.access().refuse(PORT + ": " + from, why);
-    }
-
-    private void progressed() {
-        synchronized (progress) {
-            ticks++;
-            progress.notifyAll();
-        }
     }
 
     @Override
@@ -404,40 +397,31 @@ public final class PdReceiver implements BlockStore {
             transfer = pool.agent()
                     .start(TransferAgent.Operation.READ, peer, ranges, Optional.empty(), settings.readTimeout());
         }
+        Thread reader = Thread.currentThread();
+        readers.add(reader);
         boolean interrupted = false;
-        Transfer.State state = new Transfer.State.UnderWay();
+        Transfer.State state = state(transfer);
         while (state instanceof Transfer.State.UnderWay) {
-            long seen;
-            synchronized (progress) {
-                seen = ticks;
+            // For a moment only: an agent may never call the listener of its progress.
+            LockSupport.parkNanos(this, POLL.toNanos());
+            if (Thread.interrupted()) {
+                interrupted = true;
+                transfer.cancel();
             }
-            synchronized (agentLock) {
-                // Nothing that a sender's agent says means anything here.
-                pool.agent().takeNotifications();
-                state = transfer.state();
-            }
-            if (state instanceof Transfer.State.UnderWay) {
-                try {
-                    awaitProgress(seen);
-                } catch (InterruptedException e) {
-                    interrupted = true;
-                    transfer.cancel();
-                }
-            }
+            state = state(transfer);
         }
+        readers.remove(reader);
         if (interrupted) {
-            Thread.currentThread().interrupt();
+            reader.interrupt();
         }
         return state;
     }
 
-    /** Waits for a moment, as an agent may not tell of its progress. */
-    private void awaitProgress(long seen) throws InterruptedException {
-        Deadline moment = Deadline.after(ticker, POLL);
-        synchronized (progress) {
-            while (ticks == seen && moment.awaitNotify(progress)) {
-                // Until either.
-            }
+    private Transfer.State state(Transfer transfer) {
+        synchronized (agentLock) {
+            // Nothing that a sender's agent says means anything here.
+            pool.agent().takeNotifications();
+            return transfer.state();
         }
     }
 
