@@ -2,29 +2,17 @@ package baton.cli;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.engine.EngineConfig;
-import baton.engine.EngineConfigBuilder;
-import baton.engine.EngineListener;
-import baton.engine.GenerationRequest;
-import baton.engine.ParallelConfig;
+import baton.cli.EngineSide.Asked;
 import baton.engine.RequestOutput;
 import baton.engine.SamplingParams;
-import baton.engine.local.GenerationCollector;
-import baton.engine.local.LocalEngine;
-import baton.kv.DType;
 import baton.kv.FreePorts;
 import baton.kv.JsonFields;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.LoadFailurePolicy;
-import baton.kv.connector.Measurement;
-import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
-import java.util.Queue;
-import java.util.Random;
-import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterAll;
@@ -42,14 +30,8 @@ class MooncakeHandoverTest {
     private static final int PROMPTS = Integer.getInteger("tests.prompts", 12);
     private static final long SEED = Long.getLong("tests.seed", 6);
     private static final int MOST_AT_ONCE = 12;
-    private static final int BLOCK = 16;
-    private static final int[] BORDERS = {1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 1};
-    private static final SamplingParams ANSWER =
-            SamplingParams.builder().temperature(0).maxTokens(6).ignoreEos(true).build();
 
     private static final List<List<Asked>> WAVES = new ArrayList<>();
-
-    private record Asked(int[] prompt, int[] answer) {}
 
     /**
      * @param budget tokens computed in a step: below a prompt's length it is computed in chunks
@@ -60,6 +42,24 @@ class MooncakeHandoverTest {
         public String toString() {
             return "TP %d to %d, PP %d to 1, %d tokens a step, %d blocks"
                     .formatted(prefillRanks, decodeRanks, stages, budget, blocks);
+        }
+
+        EngineSide start(KvRole role, int port) throws Exception {
+            boolean prefills = role == KvRole.PRODUCER;
+            KvTransferConfig transfer = KvTransferConfig.builder("MooncakeConnector", role)
+                    .engineId("engine-" + role.configName())
+                    .loadFailurePolicy(LoadFailurePolicy.FAIL)
+                    .extra("mooncake_protocol", "tcp")
+                    .extra("bootstrap_port", port)
+                    .build();
+            return new EngineSide(
+                    EngineSide.config(EngineSide.BLOCK, prefills ? prefillRanks : decodeRanks, prefills ? stages : 1)
+                            .maxModelLen(512)
+                            .numBlocks(prefills ? 600 : blocks)
+                            .maxNumSeqs(32)
+                            .maxNumBatchedTokens(budget)
+                            .kvTransfer(transfer)
+                            .build());
         }
     }
 
@@ -72,45 +72,9 @@ class MooncakeHandoverTest {
                 new Cell(1, 1, 2, 2048, 600));
     }
 
-    private static EngineConfigBuilder config(int ranks, int stages, int budget, int blocks) {
-        // Sums in another order differ too much in bf16 where ranks share a model.
-        return EngineConfig.of(Instances.MODEL)
-                .dtype(DType.F32)
-                .threads(1)
-                .maxModelLen(512)
-                .blockSize(BLOCK)
-                .numBlocks(blocks)
-                .maxNumSeqs(32)
-                .maxNumBatchedTokens(budget)
-                .parallel(
-                        ranks * stages == 1
-                                ? ParallelConfig.SINGLE
-                                : new ParallelConfig(ranks, stages, ParallelConfig.SINGLE.cpuBinding()));
-    }
-
     @BeforeAll
     static void askOneEngineAlone() throws Exception {
-        Random random = new Random(SEED);
-        EngineConfig alone = config(1, 1, 2048, 600).enablePrefixCaching(false).build();
-        try (LocalEngine engine = LocalEngine.start(alone, EngineListener.NONE)) {
-            for (int prompts = 0; prompts < PROMPTS; ) {
-                int size = Math.min(PROMPTS - prompts, 1 + random.nextInt(MOST_AT_ONCE));
-                List<int[]> wave = new ArrayList<>();
-                List<Future<RequestOutput>> answers = new ArrayList<>();
-                for (int i = 0; i < size; i++) {
-                    int length = prompts < BORDERS.length ? BORDERS[prompts] : 1 + random.nextInt(300);
-                    // Some begin alike, so that a part is in the prefix cache.
-                    int[] prompt = Ledgers.prompt(length, random.nextBoolean() ? 7 : random.nextInt(1_000_000));
-                    wave.add(prompt);
-                    answers.add(submit(engine, "alone-" + prompts++, prompt, ANSWER, Optional.empty()));
-                }
-                List<Asked> asked = new ArrayList<>();
-                for (int i = 0; i < size; i++) {
-                    asked.add(new Asked(wave.get(i), tokens(answers.get(i).get(300, TimeUnit.SECONDS))));
-                }
-                WAVES.add(asked);
-            }
-        }
+        WAVES.addAll(EngineSide.askOneAlone(PROMPTS, SEED, MOST_AT_ONCE / 2, MOST_AT_ONCE, EngineSide::anyOrAlike));
     }
 
     @AfterAll
@@ -122,124 +86,61 @@ class MooncakeHandoverTest {
     @ParameterizedTest(name = "{0}")
     @MethodSource("cells")
     void tokensAreThoseOfOneEngineAlone(Cell cell) throws Exception {
-        try (Side prefill = new Side(cell, KvRole.PRODUCER);
-                Side decode = new Side(cell, KvRole.CONSUMER)) {
+        int port = FreePorts.inARow(1);
+        try (EngineSide prefill = cell.start(KvRole.PRODUCER, port);
+                EngineSide decode = cell.start(KvRole.CONSUMER, FreePorts.inARow(1))) {
             int number = 0;
             for (List<Asked> wave : WAVES) {
                 List<Future<RequestOutput>> decoded = new ArrayList<>();
-                List<Asked> order = new ArrayList<>();
                 for (Asked asked : wave) {
                     String id = "cmpl-" + number++;
+                    Optional<JsonFields> reference = Optional.of(reference(port, id));
                     if (number % 2 == 0) {
-                        decoded.add(
-                                submit(decode.engine, id, asked.prompt, ANSWER, Optional.of(prefill.reference(id))));
-                        Future<RequestOutput> unusedAnswer = prefill.prefill(id, asked.prompt);
+                        decoded.add(decode.ask(id, asked.prompt(), EngineSide.ANSWER, reference));
+                        Future<RequestOutput> unusedAnswer = prefill(prefill, id, asked);
                     } else {
-                        JsonFields answer = prefill.prefill(id, asked.prompt)
+                        Optional<JsonFields> answer = prefill(prefill, id, asked)
                                 .get(300, TimeUnit.SECONDS)
-                                .kvTransferParams()
-                                .orElseThrow();
-                        assertThat(answer).isEqualTo(prefill.reference(id));
-                        decoded.add(submit(decode.engine, id, asked.prompt, ANSWER, Optional.of(answer)));
+                                .kvTransferParams();
+                        assertThat(answer).isEqualTo(reference);
+                        decoded.add(decode.ask(id, asked.prompt(), EngineSide.ANSWER, answer));
                     }
-                    order.add(asked);
                 }
-                for (int i = 0; i < order.size(); i++) {
-                    RequestOutput output = decoded.get(i).get(300, TimeUnit.SECONDS);
-                    int[] prompt = order.get(i).prompt;
-                    String what = "%d tokens, -Dtests.seed=%d".formatted(prompt.length, SEED);
-                    assertThat(tokens(output)).as(what).isEqualTo(order.get(i).answer);
-                    assertThat(prompt.length - output.cachedTokens())
-                            .as("computed of " + what)
-                            .isLessThanOrEqualTo(1);
+                for (int i = 0; i < wave.size(); i++) {
+                    Asked asked = wave.get(i);
+                    EngineSide.check(
+                            decoded.get(i), asked, "%d tokens, -Dtests.seed=%d".formatted(asked.prompt().length, SEED));
                 }
             }
-            for (Side side : List.of(prefill, decode)) {
-                for (String trouble : List.of(
+            for (EngineSide side : List.of(prefill, decode)) {
+                side.assertNone(
                         "baton:kv_handoff_rejected",
                         "baton:kv_unverified_loads",
                         "baton:mooncake_bad_messages",
                         "baton:mooncake_refused_requests",
                         "vllm:mooncake_num_failed_transfers",
-                        "vllm:mooncake_num_failed_recvs")) {
-                    assertThat(side.sum(trouble)).as("%s of %s", trouble, cell).isZero();
-                }
+                        "vllm:mooncake_num_failed_recvs");
             }
             assertThat(prefill.sum("vllm:mooncake_bytes_transferred")).isPositive();
         }
     }
 
-    private static Future<RequestOutput> submit(
-            LocalEngine engine, String id, int[] prompt, SamplingParams sampling, Optional<JsonFields> params) {
-        GenerationRequest request = new GenerationRequest(id, prompt, sampling, params, Optional.empty(), 0);
-        GenerationCollector collector = new GenerationCollector(request);
-        engine.submit(request, collector);
-        return collector.result();
+    private static Future<RequestOutput> prefill(EngineSide prefill, String id, Asked asked) {
+        return prefill.ask(
+                id,
+                asked.prompt(),
+                SamplingParams.greedy(1),
+                Optional.of(JsonFields.parse(
+                        "kv_transfer_params", "{\"do_remote_decode\": true, \"transfer_id\": \"xfer-" + id + "\"}")));
     }
 
-    private static int[] tokens(RequestOutput output) {
-        assertThat(output.completions().getFirst().error()).isEmpty();
-        return output.tokens();
-    }
-
-    private static final class Side implements AutoCloseable {
-        private final LocalEngine engine;
-        private final int port;
-        private final Queue<Measurement> measured = new ConcurrentLinkedQueue<>();
-
-        Side(Cell cell, KvRole role) throws IOException {
-            boolean prefills = role == KvRole.PRODUCER;
-            port = FreePorts.inARow(1);
-            KvTransferConfig transfer = KvTransferConfig.builder("MooncakeConnector", role)
-                    .engineId("engine-" + role.configName())
-                    .loadFailurePolicy(LoadFailurePolicy.FAIL)
-                    .extra("mooncake_protocol", "tcp")
-                    .extra("bootstrap_port", port)
-                    .build();
-            int ranks = prefills ? cell.prefillRanks : cell.decodeRanks;
-            engine = LocalEngine.start(
-                    config(ranks, prefills ? cell.stages : 1, cell.budget, prefills ? 600 : cell.blocks)
-                            .kvTransfer(transfer)
-                            .build(),
-                    new EngineListener() {
-                        @Override
-                        public void onMeasurements(List<Measurement> measurements) {
-                            measured.addAll(measurements);
-                        }
-                    });
-        }
-
-        Future<RequestOutput> prefill(String id, int[] prompt) {
-            return submit(
-                    engine,
-                    id,
-                    prompt,
-                    SamplingParams.greedy(1),
-                    Optional.of(JsonFields.parse(
-                            "kv_transfer_params",
-                            "{\"do_remote_decode\": true, \"transfer_id\": \"xfer-" + id + "\"}")));
-        }
-
-        /** What a router sends to a decode instance. */
-        JsonFields reference(String id) {
-            return JsonFields.parse(
-                    "kv_transfer_params",
-                    "{\"do_remote_prefill\": true, \"do_remote_decode\": false, \"remote_engine_id\": \"engine-kv_producer\", "
-                            + "\"remote_bootstrap_addr\": \"http://127.0.0.1:" + port + "\", \"transfer_id\": \"xfer-"
-                            + id
-                            + "\"}");
-        }
-
-        double sum(String name) {
-            return measured.stream()
-                    .filter(each -> each.name().equals(name))
-                    .mapToDouble(Measurement::value)
-                    .sum();
-        }
-
-        @Override
-        public void close() {
-            engine.close();
-        }
+    /** The parameters that a router sends to a decode instance. */
+    private static JsonFields reference(int port, String id) {
+        return JsonFields.parse(
+                "kv_transfer_params",
+                "{\"do_remote_prefill\": true, \"do_remote_decode\": false, \"remote_engine_id\": \"engine-kv_producer\", "
+                        + "\"remote_bootstrap_addr\": \"http://127.0.0.1:" + port + "\", \"transfer_id\": \"xfer-"
+                        + id
+                        + "\"}");
     }
 }

@@ -2,33 +2,21 @@ package baton.cli;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.engine.EngineConfig;
-import baton.engine.EngineConfigBuilder;
-import baton.engine.EngineListener;
-import baton.engine.GenerationRequest;
-import baton.engine.ParallelConfig;
+import baton.cli.EngineSide.Asked;
 import baton.engine.RequestOutput;
 import baton.engine.SamplingParams;
-import baton.engine.local.GenerationCollector;
-import baton.engine.local.LocalEngine;
-import baton.kv.DType;
 import baton.kv.FreePorts;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.LoadFailurePolicy;
-import baton.kv.connector.Measurement;
 import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pRequestId;
-import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.Optional;
-import java.util.Queue;
 import java.util.Random;
-import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.Future;
-import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
@@ -45,14 +33,9 @@ class P2pHandoverTest {
     private static final int PROMPTS = Integer.getInteger("tests.prompts", 16);
     private static final long SEED = Long.getLong("tests.seed", 5);
     private static final int MOST_AT_ONCE = 16;
-    private static final int BLOCK = 16;
-    private static final int[] BORDERS = {1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 1};
-    private static final SamplingParams ANSWER =
-            SamplingParams.builder().temperature(0).maxTokens(6).ignoreEos(true).build();
+    private static final int BLOCK = EngineSide.BLOCK;
 
     private static final List<List<Asked>> WAVES = new ArrayList<>();
-
-    private record Asked(int[] prompt, int[] answer) {}
 
     /** @param budget tokens computed in a step: below a prompt's length it is computed in chunks */
     record Cell(String sendType, int prefills, int decodes, int ranks, int decodeBlockSize, int budget) {
@@ -74,45 +57,9 @@ class P2pHandoverTest {
                 new Cell("GET", 1, 1, 2, 2 * BLOCK, 2048));
     }
 
-    private static EngineConfigBuilder config(int blockSize, int ranks, int budget) {
-        // Sums in another order differ too much in bf16 where ranks share a model.
-        return EngineConfig.of(Instances.MODEL)
-                .dtype(DType.F32)
-                .threads(1)
-                .maxModelLen(1024)
-                .blockSize(blockSize)
-                .numBlocks(600 * BLOCK / blockSize)
-                .maxNumSeqs(32)
-                .maxNumBatchedTokens(budget)
-                .parallel(
-                        ranks == 1
-                                ? ParallelConfig.SINGLE
-                                : new ParallelConfig(ranks, 1, ParallelConfig.SINGLE.cpuBinding()));
-    }
-
     @BeforeAll
     static void askOneEngineAlone() throws Exception {
-        Random random = new Random(SEED);
-        EngineConfig alone = config(BLOCK, 1, 2048).enablePrefixCaching(false).build();
-        try (LocalEngine engine = LocalEngine.start(alone, EngineListener.NONE)) {
-            for (int prompts = 0; prompts < PROMPTS; ) {
-                int size = Math.min(PROMPTS - prompts, 1 + random.nextInt(MOST_AT_ONCE));
-                List<int[]> wave = new ArrayList<>();
-                List<Future<RequestOutput>> answers = new ArrayList<>();
-                for (int i = 0; i < size; i++) {
-                    int length = prompts < BORDERS.length ? BORDERS[prompts] : 1 + random.nextInt(300);
-                    // Some begin alike, so that a part is in the prefix cache.
-                    int[] prompt = Ledgers.prompt(length, random.nextBoolean() ? 7 : random.nextInt(1_000_000));
-                    wave.add(prompt);
-                    answers.add(submit(engine, "alone-" + prompts++, prompt, ANSWER));
-                }
-                List<Asked> asked = new ArrayList<>();
-                for (int i = 0; i < size; i++) {
-                    asked.add(new Asked(wave.get(i), tokens(answers.get(i).get(300, TimeUnit.SECONDS))));
-                }
-                WAVES.add(asked);
-            }
-        }
+        WAVES.addAll(EngineSide.askOneAlone(PROMPTS, SEED, MOST_AT_ONCE / 2, MOST_AT_ONCE, EngineSide::anyOrAlike));
     }
 
     @AfterAll
@@ -129,11 +76,11 @@ class P2pHandoverTest {
             List<Side> prefills = new ArrayList<>();
             List<Side> decodes = new ArrayList<>();
             for (int i = 0; i < cell.prefills; i++) {
-                prefills.add(new Side(cell, KvRole.PRODUCER, BLOCK));
+                prefills.add(Side.of(cell, KvRole.PRODUCER, BLOCK));
                 sides.add(prefills.getLast());
             }
             for (int i = 0; i < cell.decodes; i++) {
-                decodes.add(new Side(cell, KvRole.CONSUMER, cell.decodeBlockSize));
+                decodes.add(Side.of(cell, KvRole.CONSUMER, cell.decodeBlockSize));
                 sides.add(decodes.getLast());
             }
             for (List<Asked> wave : WAVES) {
@@ -149,17 +96,15 @@ class P2pHandoverTest {
             }
             for (Side side : sides) {
                 // Sends may fail: a decode instance does not want what it turned out to have in its cache.
-                for (String trouble : List.of(
+                side.engine.assertNone(
                         "baton:kv_load_failures",
                         "baton:kv_save_failures",
                         "baton:p2p_malformed",
                         "baton:p2p_broken",
-                        "baton:p2p_out_of_memory")) {
-                    assertThat(side.sum(trouble)).as("%s of %s", trouble, cell).isZero();
-                }
+                        "baton:p2p_out_of_memory");
             }
             assertThat(decodes.stream()
-                            .mapToDouble(side -> side.sum("baton:kv_load_bytes"))
+                            .mapToDouble(side -> side.engine.sum("baton:kv_load_bytes"))
                             .sum())
                     .isPositive();
         } finally {
@@ -173,10 +118,10 @@ class P2pHandoverTest {
         Cell cell = new Cell("PUT_ASYNC", 1, 1, 1, BLOCK, 2048);
         Random random = new Random(SEED);
         List<Asked> all = WAVES.stream().flatMap(List::stream).limit(8).toList();
-        try (Side decode = new Side(cell, KvRole.CONSUMER, BLOCK)) {
-            Side steady = new Side(cell, KvRole.PRODUCER, BLOCK);
+        try (Side decode = Side.of(cell, KvRole.CONSUMER, BLOCK)) {
+            Side steady = Side.of(cell, KvRole.PRODUCER, BLOCK);
             try (steady) {
-                Side first = new Side(cell, KvRole.PRODUCER, BLOCK);
+                Side first = Side.of(cell, KvRole.PRODUCER, BLOCK);
                 int port = first.address.port();
                 List<Leg> before = new ArrayList<>();
                 all.forEach(asked -> before.add(new Leg(first, decode, asked, random)));
@@ -189,26 +134,25 @@ class P2pHandoverTest {
                 // one run.
                 List<Future<RequestOutput>> lost = new ArrayList<>();
                 for (Leg leg : orphans) {
-                    lost.add(submit(decode.engine, leg.decodeId(), leg.asked.prompt, ANSWER));
+                    lost.add(leg.decode());
                 }
                 List<Leg> meanwhile = new ArrayList<>();
                 all.forEach(asked -> meanwhile.add(new Leg(steady, decode, asked, random)));
                 handOver(meanwhile, random);
                 for (Future<RequestOutput> each : lost) {
-                    assertThat(tokens(each.get(300, TimeUnit.SECONDS))).hasSize(6);
+                    assertThat(EngineSide.tokens(each)).hasSize(EngineSide.ANSWER_TOKENS);
                 }
-                assertThat(decode.sum("baton:kv_load_failures")).isPositive();
+                assertThat(decode.engine.sum("baton:kv_load_failures")).isPositive();
 
-                try (Side again = new Side(cell, KvRole.PRODUCER, BLOCK, port)) {
-                    double loaded = decode.sum("baton:kv_load_bytes");
+                try (Side again = Side.of(cell, KvRole.PRODUCER, BLOCK, port)) {
+                    double loaded = decode.engine.sum("baton:kv_load_bytes");
                     List<Leg> after = new ArrayList<>();
                     all.forEach(asked -> after.add(new Leg(again, decode, other(asked), random)));
                     for (Leg leg : after) {
-                        leg.prefill().get(300, TimeUnit.SECONDS);
-                        assertThat(tokens(leg.decode().get(300, TimeUnit.SECONDS)))
-                                .hasSize(6);
+                        assertThat(EngineSide.tokens(leg.prefill())).hasSize(1);
+                        assertThat(EngineSide.tokens(leg.decode())).hasSize(EngineSide.ANSWER_TOKENS);
                     }
-                    assertThat(decode.sum("baton:kv_load_bytes")).isGreaterThan(loaded);
+                    assertThat(decode.engine.sum("baton:kv_load_bytes")).isGreaterThan(loaded);
                 }
             }
         }
@@ -216,7 +160,7 @@ class P2pHandoverTest {
 
     /** A new prompt, which no cache has. */
     private static Asked other(Asked asked) {
-        int[] prompt = asked.prompt.clone();
+        int[] prompt = asked.prompt().clone();
         prompt[0] = prompt[0] == 5 ? 6 : 5;
         return new Asked(prompt, new int[0]);
     }
@@ -228,7 +172,7 @@ class P2pHandoverTest {
             prefilled.add(leg.prefill());
         }
         for (Future<RequestOutput> each : prefilled) {
-            assertThat(tokens(each.get(300, TimeUnit.SECONDS))).hasSize(1);
+            assertThat(EngineSide.tokens(each)).hasSize(1);
         }
         List<Leg> shuffled = new ArrayList<>(legs);
         Collections.shuffle(shuffled, random);
@@ -237,13 +181,9 @@ class P2pHandoverTest {
             decoded.add(leg.decode());
         }
         for (int i = 0; i < decoded.size(); i++) {
-            RequestOutput output = decoded.get(i).get(300, TimeUnit.SECONDS);
             Asked asked = shuffled.get(i).asked;
-            String what = "%d tokens, -Dtests.seed=%d".formatted(asked.prompt.length, SEED);
-            assertThat(tokens(output)).as(what).isEqualTo(asked.answer);
-            assertThat(asked.prompt.length - output.cachedTokens())
-                    .as("computed of " + what)
-                    .isLessThanOrEqualTo(1);
+            EngineSide.check(
+                    decoded.get(i), asked, "%d tokens, -Dtests.seed=%d".formatted(asked.prompt().length, SEED));
         }
     }
 
@@ -259,41 +199,21 @@ class P2pHandoverTest {
         }
 
         private Future<RequestOutput> prefill() {
-            return submit(from.engine, shared + suffix, asked.prompt, SamplingParams.greedy(1));
-        }
-
-        private String decodeId() {
-            return shared + "-0badcafe";
+            return from.engine.ask(shared + suffix, asked.prompt(), SamplingParams.greedy(1), Optional.empty());
         }
 
         private Future<RequestOutput> decode() {
-            return submit(to.engine, decodeId(), asked.prompt, ANSWER);
+            return to.engine.ask(shared + "-0badcafe", asked.prompt(), EngineSide.ANSWER, Optional.empty());
         }
     }
 
-    private static Future<RequestOutput> submit(LocalEngine engine, String id, int[] prompt, SamplingParams sampling) {
-        GenerationRequest request = new GenerationRequest(id, prompt, sampling, Optional.empty(), Optional.empty(), 0);
-        GenerationCollector collector = new GenerationCollector(request);
-        engine.submit(request, collector);
-        return collector.result();
-    }
-
-    private static int[] tokens(RequestOutput output) {
-        assertThat(output.completions().getFirst().error()).isEmpty();
-        return output.tokens();
-    }
-
-    private static final class Side implements AutoCloseable {
-        private final PeerAddress address;
-        private final LocalEngine engine;
-        private final Queue<Measurement> measured = new ConcurrentLinkedQueue<>();
-
-        Side(Cell cell, KvRole role, int blockSize) throws IOException {
-            this(cell, role, blockSize, FreePorts.inARow(cell.ranks));
+    /** An engine, and where peers find it. */
+    private record Side(PeerAddress address, EngineSide engine) implements AutoCloseable {
+        static Side of(Cell cell, KvRole role, int blockSize) throws Exception {
+            return of(cell, role, blockSize, FreePorts.inARow(cell.ranks));
         }
 
-        Side(Cell cell, KvRole role, int blockSize, int port) throws IOException {
-            address = new PeerAddress("127.0.0.1", port);
+        static Side of(Cell cell, KvRole role, int blockSize, int port) throws Exception {
             KvTransferConfig transfer = KvTransferConfig.builder("P2pNcclConnector", role)
                     .port(port)
                     .loadFailurePolicy(LoadFailurePolicy.RECOMPUTE)
@@ -304,23 +224,13 @@ class P2pHandoverTest {
                     .extra("load_timeout", 300)
                     .extra("tensor_ttl", 600)
                     .build();
-            engine = LocalEngine.start(
-                    config(blockSize, cell.ranks, cell.budget)
+            return new Side(
+                    new PeerAddress("127.0.0.1", port),
+                    new EngineSide(EngineSide.config(blockSize, cell.ranks, 1)
+                            .maxNumSeqs(32)
+                            .maxNumBatchedTokens(cell.budget)
                             .kvTransfer(transfer)
-                            .build(),
-                    new EngineListener() {
-                        @Override
-                        public void onMeasurements(List<Measurement> measurements) {
-                            measured.addAll(measurements);
-                        }
-                    });
-        }
-
-        double sum(String name) {
-            return measured.stream()
-                    .filter(each -> each.name().equals(name))
-                    .mapToDouble(Measurement::value)
-                    .sum();
+                            .build()));
         }
 
         @Override

@@ -2,42 +2,28 @@ package baton.cli;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.cli.EngineSide.Asked;
 import baton.cli.Instances.Instance;
 import baton.cli.Instances.Prompts;
 import baton.cli.Instances.Reply;
-import baton.engine.CpuBinding;
-import baton.engine.EngineConfig;
-import baton.engine.EngineConfigBuilder;
-import baton.engine.EngineListener;
-import baton.engine.GenerationRequest;
-import baton.engine.ParallelConfig;
 import baton.engine.RequestOutput;
 import baton.engine.SamplingParams;
-import baton.engine.local.GenerationCollector;
-import baton.engine.local.LocalEngine;
-import baton.kv.DType;
 import baton.kv.FreePorts;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
-import baton.kv.connector.Measurement;
 import baton.testkit.Await;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
-import java.util.HashMap;
 import java.util.List;
-import java.util.Map;
 import java.util.Optional;
 import java.util.Random;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicLong;
-import java.util.stream.IntStream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
@@ -53,71 +39,17 @@ class PyNcclHandoverTest {
     private static final int PROMPTS = Integer.getInteger("tests.prompts", 24);
     private static final long SEED = Long.getLong("tests.seed", 5);
     private static final int MOST_AT_ONCE = 16;
-    private static final int BLOCK = 16;
-    private static final int ANSWER_TOKENS = 6;
-    private static final SamplingParams ANSWER = SamplingParams.builder()
-            .temperature(0)
-            .maxTokens(ANSWER_TOKENS)
-            .ignoreEos(true)
-            .build();
 
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
-    /** An engine in this process, and what it counted. */
-    private static final class Side implements AutoCloseable {
-        private final AtomicLong scheduledTokens = new AtomicLong();
-        private final AtomicLong generated = new AtomicLong();
-        private final Map<String, Double> sums = new ConcurrentHashMap<>();
-        private final LocalEngine engine;
-
-        Side(EngineConfig config) throws IOException {
-            engine = LocalEngine.start(config, new EngineListener() {
-                @Override
-                public void onStep(StepStats stats) {
-                    scheduledTokens.addAndGet(stats.scheduledTokens());
-                    generated.addAndGet(stats.generatedTokens());
-                }
-
-                @Override
-                public void onMeasurements(List<Measurement> measurements) {
-                    measurements.forEach(each -> sums.merge(each.name(), each.value(), Double::sum));
-                }
-            });
-        }
-
-        Future<RequestOutput> ask(String id, int[] prompt, SamplingParams sampling) {
-            GenerationRequest request = new GenerationRequest(id, prompt, sampling);
-            GenerationCollector collector = new GenerationCollector(request);
-            engine.submit(request, collector);
-            return collector.result();
-        }
-
-        double sum(String name) {
-            return sums.getOrDefault(name, 0.0);
-        }
-
-        void awaitRest() throws Exception {
-            Await.until(
-                    Duration.ofSeconds(30),
-                    () -> "blocks in use: " + engine.status().usedBlocks(),
-                    () -> engine.status().usedBlocks() == 0);
-        }
-
-        @Override
-        public void close() {
-            engine.close();
-        }
-    }
-
-    private static EngineConfigBuilder config(ParallelConfig parallel) {
-        return EngineConfig.of(Instances.MODEL)
-                .dtype(DType.F32)
-                .threads(1)
-                .maxModelLen(1024)
-                .blockSize(BLOCK)
+    private static EngineSide start(KvRole role, int port, int tensor, int pipeline, int budget) throws Exception {
+        return new EngineSide(EngineSide.config(EngineSide.BLOCK, tensor, pipeline)
                 .numBlocks(700)
-                .parallel(parallel);
+                .maxNumSeqs(32)
+                .maxNumBatchedTokens(budget)
+                .kvTransfer(connector(role, port))
+                .build());
     }
 
     private static KvTransferConfig connector(KvRole role, int port) {
@@ -130,25 +62,17 @@ class PyNcclHandoverTest {
                 .build();
     }
 
-    private static List<int[]> prompts() {
-        Random random = new Random(SEED);
-        List<int[]> prompts = new ArrayList<>();
-        for (int length : List.of(1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 1)) {
-            prompts.add(Ledgers.prompt(length, length));
-        }
-        while (prompts.size() < PROMPTS) {
-            int length = 1 + random.nextInt(random.nextInt(4) == 0 ? 400 : 100);
-            int variant = random.nextInt(1_000_000);
-            // Some prompts are repeated, or share a prefix with earlier ones.
-            int[] earlier = prompts.get(random.nextInt(prompts.size()));
-            prompts.add(
-                    switch (random.nextInt(5)) {
-                        case 0 -> earlier;
-                        case 1 -> Arrays.copyOf(earlier, Math.max(1, earlier.length / 2));
-                        default -> Ledgers.prompt(length, variant);
-                    });
-        }
-        return prompts;
+    /** Some prompts are repeated, or share a prefix with earlier ones. */
+    private static int[] prompt(Random random, List<Asked> before) {
+        int length = 1 + random.nextInt(random.nextInt(4) == 0 ? 400 : 100);
+        int[] earlier = before.isEmpty()
+                ? Ledgers.prompt(length, 0)
+                : before.get(random.nextInt(before.size())).prompt();
+        return switch (random.nextInt(5)) {
+            case 0 -> earlier;
+            case 1 -> Arrays.copyOf(earlier, Math.max(1, earlier.length / 2));
+            default -> Ledgers.prompt(length, random.nextInt(1_000_000));
+        };
     }
 
     /** At 1 to 16 at once, and in another order on the consumer's side. */
@@ -156,66 +80,43 @@ class PyNcclHandoverTest {
     @CsvSource({"1, 1, 2048", "1, 1, 128", "2, 1, 2048", "1, 2, 2048"})
     void tokensAreThoseOfOneEngineAloneAndThePromptIsNotComputed(int tensor, int pipeline, int budget)
             throws Exception {
-        List<int[]> prompts = prompts();
-        List<int[]> expected = new ArrayList<>();
+        List<List<Asked>> waves =
+                EngineSide.askOneAlone(PROMPTS, SEED, MOST_AT_ONCE / 2, MOST_AT_ONCE, PyNcclHandoverTest::prompt);
         Random random = new Random(SEED);
-        ParallelConfig parallel = new ParallelConfig(tensor, pipeline, CpuBinding.NONE);
         int port = FreePorts.inARow(2 * tensor * pipeline);
-        try (Side alone = new Side(
-                config(ParallelConfig.SINGLE).enablePrefixCaching(false).build())) {
-            List<Future<RequestOutput>> answers = new ArrayList<>();
-            for (int[] prompt : prompts) {
-                answers.add(alone.ask("alone-" + answers.size(), prompt, ANSWER));
-            }
-            for (Future<RequestOutput> answer : answers) {
-                expected.add(tokens(answer));
-            }
-        }
-        try (Side prefill = new Side(config(parallel)
-                        .maxNumSeqs(32)
-                        .maxNumBatchedTokens(budget)
-                        .kvTransfer(connector(KvRole.PRODUCER, port))
-                        .build());
-                Side decode = new Side(config(parallel)
-                        .maxNumSeqs(32)
-                        .maxNumBatchedTokens(budget)
-                        .kvTransfer(connector(KvRole.CONSUMER, port))
-                        .build())) {
-            for (int first = 0; first < prompts.size(); ) {
-                int end = Math.min(prompts.size(), first + 1 + random.nextInt(MOST_AT_ONCE));
+        try (EngineSide prefill = start(KvRole.PRODUCER, port, tensor, pipeline, budget);
+                EngineSide decode = start(KvRole.CONSUMER, port, tensor, pipeline, budget)) {
+            int number = 0;
+            for (List<Asked> wave : waves) {
                 List<Future<RequestOutput>> prefilled = new ArrayList<>();
-                for (int i = first; i < end; i++) {
-                    prefilled.add(prefill.ask("prefill-" + i, prompts.get(i), SamplingParams.greedy(1)));
+                for (Asked asked : wave) {
+                    prefilled.add(prefill.ask(
+                            "prefill-" + number++, asked.prompt(), SamplingParams.greedy(1), Optional.empty()));
                 }
-                for (int i = first; i < end; i++) {
-                    assertThat(tokens(prefilled.get(i - first))).containsExactly(expected.get(i)[0]);
+                for (int i = 0; i < wave.size(); i++) {
+                    assertThat(EngineSide.tokens(prefilled.get(i)))
+                            .containsExactly(wave.get(i).answer()[0]);
                 }
-                List<Integer> order =
-                        new ArrayList<>(IntStream.range(first, end).boxed().toList());
-                Collections.shuffle(order, random);
-                Map<Integer, Future<RequestOutput>> decoded = new HashMap<>();
-                for (int i : order) {
-                    decoded.put(i, decode.ask("decode-" + i, prompts.get(i), ANSWER));
+                List<Asked> shuffled = new ArrayList<>(wave);
+                Collections.shuffle(shuffled, random);
+                List<Future<RequestOutput>> decoded = new ArrayList<>();
+                for (Asked asked : shuffled) {
+                    decoded.add(decode.ask("decode-" + number++, asked.prompt(), EngineSide.ANSWER, Optional.empty()));
                 }
-                for (int i : order) {
-                    RequestOutput output =
-                            Optional.ofNullable(decoded.get(i)).orElseThrow().get(90, TimeUnit.SECONDS);
-                    assertThat(output.completions().getFirst().error()).isEmpty();
-                    assertThat(output.tokens())
-                            .as("prompt %d of seed %d", i, SEED)
-                            .isEqualTo(expected.get(i));
-                    assertThat(output.cachedTokens()).isEqualTo(prompts.get(i).length);
+                for (int i = 0; i < wave.size(); i++) {
+                    Asked asked = shuffled.get(i);
+                    RequestOutput output = EngineSide.check(decoded.get(i), asked, "a prompt of seed " + SEED);
+                    assertThat(output.cachedTokens()).isEqualTo(asked.prompt().length);
                 }
-                first = end;
             }
             prefill.awaitRest();
             decode.awaitRest();
-            assertThat(decode.sum("baton:kv_lookup_failures")).isZero();
-            assertThat(decode.sum("baton:kv_lookups")).isEqualTo(prompts.size() * tensor * pipeline);
-            assertThat(prefill.sum("baton:kv_lookup_insert_failures")).isZero();
+            decode.assertNone("baton:kv_lookup_failures");
+            prefill.assertNone("baton:kv_lookup_insert_failures");
+            assertThat(decode.sum("baton:kv_lookups")).isEqualTo(PROMPTS * tensor * pipeline);
             // Each token but the first, which is sampled from the hidden state.
-            assertThat(decode.generated.get()).isEqualTo(prompts.size() * (long) ANSWER_TOKENS);
-            assertThat(decode.scheduledTokens.get()).isEqualTo(prompts.size() * (ANSWER_TOKENS - 1L));
+            assertThat(decode.generatedTokens.get()).isEqualTo(PROMPTS * (long) EngineSide.ANSWER_TOKENS);
+            assertThat(decode.scheduledTokens.get()).isEqualTo(PROMPTS * (EngineSide.ANSWER_TOKENS - 1L));
         }
     }
 
@@ -224,36 +125,27 @@ class PyNcclHandoverTest {
     void furtherSamplesAreComputedFromWhatTheFirstOneTook() throws Exception {
         int[] prompt = Ledgers.prompt(75, 9);
         int port = FreePorts.inARow(2);
-        try (Side prefill = new Side(config(ParallelConfig.SINGLE)
-                        .kvTransfer(connector(KvRole.PRODUCER, port))
-                        .build());
-                Side decode = new Side(config(ParallelConfig.SINGLE)
-                        .kvTransfer(connector(KvRole.CONSUMER, port))
-                        .build())) {
-            tokens(prefill.ask("one", prompt, SamplingParams.greedy(1)));
+        try (EngineSide prefill = start(KvRole.PRODUCER, port, 1, 1, 2048);
+                EngineSide decode = start(KvRole.CONSUMER, port, 1, 1, 2048)) {
+            var _ = EngineSide.tokens(prefill.ask("one", prompt, SamplingParams.greedy(1), Optional.empty()));
             SamplingParams three = SamplingParams.builder()
                     .temperature(0)
-                    .maxTokens(ANSWER_TOKENS)
+                    .maxTokens(EngineSide.ANSWER_TOKENS)
                     .ignoreEos(true)
                     .n(3)
                     .build();
-            RequestOutput output = decode.ask("three", prompt, three).get(90, TimeUnit.SECONDS);
+            RequestOutput output =
+                    decode.ask("three", prompt, three, Optional.empty()).get(90, TimeUnit.SECONDS);
             assertThat(output.completions()).hasSize(3).allSatisfy(each -> {
                 assertThat(each.error()).isEmpty();
                 assertThat(each.tokens())
                         .isEqualTo(output.completions().getFirst().tokens());
             });
             decode.awaitRest();
-            assertThat(decode.sum("baton:kv_lookup_failures")).isZero();
+            decode.assertNone("baton:kv_lookup_failures");
             // Of two samples, what follows the last full block.
-            assertThat(decode.scheduledTokens.get()).isEqualTo(3 * (ANSWER_TOKENS - 1) + 2 * (75 - 64));
+            assertThat(decode.scheduledTokens.get()).isEqualTo(3 * (EngineSide.ANSWER_TOKENS - 1) + 2 * (75 - 64));
         }
-    }
-
-    private static int[] tokens(Future<RequestOutput> output) throws Exception {
-        RequestOutput done = output.get(90, TimeUnit.SECONDS);
-        assertThat(done.completions().getFirst().error()).isEmpty();
-        return done.tokens();
     }
 
     /** Two servers and a router; vLLM's test_disagg, and then each of the servers dies. */
