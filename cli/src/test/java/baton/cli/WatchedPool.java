@@ -4,20 +4,15 @@ import baton.kv.KvCache;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.connector.ConnectorContext;
-import baton.kv.connector.ConnectorMetadata;
-import baton.kv.connector.HandshakeMetadata;
+import baton.kv.connector.ForwardingScheduler;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.KvConnectors;
-import baton.kv.connector.KvMatch;
 import baton.kv.connector.KvRequest;
-import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
-import baton.kv.connector.WorkerMetadata;
-import baton.kv.connector.WorkerReport;
+import baton.testkit.Forwarding;
 import java.util.Comparator;
-import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
@@ -121,112 +116,37 @@ final class WatchedPool {
 
         @Override
         public WorkerConnector worker(ConnectorContext context, Rank rank) {
-            return new Worker(
-                    connector.worker(context, rank), of(context.config().engineId()), rank);
+            WorkerConnector worker = connector.worker(context, rank);
+            WatchedPool pool = of(context.config().engineId());
+            return Forwarding.to(WorkerConnector.class, worker, new Object() {
+                public void register(KvCache cache) {
+                    pool.pools.put(rank, cache);
+                    worker.register(cache);
+                }
+            });
         }
     }
 
-    private record Scheduler(SchedulerConnector connector, WatchedPool pool) implements SchedulerConnector {
+    private static final class Scheduler extends ForwardingScheduler {
+        private final WatchedPool pool;
+
+        private Scheduler(SchedulerConnector inner, WatchedPool pool) {
+            super(inner);
+            this.pool = pool;
+        }
+
         @Override
         public void onAllocated(KvRequest request, int[] blockTable, int computedTokens, int externalTokens) {
             if (externalTokens > 0) {
                 pool.loads.put(request.id(), new Loaded(computedTokens, computedTokens + externalTokens));
             }
-            connector.onAllocated(request, blockTable, computedTokens, externalTokens);
+            super.onAllocated(request, blockTable, computedTokens, externalTokens);
         }
 
         @Override
         public Release onFinished(KvRequest request, RequestEnd end, int[] blockTable) {
             pool.ended(request, blockTable);
-            return connector.onFinished(request, end, blockTable);
-        }
-
-        @Override
-        public void onHandshakeMetadata(Map<Rank, HandshakeMetadata> metadata) {
-            connector.onHandshakeMetadata(metadata);
-        }
-
-        @Override
-        public void onNewRequest(KvRequest request) {
-            connector.onNewRequest(request);
-        }
-
-        @Override
-        public KvMatch match(KvRequest request, int computedTokens) {
-            return connector.match(request, computedTokens);
-        }
-
-        @Override
-        public ConnectorMetadata buildMetadata(ScheduledStep step) {
-            return connector.buildMetadata(step);
-        }
-
-        @Override
-        public void onStepDone(WorkerReport report, Map<Rank, WorkerMetadata> metadata) {
-            connector.onStepDone(report, metadata);
-        }
-
-        @Override
-        public boolean hasPendingWork() {
-            return connector.hasPendingWork();
-        }
-
-        @Override
-        public boolean resetCache() {
-            return connector.resetCache();
-        }
-
-        @Override
-        public List<Measurement> takeMeasurements() {
-            return connector.takeMeasurements();
-        }
-
-        @Override
-        public void close() {
-            connector.close();
-        }
-    }
-
-    private record Worker(WorkerConnector connector, WatchedPool pool, Rank rank) implements WorkerConnector {
-        @Override
-        public void register(KvCache cache) {
-            pool.pools.put(rank, cache);
-            connector.register(cache);
-        }
-
-        @Override
-        public Optional<HandshakeMetadata> handshakeMetadata() {
-            return connector.handshakeMetadata();
-        }
-
-        @Override
-        public void startLoad(ConnectorMetadata metadata) {
-            connector.startLoad(metadata);
-        }
-
-        @Override
-        public void waitForLayerLoad(int layer) {
-            connector.waitForLayerLoad(layer);
-        }
-
-        @Override
-        public void saveLayer(int layer) {
-            connector.saveLayer(layer);
-        }
-
-        @Override
-        public void waitForSave() {
-            connector.waitForSave();
-        }
-
-        @Override
-        public WorkerReport report(Set<String> finished) {
-            return connector.report(finished);
-        }
-
-        @Override
-        public void close() {
-            connector.close();
+            return super.onFinished(request, end, blockTable);
         }
     }
 }

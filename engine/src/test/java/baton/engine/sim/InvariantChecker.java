@@ -8,7 +8,6 @@ import baton.kv.ModelFingerprint;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.ForwardingScheduler;
-import baton.kv.connector.HandshakeMetadata;
 import baton.kv.connector.HiddenState;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.KvMatch;
@@ -18,6 +17,7 @@ import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
 import baton.kv.connector.WorkerMetadata;
 import baton.kv.connector.WorkerReport;
+import baton.testkit.Forwarding;
 import baton.testkit.SimNetwork;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -232,7 +232,8 @@ final class InvariantChecker {
 
             @Override
             public WorkerConnector worker(ConnectorContext context, Rank rank) {
-                return new Moving(connector.worker(context, rank));
+                WorkerConnector worker = connector.worker(context, rank);
+                return Forwarding.to(WorkerConnector.class, worker, new Moving(worker));
             }
         };
     }
@@ -351,70 +352,39 @@ final class InvariantChecker {
         }
     }
 
-    private final class Moving implements WorkerConnector {
+    private final class Moving {
         private final WorkerConnector inner;
 
         private Moving(WorkerConnector inner) {
             this.inner = inner;
         }
 
-        @Override
         public void register(KvCache cache) {
             connected = Optional.of(cache);
             inner.register(cache);
         }
 
-        @Override
-        public Optional<HandshakeMetadata> handshakeMetadata() {
-            return inner.handshakeMetadata();
-        }
-
-        @Override
         public void startLoad(ConnectorMetadata metadata) {
             mayFail();
             inner.startLoad(metadata);
             mayFail();
         }
 
-        @Override
         public void waitForLayerLoad(int layer) {
             mayFail();
             inner.waitForLayerLoad(layer);
         }
 
-        @Override
         public void saveLayer(int layer) {
             mayFail();
             inner.saveLayer(layer);
         }
 
-        @Override
-        public boolean savesByLayer() {
-            return inner.savesByLayer();
-        }
-
-        @Override
-        public boolean wantsHidden() {
-            return inner.wantsHidden();
-        }
-
-        @Override
-        public void saveHidden(String requestId, HiddenState state) {
-            inner.saveHidden(requestId, state);
-        }
-
-        @Override
-        public void discardSaves(Set<String> requestIds) {
-            inner.discardSaves(requestIds);
-        }
-
-        @Override
         public void waitForSave() {
             mayFail();
             inner.waitForSave();
         }
 
-        @Override
         public WorkerReport report(Set<String> finished) {
             mayFail();
             WorkerReport report = inner.report(finished);
@@ -425,7 +395,6 @@ final class InvariantChecker {
             return report;
         }
 
-        @Override
         public void close() {
             inner.close();
             forget();

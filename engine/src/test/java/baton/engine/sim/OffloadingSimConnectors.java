@@ -18,6 +18,7 @@ import baton.store.ValueRanges;
 import baton.store.memory.Eviction;
 import baton.store.memory.HostMemorySettings;
 import baton.store.memory.HostMemoryStore;
+import baton.testkit.Forwarding;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.lang.foreign.MemorySegment;
@@ -174,7 +175,7 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
             throw new UncheckedIOException(e);
         }
         memories.put(node, opened);
-        return opened;
+        return Forwarding.to(ValueCache.class, opened.memory, opened);
     }
 
     private BlockStore openTier(String node, StoreFormat format) {
@@ -235,7 +236,7 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
     }
 
     /** Host memory with copies to and from the pool that take some time. One that is cancelled ends at once. */
-    private final class Memory implements ValueCache {
+    private final class Memory {
         private final ValueCache memory;
         private final DueTasks copies = new DueTasks(site.ticker());
 
@@ -265,112 +266,14 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
             return task;
         }
 
-        @Override
         public StoreTask get(List<BlockHash> keys, List<ValueRanges> to, Deadline deadline) {
             return copy(keys.size(), deadline, () -> memory.get(keys, to, deadline));
         }
 
-        @Override
         public StoreTask put(List<BlockHash> keys, List<ValueRanges> from, Deadline deadline) {
             return copy(keys.size(), deadline, () -> memory.put(keys, from, deadline));
         }
 
-        @Override
-        public StoreTask contains(List<BlockHash> keys, Deadline deadline) {
-            return memory.contains(keys, deadline);
-        }
-
-        @Override
-        public String name() {
-            return memory.name();
-        }
-
-        @Override
-        public StoreFormat format() {
-            return memory.format();
-        }
-
-        @Override
-        public MemorySegment memory() {
-            return memory.memory();
-        }
-
-        @Override
-        public long offset(int slot) {
-            return memory.offset(slot);
-        }
-
-        @Override
-        public int presentFromFront(List<BlockHash> keys) {
-            return memory.presentFromFront(keys);
-        }
-
-        @Override
-        public boolean isPresent(BlockHash key) {
-            return memory.isPresent(key);
-        }
-
-        @Override
-        public int pin(BlockHash key) {
-            return memory.pin(key);
-        }
-
-        @Override
-        public int hold(BlockHash key) {
-            return memory.hold(key);
-        }
-
-        @Override
-        public void unpin(int slot) {
-            memory.unpin(slot);
-        }
-
-        @Override
-        public void touch(List<BlockHash> keys) {
-            memory.touch(keys);
-        }
-
-        @Override
-        public boolean reserve(List<BlockHash> keys, int[] slots) {
-            return memory.reserve(keys, slots);
-        }
-
-        @Override
-        public void commit(int slot) {
-            memory.commit(slot);
-        }
-
-        @Override
-        public void abort(int slot) {
-            memory.abort(slot);
-        }
-
-        @Override
-        public int slots() {
-            return memory.slots();
-        }
-
-        @Override
-        public int used() {
-            return memory.used();
-        }
-
-        @Override
-        public boolean reset() {
-            return memory.reset();
-        }
-
-        @Override
-        public List<StoreEvent> takeEvents() {
-            return memory.takeEvents();
-        }
-
-        @Override
-        public List<Measurement> takeMeasurements() {
-            return memory.takeMeasurements();
-        }
-
-        @Override
         public void close() {
             copies.runAll();
             memory.close();

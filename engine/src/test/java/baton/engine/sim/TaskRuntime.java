@@ -3,19 +3,14 @@ package baton.engine.sim;
 import baton.connectors.ConnectorRuntime;
 import baton.kv.JsonFields;
 import baton.kv.Ticker;
-import baton.memory.RunDigests;
 import baton.messages.PeerAccess;
 import baton.messages.PeerChannel;
 import baton.messages.SideChannel;
 import baton.pipe.WireTransport;
-import baton.transfer.Range;
+import baton.testkit.Forwarding;
 import baton.transfer.Region;
-import baton.transfer.Transfer;
 import baton.transfer.TransferAgent;
-import baton.transfer.TransferException;
 import java.lang.foreign.Arena;
-import java.lang.foreign.MemorySegment;
-import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
@@ -66,7 +61,22 @@ final class TaskRuntime implements ConnectorRuntime {
 
     @Override
     public TransferAgent transferAgent(JsonFields extra, String own, PeerAccess access) {
-        return new TaskRunner(this, agents.get());
+        TransferAgent agent = agents.get();
+        // Lets the tasks run whenever a worker looks for news.
+        return Forwarding.to(TransferAgent.class, agent, new Object() {
+            public List<TransferAgent.Notification> takeNotifications() {
+                runTasks();
+                return agent.takeNotifications();
+            }
+
+            public void close() {
+                // What runs beside the steps ends by itself, soon, with what it begins.
+                while (!tasks.isEmpty()) {
+                    tasks.removeFirst().action().run();
+                }
+                agent.close();
+            }
+        });
     }
 
     @Override
@@ -111,81 +121,5 @@ final class TaskRuntime implements ConnectorRuntime {
     @Override
     public Executor background() {
         return action -> later(delay.getAsLong(), action);
-    }
-
-    /** An agent that lets the runtime's tasks run whenever a worker looks for news. */
-    private record TaskRunner(TaskRuntime runtime, TransferAgent agent) implements TransferAgent {
-        @Override
-        public String name() {
-            return agent.name();
-        }
-
-        @Override
-        public Registration register(Region region) throws TransferException {
-            return agent.register(region);
-        }
-
-        @Override
-        public byte[] metadata() {
-            return agent.metadata();
-        }
-
-        @Override
-        public Peer connect(byte[] metadata, Duration timeout) throws TransferException {
-            return agent.connect(metadata, timeout);
-        }
-
-        @Override
-        public Transfer start(
-                Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
-            return agent.start(operation, peer, ranges, notification, timeout);
-        }
-
-        @Override
-        public Transfer start(
-                Operation operation,
-                Peer peer,
-                List<Range> ranges,
-                Optional<byte[]> notification,
-                Duration timeout,
-                RunDigests digests) {
-            return agent.start(operation, peer, ranges, notification, timeout, digests);
-        }
-
-        @Override
-        public void notify(Peer peer, byte[] message) throws TransferException {
-            agent.notify(peer, message);
-        }
-
-        @Override
-        public List<Notification> takeNotifications() {
-            runtime.runTasks();
-            return agent.takeNotifications();
-        }
-
-        @Override
-        public Optional<Permit> permit(List<MemorySegment> memory) {
-            return agent.permit(memory);
-        }
-
-        @Override
-        public Transfer write(
-                Peer peer, long permit, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
-            return agent.write(peer, permit, ranges, notification, timeout);
-        }
-
-        @Override
-        public boolean isGone(String name) {
-            return agent.isGone(name);
-        }
-
-        @Override
-        public void close() {
-            // What runs beside the steps ends by itself, soon, with what it begins.
-            while (!runtime.tasks.isEmpty()) {
-                runtime.tasks.removeFirst().action().run();
-            }
-            agent.close();
-        }
     }
 }
