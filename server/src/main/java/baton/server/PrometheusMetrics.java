@@ -10,26 +10,28 @@ import baton.kv.connector.CacheSource;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.KvConnectors;
 import baton.kv.connector.Measurement;
-import io.prometheus.metrics.core.datapoints.CounterDataPoint;
-import io.prometheus.metrics.core.datapoints.DistributionDataPoint;
-import io.prometheus.metrics.core.datapoints.GaugeDataPoint;
+import baton.server.EngineMetric.Buckets;
+import baton.server.EngineMetric.Kind;
 import io.prometheus.metrics.core.metrics.Counter;
 import io.prometheus.metrics.core.metrics.CounterWithCallback;
 import io.prometheus.metrics.core.metrics.Gauge;
 import io.prometheus.metrics.core.metrics.GaugeWithCallback;
 import io.prometheus.metrics.core.metrics.Histogram;
+import io.prometheus.metrics.core.metrics.MetricWithFixedMetadata;
 import io.prometheus.metrics.expositionformats.PrometheusTextFormatWriter;
 import io.prometheus.metrics.model.registry.PrometheusRegistry;
+import io.prometheus.metrics.model.snapshots.Labels;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.UncheckedIOException;
-import java.util.ArrayList;
+import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.TreeMap;
-import java.util.function.BiConsumer;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.LongSupplier;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
@@ -37,8 +39,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * An engine's metrics in Prometheus' text format under vLLM's names (vllm/v1/metrics/loggers.py), each series labelled
- * {@code model_name} and {@code engine="0"}. Connectors' measurements appear under their own names from their first value on.
+ * Records an engine's metrics, which {@link EngineMetric} defines, for Prometheus. Each series is labelled {@code model_name} and
+ * {@code engine="0"}. Connectors' measurements appear under their own names from their first value on.
  *
  * <p>Written by the engine's thread, read by any thread.
  */
@@ -47,41 +49,13 @@ public final class PrometheusMetrics implements EngineListener {
 
     private static final Logger LOG = LoggerFactory.getLogger(PrometheusMetrics.class);
 
-    private static final double[] TTFT_SECONDS = {
-        0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560
-    };
-    private static final double[] TOKEN_SECONDS = {
-        0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80
-    };
-    private static final double[] REQUEST_SECONDS = {
-        0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680
-    };
-    /** Tokens in a step. */
-    private static final double[] STEP_TOKENS = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
-
-    private static final double[] PREEMPTIONS = {1, 2, 3, 4, 5, 10, 20};
-
-    private static final double[] SEQUENCES = {1, 2, 5, 10, 20};
-    /** For connectors' durations; finer than vLLM's buckets, which begin at 5 ms. */
-    private static final double[] TRANSFER_SECONDS = {
-        0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10
-    };
-
-    /** For connectors' bytes; vLLM's buckets. */
-    private static final double[] TRANSFER_BYTES = IntStream.rangeClosed(11, 33)
-            .mapToDouble(exponent -> Math.pow(2, exponent))
-            .toArray();
-
-    private static final double[] TRANSFER_ITEMS = {
-        10, 20, 30, 50, 75, 100, 200, 400, 1000, 2000, 4000, 10_000, 20_000, 50_000
-    };
-
-    private static final List<String> LABELS = List.of("model_name", "engine");
-
     /** First size of a scrape's text, in bytes. */
     private static final int INITIAL_TEXT = 64 << 10;
 
-    /** All series are without exemplars, which would need a tracing library. */
+    /** Metrics that are registered when the engine starts, as they depend on its configuration. */
+    private static final Set<EngineMetric> AT_START =
+            EnumSet.range(EngineMetric.FETCHES, EngineMetric.REQUEST_MAX_TOKENS);
+
     private final PrometheusRegistry registry = new PrometheusRegistry();
 
     /** Without {@code _created} samples, which vLLM does not have. */
@@ -89,138 +63,35 @@ public final class PrometheusMetrics implements EngineListener {
             .setIncludeCreatedTimestamps(false)
             .build();
 
-    private final String[] labels;
+    /** The labels of all metrics. */
+    private final Labels common;
 
-    private final GaugeDataPoint running;
-    private final GaugeDataPoint waiting;
-    private final GaugeDataPoint connectorBlocking;
-    private final GaugeDataPoint waitingForCapacity;
-    private final GaugeDataPoint waitingDeferred;
-    private final GaugeDataPoint cacheUsage;
-    private final GaugeDataPoint blocksUsed;
-    private final GaugeDataPoint blocksTotal;
-    private final CounterDataPoint prefixQueries;
-    private final CounterDataPoint prefixHits;
-    private final CounterDataPoint externalQueries;
-    private final CounterDataPoint externalHits;
-    private final CounterDataPoint promptTokens;
-    private final CounterDataPoint localCompute;
-    private final CounterDataPoint localCacheHit;
-    private final CounterDataPoint externalKvTransfer;
-    private final CounterDataPoint promptTokensCached;
-    private final Counter cachedBySource;
-    private final CounterDataPoint cachedOnDevice;
+    private final Map<EngineMetric, Recorder> recorders = new ConcurrentHashMap<>();
     /** Of the connector that the engine has. */
-    private volatile CounterDataPoint cachedElsewhere;
-
-    private final CounterDataPoint generationTokens;
-    private final CounterDataPoint preemptions;
-    private final Counter success;
-    private final DistributionDataPoint ttft;
-    private final DistributionDataPoint interToken;
-    private final DistributionDataPoint endToEnd;
-    private final DistributionDataPoint queue;
-    private final DistributionDataPoint prefill;
-    private final DistributionDataPoint decode;
-    private final DistributionDataPoint inference;
-    private final DistributionDataPoint perOutputToken;
-    private final DistributionDataPoint stepTokens;
-    private final DistributionDataPoint sequences;
-    private final DistributionDataPoint preemptionsOfRequests;
-
-    /** Present once it is known that the engine loads KV from elsewhere. */
-    private volatile Optional<Fetches> fetches = Optional.empty();
-
-    /** Waiting requests by what has become of the load of their KV. */
-    private record Fetches(GaugeDataPoint toStart, GaugeDataPoint inProgress, GaugeDataPoint completed) {}
-
-    /** Present once the engine's limits are known. */
-    private volatile Optional<Lengths> lengths = Optional.empty();
-
-    /** Histograms whose buckets end at {@code max_model_len}. */
-    private record Lengths(
-            DistributionDataPoint prompt,
-            DistributionDataPoint computed,
-            DistributionDataPoint output,
-            DistributionDataPoint longestOutput,
-            DistributionDataPoint maxTokens) {}
+    private volatile CacheSource source = CacheSource.EXTERNAL_UNSPECIFIED;
 
     /** Connectors' metrics by name; for the engine's thread only. Empty: refused, and logged once. */
-    private final Map<String, Optional<BiConsumer<List<String>, Measurement>>> measured = new HashMap<>();
+    private final Map<String, Optional<Recorder>> measured = new HashMap<>();
+
+    /** Adds a value to a metric's series with those values of its own labels, or sets it. */
+    private interface Recorder {
+        void record(double value, String... labels);
+    }
 
     public PrometheusMetrics(String modelName) {
-        labels = new String[] {modelName, "0"};
-        running = gauge("vllm:num_requests_running", "Requests that are being computed");
-        waiting = gauge("vllm:num_requests_waiting", "Requests that are not");
-        Gauge byReason = Gauge.builder()
-                .name("vllm:num_requests_waiting_by_reason")
-                .help("Waiting requests by what they wait for: capacity, or (deferred) KV from elsewhere")
-                .labelNames(with("reason"))
-                .withoutExemplars()
-                .register(registry);
-        waitingForCapacity = byReason.labelValues(valuesWith("capacity"));
-        waitingDeferred = byReason.labelValues(valuesWith("deferred"));
-        cacheUsage = gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1");
-        blocksUsed = gauge("baton:kv_blocks_used", "KV blocks held by requests");
-        blocksTotal = gauge("baton:kv_blocks_total", "KV blocks of the cache");
-        connectorBlocking = gauge(
-                "baton:kv_connector_blocking_seconds",
-                "For how long the engine has waited for a call of its connector, if that is too long; else 0");
-        prefixQueries = counter("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache");
-        prefixHits = counter("vllm:prefix_cache_hits", "Tokens found in the prefix cache");
-        externalQueries = counter("vllm:external_prefix_cache_queries", "Tokens asked of the KV connector");
-        externalHits = counter("vllm:external_prefix_cache_hits", "Tokens that the KV connector had");
-        promptTokens = counter("vllm:prompt_tokens", "Prompt tokens read");
-        Counter bySource = Counter.builder()
-                .name("vllm:prompt_tokens_by_source")
-                .help("Prompt tokens by where their KV came from")
-                .labelNames(with("source"))
-                .withoutExemplars()
-                .register(registry);
-        localCompute = bySource.labelValues(valuesWith("local_compute"));
-        localCacheHit = bySource.labelValues(valuesWith("local_cache_hit"));
-        externalKvTransfer = bySource.labelValues(valuesWith("external_kv_transfer"));
-        promptTokensCached = counter("vllm:prompt_tokens_cached", "Prompt tokens that were not computed here");
-        cachedBySource = Counter.builder()
-                .name("vllm:prompt_tokens_cached_by_source")
-                .help("Prompt tokens that were not computed here, by where their KV was")
-                .labelNames(with("source"))
-                .withoutExemplars()
-                .register(registry);
-        cachedOnDevice = cachedBySource.labelValues(valuesWith("device"));
-        for (CacheSource source : CacheSource.values()) {
-            cachedBySource.initLabelValues(valuesWith(source.label()));
+        common = Labels.of("model_name", modelName, "engine", "0");
+        for (EngineMetric metric : EngineMetric.values()) {
+            if (!AT_START.contains(metric)) {
+                register(metric, metric.buckets);
+            }
         }
-        cachedElsewhere = cachedBySource.labelValues(valuesWith(CacheSource.EXTERNAL_UNSPECIFIED.label()));
-        generationTokens = counter("vllm:generation_tokens", "Tokens generated");
-        preemptions = counter("vllm:num_preemptions", "Times that a request lost its blocks to others");
-        success = Counter.builder()
-                .name("vllm:request_success")
-                .help("Requests that ended, by finish reason")
-                .labelNames(with("finished_reason"))
-                .withoutExemplars()
-                .register(registry);
+        Stream.of("local_compute", "local_cache_hit", "external_kv_transfer")
+                .forEach(from -> record(EngineMetric.PROMPT_TOKENS_BY_SOURCE, 0, from));
+        Stream.concat(Stream.of("device"), Stream.of(CacheSource.values()).map(CacheSource::label))
+                .forEach(from -> record(EngineMetric.PROMPT_TOKENS_CACHED_BY_SOURCE, 0, from));
         for (FinishReason reason : FinishReason.values()) {
-            success.initLabelValues(valuesWith(reason.wireName()));
+            record(EngineMetric.SUCCESS, 0, reason.wireName());
         }
-        ttft = histogram(
-                "vllm:time_to_first_token_seconds", "From a request's arrival to its first token", TTFT_SECONDS);
-        interToken = histogram("vllm:inter_token_latency_seconds", "From one token to the next", TOKEN_SECONDS);
-        endToEnd =
-                histogram("vllm:e2e_request_latency_seconds", "From a request's arrival to its end", REQUEST_SECONDS);
-        queue = histogram("vllm:request_queue_time_seconds", "Waiting to be scheduled", REQUEST_SECONDS);
-        prefill = histogram("vllm:request_prefill_time_seconds", "From scheduling to the first token", REQUEST_SECONDS);
-        decode = histogram("vllm:request_decode_time_seconds", "From the first token to the last", REQUEST_SECONDS);
-        inference =
-                histogram("vllm:request_inference_time_seconds", "From scheduling to the last token", REQUEST_SECONDS);
-        perOutputToken = histogram(
-                "vllm:request_time_per_output_token_seconds",
-                "Mean time from one token to the next of a request",
-                TOKEN_SECONDS);
-        stepTokens = histogram("vllm:iteration_tokens_total", "Tokens computed in a step", STEP_TOKENS);
-        sequences = histogram("vllm:request_params_n", "The parameter n of requests", SEQUENCES);
-        preemptionsOfRequests = histogram(
-                "vllm:request_num_preemptions", "Times that requests lost their blocks to others", PREEMPTIONS);
     }
 
     /**
@@ -229,12 +100,7 @@ public final class PrometheusMetrics implements EngineListener {
      * @param value read by the threads that scrape
      */
     public void addCounter(String name, String help, LongSupplier value) {
-        CounterWithCallback.builder()
-                .name(name)
-                .help(help)
-                .labelNames(with())
-                .callback(to -> to.call(value.getAsLong(), labels))
-                .register(registry);
+        register(CounterWithCallback.builder().callback(to -> to.call(value.getAsLong())), name, help);
     }
 
     /**
@@ -243,22 +109,17 @@ public final class PrometheusMetrics implements EngineListener {
      * @param values by the label's value
      */
     public void addCounters(String name, String help, String label, Map<String, LongSupplier> values) {
-        CounterWithCallback.builder()
-                .name(name)
-                .help(help)
-                .labelNames(with(label))
-                .callback(to -> values.forEach((value, count) -> to.call(count.getAsLong(), valuesWith(value))))
-                .register(registry);
+        register(
+                CounterWithCallback.builder()
+                        .callback(to -> values.forEach((value, count) -> to.call(count.getAsLong(), value))),
+                name,
+                help,
+                label);
     }
 
     /** Adds a gauge that is kept elsewhere, as {@link #addCounter}. */
     public void addGauge(String name, String help, LongSupplier value) {
-        GaugeWithCallback.builder()
-                .name(name)
-                .help(help)
-                .labelNames(with())
-                .callback(to -> to.call(value.getAsLong(), labels))
-                .register(registry);
+        register(GaugeWithCallback.builder().callback(to -> to.call(value.getAsLong())), name, help);
     }
 
     /** 1, 2, 5, 10, 20, 50, ... up to and including {@code most}. */
@@ -274,76 +135,45 @@ public final class PrometheusMetrics implements EngineListener {
     @Override
     public void onStart(EngineConfig config, int maxModelLen, DType dtype, int blocks) {
         // A connector of the user's own is not loaded a second time.
-        CacheSource source = Optional.of(config.kvTransfer())
+        source = Optional.of(config.kvTransfer())
                 .filter(transfer -> transfer.modulePath().isEmpty())
                 .flatMap(KvConnectors::find)
                 .map(KvConnector::source)
                 .orElse(CacheSource.EXTERNAL_UNSPECIFIED);
-        cachedElsewhere = cachedBySource.labelValues(valuesWith(source.label()));
-        if (config.kvTransfer().isConsumer()) {
-            Gauge byStage = Gauge.builder()
-                    .name("vllm:num_requests_kv_fetch_by_stage")
-                    .help("Waiting requests that load their KV from elsewhere, by how far that is")
-                    .labelNames(with("stage"))
-                    .withoutExemplars()
-                    .register(registry);
-            fetches = Optional.of(new Fetches(
-                    byStage.labelValues(valuesWith("waiting_to_start")),
-                    byStage.labelValues(valuesWith("in_progress")),
-                    byStage.labelValues(valuesWith("completed_waiting"))));
-        }
         double[] buckets = oneTwoFive(maxModelLen);
-        lengths = Optional.of(new Lengths(
-                histogram("vllm:request_prompt_tokens", "Prompt tokens of requests", buckets),
-                histogram(
-                        "vllm:request_prefill_kv_computed_tokens",
-                        "Prompt tokens of requests that were computed here, not cached",
-                        buckets),
-                histogram("vllm:request_generation_tokens", "Tokens generated for requests", buckets),
-                histogram(
-                        "vllm:request_max_num_generation_tokens",
-                        "Tokens of the longest sequence of requests",
-                        buckets),
-                histogram("vllm:request_params_max_tokens", "Tokens that requests may generate", buckets)));
-        Gauge.builder()
-                .name("vllm:cache_config_info")
-                .help("How the KV cache is set up; always 1")
-                .labelNames(with(
-                        "block_size",
-                        "cache_dtype",
-                        "enable_prefix_caching",
-                        "num_gpu_blocks",
-                        "num_gpu_blocks_override",
-                        "kv_cache_memory_bytes"))
-                .withoutExemplars()
-                .register(registry)
-                .labelValues(valuesWith(
-                        Integer.toString(config.blockSize()),
-                        dtype.torchName(),
-                        config.enablePrefixCaching() ? "True" : "False",
-                        Integer.toString(blocks),
-                        config.numBlocks().isPresent()
-                                ? Integer.toString(config.numBlocks().getAsInt())
-                                : "None",
-                        config.numBlocks().isPresent() ? "None" : Long.toString(config.kvCacheBytes())))
-                .set(1);
+        for (EngineMetric metric : AT_START) {
+            if (metric != EngineMetric.FETCHES || config.kvTransfer().isConsumer()) {
+                register(metric, buckets);
+            }
+        }
+        record(
+                EngineMetric.CACHE_CONFIG,
+                1,
+                Integer.toString(config.blockSize()),
+                dtype.torchName(),
+                config.enablePrefixCaching() ? "True" : "False",
+                Integer.toString(blocks),
+                config.numBlocks().isPresent()
+                        ? Integer.toString(config.numBlocks().getAsInt())
+                        : "None",
+                config.numBlocks().isPresent() ? "None" : Long.toString(config.kvCacheBytes()));
     }
 
     /** All series in Prometheus' text format, UTF-8; gauges have the values of {@code now}. */
     public byte[] scrape(EngineStatus now) {
-        running.set(now.running());
-        waiting.set(now.waiting());
-        waitingDeferred.set(now.waitingForRemoteKv());
-        waitingForCapacity.set(now.waiting() - now.waitingForRemoteKv());
-        fetches.ifPresent(stages -> {
-            stages.toStart().set(now.waitingToLoad());
-            stages.inProgress().set(now.waitingForRemoteKv());
-            stages.completed().set(now.waitingLoaded());
-        });
-        cacheUsage.set(now.totalBlocks() == 0 ? 0 : (double) now.usedBlocks() / now.totalBlocks());
-        blocksUsed.set(now.usedBlocks());
-        blocksTotal.set(now.totalBlocks());
-        connectorBlocking.set(now.blocking().map(ConnectorCall::seconds).orElse(0.0));
+        record(EngineMetric.RUNNING, now.running());
+        record(EngineMetric.WAITING, now.waiting());
+        record(EngineMetric.WAITING_BY_REASON, now.waitingForRemoteKv(), "deferred");
+        record(EngineMetric.WAITING_BY_REASON, now.waiting() - now.waitingForRemoteKv(), "capacity");
+        record(EngineMetric.FETCHES, now.waitingToLoad(), "waiting_to_start");
+        record(EngineMetric.FETCHES, now.waitingForRemoteKv(), "in_progress");
+        record(EngineMetric.FETCHES, now.waitingLoaded(), "completed_waiting");
+        record(EngineMetric.CACHE_USAGE, now.totalBlocks() == 0 ? 0 : (double) now.usedBlocks() / now.totalBlocks());
+        record(EngineMetric.BLOCKS_USED, now.usedBlocks());
+        record(EngineMetric.BLOCKS_TOTAL, now.totalBlocks());
+        record(
+                EngineMetric.CONNECTOR_BLOCKING,
+                now.blocking().map(ConnectorCall::seconds).orElse(0.0));
         ByteArrayOutputStream text = new ByteArrayOutputStream(INITIAL_TEXT);
         try {
             writer.write(text, registry.scrape());
@@ -355,161 +185,135 @@ public final class PrometheusMetrics implements EngineListener {
 
     @Override
     public void onStep(StepStats stats) {
-        prefixQueries.inc(stats.prefixCacheQueries());
-        prefixHits.inc(stats.prefixCacheHits());
-        externalQueries.inc(stats.externalQueries());
-        externalHits.inc(stats.externalHits());
-        generationTokens.inc(stats.generatedTokens());
-        preemptions.inc(stats.preempted());
+        record(EngineMetric.PREFIX_QUERIES, stats.prefixCacheQueries());
+        record(EngineMetric.PREFIX_HITS, stats.prefixCacheHits());
+        record(EngineMetric.EXTERNAL_QUERIES, stats.externalQueries());
+        record(EngineMetric.EXTERNAL_HITS, stats.externalHits());
+        record(EngineMetric.GENERATION_TOKENS, stats.generatedTokens());
+        record(EngineMetric.PREEMPTIONS, stats.preempted());
         if (stats.scheduledTokens() > 0) {
-            stepTokens.observe(stats.scheduledTokens());
+            record(EngineMetric.STEP_TOKENS, stats.scheduledTokens());
         }
     }
 
     @Override
     public void onFirstToken(double seconds, PromptTokens prompt) {
-        ttft.observe(seconds);
         int cached = prompt.localCacheHit() + prompt.externalKvTransfer();
-        promptTokens.inc(prompt.localCompute() + cached);
-        localCompute.inc(prompt.localCompute());
-        localCacheHit.inc(prompt.localCacheHit());
-        externalKvTransfer.inc(prompt.externalKvTransfer());
-        promptTokensCached.inc(cached);
-        cachedOnDevice.inc(prompt.localCacheHit());
-        cachedElsewhere.inc(prompt.externalKvTransfer());
+        record(EngineMetric.TIME_TO_FIRST_TOKEN, seconds);
+        record(EngineMetric.PROMPT_TOKENS, prompt.localCompute() + cached);
+        record(EngineMetric.PROMPT_TOKENS_BY_SOURCE, prompt.localCompute(), "local_compute");
+        record(EngineMetric.PROMPT_TOKENS_BY_SOURCE, prompt.localCacheHit(), "local_cache_hit");
+        record(EngineMetric.PROMPT_TOKENS_BY_SOURCE, prompt.externalKvTransfer(), "external_kv_transfer");
+        record(EngineMetric.PROMPT_TOKENS_CACHED, cached);
+        record(EngineMetric.PROMPT_TOKENS_CACHED_BY_SOURCE, prompt.localCacheHit(), "device");
+        record(EngineMetric.PROMPT_TOKENS_CACHED_BY_SOURCE, prompt.externalKvTransfer(), source.label());
     }
 
     @Override
     public void onNextToken(double seconds) {
-        interToken.observe(seconds);
+        record(EngineMetric.INTER_TOKEN, seconds);
     }
 
     @Override
     public void onFinished(RequestStats stats) {
-        success.labelValues(valuesWith(stats.reason().wireName())).inc();
-        endToEnd.observe(stats.totalSeconds());
-        preemptionsOfRequests.observe(stats.times().preemptions());
-        queue.observe(stats.queueSeconds());
-        prefill.observe(stats.prefillSeconds());
-        decode.observe(stats.decodeSeconds());
-        inference.observe(stats.prefillSeconds() + stats.decodeSeconds());
-        perOutputToken.observe(stats.outputTokens() > 1 ? stats.decodeSeconds() / (stats.outputTokens() - 1) : 0);
-        lengths.ifPresent(histograms -> {
-            histograms.prompt().observe(stats.promptTokens());
-            histograms.computed().observe(stats.localCompute());
-            histograms.output().observe(stats.outputTokens());
-            histograms.maxTokens().observe(stats.maxTokens());
-        });
+        record(EngineMetric.SUCCESS, 1, stats.reason().wireName());
+        record(EngineMetric.END_TO_END, stats.totalSeconds());
+        record(EngineMetric.PREEMPTIONS_OF_REQUESTS, stats.times().preemptions());
+        record(EngineMetric.QUEUE, stats.queueSeconds());
+        record(EngineMetric.PREFILL, stats.prefillSeconds());
+        record(EngineMetric.DECODE, stats.decodeSeconds());
+        record(EngineMetric.INFERENCE, stats.prefillSeconds() + stats.decodeSeconds());
+        record(
+                EngineMetric.PER_OUTPUT_TOKEN,
+                stats.outputTokens() > 1 ? stats.decodeSeconds() / (stats.outputTokens() - 1) : 0);
+        record(EngineMetric.REQUEST_PROMPT_TOKENS, stats.promptTokens());
+        record(EngineMetric.REQUEST_COMPUTED_TOKENS, stats.localCompute());
+        record(EngineMetric.REQUEST_OUTPUT_TOKENS, stats.outputTokens());
+        record(EngineMetric.REQUEST_MAX_TOKENS, stats.maxTokens());
     }
 
     @Override
     public void onAllFinished(int n, int longestOutput) {
-        sequences.observe(n);
-        lengths.ifPresent(histograms -> histograms.longestOutput().observe(longestOutput));
+        record(EngineMetric.SEQUENCES, n);
+        record(EngineMetric.REQUEST_LONGEST_OUTPUT, longestOutput);
     }
 
     @Override
     public void onMeasurements(List<Measurement> measurements) {
         for (Measurement measurement : measurements) {
             TreeMap<String, String> own = new TreeMap<>(measurement.labels());
-            List<String> names = List.copyOf(own.keySet());
-            String key = measurement.kind() + " " + measurement.name() + " " + names;
+            String[] names = own.keySet().toArray(String[]::new);
+            String key = measurement.kind() + " " + measurement.name() + " " + own.keySet();
             measured.computeIfAbsent(key, _ -> register(measurement, names))
-                    .ifPresent(sink -> sink.accept(List.copyOf(own.values()), measurement));
+                    .ifPresent(recorder ->
+                            recorder.record(measurement.value(), own.values().toArray(String[]::new)));
         }
     }
 
     /** Empty if the registry refuses the metric: one name with two kinds, or with a character that is not allowed. */
-    private Optional<BiConsumer<List<String>, Measurement>> register(Measurement first, List<String> ownLabels) {
-        String[] names = with(ownLabels.toArray(String[]::new));
+    private Optional<Recorder> register(Measurement first, String[] labels) {
+        String name = first.name();
         try {
             return Optional.of(
                     switch (first.kind()) {
                         case COUNTER -> {
-                            Counter counter = Counter.builder()
-                                    .name(first.name())
-                                    .labelNames(names)
-                                    .withoutExemplars()
-                                    .register(registry);
-                            yield (values, measurement) -> counter.labelValues(
-                                            valuesWith(values.toArray(String[]::new)))
-                                    .inc(Math.max(0, measurement.value()));
+                            Recorder counter = recorder(Kind.COUNTER, name, "", Buckets.NONE, labels);
+                            yield (value, own) -> counter.record(Math.max(0, value), own);
                         }
-                        case GAUGE -> {
-                            Gauge gauge = Gauge.builder()
-                                    .name(first.name())
-                                    .labelNames(names)
-                                    .withoutExemplars()
-                                    .register(registry);
-                            yield (values, measurement) -> gauge.labelValues(valuesWith(values.toArray(String[]::new)))
-                                    .set(measurement.value());
-                        }
+                        case GAUGE -> recorder(Kind.GAUGE, name, "", Buckets.NONE, labels);
                         case SECONDS ->
-                            distribution(
-                                    first.name().endsWith("_seconds") ? first.name() : first.name() + "_seconds",
-                                    names,
-                                    TRANSFER_SECONDS);
-                        case BYTES -> distribution(first.name(), names, TRANSFER_BYTES);
-                        case ITEMS -> distribution(first.name(), names, TRANSFER_ITEMS);
+                            recorder(
+                                    Kind.HISTOGRAM,
+                                    name.endsWith("_seconds") ? name : name + "_seconds",
+                                    "",
+                                    Buckets.TRANSFER_SECONDS,
+                                    labels);
+                        case BYTES -> recorder(Kind.HISTOGRAM, name, "", Buckets.TRANSFER_BYTES, labels);
+                        case ITEMS -> recorder(Kind.HISTOGRAM, name, "", Buckets.TRANSFER_ITEMS, labels);
                     });
         } catch (IllegalArgumentException e) {
-            LOG.warn("measurement {} with labels {} is not shown: {}", first.name(), ownLabels, e.getMessage());
+            LOG.warn("measurement {} with labels {} is not shown: {}", name, List.of(labels), e.getMessage());
             return Optional.empty();
         }
     }
 
-    private BiConsumer<List<String>, Measurement> distribution(String name, String[] names, double[] bounds) {
-        Histogram histogram = Histogram.builder()
-                .name(name)
-                .classicOnly()
-                .classicUpperBounds(bounds)
-                .labelNames(names)
-                .withoutExemplars()
-                .register(registry);
-        return (values, measurement) ->
-                histogram.labelValues(valuesWith(values.toArray(String[]::new))).observe(measurement.value());
+    private void register(EngineMetric metric, double[] buckets) {
+        recorders.put(metric, recorder(metric.kind, metric.title, metric.help, buckets, metric.labels));
     }
 
-    private GaugeDataPoint gauge(String name, String help) {
-        return Gauge.builder()
-                .name(name)
-                .help(help)
-                .labelNames(with())
-                .withoutExemplars()
-                .register(registry)
-                .labelValues(labels);
+    /** Of a metric that is not registered nothing is recorded. */
+    private void record(EngineMetric metric, double value, String... labels) {
+        Optional.ofNullable(recorders.get(metric)).ifPresent(recorder -> recorder.record(value, labels));
     }
 
-    /** {@code _total} is added to the name. */
-    private CounterDataPoint counter(String name, String help) {
-        return Counter.builder()
-                .name(name)
-                .help(help)
-                .labelNames(with())
-                .withoutExemplars()
-                .register(registry)
-                .labelValues(labels);
+    /** Registers a metric. Series have no exemplars, which would need a tracing library. */
+    private Recorder recorder(Kind kind, String name, String help, double[] buckets, String... labels) {
+        return switch (kind) {
+            case COUNTER -> {
+                Counter counter = register(Counter.builder().withoutExemplars(), name, help, labels);
+                yield (value, own) -> counter.labelValues(own).inc(value);
+            }
+            case GAUGE -> {
+                Gauge gauge = register(Gauge.builder().withoutExemplars(), name, help, labels);
+                yield (value, own) -> gauge.labelValues(own).set(value);
+            }
+            case HISTOGRAM -> {
+                Histogram histogram = register(
+                        Histogram.builder()
+                                .classicOnly()
+                                .classicUpperBounds(buckets)
+                                .withoutExemplars(),
+                        name,
+                        help,
+                        labels);
+                yield (value, own) -> histogram.labelValues(own).observe(value);
+            }
+        };
     }
 
-    private DistributionDataPoint histogram(String name, String help, double[] buckets) {
-        return Histogram.builder()
-                .name(name)
-                .help(help)
-                .classicOnly()
-                .classicUpperBounds(buckets)
-                .labelNames(with())
-                .withoutExemplars()
-                .register(registry)
-                .labelValues(labels);
-    }
-
-    private static String[] with(String... more) {
-        return Stream.concat(LABELS.stream(), Stream.of(more)).toArray(String[]::new);
-    }
-
-    private String[] valuesWith(String... more) {
-        List<String> all = new ArrayList<>(List.of(labels));
-        all.addAll(List.of(more));
-        return all.toArray(String[]::new);
+    private <B extends MetricWithFixedMetadata.Builder<B, M>, M extends MetricWithFixedMetadata> M register(
+            B builder, String name, String help, String... labels) {
+        B described = help.isEmpty() ? builder : builder.help(help);
+        return described.name(name).constLabels(common).labelNames(labels).register(registry);
     }
 }
