@@ -84,6 +84,7 @@ public final class ApiServer implements AutoCloseable {
     private final Ticker ticker;
     private final InstantSource clock;
     private final InstanceInfo info;
+    private final JsonBody bodies;
     private final RequestReader reader;
     private final ReplyWriter writer;
     private final Vertx vertx;
@@ -112,6 +113,7 @@ public final class ApiServer implements AutoCloseable {
         this.config = config;
         this.webGuard = config.webGuard();
         this.engine = engine;
+        bodies = new JsonBody(config);
         reader = new RequestReader(config, engine);
         writer = new ReplyWriter(engine.tokenizer());
         info = new InstanceInfo(config, engine, metrics, writer, clock);
@@ -405,7 +407,7 @@ public final class ApiServer implements AutoCloseable {
                         exchange,
                         preparation,
                         () -> {
-                            JsonFields fields = reader.parse(body.getBytes(), preparation);
+                            JsonFields fields = bodies.parse(body.getBytes(), preparation);
                             Optional<String> own = reader.requestId(fields).map(id -> requireId("request_id", id));
                             String id = header.or(() -> own)
                                     .orElseGet(
@@ -518,7 +520,7 @@ public final class ApiServer implements AutoCloseable {
                         preparation,
                         () -> {
                             preparation.check();
-                            JsonFields fields = reader.parse(body.getBytes(), preparation);
+                            JsonFields fields = bodies.parse(body.getBytes(), preparation);
                             TokenList list = new TokenList(
                                     reader.tokenize(fields, preparation),
                                     fields.bool("return_token_strs").orElse(false));
@@ -536,7 +538,7 @@ public final class ApiServer implements AutoCloseable {
                         preparation,
                         () -> {
                             preparation.check();
-                            String text = reader.detokenize(reader.parse(body.getBytes(), preparation), preparation);
+                            String text = reader.detokenize(bodies.parse(body.getBytes(), preparation), preparation);
                             return preparation.keep(new Json().document(out -> {
                                 out.writeStartObject();
                                 out.writeStringProperty("prompt", text);

@@ -3,17 +3,25 @@ package baton.server;
 import baton.engine.Engine;
 import baton.engine.text.Tokenizer;
 import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Optional;
+import java.util.function.BiFunction;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.ObjectNode;
 
-/** Token ids of texts. Limits are checked before and while a text is encoded. */
+/** Reads prompts as token ids. Limits are checked before and while a text is encoded. Stateless; any thread. */
 final class Prompts {
     /** Most tokens of a {@code /tokenize} answer, unless the model takes more. */
     private static final int MAX_LISTED = 1 << 20;
 
+    private final ServerConfig config;
     private final Engine engine;
 
-    Prompts(Engine engine) {
+    Prompts(ServerConfig config, Engine engine) {
+        this.config = config;
         this.engine = engine;
     }
 
@@ -138,5 +146,85 @@ final class Prompts {
                 // Clients look for the words "maximum context length", OpenAI's and vLLM's.
                 "This model's maximum context length is " + limit + " tokens, output included, but the prompt has "
                         + tokens + "; it must have at most " + (limit - 1));
+    }
+
+    /** The token ids of {@code prompt}, of one prompt or several. */
+    List<int[]> read(
+            JsonFields fields, Optional<JsonFields> kvTransferParams, BiFunction<String, String, int[]> encode) {
+        Optional<int[]> handedOver = handedOver(kvTransferParams);
+        if (handedOver.isPresent()) {
+            return List.of(handedOver.get());
+        }
+        String wanted = "must be a string, an array of strings, an array of token ids or an array of such arrays";
+        JsonNode prompt =
+                fields.value("prompt").orElseThrow(() -> ApiException.badField("prompt", "is missing, " + wanted));
+        if (prompt.isString()) {
+            return List.of(encode.apply("prompt", RequestFields.string("prompt", prompt)));
+        }
+        if (!prompt.isArray() || prompt.isEmpty()) {
+            throw ApiException.badField("prompt", wanted + ", is " + Json.shown(prompt));
+        }
+        if (prompt.get(0).isIntegralNumber()) {
+            return List.of(requireNotEmpty("prompt", tokenIds("prompt", prompt)));
+        }
+        List<int[]> prompts = new ArrayList<>();
+        for (JsonNode element : prompt) {
+            String name = "prompt[" + prompts.size() + "]";
+            if (element.isString() && prompt.get(0).isString()) {
+                prompts.add(encode.apply(name, RequestFields.string(name, element)));
+            } else if (element.isArray() && prompt.get(0).isArray()) {
+                prompts.add(requireNotEmpty(name, tokenIds(name, element)));
+            } else {
+                throw ApiException.badField(
+                        name,
+                        "must be " + (prompt.get(0).isString() ? "a string" : "an array of token ids") + ", is "
+                                + Json.shown(element));
+            }
+        }
+        return prompts;
+    }
+
+    /** The prompt's token ids from a prefill instance, so that the decode instance need not tokenize. */
+    Optional<int[]> handedOver(Optional<JsonFields> kvTransferParams) {
+        if (!config.kvPromptTokenIds()) {
+            return Optional.empty();
+        }
+        return kvTransferParams.flatMap(params -> params.value("prompt_token_ids")
+                .map(value -> requireNotEmpty(
+                        params.field("prompt_token_ids"), tokenIds(params.field("prompt_token_ids"), value))));
+    }
+
+    /** The ids are not the connector's; empty if nothing else is there. */
+    static Optional<JsonFields> forConnector(JsonFields kvTransferParams) {
+        if (!kvTransferParams.names().contains("prompt_token_ids")) {
+            return Optional.of(kvTransferParams);
+        }
+        ObjectNode others = kvTransferParams.toJson();
+        others.remove("prompt_token_ids");
+        return others.isEmpty() ? Optional.empty() : Optional.of(JsonFields.of("kv_transfer_params", others));
+    }
+
+    int[] tokenIds(String field, JsonNode array) {
+        if (!array.isArray()) {
+            throw ApiException.badField(field, "must be an array of token ids, is " + Json.shown(array));
+        }
+        int[] ids = new int[array.size()];
+        for (int i = 0; i < ids.length; i++) {
+            JsonNode element = array.get(i);
+            if (!element.isIntegralNumber() || !element.canConvertToInt()) {
+                throw ApiException.badField(field + "[" + i + "]", "must be a token id, is " + Json.shown(element));
+            }
+            ids[i] = element.asInt();
+            requireInVocabulary(field + "[" + i + "]", ids[i]);
+        }
+        return ids;
+    }
+
+    void requireInVocabulary(String field, int id) {
+        int size = engine.model().vocabularySize();
+        if (id < 0 || id >= size) {
+            throw ApiException.badField(
+                    field, "token id " + id + " is not in the vocabulary, must be between 0 and " + (size - 1));
+        }
     }
 }

@@ -2,12 +2,17 @@ package baton.server;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.function.BiConsumer;
 import tools.jackson.databind.JsonNode;
 
-/** Fields of vLLM's requests that this server does not apply: those that would change the answer are refused. */
+/**
+ * Values of requests' fields, and the fields of vLLM's requests that this server does not apply: those that would change the answer
+ * are refused.
+ */
 final class RequestFields {
     /** Fields for unsupported features; {@code null}, {@code false} and empty values are accepted. */
     private static final List<String> UNSUPPORTED = List.of(
@@ -87,5 +92,36 @@ final class RequestFields {
             case NUMBER, BINARY, POJO -> true;
             case NULL, MISSING -> false;
         };
+    }
+
+    /** A string, or an array of strings. */
+    static List<String> strings(String field, JsonNode value) {
+        if (value.isString()) {
+            return List.of(value.asString());
+        }
+        if (!value.isArray()) {
+            throw ApiException.badField(field, "must be a string or an array of strings, is " + Json.shown(value));
+        }
+        List<String> strings = new ArrayList<>();
+        for (JsonNode element : value) {
+            strings.add(string(field + "[" + strings.size() + "]", element));
+        }
+        return strings;
+    }
+
+    static String string(String field, JsonNode value) {
+        if (!value.isString()) {
+            throw ApiException.badField(field, "must be a string, is " + Json.shown(value));
+        }
+        return value.asString();
+    }
+
+    static Optional<Integer> integer(JsonFields fields, String name) {
+        return fields.integer(name).map(value -> {
+            if (value != value.intValue()) {
+                throw ApiException.badField(fields.field(name), "is " + value + ", must fit 32 bits");
+            }
+            return value.intValue();
+        });
     }
 }
