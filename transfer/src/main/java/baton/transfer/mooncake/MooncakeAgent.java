@@ -6,16 +6,10 @@ import baton.kv.ListenAddress;
 import baton.kv.Ticker;
 import baton.messages.PeerAccess;
 import baton.messages.PeerAddress;
-import baton.transfer.Inbox;
-import baton.transfer.Range;
-import baton.transfer.RefusedTransfer;
 import baton.transfer.Region;
-import baton.transfer.Transfer;
 import baton.transfer.Transfer.Cause;
-import baton.transfer.TransferAgent;
 import baton.transfer.TransferException;
 import baton.transfer.mooncake.LocalBuffers.Buffer;
-import baton.transfer.mooncake.LocalBuffers.Held;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.net.InetAddress;
@@ -24,19 +18,14 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.time.InstantSource;
 import java.util.List;
-import java.util.Map;
 import java.util.Optional;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.locks.ReentrantLock;
-import java.util.stream.Stream;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import tools.jackson.core.JacksonException;
 import tools.jackson.databind.JsonNode;
-import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ObjectNode;
 
 /*
@@ -54,30 +43,20 @@ import tools.jackson.databind.node.ObjectNode;
  *
  * <p>Mooncake's protocols have neither authentication nor encryption: each host that may connect can read and write all registered memory.
  */
-public final class MooncakeAgent implements TransferAgent {
+public final class MooncakeAgent extends SegmentAgent<MooncakePeer, MooncakeTransfer> {
     private static final Logger LOG = LoggerFactory.getLogger(MooncakeAgent.class);
     private static final Duration TICK = Duration.ofMillis(20);
 
+    /** To different peers, made at once. */
+    private static final int CONNECTIONS = 64;
+
     private final MooncakeSettings settings;
-    private final Ticker ticker;
-    private final JsonMapper json = JsonMapper.builder().build();
-    private final LocalBuffers buffers = new LocalBuffers();
     private final DataServer server;
     private final HandshakeDaemon daemon;
-    private final SegmentDirectory directory;
     private final PeerAddress rpc;
     private final String name;
-    private final Inbox inbox;
-    private final AtomicBoolean closed = new AtomicBoolean();
     private final CountDownLatch stopped = new CountDownLatch(1);
-    private final Map<String, MooncakePeer> peers = new ConcurrentHashMap<>();
     private final ReentrantLock publishing = new ReentrantLock();
-
-    /** A thread that connects holds one of these, chosen by the peer's name, so that two threads get the same peer. */
-    private final List<ReentrantLock> connecting =
-            Stream.generate(ReentrantLock::new).limit(64).toList();
-
-    private volatile Runnable progress = () -> {};
 
     /**
      * An agent that listens.
@@ -112,15 +91,8 @@ public final class MooncakeAgent implements TransferAgent {
     }
 
     private MooncakeAgent(MooncakeSettings settings, Ticker ticker) throws IOException {
+        super(settings.limits(), settings.access(), settings.metadata(), ticker, MooncakePeer.class, CONNECTIONS);
         this.settings = settings;
-        this.ticker = ticker;
-        this.inbox = new Inbox(settings.limits().waitingBytes());
-        this.directory = switch (settings.metadata()) {
-            case MetadataSource.Handshake _ ->
-                new PeerDirectory(json, this::mayConnect, settings.limits().handshakeBytes());
-            case MetadataSource.Http http ->
-                new ServerDirectory(http, json, settings.limits().handshakeBytes(), ticker);
-        };
         this.server = DataServer.open(listenAt(settings.host(), 0), buffers, settings, this::admits, ticker);
         try {
             this.daemon =
@@ -151,7 +123,7 @@ public final class MooncakeAgent implements TransferAgent {
         return name;
     }
 
-    /** Where the handshake daemon listens; {@code get_rpc_port()} of Mooncake's engine is its port. */
+    @Override
     public PeerAddress rpc() {
         return rpc;
     }
@@ -163,15 +135,6 @@ public final class MooncakeAgent implements TransferAgent {
 
     MooncakeSettings settings() {
         return settings;
-    }
-
-    Ticker ticker() {
-        return ticker;
-    }
-
-    @Override
-    public byte[] metadata() {
-        return name.getBytes(StandardCharsets.UTF_8);
     }
 
     private SegmentDescriptor described() {
@@ -226,10 +189,6 @@ public final class MooncakeAgent implements TransferAgent {
         }
     }
 
-    boolean mayConnect(String host) {
-        return settings.access().map(access -> access.mayConnect(host)).orElse(true);
-    }
-
     private boolean admits(InetAddress from) {
         boolean admitted =
                 settings.access().map(access -> access.admitsByAddress(from)).orElse(true);
@@ -240,109 +199,34 @@ public final class MooncakeAgent implements TransferAgent {
         return admitted;
     }
 
-    SegmentDirectory.Located find(String segment, Deadline deadline) throws TransferException {
-        SegmentDirectory.Located found = directory.find(segment, deadline);
+    @Override
+    void requireAllowed(String segment, SegmentDirectory.Located found) throws TransferException {
         if (!mayConnect(found.rpc().host())) {
             throw new TransferException("segment %s is at host=%s, which is not an allowed peer"
                     .formatted(segment, found.rpc().host()));
         }
-        return found;
-    }
-
-    /**
-     * Connects to the engine of that segment.
-     *
-     * @param metadata the segment's name: {@code host:port}, or a name at the metadata server
-     */
-    @Override
-    public Peer connect(byte[] metadata, Duration timeout) throws TransferException {
-        String segment = SegmentName.of(metadata);
-        if (segment.equals(name)) {
-            throw new TransferException("an agent cannot connect to itself, name=" + name);
-        }
-        Deadline deadline = Deadline.after(ticker, timeout);
-        ReentrantLock one = connecting.get(Math.floorMod(segment.hashCode(), connecting.size()));
-        try {
-            if (!deadline.tryLock(one)) {
-                throw new TransferException("no connection to %s after %s".formatted(segment, deadline));
-            }
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-            throw new TransferException("interrupted while connecting to " + segment, e);
-        }
-        try {
-            SegmentDirectory.Located found = find(segment, deadline);
-            MooncakePeer known = peers.get(segment);
-            if (known != null) {
-                if (known.alive() && known.update(found)) {
-                    return known;
-                }
-                known.end(segment + " is another engine, at the same address");
-            }
-            MooncakePeer peer = MooncakePeer.open(this, segment, found, deadline);
-            peers.put(segment, peer);
-            if (closed.get() || !peer.alive()) {
-                peers.remove(segment, peer);
-            }
-            if (closed.get()) {
-                peer.end("the agent was closed");
-                throw new TransferException("transfer agent " + name + " is closed");
-            }
-            return peer;
-        } finally {
-            one.unlock();
-        }
     }
 
     @Override
-    public Transfer start(
-            Operation operation, Peer peer, List<Range> ranges, Optional<byte[]> notification, Duration timeout) {
-        if (!(peer instanceof MooncakePeer known) || known.agent() != this) {
-            return new RefusedTransfer(Cause.REFUSED, "peer=%s is not a peer of agent %s".formatted(peer.name(), name));
-        }
-        if (ranges.isEmpty() || ranges.size() > settings.limits().ranges()) {
-            return new RefusedTransfer(
-                    Cause.REFUSED,
-                    "%d ranges, 1 to %d are allowed"
-                            .formatted(ranges.size(), settings.limits().ranges()));
-        }
-        if (notification.isPresent()) {
-            Optional<String> refused = NotificationText.refused(notification.get(), settings.limits());
-            if (refused.isPresent()) {
-                return new RefusedTransfer(Cause.REFUSED, refused.get());
-            }
-        }
-        MooncakeTransfer transfer =
-                new MooncakeTransfer(known, operation, ranges, notification.map(byte[]::clone), timeout);
-        Pieces pieces = new Pieces(known.descriptor());
-        for (Range range : ranges) {
-            Optional<Held> local = buffers.hold(range.local(), range.bytes(), transfer);
-            if (local.isEmpty()) {
-                pieces.buffers().forEach(each -> each.release(transfer));
-                return new RefusedTransfer(Cause.REFUSED, range + " is not within one registered region here");
-            }
-            pieces.add(range, local.get());
-        }
-        transfer.pieces(pieces.cut(), pieces.buffers());
-        known.begin(transfer);
-        return transfer;
+    int number(String segment) {
+        return 0;
     }
 
     @Override
-    public void notify(Peer peer, byte[] message) throws TransferException {
-        if (!(peer instanceof MooncakePeer known) || known.agent() != this) {
-            throw new TransferException("peer=%s is not a peer of agent %s".formatted(peer.name(), name));
-        }
-        Optional<String> refused = NotificationText.refused(message, settings.limits());
-        if (refused.isPresent()) {
-            throw new TransferException(refused.get());
-        }
-        known.send(message.clone());
+    MooncakePeer open(String segment, int number, SegmentDirectory.Located found, Deadline deadline)
+            throws TransferException {
+        return MooncakePeer.open(this, segment, found, deadline);
     }
 
-    /** @return false if the peer has refused it */
-    boolean sendNotification(PeerAddress to, byte[] message, Deadline deadline) throws IOException {
-        return NotificationText.send(json, to, name, message, settings.limits(), deadline);
+    @Override
+    MooncakeTransfer prepare(MooncakePeer peer, SegmentTransfer.Asked asked) {
+        return new MooncakeTransfer(peer, asked, ticker());
+    }
+
+    @Override
+    void begin(MooncakePeer peer, MooncakeTransfer transfer) {
+        transfer.cut();
+        peer.begin(transfer);
     }
 
     private JsonNode parsed(byte[] text) throws IOException {
@@ -397,24 +281,6 @@ public final class MooncakeAgent implements TransferAgent {
             }
             return json.createObjectNode().put("name", "").put("notify_msg", taken ? "success" : "");
         }
-    }
-
-    @Override
-    public List<Notification> takeNotifications() {
-        return inbox.takeAll();
-    }
-
-    @Override
-    public void onProgress(Runnable listener) {
-        progress = listener;
-    }
-
-    void tellProgress() {
-        progress.run();
-    }
-
-    void ended(MooncakePeer peer) {
-        peers.remove(peer.name(), peer);
     }
 
     private void endLate() {

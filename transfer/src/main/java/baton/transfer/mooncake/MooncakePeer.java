@@ -3,7 +3,6 @@ package baton.transfer.mooncake;
 import baton.kv.Deadline;
 import baton.messages.PeerAddress;
 import baton.transfer.Transfer.Cause;
-import baton.transfer.TransferAgent;
 import baton.transfer.TransferException;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.IOException;
@@ -15,10 +14,9 @@ import java.nio.channels.SocketChannel;
 import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.Deque;
-import java.util.HashSet;
-import java.util.List;
 import java.util.Optional;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.locks.ReentrantLock;
@@ -29,7 +27,7 @@ import org.slf4j.LoggerFactory;
  * An engine that a {@link MooncakeAgent} is connected to: transfers to it, the threads that move them, each over a lane of its own, and
  * a connection that is watched. That one carries nothing: when it ends, and no new one can be made, the engine is gone.
  */
-final class MooncakePeer implements TransferAgent.Peer {
+final class MooncakePeer extends SegmentPeer {
     private static final Logger LOG = LoggerFactory.getLogger(MooncakePeer.class);
 
     /** A lane that is not used for so long is closed. */
@@ -42,14 +40,11 @@ final class MooncakePeer implements TransferAgent.Peer {
     private static final Duration AGAIN = Duration.ofSeconds(1);
 
     private final MooncakeAgent agent;
-    private final String name;
     private final InetSocketAddress data;
-    private final Outbox outbox;
     private final ReentrantLock lock = new ReentrantLock();
     private final Condition changed = lock.newCondition();
 
-    @GuardedBy("lock")
-    private final Set<MooncakeTransfer> transfers = new HashSet<>();
+    private final Set<SegmentTransfer> transfers = ConcurrentHashMap.newKeySet();
 
     /** Those of which batches may wait for a lane. */
     @GuardedBy("lock")
@@ -61,9 +56,7 @@ final class MooncakePeer implements TransferAgent.Peer {
     @GuardedBy("lock")
     private int idle;
 
-    private volatile SegmentDescriptor descriptor;
     private volatile SocketChannel watched;
-    private volatile Optional<String> gone = Optional.empty();
 
     private MooncakePeer(
             MooncakeAgent agent,
@@ -71,17 +64,10 @@ final class MooncakePeer implements TransferAgent.Peer {
             String name,
             InetSocketAddress data,
             SocketChannel watched) {
+        super(agent, name, found);
         this.agent = agent;
-        this.name = name;
-        this.descriptor = found.descriptor();
         this.data = data;
         this.watched = watched;
-        MooncakeSettings.Limits limits = agent.settings().limits();
-        this.outbox = new Outbox(
-                (message, deadline) -> agent.sendNotification(found.rpc(), message, deadline),
-                why -> end(name + " " + why),
-                limits.waitingBytes(),
-                agent.ticker());
     }
 
     /**
@@ -148,7 +134,7 @@ final class MooncakePeer implements TransferAgent.Peer {
                 // Waits for the peer's end, or this one's: each closes the channel.
                 int unusedCount = channel.read(nothing.clear());
             } catch (IOException e) {
-                LOG.debug("the watched connection to {} ended: {}", name, e.toString());
+                LOG.debug("the watched connection to {} ended: {}", name(), e.toString());
             }
             if (!alive()) {
                 return;
@@ -163,7 +149,7 @@ final class MooncakePeer implements TransferAgent.Peer {
                     closeQuietly(watched);
                 }
             } catch (IOException e) {
-                end(name + " has closed its data port: " + e.getMessage());
+                end(name() + " has closed its data port: " + e.getMessage());
             }
         }
     }
@@ -173,64 +159,25 @@ final class MooncakePeer implements TransferAgent.Peer {
         try {
             dial(data, CHECK).close();
         } catch (IOException e) {
-            end(name + " has closed its data port: " + e.getMessage());
+            end(name() + " has closed its data port: " + e.getMessage());
         }
     }
 
-    MooncakeAgent agent() {
-        return agent;
+    @Override
+    boolean isSame(SegmentDirectory.Located found) {
+        return dataAddress(found).equals(data);
     }
 
     @Override
-    public String name() {
-        return name;
-    }
-
-    SegmentDescriptor descriptor() {
-        return descriptor;
-    }
-
-    /** @return whether it is the same engine, which may have registered more */
-    boolean update(SegmentDirectory.Located found) {
-        if (!dataAddress(found).equals(data)) {
-            return false;
-        }
-        descriptor = found.descriptor();
-        return true;
-    }
-
-    @Override
-    public boolean alive() {
-        return gone.isEmpty();
-    }
-
-    String why() {
-        return gone.orElse("peer " + name + " is alive");
-    }
-
-    /** It is gone, and so is all that needs it. */
-    void end(String why) {
-        List<MooncakeTransfer> ending;
+    void ended(String why) {
         lock.lock();
         try {
-            if (gone.isPresent()) {
-                return;
-            }
-            gone = Optional.of(why);
-            ending = List.copyOf(transfers);
             changed.signalAll();
         } finally {
             lock.unlock();
         }
-        outbox.close();
         closeQuietly(watched);
-        ending.forEach(each -> each.fail(Cause.PEER_GONE, why));
-        agent.ended(this);
-    }
-
-    @Override
-    public void close() {
-        end("the connection to " + name + " was closed here");
+        failAll(Cause.PEER_GONE, why);
     }
 
     private static void closeQuietly(SocketChannel channel) {
@@ -241,21 +188,13 @@ final class MooncakePeer implements TransferAgent.Peer {
         }
     }
 
-    /** @throws TransferException if the peer is gone, or too much waits */
-    void send(byte[] message) throws TransferException {
-        if (!alive()) {
-            throw new TransferException(why());
-        }
-        outbox.add(message);
-    }
-
     /** Begins to move a transfer's batches, or fails it. */
     void begin(MooncakeTransfer transfer) {
-        int most = agent.settings().limits().transfers();
+        int most = agent.limits().transfers();
         Optional<Cause> refused = Optional.empty();
         lock.lock();
         try {
-            if (gone.isPresent()) {
+            if (!alive()) {
                 refused = Optional.of(Cause.PEER_GONE);
             } else if (transfers.size() >= most) {
                 refused = Optional.of(Cause.REFUSED);
@@ -284,40 +223,22 @@ final class MooncakePeer implements TransferAgent.Peer {
                 missing > 0 && workers < agent.settings().lanes();
                 missing--) {
             workers++;
-            Thread.ofPlatform().daemon().name("mooncake-lane-" + name).start(this::work);
+            Thread.ofPlatform().daemon().name("mooncake-lane-" + name()).start(this::work);
         }
     }
 
-    void forget(MooncakeTransfer transfer) {
-        lock.lock();
-        try {
-            transfers.remove(transfer);
-        } finally {
-            lock.unlock();
-        }
-        agent.tellProgress();
+    @Override
+    void forget(SegmentTransfer transfer) {
+        transfers.remove(transfer);
+        super.forget(transfer);
     }
 
     void endLate() {
-        List<MooncakeTransfer> all;
-        lock.lock();
-        try {
-            all = List.copyOf(transfers);
-        } finally {
-            lock.unlock();
-        }
-        all.forEach(MooncakeTransfer::endIfLate);
+        transfers.forEach(SegmentTransfer::endIfLate);
     }
 
     void failAll(Cause cause, String why) {
-        List<MooncakeTransfer> all;
-        lock.lock();
-        try {
-            all = List.copyOf(transfers);
-        } finally {
-            lock.unlock();
-        }
-        all.forEach(each -> each.fail(cause, why));
+        transfers.forEach(each -> each.fail(cause, why));
     }
 
     /** A transfer that has batches to move; empty when there was none for long, or the peer is gone. */
@@ -325,7 +246,7 @@ final class MooncakePeer implements TransferAgent.Peer {
         Deadline deadline = Deadline.after(agent.ticker(), IDLE);
         lock.lock();
         try {
-            while (gone.isEmpty()) {
+            while (alive()) {
                 while (!queue.isEmpty()
                         && (queue.getFirst().isEnded() || queue.getFirst().batches() == 0)) {
                     queue.removeFirst();
@@ -366,9 +287,9 @@ final class MooncakePeer implements TransferAgent.Peer {
     private Optional<Lane> move(Arena arena, Optional<Lane> kept, MooncakeTransfer transfer) {
         Lane lane;
         try {
-            lane = kept.isPresent() ? kept.get() : new Lane(arena, descriptor.version());
+            lane = kept.isPresent() ? kept.get() : new Lane(arena, descriptor().version());
         } catch (IOException e) {
-            transfer.fail(Cause.TRANSPORT, "no connection to %s: %s".formatted(name, e.getMessage()));
+            transfer.fail(Cause.TRANSPORT, "no connection to %s: %s".formatted(name(), e.getMessage()));
             return Optional.empty();
         }
         boolean good = false;
@@ -398,7 +319,7 @@ final class MooncakePeer implements TransferAgent.Peer {
             return;
         }
         if (e instanceof Lane.RejectedException) {
-            transfer.fail(Cause.REFUSED, e.getMessage() + " (" + name + ")");
+            transfer.fail(Cause.REFUSED, e.getMessage() + " (" + name() + ")");
             return;
         }
         if (again) {
@@ -415,20 +336,20 @@ final class MooncakePeer implements TransferAgent.Peer {
             Optional<String> outside = outside(transfer);
             transfer.fail(
                     outside.isPresent() ? Cause.REFUSED : Cause.TRANSPORT,
-                    outside.orElseGet(() -> "a connection to %s failed: %s".formatted(name, e.getMessage())));
+                    outside.orElseGet(() -> "a connection to %s failed: %s".formatted(name(), e.getMessage())));
         }
     }
 
     /** Whether the peer has closed the connection because a range is not registered there, any more. */
     private Optional<String> outside(MooncakeTransfer transfer) {
         try {
-            SegmentDirectory.Located found = agent.find(name, Deadline.after(agent.ticker(), CHECK));
+            SegmentDirectory.Located found = agent.find(name(), Deadline.after(agent.ticker(), CHECK));
             if (update(found)) {
                 return transfer.outside(found.descriptor())
-                        .map(range -> "%s is not within one registered buffer of %s".formatted(range, name));
+                        .map(range -> "%s is not within one registered buffer of %s".formatted(range, name()));
             }
         } catch (TransferException e) {
-            LOG.debug("{} does not tell its buffers: {}", name, e.toString());
+            LOG.debug("{} does not tell its buffers: {}", name(), e.toString());
         }
         return Optional.empty();
     }

@@ -1,16 +1,12 @@
 package baton.transfer.mooncake;
 
-import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.transfer.Range;
-import baton.transfer.Transfer;
 import baton.transfer.TransferAgent.Operation;
-import baton.transfer.TransferException;
 import baton.transfer.mooncake.Lane.Piece;
-import baton.transfer.mooncake.LocalBuffers.Buffer;
+import baton.transfer.mooncake.LocalBuffers.Held;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.IOException;
-import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.HashSet;
@@ -20,21 +16,12 @@ import java.util.Queue;
 import java.util.Set;
 
 /** Ranges that lanes move to or from a peer, batch by batch. Lanes that it uses are closed when it ends before all is moved. */
-final class MooncakeTransfer extends MemoryUse<Transfer.State> implements Transfer {
+final class MooncakeTransfer extends SegmentTransfer {
     /** Bytes of a batch, unless a piece has more. */
     private static final long BATCH_BYTES = 4L << 20;
 
-    private final MooncakePeer peer;
-    private final Operation operation;
-    private final List<Range> ranges;
-    private final Optional<byte[]> notification;
-    private final Ticker ticker;
-    private final long begun;
-    private final Deadline deadline;
+    private final Pieces pieces;
     private final Object monitor = new Object();
-
-    @GuardedBy("monitor")
-    private final Set<Buffer> held = new HashSet<>();
 
     @GuardedBy("monitor")
     private final Queue<List<Piece>> waiting = new ArrayDeque<>();
@@ -45,35 +32,23 @@ final class MooncakeTransfer extends MemoryUse<Transfer.State> implements Transf
     @GuardedBy("monitor")
     private long left;
 
-    private long bytes;
-    private volatile State state = new State.UnderWay();
-
-    MooncakeTransfer(
-            MooncakePeer peer,
-            Operation operation,
-            List<Range> ranges,
-            Optional<byte[]> notification,
-            Duration timeout) {
-        this.ranges = List.copyOf(ranges);
-        this.peer = peer;
-        this.operation = operation;
-        this.notification = notification;
-        this.ticker = peer.agent().ticker();
-        this.begun = ticker.nanos();
-        this.deadline = Deadline.after(ticker, timeout);
+    MooncakeTransfer(MooncakePeer peer, Asked asked, Ticker ticker) {
+        super(peer, asked, ticker);
+        this.pieces = new Pieces(peer.descriptor());
     }
 
-    /**
-     * Says what it moves; before any lane has it.
-     *
-     * @param buffers that the pieces are in
-     */
-    void pieces(List<Piece> pieces, Set<Buffer> buffers) {
+    @Override
+    void add(Range range, Held local) {
+        super.add(range, local);
+        pieces.add(range, local);
+    }
+
+    /** Makes batches of its ranges; before any lane has it. */
+    void cut() {
         synchronized (monitor) {
-            held.addAll(buffers);
             List<Piece> batch = new ArrayList<>();
             long batchBytes = 0;
-            for (Piece piece : pieces) {
+            for (Piece piece : pieces.cut()) {
                 long size = piece.local().byteSize();
                 if (!batch.isEmpty() && (batch.size() == Lane.BATCH || batchBytes + size > BATCH_BYTES)) {
                     waiting.add(batch);
@@ -82,18 +57,10 @@ final class MooncakeTransfer extends MemoryUse<Transfer.State> implements Transf
                 }
                 batch.add(piece);
                 batchBytes += size;
-                bytes += size;
+                left += size;
             }
             waiting.add(batch);
-            left = bytes;
         }
-    }
-
-    /** The first range that is not within one of the buffers. */
-    Optional<Range> outside(SegmentDescriptor descriptor) {
-        return ranges.stream()
-                .filter(each -> !descriptor.holds(each.remote(), each.bytes()))
-                .findFirst();
     }
 
     /** How many batches wait for a lane. */
@@ -101,10 +68,6 @@ final class MooncakeTransfer extends MemoryUse<Transfer.State> implements Transf
         synchronized (monitor) {
             return waiting.size();
         }
-    }
-
-    Deadline deadline() {
-        return deadline;
     }
 
     private Optional<List<Piece>> take() {
@@ -153,7 +116,7 @@ final class MooncakeTransfer extends MemoryUse<Transfer.State> implements Transf
                         send(lane, sent, next.get());
                     }
                     if (sent.isPresent()) {
-                        lane.receive(operation, sent.get());
+                        lane.receive(operation(), sent.get());
                         moved(sent.get());
                     }
                 } finally {
@@ -175,13 +138,13 @@ final class MooncakeTransfer extends MemoryUse<Transfer.State> implements Transf
     /** A peer that rejects a write closes the connection: its answer may wait to be read when sending fails. */
     private void send(Lane lane, Optional<List<Piece>> sent, List<Piece> next) throws IOException {
         try {
-            lane.send(operation, next);
+            lane.send(operation(), next);
         } catch (IOException e) {
-            if (operation == Operation.WRITE) {
+            if (operation() == Operation.WRITE) {
                 for (List<Piece> each :
                         sent.map(before -> List.of(before, next)).orElse(List.of(next))) {
                     try {
-                        lane.receive(operation, each);
+                        lane.receive(operation(), each);
                     } catch (Lane.RejectedException rejected) {
                         throw rejected;
                     } catch (IOException unanswered) {
@@ -202,63 +165,20 @@ final class MooncakeTransfer extends MemoryUse<Transfer.State> implements Transf
             all = left == 0;
         }
         if (all) {
-            end(new State.Done(bytes, Duration.ofNanos(ticker.nanos() - begun)));
+            succeed();
         }
     }
 
+    @Override
     void fail(Cause cause, String message) {
-        end(new State.Failed(cause, message));
+        super.fail(cause, message);
         List<Lane> closing;
         synchronized (monitor) {
             closing = List.copyOf(lanes);
         }
         // After one that has succeeded, lanes may serve another transfer only once they are detached.
-        if (!(state instanceof State.Done)) {
+        if (!isDone()) {
             closing.forEach(Lane::close);
         }
-    }
-
-    void endIfLate() {
-        if (deadline.isOver()) {
-            fail(Cause.TIMEOUT, "not done after " + deadline);
-        }
-    }
-
-    @Override
-    void abort(Cause cause, String message) {
-        fail(cause, message);
-    }
-
-    @Override
-    protected void over(State end) {
-        Set<Buffer> releasing;
-        synchronized (monitor) {
-            releasing = Set.copyOf(held);
-        }
-        releasing.forEach(each -> each.release(this));
-        State last = end;
-        if (end instanceof State.Done && notification.isPresent()) {
-            try {
-                peer.send(notification.get());
-            } catch (TransferException e) {
-                last = new State.Failed(
-                        peer.alive() ? Cause.TRANSPORT : Cause.PEER_GONE, String.valueOf(e.getMessage()));
-            }
-        }
-        state = last;
-        peer.forget(this);
-    }
-
-    @Override
-    public State state() {
-        if (state instanceof State.UnderWay) {
-            endIfLate();
-        }
-        return state;
-    }
-
-    @Override
-    public void cancel() {
-        fail(Cause.CANCELLED, "cancelled");
     }
 }

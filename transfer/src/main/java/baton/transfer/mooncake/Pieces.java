@@ -2,13 +2,10 @@ package baton.transfer.mooncake;
 
 import baton.transfer.Range;
 import baton.transfer.mooncake.Lane.Piece;
-import baton.transfer.mooncake.LocalBuffers.Buffer;
 import baton.transfer.mooncake.LocalBuffers.Held;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
-import java.util.HashSet;
 import java.util.List;
-import java.util.Set;
 
 /** Makes requests of ranges: those that follow each other on both sides are joined, and large ones cut, so that several lanes share them. */
 final class Pieces {
@@ -17,7 +14,6 @@ final class Pieces {
 
     private final SegmentDescriptor descriptor;
     private final List<Run> runs = new ArrayList<>();
-    private final Set<Buffer> buffers = new HashSet<>();
 
     /** @param descriptor ranges are joined only within one of its buffers, as a request must be */
     Pieces(SegmentDescriptor descriptor) {
@@ -28,7 +24,6 @@ final class Pieces {
 
     /** @param held the range's memory */
     void add(Range range, Held held) {
-        buffers.add(held.buffer());
         if (!runs.isEmpty()) {
             Run last = runs.getLast();
             Range before = last.range;
@@ -41,10 +36,6 @@ final class Pieces {
             }
         }
         runs.add(new Run(held, range));
-    }
-
-    Set<Buffer> buffers() {
-        return buffers;
     }
 
     List<Piece> cut() {
