@@ -3,6 +3,7 @@ package baton.router;
 import baton.kv.Bursts;
 import baton.kv.ConfigException;
 import baton.kv.Ticker;
+import baton.router.metrics.RouterMetric;
 import baton.router.metrics.RouterMetrics;
 import io.vertx.core.Future;
 import io.vertx.core.Vertx;
@@ -107,13 +108,13 @@ final class FollowedFiles implements AutoCloseable {
             if (!Arrays.deepEquals(read.toArray(), last.toArray())) {
                 use.accept(read).toCompletionStage().toCompletableFuture().get(LONGEST.toNanos(), TimeUnit.NANOSECONDS);
                 last = read;
-                metrics.followedFile(what, true);
+                metrics.count(RouterMetric.FOLLOWED_FILES, what, "used");
                 log.info("{}: read anew", what);
             }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
         } catch (IOException | ConfigException | ExecutionException | TimeoutException e) {
-            metrics.followedFile(what, false);
+            metrics.count(RouterMetric.FOLLOWED_FILES, what, "refused");
             failures.event(more -> log.warn("{}: {}; what was read before stays in use{}", what, e.toString(), more));
         }
     }

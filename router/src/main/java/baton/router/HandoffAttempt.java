@@ -3,7 +3,9 @@ package baton.router;
 import baton.router.RequestLegs.Target;
 import baton.router.body.JsonObjectText;
 import baton.router.flow.HandoffFlow;
+import baton.router.metrics.RouterMetric;
 import baton.router.metrics.RouterMetrics;
+import baton.router.metrics.RouterMetrics.Carried;
 import baton.router.metrics.RouterMetrics.Outcome;
 import baton.router.trace.RequestTrace;
 import baton.router.upstream.Instance;
@@ -209,7 +211,7 @@ final class HandoffAttempt {
         planned = true;
         id = plan.handoff.requestId();
         if (!plan.flow.equals(flow)) {
-            metrics.flowChosen(plan.flow.name());
+            metrics.count(RouterMetric.PAIR_FLOWS, plan.flow.name());
         }
         plan.before.ifPresentOrElse(last -> prefilled(by, plan, last.answer), () -> sendPrefill(by, plan));
         if (plan.handoff.decode() instanceof HandoffFlow.AtOnce atOnce && !over) {
@@ -278,7 +280,7 @@ final class HandoffAttempt {
                                 return;
                             }
                             if (legs.decodes().isEmpty()) {
-                                (made.carries() ? metrics.carried : metrics.notCarried).increment();
+                                metrics.count(RouterMetric.HANDOFFS, made.carries() ? Carried.CARRIED : Carried.NONE);
                             }
                             carries = made.carries();
                             if (!made.isRendered()) {

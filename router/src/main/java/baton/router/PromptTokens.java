@@ -4,6 +4,7 @@ import baton.kv.ConfigException;
 import baton.router.body.JsonObjectText;
 import baton.router.cache.KvFeeds;
 import baton.router.cache.TokenChain;
+import baton.router.metrics.RouterMetric;
 import baton.router.metrics.RouterMetrics;
 import baton.router.metrics.RouterMetrics.TokenizeResult;
 import baton.router.upstream.Instance;
@@ -91,7 +92,7 @@ final class PromptTokens {
         Optional<byte[]> prompt = body.value("prompt");
         if (prompt.isPresent() && prompt.get()[0] == '[') {
             return Future.succeededFuture(numbers(prompt.get()).map(tokens -> {
-                metrics.tokenized(TokenizeResult.GIVEN);
+                metrics.count(RouterMetric.PROMPT_TOKENS_KNOWN, TokenizeResult.GIVEN);
                 return chain(body, tokens);
             }));
         }
@@ -112,12 +113,14 @@ final class PromptTokens {
                         ? worker.run(answer.text().length(), () -> read(answer.body()))
                         : refused(instance, answer.status(), upstream.ticker().nanos()))
                 .map(tokens -> {
-                    metrics.tokenized(tokens.isPresent() ? TokenizeResult.ASKED : TokenizeResult.FAILED);
+                    metrics.count(
+                            RouterMetric.PROMPT_TOKENS_KNOWN,
+                            tokens.isPresent() ? TokenizeResult.ASKED : TokenizeResult.FAILED);
                     return tokens.map(each -> chain(body, each));
                 })
                 .recover(_ -> {
                     shun(instance, upstream.ticker().nanos());
-                    metrics.tokenized(TokenizeResult.FAILED);
+                    metrics.count(RouterMetric.PROMPT_TOKENS_KNOWN, TokenizeResult.FAILED);
                     return Future.succeededFuture(Optional.empty());
                 });
     }

@@ -9,9 +9,11 @@ import baton.router.body.JsonObjectText;
 import baton.router.body.Prompts;
 import baton.router.body.ReceivedBody;
 import baton.router.flow.HandoffFlow;
+import baton.router.metrics.RouterMetric;
 import baton.router.metrics.RouterMetrics;
 import baton.router.metrics.RouterMetrics.LocalPrefillReason;
 import baton.router.metrics.RouterMetrics.Outcome;
+import baton.router.metrics.RouterMetrics.PrefillWay;
 import baton.router.policy.Choice;
 import baton.router.policy.Forecast;
 import baton.router.policy.Measurement;
@@ -158,7 +160,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         try {
             AddressFields.refuse(parsed, context.config());
         } catch (ConfigException e) {
-            metrics().addressesRefused.increment();
+            metrics().count(RouterMetric.CLIENT_ADDRESSES_REFUSED);
             throw e;
         }
         return parsed;
@@ -256,8 +258,10 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     /** The way is decided by goals: its times are measured, unless another way or instance is taken in the end. */
     private void decidedBy(Forecast forecast, Instance chosen) {
         metrics()
-                .decidedByGoals(
-                        forecast.local() ? "local" : "remote", forecast.why().label());
+                .count(
+                        RouterMetric.GOAL_DECISIONS,
+                        forecast.local() ? PrefillWay.LOCAL : PrefillWay.REMOTE,
+                        forecast.why());
         report.measure(routing.policy().measure(forecast, forecast.local(), chosen));
     }
 
@@ -270,12 +274,9 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     /** Counts a choice. */
     private Target chosen(Choice choice) {
         Instance instance = choice.instance();
-        metrics()
-                .chosen(
-                        instance.role().label(),
-                        choice.why().label(),
-                        asked.prefix().promptBytes(),
-                        choice.known());
+        metrics().count(RouterMetric.CHOICES, instance.role(), choice.why());
+        metrics().add(RouterMetric.PROMPT_BYTES, asked.prefix().promptBytes(), instance.role(), "all");
+        metrics().add(RouterMetric.PROMPT_BYTES, choice.known(), instance.role(), "known");
         return new Target(instance, choice.describe(asked));
     }
 
@@ -291,7 +292,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     /** Begins another attempt after a failed leg. */
     private void retry(UpstreamFailure failure, HandoffAttempt next, Instance other) {
         log.info("{}: {}, trying {}", id, failure.describe(), other);
-        metrics().retried(other.role().label());
+        metrics().count(RouterMetric.RETRIES, other.role());
         report.measure(Measurement.NONE);
         begin(next);
     }
@@ -375,7 +376,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     @Override
     public void clientLeft() {
         if (!ended) {
-            metrics().disconnects.increment();
+            metrics().count(RouterMetric.CLIENT_DISCONNECTS);
             end(Outcome.CLIENT_DISCONNECTED);
         }
     }

@@ -2,9 +2,11 @@ package baton.router;
 
 import baton.kv.Ticker;
 import baton.router.access.ClientPass;
+import baton.router.metrics.RouterMetric;
 import baton.router.metrics.RouterMetrics;
 import baton.router.metrics.RouterMetrics.LocalPrefillReason;
 import baton.router.metrics.RouterMetrics.Outcome;
+import baton.router.metrics.RouterMetrics.PrefillWay;
 import baton.router.policy.Measurement;
 import baton.router.trace.RequestSpans;
 import baton.router.trace.RequestTrace;
@@ -12,8 +14,6 @@ import baton.router.trace.RequestTraces;
 import baton.router.upstream.Instance;
 import baton.trace.OtlpExporter;
 import baton.trace.TraceContext;
-import io.micrometer.core.instrument.Timer;
-import java.util.Locale;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
@@ -34,8 +34,8 @@ final class RequestReport {
     private long prefillMillis = -1;
     private long firstByteMillis = -1;
     private long bytes;
-    /** What the client sees of a completion, by where its prompt is computed. */
-    private Optional<RouterMetrics.ClientTimes> seen = Optional.empty();
+    /** Where a completion's prompt is computed. */
+    private Optional<PrefillWay> way = Optional.empty();
 
     private long lastEvent;
 
@@ -79,7 +79,7 @@ final class RequestReport {
      * @return its {@code traceparent}
      */
     String prefillSent(Instance instance, String why) {
-        seen = Optional.of(metrics.prefilledRemotely);
+        way = Optional.of(PrefillWay.REMOTE);
         return trace.sent(RequestTrace.PREFILL, instance.url(), why);
     }
 
@@ -89,8 +89,8 @@ final class RequestReport {
      * @param forecast why that is better, in numbers; empty without goals
      */
     void prefilledLocally(LocalPrefillReason reason, String forecast) {
-        seen = Optional.of(metrics.prefilledLocally);
-        metrics.countLocalPrefill(reason);
+        way = Optional.of(PrefillWay.LOCAL);
+        metrics.count(RouterMetric.LOCAL_PREFILLS, reason);
         trace.prefilledLocally(forecast.isEmpty() ? reason.words() : reason.words() + ": " + forecast);
     }
 
@@ -111,15 +111,15 @@ final class RequestReport {
     }
 
     void prefillEnded(long sent, int status) {
-        prefillMillis = record(metrics.prefill, sent);
+        prefillMillis = record(RouterMetric.PREFILL, sent);
         trace.answered(RequestTrace.PREFILL, status);
     }
 
     /** @param streamed whether it is that of the first event of a stream */
     void firstByte(long sent, boolean streamed) {
-        record(metrics.decodeFirstByte, sent);
-        firstByteMillis = record(metrics.firstByte, started);
-        seen.ifPresent(times -> record(times.firstToken(), started));
+        record(RouterMetric.DECODE_FIRST_BYTE, sent);
+        firstByteMillis = record(RouterMetric.FIRST_BYTE, started);
+        way.ifPresent(by -> metrics.time(RouterMetric.TIME_TO_FIRST_TOKEN, ticker.nanos() - started, by));
         trace.firstByte();
         if (streamed) {
             measurement.firstToken(ticker.nanos() - started);
@@ -132,7 +132,7 @@ final class RequestReport {
     }
 
     void decodeEnded(long sent, int status) {
-        record(metrics.decode, sent);
+        record(RouterMetric.DECODE, sent);
         trace.answered(RequestTrace.DECODE, status);
     }
 
@@ -154,7 +154,7 @@ final class RequestReport {
         long now = ticker.nanos();
         if (lastEvent != 0) {
             long gap = now - lastEvent;
-            seen.ifPresent(times -> times.interToken().record(gap, TimeUnit.NANOSECONDS));
+            way.ifPresent(by -> metrics.time(RouterMetric.INTER_TOKEN_LATENCY, gap, by));
             measurement.gap(gap);
         }
         lastEvent = now;
@@ -167,10 +167,10 @@ final class RequestReport {
     }
 
     void ended(Outcome outcome, Line line) {
-        metrics.ended(outcome);
+        metrics.count(RouterMetric.REQUESTS, outcome);
         measurement.ended();
         tokens.otherPrompt().ifPresent(other -> {
-            metrics.promptsDiffer.increment();
+            metrics.count(RouterMetric.PROMPTS_DIFFER);
             log.warn(
                     "{}: the prompt has {} tokens at {}, and {} at {}: the two do not render or tokenize alike",
                     line.requestId,
@@ -179,13 +179,13 @@ final class RequestReport {
                     other,
                     line.decode);
         });
-        trace.ended(outcome.name().toLowerCase(Locale.ROOT), line.status);
+        trace.ended(outcome.label(), line.status);
         traces.ended(trace);
         if (context.sampled()) {
             spans.ifPresent(exporter ->
                     RequestSpans.of(trace.snapshot(), line.handoffId).forEach(exporter::export));
         }
-        long totalMillis = record(metrics.request, started);
+        long totalMillis = record(RouterMetric.REQUEST, started);
         if (logged && log.isInfoEnabled()) {
             log.info(
                     "request={} handoff={} path={} outcome={} status={} prefill={} prefill_ms={} decode={} first_byte_ms={} total_ms={} bytes={} trace={}",
@@ -204,9 +204,9 @@ final class RequestReport {
         }
     }
 
-    private long record(Timer timer, long since) {
+    private long record(RouterMetric metric, long since) {
         long nanos = ticker.nanos() - since;
-        timer.record(nanos, TimeUnit.NANOSECONDS);
+        metrics.time(metric, nanos);
         return TimeUnit.NANOSECONDS.toMillis(nanos);
     }
 }

@@ -5,9 +5,12 @@ import baton.messages.http.KeptConnections;
 import baton.router.access.ClientGate;
 import baton.router.body.BodyMemory;
 import baton.router.cache.HeldBlocks;
+import baton.router.cache.KvFeedCounts;
 import baton.router.cache.KvFeeds;
 import baton.router.flow.HandoffFlow;
+import baton.router.metrics.RouterMetric;
 import baton.router.metrics.RouterMetrics;
+import baton.router.metrics.RouterMetrics.TokenizeResult;
 import baton.router.policy.KvEventSettings;
 import baton.router.policy.RoutingPolicy;
 import baton.router.trace.RequestTraces;
@@ -78,14 +81,20 @@ record RouterContext(
             boolean logged) {
         HandoffFlow flow = HandoffFlow.named(config.flow());
         AtomicInteger running = new AtomicInteger();
-        RouterMetrics metrics = new RouterMetrics(running::get);
+        RouterMetrics metrics = new RouterMetrics();
+        metrics.watch(RouterMetric.REQUESTS_RUNNING, running::get);
         for (InstanceSet set : instances.sets()) {
-            metrics.addRole(set.role().label(), set::up, () -> set.all().size());
+            metrics.show(RouterMetric.RETRIES, set.role());
+            metrics.watch(RouterMetric.INSTANCES_UP, set::up, set.role());
+            metrics.watch(RouterMetric.INSTANCES, () -> set.all().size(), set.role());
             for (Instance.State state : Instance.State.values()) {
-                metrics.addState(set.role().label(), state.label(), () -> set.in(state));
+                metrics.watch(RouterMetric.INSTANCES_BY_STATE, () -> set.in(state), set.role(), state);
             }
         }
-        spans.ifPresent(metrics::addSpans);
+        spans.ifPresent(exporter -> {
+            metrics.watch(RouterMetric.TRACE_SPANS, exporter::exported, "exported");
+            metrics.watch(RouterMetric.TRACE_SPANS, exporter::dropped, "dropped");
+        });
         RouterConfig.Limits limits = config.limits();
         HealthProbe probe = new HealthProbe(
                 vertx,
@@ -140,13 +149,16 @@ record RouterContext(
                 ticker,
                 instances,
                 new KvFeeds.Settings(limits.probeInterval(), limits.connect(), config.apiKey(), settings.mostBlocks()));
-        metrics.addKvEvents(new RouterMetrics.KvEvents(
-                feeds::live,
-                feeds::blocks,
-                feeds.counts().batches()::sum,
-                feeds.counts().replayed()::sum,
-                feeds.counts().lost()::sum,
-                feeds.counts().malformed()::sum));
+        KvFeedCounts counts = feeds.counts();
+        metrics.watch(RouterMetric.KV_EVENT_PUBLISHERS, feeds::live);
+        metrics.watch(RouterMetric.KV_EVENT_BLOCKS, feeds::blocks);
+        metrics.watch(RouterMetric.KV_EVENT_BATCHES, counts.batches()::sum);
+        metrics.watch(RouterMetric.KV_EVENT_REPLAYED_BATCHES, counts.replayed()::sum);
+        metrics.watch(RouterMetric.KV_EVENT_LOSSES, counts.lost()::sum);
+        metrics.watch(RouterMetric.KV_EVENT_MALFORMED_BATCHES, counts.malformed()::sum);
+        for (TokenizeResult result : TokenizeResult.values()) {
+            metrics.show(RouterMetric.PROMPT_TOKENS_KNOWN, result);
+        }
         return new PromptTokens(feeds, settings.tokenize(), instances, metrics);
     }
 }

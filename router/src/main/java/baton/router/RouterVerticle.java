@@ -7,6 +7,7 @@ import baton.router.access.Admission;
 import baton.router.access.ClientGate;
 import baton.router.access.ClientPass;
 import baton.router.body.ReceivedBody;
+import baton.router.metrics.RouterMetric;
 import baton.router.metrics.RouterMetrics;
 import baton.router.metrics.RouterMetrics.AdmissionResult;
 import baton.router.metrics.RouterMetrics.Outcome;
@@ -277,8 +278,11 @@ final class RouterVerticle extends VerticleBase {
         switch (gate.get().enter(request.headers().getAll(HttpHeaders.AUTHORIZATION))) {
             case Admission.Admitted(ClientPass pass) -> {
                 pass.client().ifPresent(name -> {
-                    metrics.addClient(name, () -> gate.get().inFlight(name));
-                    metrics.client(name, AdmissionResult.ADMITTED);
+                    metrics.watch(
+                            RouterMetric.CLIENT_REQUESTS_RUNNING,
+                            () -> gate.get().inFlight(name),
+                            name);
+                    metrics.count(RouterMetric.CLIENT_REQUESTS, name, AdmissionResult.ADMITTED);
                 });
                 // However the request ends. One that is proxied has its own handler of the connection's end, and
                 // releases the
@@ -292,11 +296,11 @@ final class RouterVerticle extends VerticleBase {
                 route.handler.accept(upstream, request, pass);
             }
             case Admission.Unknown(String reason) -> {
-                metrics.client("", AdmissionResult.UNKNOWN);
+                metrics.count(RouterMetric.CLIENT_REQUESTS, "", AdmissionResult.UNKNOWN);
                 rejectUnknown(request, reason);
             }
             case Admission.Limited(String name, String reason, long seconds) -> {
-                metrics.client(name, AdmissionResult.LIMITED);
+                metrics.count(RouterMetric.CLIENT_REQUESTS, name, AdmissionResult.LIMITED);
                 request.response().putHeader("Retry-After", Long.toString(seconds));
                 reject(request, ApiError.of(429, "RateLimitError", reason));
             }
@@ -381,7 +385,7 @@ final class RouterVerticle extends VerticleBase {
             return true;
         }
         inFlight.running().decrementAndGet();
-        metrics.ended(Outcome.UNAVAILABLE);
+        metrics.count(RouterMetric.REQUESTS, Outcome.UNAVAILABLE);
         request.response().putHeader("Retry-After", "1");
         send(request, ApiError.upstream(503, "overloaded: " + max + " requests are in flight, the most allowed"));
         return false;
@@ -462,7 +466,7 @@ final class RouterVerticle extends VerticleBase {
     }
 
     private void reject(HttpServerRequest request, ApiError error) {
-        metrics.ended(Outcome.REJECTED);
+        metrics.count(RouterMetric.REQUESTS, Outcome.REJECTED);
         send(request, error);
     }
 

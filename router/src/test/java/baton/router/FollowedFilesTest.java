@@ -24,7 +24,7 @@ class FollowedFilesTest {
         Path file = Files.writeString(directory.resolve("file"), "old");
         Vertx vertx = Vertx.vertx();
         List<String> tried = new CopyOnWriteArrayList<>();
-        try (RouterMetrics metrics = new RouterMetrics(() -> 0);
+        try (RouterMetrics metrics = new RouterMetrics();
                 FollowedFiles followed = new FollowedFiles(
                         vertx,
                         "a file",

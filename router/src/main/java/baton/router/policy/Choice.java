@@ -1,5 +1,6 @@
 package baton.router.policy;
 
+import baton.router.metrics.RouterMetrics;
 import baton.router.upstream.Instance;
 
 /**
@@ -11,7 +12,7 @@ import baton.router.upstream.Instance;
 public record Choice(Instance instance, Why why, int known, int tokens) {
 
     /** What decided. */
-    public enum Why {
+    public enum Why implements RouterMetrics.Label {
         /** It was its turn. */
         TURN,
         /** It has the fewest requests under way. */
@@ -21,12 +22,7 @@ public record Choice(Instance instance, Why why, int known, int tokens) {
         /** It was sent most of the prompt. */
         PREFIX,
         /** It has most of the prompt, by its KV events. */
-        EVENTS;
-
-        /** Its name in metrics and headers. */
-        public String label() {
-            return name().toLowerCase(java.util.Locale.ROOT);
-        }
+        EVENTS
     }
 
     /** The reason in words. */

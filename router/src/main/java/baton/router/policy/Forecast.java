@@ -1,6 +1,6 @@
 package baton.router.policy;
 
-import java.util.Locale;
+import baton.router.metrics.RouterMetrics;
 
 /**
  * What a {@link GoalModel} expects of a prompt that a prefill instance computes, and of one that the decode instance computes.
@@ -14,7 +14,7 @@ import java.util.Locale;
 public record Forecast(
         boolean local, Why why, double[] remoteFeatures, double[] localFeatures, int localBytes, String words) {
     /** What decided. */
-    public enum Why {
+    public enum Why implements RouterMetrics.Label {
         /** Only this way keeps the goals. */
         KEEPS,
         /** Both ways keep the goals, and the first token comes sooner on this one. */
@@ -22,11 +22,6 @@ public record Forecast(
         /** No way keeps the goals, and this one misses them by less. */
         MISSES_LESS,
         /** There are too few measurements of this way, or they are old. */
-        LEARNING;
-
-        /** Its name in metrics. */
-        public String label() {
-            return name().toLowerCase(Locale.ROOT);
-        }
+        LEARNING
     }
 }

@@ -2,6 +2,7 @@ package baton.router.upstream;
 
 import baton.kv.ConfigException;
 import baton.router.body.JsonObjectText;
+import baton.router.metrics.RouterMetric;
 import baton.router.metrics.RouterMetrics;
 import baton.router.metrics.RouterMetrics.AddressQueryResult;
 import io.vertx.core.MultiMap;
@@ -92,18 +93,18 @@ public final class ConnectorAddressQuery {
     private void learnt(ConnectorAddress address) {
         failureLogged = false;
         instance.learnConnectorAddress(address);
-        metrics.addressQuery(AddressQueryResult.TOLD);
+        metrics.count(RouterMetric.ASKED_AHEAD, AddressQueryResult.TOLD);
     }
 
     private void noAddress() {
         hasNoAddress = true;
         // A known address is that of the server that this one has replaced.
         instance.forgetConnectorAddress();
-        metrics.addressQuery(AddressQueryResult.UNTOLD);
+        metrics.count(RouterMetric.ASKED_AHEAD, AddressQueryResult.UNTOLD);
     }
 
     private void failed(String reason) {
-        metrics.addressQuery(AddressQueryResult.FAILED);
+        metrics.count(RouterMetric.ASKED_AHEAD, AddressQueryResult.FAILED);
         if (!failureLogged) {
             failureLogged = true;
             log.warn(

@@ -1,8 +1,8 @@
 package baton.router.upstream;
 
 import baton.messages.PeerAddress;
+import baton.router.metrics.RouterMetrics;
 import java.net.URI;
-import java.util.Locale;
 import java.util.Optional;
 import java.util.OptionalLong;
 import java.util.concurrent.ThreadLocalRandom;
@@ -17,36 +17,18 @@ public final class Instance {
     private static final Logger log = LoggerFactory.getLogger(Instance.class);
 
     /** Which leg of a request an instance serves. */
-    public enum Role {
-        PREFILL("prefill"),
-        DECODE("decode");
-
-        private final String label;
-
-        Role(String label) {
-            this.label = label;
-        }
-
-        /** Its name in metrics and messages. */
-        public String label() {
-            return label;
-        }
+    public enum Role implements RouterMetrics.Label {
+        PREFILL,
+        DECODE
     }
 
     /** Whether an instance gets requests, and why not. */
-    public enum State {
+    public enum State implements RouterMetrics.Label {
         UP,
         /** The circuit breaker keeps requests away. */
         TRIPPED,
         DRAINING,
-        DOWN;
-
-        private final String label = name().toLowerCase(Locale.ROOT);
-
-        /** Its name in metrics. */
-        public String label() {
-            return label;
-        }
+        DOWN
     }
 
     private final Role role;

@@ -11,6 +11,7 @@ import baton.messages.SideChannel;
 import baton.messages.p2p.Registration;
 import baton.messages.zeromq.ZeroMqPeerChannel;
 import baton.messages.zeromq.ZeroMqSideChannel;
+import baton.router.metrics.RouterMetric;
 import baton.router.metrics.RouterMetrics;
 import baton.router.metrics.RouterMetrics.RegistrationResult;
 import io.vertx.core.Vertx;
@@ -207,7 +208,7 @@ public final class Registrations implements AutoCloseable {
             result = RegistrationResult.MALFORMED;
             reason = String.valueOf(e.getMessage());
         }
-        metrics.registration(result);
+        metrics.count(RouterMetric.REGISTRATIONS, result);
         String refused = reason;
         refusals.event(more ->
                 log.warn("a registration from {} is refused: {}{}", sender.address.getHostAddress(), refused, more));
@@ -246,7 +247,7 @@ public final class Registrations implements AutoCloseable {
         Entry entry = known.get(key);
         if (entry != null && entry.instance.kvAddress().equals(kvAddress)) {
             known.put(key, entry.heardAt(now));
-            metrics.registration(RegistrationResult.RENEWED);
+            metrics.count(RouterMetric.REGISTRATIONS, RegistrationResult.RENEWED);
             return new Admitted(entry.instance);
         }
         Optional<Full> full = full(key, sender);
@@ -267,7 +268,7 @@ public final class Registrations implements AutoCloseable {
             set.add(fresh);
         }
         probe.watch(fresh);
-        metrics.registration(RegistrationResult.JOINED);
+        metrics.count(RouterMetric.REGISTRATIONS, RegistrationResult.JOINED);
         joins.event(more ->
                 log.info("{} has registered, its connector listens on {}{}", fresh, registration.control(), more));
         return new Admitted(fresh);
@@ -329,7 +330,7 @@ public final class Registrations implements AutoCloseable {
     }
 
     private void drop(Entry entry) {
-        metrics.registration(RegistrationResult.EXPIRED);
+        metrics.count(RouterMetric.REGISTRATIONS, RegistrationResult.EXPIRED);
         drops.event(more -> log.warn(
                 "{} has sent no registration for {} s and is dropped{}",
                 entry.instance,
