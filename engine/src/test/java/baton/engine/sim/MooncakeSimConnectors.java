@@ -1,25 +1,20 @@
 package baton.engine.sim;
 
 import baton.connectors.mooncake.MooncakeConnector;
-import baton.kv.JsonFields;
 import baton.kv.connector.KvConnector;
 import baton.messages.MessageException;
 import baton.messages.PeerAddress;
 import baton.messages.mooncake.EngineTable;
 import baton.messages.mooncake.MooncakeExchange;
 import baton.messages.mooncake.RankRegistration;
-import baton.testkit.SimTransferAgent;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.Set;
-import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
-import java.util.random.RandomGenerator;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
@@ -27,19 +22,12 @@ import tools.jackson.databind.node.ObjectNode;
  * half of the requests have both legs at once. Faults beside the network's: connections cannot be made, break before a message or an
  * answer has arrived, registries do not answer, background work takes its time, references are changed, swapped and replayed.
  */
-final class MooncakeSimConnectors implements SimNode.SimConnectors {
+final class MooncakeSimConnectors extends OneSidedSimConnectors {
     /** Of all instances; each has a registry port of its own. */
     private static final String HOST = "127.0.0.1";
 
     private static final long MOST_NANOS_UNNOTICED = 100_000_000;
 
-    private final SimCluster.Site site;
-    private final RandomGenerator random;
-    private final SimTransferAgent.AgentNetwork agents;
-    private final SimFaults faults;
-    private double messageFaults;
-    private double tampering;
-    private final List<JsonFields> seen = new ArrayList<>();
     private final Map<PeerAddress, SimRegistry> registries = new LinkedHashMap<>();
     private final Map<PeerAddress, Listening> listeners = new LinkedHashMap<>();
     private int nextPort = 20_000;
@@ -47,24 +35,15 @@ final class MooncakeSimConnectors implements SimNode.SimConnectors {
     private record Listening(SimExchange exchange, Consumer<MooncakeExchange.Question> arrived) {}
 
     MooncakeSimConnectors(SimCluster.Site site) {
-        this.site = site;
-        this.random = site.random();
-        this.faults = new SimFaults(random);
-        this.agents = new SimTransferAgent.AgentNetwork(site.network(), site.ticker());
-        this.messageFaults = faults.odds(0.3);
-        this.tampering = faults.odds(0.5);
+        super(site);
+        faults.inSome(0.3, HANDSHAKE_LATE, HANDSHAKE_FAILS, BREAKS);
     }
 
     @Override
     public KvConnector connect(SimNode node) {
-        TaskRuntime runtime = new TaskRuntime(
-                node.ticker(),
-                site.arena(),
-                () -> random.nextLong(faults.happens("handshake late", messageFaults) ? 100_000_000 : 3_000_000),
-                () -> agents.open(node.name()),
-                () -> {
-                    throw new UnsupportedOperationException("no side channel");
-                });
+        TaskRuntime runtime = runtime(node, () -> {
+            throw new UnsupportedOperationException("no side channel");
+        });
         return new MooncakeConnector(runtime, _ -> new SimExchange(runtime));
     }
 
@@ -84,64 +63,21 @@ final class MooncakeSimConnectors implements SimNode.SimConnectors {
     }
 
     @Override
-    public Duration longestTransfer() {
-        return Duration.ofSeconds(20);
-    }
-
-    /** Less than a prompt is kept: a few steps. */
-    @Override
-    public Optional<Duration> longestWithoutReader() {
-        return Optional.of(Duration.ofMillis(50));
+    void address(ObjectNode reference, String prefill, boolean wrong) {
+        reference.put("remote_bootstrap_addr", "http://" + HOST + ":" + (wrong ? 1 : registryPort(prefill)));
     }
 
     @Override
-    public Optional<JsonFields> passOn(Optional<JsonFields> params) {
-        params.ifPresent(seen::add);
-        return params.isPresent() && faults.happens("reference changed", tampering)
-                ? params.map(this::tampered)
-                : params;
-    }
-
-    @Override
-    public Optional<JsonFields> atOnce(String prefill) {
-        if (random.nextBoolean()) {
-            return Optional.empty();
-        }
-        boolean changed = faults.happens("reference changed", tampering);
-        ObjectNode json = JsonFields.empty("kv_transfer_params").toJson();
-        json.put("do_remote_prefill", true)
-                .put("remote_engine_id", changed && random.nextBoolean() ? "p9" : prefill)
-                .put(
-                        "remote_bootstrap_addr",
-                        "http://" + HOST + ":" + (changed && random.nextBoolean() ? 1 : registryPort(prefill)));
-        return Optional.of(JsonFields.of("kv_transfer_params", json));
-    }
-
-    private JsonFields tampered(JsonFields params) {
-        ObjectNode json = params.toJson();
+    Optional<ObjectNode> tampered(ObjectNode json) {
         switch (random.nextInt(4)) {
             case 0 -> json.put("transfer_id", "another");
             case 1 -> json.put("remote_engine_id", "p" + random.nextInt(4));
             case 2 -> json.remove("remote_bootstrap_addr");
             default -> {
-                return seen.get(random.nextInt(seen.size()));
+                return Optional.empty();
             }
         }
-        return JsonFields.of("kv_transfer_params", json);
-    }
-
-    @Override
-    public Set<SimNode.Pair> calm() {
-        messageFaults = 0;
-        tampering = 0;
-        return Set.of();
-    }
-
-    @Override
-    public Map<String, Long> injected() {
-        Map<String, Long> all = new TreeMap<>(faults.injected());
-        all.putAll(agents.injected());
-        return all;
+        return Optional.of(json);
     }
 
     private static int registryPort(String instance) {
@@ -173,7 +109,7 @@ final class MooncakeSimConnectors implements SimNode.SimConnectors {
         public Asking ask(PeerAddress rank, byte[] message, Duration connect, Asker asker) {
             Connection connection = new Connection(this, asker);
             connections.add(connection);
-            if (faults.happens("handshake fails", messageFaults)) {
+            if (faults.happens(HANDSHAKE_FAILS)) {
                 connection.end(Ending.UNREACHED, connect.toNanos());
                 return connection;
             }
@@ -199,7 +135,7 @@ final class MooncakeSimConnectors implements SimNode.SimConnectors {
         @Override
         public CompletableFuture<EngineTable> query(String address, Duration timeout) {
             CompletableFuture<EngineTable> result = new CompletableFuture<>();
-            boolean fails = faults.happens("handshake fails", messageFaults);
+            boolean fails = faults.happens(HANDSHAKE_FAILS);
             runtime.later(latency(), () -> {
                 SimRegistry registry =
                         registries.get(PeerAddress.parse("address", address.substring("http://".length())));
@@ -249,7 +185,7 @@ final class MooncakeSimConnectors implements SimNode.SimConnectors {
             message = sent;
             asked = Optional.of(listening.exchange);
             listening.exchange.connections.add(this);
-            boolean breaks = faults.happens("connection breaks", messageFaults);
+            boolean breaks = faults.happens(BREAKS);
             if (!breaks || random.nextBoolean()) {
                 listening.exchange.runtime.later(latency(), () -> listening.arrived.accept(this));
             }
@@ -290,7 +226,7 @@ final class MooncakeSimConnectors implements SimNode.SimConnectors {
             if (over) {
                 return;
             }
-            if (faults.happens("connection breaks", messageFaults)) {
+            if (faults.happens(BREAKS)) {
                 end(MooncakeExchange.Ending.BROKEN, latency());
                 return;
             }

@@ -3,20 +3,14 @@ package baton.engine.sim;
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.nixl.NixlConnector;
 import baton.connectors.nixl.NixlPushConnector;
-import baton.kv.JsonFields;
 import baton.kv.connector.KvConnector;
 import baton.messages.MessageException;
 import baton.testkit.MemorySideChannels;
-import baton.testkit.SimTransferAgent;
-import java.time.Duration;
-import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import java.util.TreeMap;
-import java.util.random.RandomGenerator;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
@@ -25,44 +19,27 @@ import tools.jackson.databind.node.ObjectNode;
  * once. Faults beside the network's: handshakes fail, are late or are never answered, background work takes its time, references are
  * changed, swapped and replayed, and connections break, mostly one direction of a pair while the other one writes on.
  */
-final class NixlSimConnectors implements SimNode.SimConnectors {
+final class NixlSimConnectors extends OneSidedSimConnectors {
     private static final int PORT = 5600;
     private static final String NETWORK = "10.0.0.0/8";
 
-    private final SimCluster.Site site;
     private final boolean both;
-    private final RandomGenerator random;
-    private final SimTransferAgent.AgentNetwork agents;
     private final MemorySideChannels sideChannels = new MemorySideChannels(this::beforeAnswer);
-    private double handshakeFaults;
-    private double tampering;
     private double breaks;
     private final Set<SimNode.Pair> broken = new LinkedHashSet<>();
-    private final List<JsonFields> seen = new ArrayList<>();
-    private final SimFaults faults;
 
     /** @param both whether some instances only write; else all do what each request says */
     NixlSimConnectors(SimCluster.Site site, boolean both) {
-        this.site = site;
+        super(site);
         this.both = both;
-        this.random = site.random();
-        this.faults = new SimFaults(random);
-        this.agents = new SimTransferAgent.AgentNetwork(site.network(), site.ticker());
-        this.handshakeFaults = random.nextInt(3) == 0 ? random.nextDouble() * 0.3 : 0;
-        this.tampering = random.nextInt(3) == 0 ? random.nextDouble() * 0.5 : 0;
-        this.breaks = random.nextInt(3) == 0 ? random.nextDouble() * 0.05 : 0;
-        agents.disturbDigests(random, random.nextInt(3) == 0 ? random.nextDouble() * 0.3 : 0);
+        this.breaks = faults.odds(0.05);
+        faults.inSome(0.3, HANDSHAKE_LATE, HANDSHAKE_FAILS);
+        agents.disturbDigests(random, faults.odds(0.3));
     }
 
     @Override
     public KvConnector connect(SimNode node) {
-        ConnectorRuntime runtime = new TaskRuntime(
-                node.ticker(),
-                site.arena(),
-                // Up to beyond the handshake's deadline.
-                () -> random.nextLong(faults.happens("handshake late", handshakeFaults) ? 100_000_000 : 3_000_000),
-                () -> agents.open(node.name()),
-                () -> sideChannels.open(address(node.name())));
+        ConnectorRuntime runtime = runtime(node, () -> sideChannels.open(address(node.name())));
         return both && random.nextInt(3) > 0 ? new NixlPushConnector(runtime) : new NixlConnector(runtime);
     }
 
@@ -90,43 +67,15 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
     }
 
     @Override
-    public Duration longestTransfer() {
-        return Duration.ofSeconds(20);
-    }
-
-    /** Less than a lease: a few steps. */
-    @Override
-    public Optional<Duration> longestWithoutReader() {
-        return Optional.of(Duration.ofMillis(50));
-    }
-
-    @Override
-    public Optional<JsonFields> passOn(Optional<JsonFields> params) {
-        params.ifPresent(seen::add);
-        return params.isPresent() && faults.happens("reference changed", tampering)
-                ? params.map(this::tampered)
-                : params;
-    }
-
-    @Override
-    public Optional<JsonFields> atOnce(String prefill) {
-        if (random.nextBoolean()) {
-            return Optional.empty();
-        }
-        boolean changed = faults.happens("reference changed", tampering);
-        ObjectNode json = JsonFields.empty("kv_transfer_params").toJson();
-        json.put("do_remote_prefill", true)
-                .put("remote_engine_id", changed && random.nextBoolean() ? "p9" : prefill)
-                .put("remote_host", address(prefill))
-                .put("remote_port", changed && random.nextBoolean() ? 1 : PORT);
-        return Optional.of(JsonFields.of("kv_transfer_params", json));
+    void address(ObjectNode reference, String prefill, boolean wrong) {
+        reference.put("remote_host", address(prefill)).put("remote_port", wrong ? 1 : PORT);
     }
 
     @Override
     public void poll(SimNode node) {
         if (random.nextDouble() < breaks) {
             agents.breakConnection(random).ifPresent(between -> {
-                faults.count("connection breaks");
+                faults.count(BREAKS);
                 String one = instance(between.getKey());
                 String other = instance(between.getValue());
                 if (one.charAt(0) != other.charAt(0)) {
@@ -142,18 +91,10 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
 
     @Override
     public Set<SimNode.Pair> calm() {
-        handshakeFaults = 0;
-        tampering = 0;
+        var _ = super.calm();
         breaks = 0;
         agents.disturbDigests(random, 0);
         return broken;
-    }
-
-    @Override
-    public Map<String, Long> injected() {
-        Map<String, Long> all = new TreeMap<>(faults.injected());
-        all.putAll(agents.injected());
-        return all;
     }
 
     /** An instance's host: prefill instances are in one network, decode instances in another. */
@@ -162,13 +103,13 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
     }
 
     private void beforeAnswer(List<byte[]> question) throws MessageException {
-        if (faults.happens("handshake fails", handshakeFaults)) {
+        if (faults.happens(HANDSHAKE_FAILS)) {
             throw new MessageException("the network loses the question");
         }
     }
 
-    private JsonFields tampered(JsonFields params) {
-        ObjectNode json = params.toJson();
+    @Override
+    Optional<ObjectNode> tampered(ObjectNode json) {
         ArrayNode blocks = (ArrayNode) json.get("remote_block_ids").get(0);
         ObjectNode proof = (ObjectNode) json.get("baton");
         switch (random.nextInt(8)) {
@@ -183,9 +124,9 @@ final class NixlSimConnectors implements SimNode.SimConnectors {
             case 5 -> json.put("remote_engine_id", "p" + random.nextInt(4));
             case 6 -> json.put("remote_port", 1 + random.nextInt(9));
             default -> {
-                return seen.get(random.nextInt(seen.size()));
+                return Optional.empty();
             }
         }
-        return JsonFields.of("kv_transfer_params", json);
+        return Optional.of(json);
     }
 }

@@ -22,21 +22,18 @@ import baton.testkit.Forwarding;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.lang.foreign.MemorySegment;
-import java.time.Duration;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
-import java.util.random.RandomGenerator;
 
 /**
  * OffloadingConnector, LMCacheConnectorV1 or MooncakeStoreConnector: each instance has host memory of a few chunks, and behind it a store that all instances share and that outlives them.
  * Operations of that store are late, or hang until after their deadlines and use their memory even then, or fail, or are rejected; values
  * are damaged, which their checksums show, and deleted; all of them are at times.
  */
-final class OffloadingSimConnectors implements SimNode.SimConnectors {
+final class OffloadingSimConnectors extends FaultyConnectors {
     /** Which connector. */
     enum Kind {
         OFFLOADING,
@@ -45,33 +42,22 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
     }
 
     private static final double LOAD_TIMEOUT_SECONDS = 0.15;
-    private static final long MILLI = 1_000_000;
 
-    private final SimCluster.Site site;
-    private final RandomGenerator random;
     private final Map<BlockHash, byte[]> values = new HashMap<>();
     private final Map<String, SharedTier> tiers = new HashMap<>();
     private final Map<String, Memory> memories = new HashMap<>();
-    private final SimFaults faults;
     private final Kind kind;
     private final Map<String, Object> settings;
     private final int chunks;
-    private double failures;
-    private double late;
-    private double copyLate;
-    private double hangs;
-    private double losses;
 
     OffloadingSimConnectors(SimCluster.Site site, Kind kind) {
-        this.site = site;
+        super(site);
         this.kind = kind;
-        this.random = site.random();
-        this.faults = new SimFaults(random);
-        this.failures = faults.odds(0.1);
-        this.late = faults.odds(0.3);
-        this.copyLate = faults.odds(0.9);
-        this.hangs = faults.odds(0.1);
-        this.losses = faults.odds(0.02);
+        faults.inSome(0.1, "store rejects", "store fails");
+        faults.inSome(0.3, "store late");
+        faults.inSome(0.9, "copy late");
+        faults.inSome(0.1, "store hangs");
+        faults.inSome(0.02, "value lost");
         this.chunks = random.nextInt(2, 40);
         settings = Map.copyOf(
                 switch (kind) {
@@ -191,7 +177,7 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
 
     @Override
     public void poll(SimNode node) {
-        if (faults.happens("value lost", losses)) {
+        if (faults.happens("value lost")) {
             lose();
         }
         Memory memory = memories.get(node.name());
@@ -213,26 +199,6 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
         } else if (!keys.isEmpty()) {
             values.remove(keys.get(random.nextInt(keys.size())));
         }
-    }
-
-    @Override
-    public Set<SimNode.Pair> calm() {
-        failures = 0;
-        late = 0;
-        copyLate = 0;
-        hangs = 0;
-        losses = 0;
-        return Set.of();
-    }
-
-    @Override
-    public Map<String, Long> injected() {
-        return faults.injected();
-    }
-
-    @Override
-    public Duration longestTransfer() {
-        return Duration.ofSeconds(2);
     }
 
     /** Host memory with copies to and from the pool that take some time. One that is cancelled ends at once. */
@@ -258,7 +224,7 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
                 task.end();
             };
             task.onDone(task::end);
-            if (faults.happens("copy late", copyLate)) {
+            if (faults.happens("copy late")) {
                 copies.after(random.nextLong(100 * MILLI), copy);
             } else {
                 copy.run();
@@ -301,17 +267,11 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
         }
 
         private StoreTask start(int keys, Deadline deadline, Consumer<StoreTask> action) {
-            if (closed || faults.happens("store rejects", failures)) {
+            if (closed || faults.happens("store rejects")) {
                 return StoreTask.rejected(keys, deadline);
             }
             StoreTask task = new StoreTask(keys, deadline);
-            long delay = random.nextLong(MILLI);
-            if (faults.happens("store hangs", hangs)) {
-                delay = random.nextLong(200 * MILLI, 1500 * MILLI);
-            } else if (faults.happens("store late", late)) {
-                delay = random.nextLong(100 * MILLI);
-            }
-            operations.after(delay, () -> {
+            operations.after(duration("store late", "store hangs", 1500), () -> {
                 action.accept(task);
                 task.end();
             });
@@ -337,7 +297,7 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
                         byte[] value = values.get(keys.get(ranges.key(i)));
                         MemorySegment target = ranges.memory().asSlice(ranges.memoryOffset(i), ranges.bytes(i));
                         // A read that fails, or comes too late, leaves anything.
-                        if (value == null || task.isDone() || faults.happens("store fails", failures)) {
+                        if (value == null || task.isDone() || faults.happens("store fails")) {
                             target.fill((byte) 0x77);
                         } else {
                             target.copyFrom(
@@ -355,7 +315,7 @@ final class OffloadingSimConnectors implements SimNode.SimConnectors {
                 for (ValueRanges ranges : from) {
                     for (int i = 0; i < ranges.size(); i++) {
                         BlockHash key = keys.get(ranges.key(i));
-                        if (!faults.happens("store fails", failures)) {
+                        if (!faults.happens("store fails")) {
                             byte[] value = new byte[(int) format.valueBytes()];
                             MemorySegment.ofArray(value)
                                     .asSlice(ranges.valueOffset(i), ranges.bytes(i))

@@ -28,7 +28,6 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.function.Consumer;
-import java.util.random.RandomGenerator;
 import java.util.zip.CRC32C;
 
 /**
@@ -38,22 +37,17 @@ import java.util.zip.CRC32C;
  *
  * <p>So a tensor of another client's prompt may arrive under an id, and the connector has to detect it.
  */
-final class P2pSimConnectors implements SimNode.SimConnectors {
+final class P2pSimConnectors extends FaultyConnectors {
     private static final String HOST = "127.0.0.1";
     private static final int FIRST_PORT = 5000;
 
-    private final RandomGenerator random;
-    private final double full;
-    private final double changed;
-    private final SimFaults faults;
     private final Map<String, Exchange> exchanges = new HashMap<>();
     private final List<String> ids = new ArrayList<>();
 
     P2pSimConnectors(SimCluster.Site site) {
-        this.random = site.random();
-        this.faults = new SimFaults(random);
-        this.full = random.nextInt(3) == 0 ? random.nextDouble() * 0.2 : 0;
-        this.changed = random.nextInt(3) == 0 ? random.nextDouble() * 0.3 : 0;
+        super(site);
+        faults.inSome(0.2, "buffer full");
+        faults.inSome(0.3, "id changed");
     }
 
     @Override
@@ -98,19 +92,9 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
     }
 
     @Override
-    public Map<String, Long> injected() {
-        return faults.injected();
-    }
-
-    @Override
     public Arena arena() {
         // Threads that load write to it.
         return Arena.ofShared();
-    }
-
-    @Override
-    public Duration longestTransfer() {
-        return Duration.ofSeconds(2);
     }
 
     /** The exchange of one life of an instance. It addresses peers by name, in whichever life they are. */
@@ -159,7 +143,7 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
             byte[] data = Arrays.copyOfRange(message, bytes.position(), message.length);
             if (P2pMessage.decode(head) instanceof Put(String tensorId, TensorHead tensor)
                     && !unwanted.contains(group(tensorId))
-                    && !faults.happens("buffer full", full / 4)) {
+                    && !faults.happens("buffer full", 0.25)) {
                 here.put(port + "/" + tensorId, new Tensors(tensor, data));
             }
         }
@@ -199,7 +183,7 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
         @Override
         public void send(PeerAddress to, String tensorId, TensorHead head, Consumer<MemorySegment> fill)
                 throws P2pException {
-            if (faults.happens("buffer full", full)) {
+            if (faults.happens("buffer full")) {
                 throw new P2pException(Fault.OUT_OF_MEMORY, "simulated");
             }
             try (Arena arena = Arena.ofConfined()) {
@@ -220,7 +204,7 @@ final class P2pSimConnectors implements SimNode.SimConnectors {
 
         /** The id, or sometimes another request's. */
         private String changedId(String tensorId) {
-            return faults.happens("id changed", changed)
+            return faults.happens("id changed")
                     ? ids.get(random.nextInt(ids.size())) + tensorId.substring(tensorId.indexOf('#'))
                     : tensorId;
         }

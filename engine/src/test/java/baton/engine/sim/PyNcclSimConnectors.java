@@ -31,7 +31,6 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.function.BooleanSupplier;
-import java.util.random.RandomGenerator;
 
 /**
  * PyNcclConnector over sessions in the simulated network: prefill instance {@code p1} has {@code d1} as its counterpart, and so
@@ -39,7 +38,7 @@ import java.util.random.RandomGenerator;
  * Faults: connections end, also between the tensors of an entry; peers connect late; entries are lost, late, or find no room; threads run late;
  * instances die and come back.
  */
-final class PyNcclSimConnectors implements SimNode.SimConnectors {
+final class PyNcclSimConnectors extends FaultyConnectors {
     private static final int FIRST_PORT = 6000;
     private static final Duration LOOKUP = Duration.ofMillis(150);
     private static final Duration INSERT = Duration.ofMillis(40);
@@ -52,15 +51,8 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
     /** More than the largest entry. */
     private static final long LEAST_BUFFER_BYTES = 1500;
 
-    private final SimCluster.Site site;
-    private final RandomGenerator random;
     private final long bufferBytes;
-    private double ends;
-    private double lost;
-    private double full;
-    private double late;
     private double slow;
-    private final SimFaults faults;
 
     /** Started sessions by instance. */
     private final Map<String, Session> sessions = new TreeMap<>();
@@ -69,14 +61,12 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
     private int connections;
 
     PyNcclSimConnectors(SimCluster.Site site) {
-        this.site = site;
-        this.random = site.random();
-        this.faults = new SimFaults(random);
+        super(site);
         this.bufferBytes = LEAST_BUFFER_BYTES * (1 + random.nextInt(4));
-        this.ends = faults.odds(0.1);
-        this.lost = faults.odds(0.2);
-        this.full = faults.odds(0.2);
-        this.late = faults.odds(0.5);
+        faults.inSome(0.1, "connection ends");
+        faults.inSome(0.2, "entry lost");
+        faults.inSome(0.2, "buffer full");
+        faults.inSome(0.5, "peer connects late");
         this.slow = faults.odds(0.8);
     }
 
@@ -139,10 +129,7 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
 
     @Override
     public Set<SimNode.Pair> calm() {
-        ends = 0;
-        lost = 0;
-        full = 0;
-        late = 0;
+        var _ = super.calm();
         slow = 0;
         return Set.copyOf(broken);
     }
@@ -155,19 +142,9 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
     }
 
     @Override
-    public Map<String, Long> injected() {
-        return faults.injected();
-    }
-
-    @Override
     public Arena arena() {
         // Threads that load write to it.
         return Arena.ofShared();
-    }
-
-    @Override
-    public Duration longestTransfer() {
-        return Duration.ofSeconds(2);
     }
 
     private long now() {
@@ -211,7 +188,7 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
         private void disconnected() {
             connection = Optional.empty();
             reconnect = Deadline.after(node.ticker(), CONNECT_WAIT);
-            readyAt = now() + (faults.happens("peer connects late", late) ? random.nextLong(MOST_LATE) : 0);
+            readyAt = now() + (faults.happens("peer connects late") ? random.nextLong(MOST_LATE) : 0);
         }
 
         private boolean isReady() {
@@ -284,7 +261,7 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
         }
 
         private void send(Session from, Session to, byte[] message) {
-            if (up && faults.happens("connection ends", ends)) {
+            if (up && faults.happens("connection ends")) {
                 end();
             }
             if (up) {
@@ -386,7 +363,7 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
         }
 
         private void insert(Stored entry, Duration timeout) throws PipeException {
-            if (faults.happens("buffer full", full)) {
+            if (faults.happens("buffer full")) {
                 throw new PipeException("simulated: no room");
             }
             Deadline deadline = Deadline.after(site.ticker(), timeout);
@@ -395,7 +372,7 @@ final class PyNcclSimConnectors implements SimNode.SimConnectors {
             if (!hasRoom(entry)) {
                 throw new PipeException("no room within " + deadline);
             }
-            if (!faults.happens("entry lost", lost)) {
+            if (!faults.happens("entry lost")) {
                 stored.add(entry);
                 answer();
             }

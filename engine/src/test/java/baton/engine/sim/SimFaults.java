@@ -1,5 +1,6 @@
 package baton.engine.sim;
 
+import java.util.HashMap;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.random.RandomGenerator;
@@ -7,18 +8,33 @@ import java.util.random.RandomGenerator;
 /** Decides which faults happen in a world, and counts them. */
 final class SimFaults {
     private final RandomGenerator random;
+    private final Map<String, Double> odds = new HashMap<>();
     private final Map<String, Long> injected = new TreeMap<>();
 
     SimFaults(RandomGenerator random) {
         this.random = random;
     }
 
-    /** How likely a fault is in this world: not at all in two of three. */
+    /** How likely something is in this world: not at all in two of three. */
     double odds(double most) {
         return random.nextInt(3) == 0 ? random.nextDouble() * most : 0;
     }
 
-    boolean happens(String fault, double probability) {
+    /** Faults that happen in some worlds; all of them are as likely as each other. */
+    void inSome(double most, String... faults) {
+        double chosen = odds(most);
+        for (String fault : faults) {
+            odds.put(fault, chosen);
+        }
+    }
+
+    boolean happens(String fault) {
+        return happens(fault, 1);
+    }
+
+    /** @param share of the fault's odds */
+    boolean happens(String fault, double share) {
+        double probability = share * odds.getOrDefault(fault, 0.0);
         boolean now = probability > 0 && random.nextDouble() < probability;
         if (now) {
             count(fault);
@@ -29,6 +45,11 @@ final class SimFaults {
     /** One has been injected otherwise. */
     void count(String fault) {
         injected.merge(fault, 1L, Long::sum);
+    }
+
+    /** None happens any more. */
+    void calm() {
+        odds.clear();
     }
 
     /** How often each has happened. */

@@ -19,37 +19,25 @@ import java.util.Comparator;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
-import java.util.random.RandomGenerator;
 import java.util.stream.Stream;
 
 /**
  * SharedStorageConnector over one directory of all instances. Operations on files fail; work on files is late, or hangs until after the
  * deadlines; entries are damaged, cut, made incomplete and deleted at any time.
  */
-final class StorageSimConnectors implements SimNode.SimConnectors {
+final class StorageSimConnectors extends FaultyConnectors {
     private static final double TIMEOUT_SECONDS = 0.15;
-    private static final long MILLI = 1_000_000;
 
-    private final SimCluster.Site site;
-    private final RandomGenerator random;
     private final ScratchDirectory directory;
     private final int storedBlockSize;
     private final Map<String, SimIoThreads> threads = new HashMap<>();
-    private final SimFaults faults;
-    private double failures;
-    private double late;
-    private double hangs;
-    private double damage;
 
     StorageSimConnectors(SimCluster.Site site) {
-        this.site = site;
-        this.random = site.random();
-        this.faults = new SimFaults(random);
-        this.failures = faults.odds(0.05);
-        this.late = faults.odds(0.3);
-        this.hangs = faults.odds(0.1);
-        this.damage = faults.odds(0.1);
+        super(site);
+        faults.inSome(0.05, "file operation fails");
+        faults.inSome(0.3, "file work late");
+        faults.inSome(0.1, "file work hangs");
+        faults.inSome(0.1, "entry damaged");
         this.storedBlockSize = site.blockSize() * (random.nextInt(4) == 0 ? 2 : 1);
         try {
             directory = ScratchDirectory.create();
@@ -78,7 +66,7 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
 
     @Override
     public void poll(SimNode node) {
-        if (faults.happens("entry damaged", damage)) {
+        if (faults.happens("entry damaged")) {
             try {
                 damageAnEntry();
             } catch (IOException e) {
@@ -89,25 +77,6 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
         if (own != null) {
             own.tasks.runDue();
         }
-    }
-
-    @Override
-    public Set<SimNode.Pair> calm() {
-        failures = 0;
-        late = 0;
-        hangs = 0;
-        damage = 0;
-        return Set.of();
-    }
-
-    @Override
-    public Map<String, Long> injected() {
-        return faults.injected();
-    }
-
-    @Override
-    public Duration longestTransfer() {
-        return Duration.ofSeconds(2);
     }
 
     @Override
@@ -174,13 +143,7 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
 
         @Override
         public void start(Runnable task) {
-            long delay = random.nextLong(MILLI);
-            if (faults.happens("file work hangs", hangs)) {
-                delay = random.nextLong(200 * MILLI, 3000 * MILLI);
-            } else if (faults.happens("file work late", late)) {
-                delay = random.nextLong(100 * MILLI);
-            }
-            tasks.after(delay, task);
+            tasks.after(duration("file work late", "file work hangs", 3000), task);
         }
 
         @Override
@@ -192,7 +155,7 @@ final class StorageSimConnectors implements SimNode.SimConnectors {
 
     private final class FailingFiles implements FileOperations {
         private Path orFail(Path path) throws IOException {
-            if (faults.happens("file operation fails", failures)) {
+            if (faults.happens("file operation fails")) {
                 if (random.nextBoolean()) {
                     throw new NoSuchFileException(path.toString());
                 }
