@@ -1,0 +1,398 @@
+package baton.connectors.onesided;
+
+import baton.connectors.onesided.BlockMapping.Heads;
+import baton.connectors.onesided.BlockMapping.Piece;
+import baton.connectors.onesided.PeerEngine.RemoteRank;
+import baton.connectors.onesided.PeerNotification.Completion;
+import baton.connectors.onesided.PeerNotification.PushDone;
+import baton.connectors.onesided.PeerNotification.PushFailed;
+import baton.connectors.onesided.PeerNotification.PushPart;
+import baton.connectors.onesided.PeerNotification.PushRegistration;
+import baton.connectors.onesided.PushSender.PromptSource;
+import baton.kv.KvLayout;
+import baton.transfer.Range;
+import baton.transfer.Transfer;
+import baton.transfer.TransferAgent;
+import baton.transfer.TransferAgent.Operation;
+import baton.transfer.TransferException;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.OptionalLong;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/*
+ * A target with a permit need not know that the last write has stopped: after it has closed the permit, writes are rejected, which fails
+ * this target and nothing else. So this side's connection may break, too: everything is written again over the next one. Any
+ * notification or write that the target has lost is repeated when it registers again, as it does from time to time.
+ */
+
+/** One rank of a decode instance that has registered a push. */
+final class PushTarget extends Push {
+    private static final Logger log = LoggerFactory.getLogger(PushTarget.class);
+
+    private final PushSender sender;
+    private final RankContext context;
+    private final RankInfo self;
+    private final TransferAgent agent;
+    private final TransferStats stats;
+    private final PushRegistration registration;
+    private final String agentName;
+    /** Peers that were connected before this are not asked: their connection may have ended. */
+    private long since;
+
+    private Optional<PeerEngine> engine = Optional.empty();
+    private Optional<RemoteRank> remote = Optional.empty();
+    private Optional<BlockMapping> map = Optional.empty();
+    private Optional<Heads> heads = Optional.empty();
+    /** By layer: how many pieces were begun to be written. */
+    private final int[] begun;
+
+    private final List<Write> writes = new ArrayList<>();
+    /** Id of the source, once it has come. */
+    private Optional<String> sourceId = Optional.empty();
+
+    /** It does not wait for a notification of the end. */
+    private boolean leftAlone;
+
+    private boolean reconnected;
+
+    private record Write(Transfer transfer, int ranges, Duration post) {}
+
+    PushTarget(PushSender sender, RankContext context, PushRegistration registration, String agentName, long now) {
+        super(now + context.settings().pushRegistrationTimeout().toNanos());
+        this.sender = sender;
+        this.context = context;
+        this.self = context.self();
+        this.agent = context.agent();
+        this.stats = context.stats();
+        this.registration = registration;
+        this.agentName = agentName;
+        this.since = now;
+        this.begun = new int[self.layout().layers()];
+    }
+
+    PushRegistration registration() {
+        return registration;
+    }
+
+    String agentName() {
+        return agentName;
+    }
+
+    boolean isRegisteredAs(String attempt, String from) {
+        return agentName.equals(from) && registration.attempt().equals(attempt);
+    }
+
+    boolean isBaton() {
+        return engine.filter(PeerEngine::isBaton).isPresent();
+    }
+
+    Optional<PromptSource> source() {
+        sourceId = sourceId.or(() -> sender.sourceId(registeredId()));
+        Optional<PromptSource> source = sourceId.flatMap(sender::source);
+        source.ifPresent(found -> found.registeredBy.put(agentName, registration.attempt()));
+        return source;
+    }
+
+    /** The request's id, or what both legs' ids have in common: a vLLM instance registers its own. */
+    private String registeredId() {
+        return engine.filter(known -> !known.isBaton()).isPresent()
+                ? RequestIdMap.commonId(registration.requestId())
+                : registration.requestId();
+    }
+
+    boolean isOf(String requestId) {
+        return sourceId.map(requestId::equals)
+                .orElse(registeredId().equals(requestId) || registeredId().equals(RequestIdMap.commonId(requestId)));
+    }
+
+    /** Fails without a notification: the target does not wait for it. */
+    void leaveAlone(String why) {
+        leftAlone = true;
+        fail(why);
+    }
+
+    /** The written blocks are invalid: the source has other blocks now. */
+    void restart() {
+        cancelWrites();
+        Arrays.fill(begun, 0);
+        map = Optional.empty();
+    }
+
+    /** It is over. */
+    void release(long now) {
+        engine.ifPresent(known -> known.release(now));
+        engine = Optional.empty();
+        remote = Optional.empty();
+    }
+
+    @Override
+    protected Optional<String> lost(long now) {
+        if (agent.isGone(agentName)) {
+            // An instance that has ended its connection relies on writes having stopped.
+            return Optional.of("the decode instance has disconnected");
+        }
+        return isDisconnected() && !isToReconnect(now) ? Optional.of("the decode instance is gone") : Optional.empty();
+    }
+
+    @Override
+    protected Optional<String> late() {
+        return Optional.of("no such request has come in time");
+    }
+
+    @Override
+    protected boolean write(long now) {
+        if ((isToReconnect(now) && !isQuiet(now)) || hasFailed() || !isConnected(now)) {
+            return false;
+        }
+        Optional<PromptSource> source = source();
+        source.ifPresent(found -> write(found, found.complete, self.layout().layers()));
+        return source.filter(found -> found.complete >= found.promptLength).isPresent()
+                && map.filter(placed -> Arrays.stream(begun)
+                                .allMatch(each -> each >= placed.pieces().size()))
+                        .isPresent();
+    }
+
+    @Override
+    protected void cancelWrites() {
+        writes.forEach(write -> write.transfer().cancel());
+    }
+
+    @Override
+    protected boolean end(long now) {
+        if (hasFailed()) {
+            boolean wasNeverConnected = remote.isEmpty() && agent.isGone(agentName);
+            if (!leftAlone && !wasNeverConnected && !isConnected(now)) {
+                return leftAlone;
+            }
+            return leftAlone
+                    || wasNeverConnected
+                    || !isBaton()
+                    || notify(new PushFailed(registration.attempt()))
+                    || !isToReconnect(now);
+        }
+        PromptSource source = source().orElseThrow();
+        boolean notified = notify(done(source));
+        if (notified && !isBaton()) {
+            int readers = registration.decode().tensorParallelSize() / self.tensorParallelSize();
+            sender.isWritten(agentName, new Completion(source.requestId, Math.max(1, readers)));
+        }
+        return notified || !isToReconnect(now);
+    }
+
+    private boolean isDisconnected() {
+        return remote.filter(known -> !known.peer().alive()).isPresent();
+    }
+
+    /** Whether to connect again after the connection to it has ended, once. If it ends again, the target registers again if it still waits. */
+    private boolean isToReconnect(long now) {
+        return registration.permit().isPresent()
+                && !reconnected
+                && isDisconnected()
+                && !leftAlone
+                && !isLate(now)
+                && !agent.isGone(agentName);
+    }
+
+    /** Connects, if it is not connected. False while that is under way, and if the push has failed by it. */
+    private boolean isConnected(long now) {
+        if (isToReconnect(now)) {
+            reconnected = true;
+            restart();
+            release(now);
+            since = now;
+        }
+        return remote.isPresent() || connect(now);
+    }
+
+    private boolean connect(long now) {
+        PeerEngine decode = sender.peers().instance(registration.decode(), since, now);
+        if (decode.isPending()) {
+            return false;
+        }
+        Optional<RemoteRank> rank = decode.isConnected() ? decode.rankOf(agentName) : Optional.empty();
+        if (rank.isEmpty() && decode.isConnected() && !decode.isBaton()) {
+            // A vLLM rank registers with all ranks, those too that have none of its heads.
+            log.debug("{} has no heads of this rank", agentName);
+            leaveAlone("it has no heads of this rank");
+            return false;
+        }
+        if (rank.isEmpty()) {
+            log.warn(
+                    "Request {} cannot be pushed to {} at {}: {}",
+                    registration.requestId(),
+                    agentName,
+                    decode.address(),
+                    decode.failure().orElse("another instance answers there"));
+            stats.failedTransfer();
+            leaveAlone("it cannot be connected");
+            return false;
+        }
+        decode.use(now);
+        engine = Optional.of(decode);
+        remote = rank;
+        // vLLM peers have no message for this.
+        if (decode.isBaton() && source().isEmpty() && sender.answersAbandoned(this)) {
+            fail(PushSender.GIVEN_UP);
+        }
+        return true;
+    }
+
+    /** Writes the layers before {@code endLayer} of the first tokens of the prompt, as far as they were not written. */
+    void write(PromptSource source, int tokens, int endLayer) {
+        if (remote.isEmpty()
+                || hasFailed()
+                || writes.stream().anyMatch(each -> each.transfer().state() instanceof Transfer.State.Failed)
+                || !place(source)) {
+            return;
+        }
+        BlockMapping placed = map.orElseThrow();
+        RemoteRank reader = remote.orElseThrow();
+        boolean whole = tokens >= source.promptLength;
+        int size = self.layout().blockSize();
+        int pieces = 0;
+        while (pieces < placed.pieces().size()
+                && (whole || (placed.pieces().get(pieces).index() + 1) * size <= tokens)) {
+            pieces++;
+        }
+        for (int layer = 0; layer < endLayer; ) {
+            // Layers that are equally far go together.
+            int end = layer + 1;
+            while (end < endLayer && begun[end] == begun[layer]) {
+                end++;
+            }
+            List<Piece> next = placed.pieces().subList(Math.min(begun[layer], pieces), pieces);
+            if (!next.isEmpty() && heads.isPresent()) {
+                List<Range> ranges = placed.ranges(heads.get(), next, source.blocks, layer, end).stream()
+                        .map(range ->
+                                new Range(/* local= */ range.remote(), /* remote= */ range.local(), range.bytes()))
+                        .toList();
+                long before = context.ticker().nanos();
+                Optional<byte[]> written = reader.info().incarnation().isEmpty()
+                        ? Optional.empty()
+                        : Optional.of(context.codec()
+                                .encode(new PushPart(
+                                        registration.attempt(), layer, end, Math.min(begun[layer], pieces), pieces)));
+                OptionalLong permit = registration.permit();
+                Duration timeout = context.settings().transferTimeout();
+                Transfer transfer = permit.isPresent()
+                        ? agent.write(reader.peer(), permit.getAsLong(), ranges, written, timeout)
+                        : agent.start(Operation.WRITE, reader.peer(), ranges, written, timeout);
+                writes.add(new Write(
+                        transfer,
+                        ranges.size(),
+                        Duration.ofNanos(context.ticker().nanos() - before)));
+            }
+            Arrays.fill(begun, layer, end, Math.max(begun[layer], pieces));
+            layer = end;
+        }
+    }
+
+    /** Works out, once the request is known, where its blocks go. False if they do not fit. */
+    private boolean place(PromptSource source) {
+        if (map.isPresent()) {
+            return true;
+        }
+        RankInfo reader = remote.orElseThrow().info();
+        KvLayout there = reader.layout();
+        int[] blocks = registration.localBlockIds();
+        if (reader.pagesPerBlock() != 1) {
+            fail("physical_blocks_per_logical_kv_block is " + reader.pagesPerBlock()
+                    + ", must be 1 for blocks that are written");
+            return false;
+        }
+        Optional<String> misfit = BlockMapping.misfit(self.geometry(), there);
+        int firstBlock = there.blocksFor(source.promptLength) - blocks.length;
+        if (misfit.isPresent() || firstBlock < 0 || Arrays.stream(blocks).anyMatch(each -> each >= reader.blocks())) {
+            fail(misfit.orElse("its " + blocks.length + " blocks do not fit the prompt"));
+            return false;
+        }
+        int firstToken = firstBlock * there.blockSize();
+        try {
+            List<PoolGeometry> owners = new ArrayList<>();
+            int own = -1;
+            for (int tensor : PeerEngine.sources(
+                    reader.rank().tensor(), reader.tensorParallelSize(), self.tensorParallelSize())) {
+                own = tensor == self.rank().tensor() ? owners.size() : own;
+                owners.add(self.geometry(tensor));
+            }
+            int index = own;
+            BlockMapping placed = new BlockMapping(
+                    new TransferPlan(firstToken, source.promptLength - firstToken, blocks),
+                    reader.geometryToWrite(),
+                    owners);
+            heads = placed.heads().stream()
+                    .filter(each -> each.source() == index)
+                    .findFirst();
+            map = Optional.of(placed);
+            return true;
+        } catch (TransferException e) {
+            fail(Objects.requireNonNullElse(e.getMessage(), "it does not fit"));
+            return false;
+        }
+    }
+
+    @Override
+    protected boolean isQuiet(long now) {
+        for (Iterator<Write> all = writes.iterator(); all.hasNext(); ) {
+            Write write = all.next();
+            switch (write.transfer().state()) {
+                case Transfer.State.UnderWay() -> {}
+                case Transfer.State.Done(long bytes, Duration elapsed) -> {
+                    stats.transferred(elapsed, write.post(), bytes, write.ranges());
+                    all.remove();
+                }
+                case Transfer.State.Failed(Transfer.Cause cause, String message) -> {
+                    all.remove();
+                    onFailed(cause, message, now);
+                }
+            }
+        }
+        return writes.isEmpty();
+    }
+
+    private void onFailed(Transfer.Cause cause, String message, long now) {
+        if (cause == Transfer.Cause.NOT_PERMITTED) {
+            // A target closes its permit when it has given up or has all blocks, and then waits for nothing.
+            log.debug("{} takes nothing more of {}", agentName, registration.attempt());
+            fail(message);
+        } else if (cause != Transfer.Cause.CANCELLED) {
+            stats.failedTransfer();
+            stats.logFailure(
+                    "transfer_failed",
+                    cause + ": " + message,
+                    Map.of("request_id", registration.requestId(), "to", agentName));
+            if (!isToReconnect(now)) {
+                fail(cause + ": " + message);
+            }
+        }
+    }
+
+    /** The end of a push: for a Baton instance with the prompt and the blocks' generations, which it needs to check the blocks. */
+    private PeerNotification done(PromptSource source) {
+        return isBaton()
+                ? new PushDone(registration.attempt(), source.prompt, source.blocks, sender.generations(source.blocks))
+                : new Completion(registration.requestId(), self.tensorParallelSize());
+    }
+
+    /** False if it cannot be sent. */
+    private boolean notify(PeerNotification notification) {
+        Optional<RemoteRank> alive = remote.filter(known -> known.peer().alive());
+        try {
+            if (alive.isPresent()) {
+                agent.notify(alive.get().peer(), context.codec().encode(notification));
+                return true;
+            }
+        } catch (TransferException e) {
+            stats.failedNotification(agentName, e.getMessage());
+        }
+        return false;
+    }
+}
