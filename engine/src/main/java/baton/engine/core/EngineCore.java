@@ -3,15 +3,11 @@ package baton.engine.core;
 import baton.engine.ConnectorCall;
 import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
-import baton.engine.EngineListener.PromptTokens;
-import baton.engine.EngineListener.RequestStats;
 import baton.engine.EngineListener.StepStats;
 import baton.engine.EngineListener.StepTimes;
 import baton.engine.EngineStatus;
 import baton.engine.FinishReason;
-import baton.engine.RequestTimes;
 import baton.engine.StepPhase;
-import baton.engine.core.Scheduler.LoadFailure;
 import baton.engine.core.Scheduler.Outcome;
 import baton.engine.core.Scheduler.Slice;
 import baton.engine.core.Scheduler.Step;
@@ -21,9 +17,6 @@ import baton.engine.model.ModelRanks;
 import baton.engine.model.ModelRunner;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.engine.sampling.Sampler;
-import baton.engine.sampling.Sampler.Choice;
-import baton.engine.sampling.Sampler.LogitRow;
-import baton.engine.sampling.SequenceSampler.Sampled;
 import baton.kv.BlockHash;
 import baton.kv.JsonFields;
 import baton.kv.KvEvent;
@@ -36,16 +29,12 @@ import baton.kv.connector.KvConnector;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
-import baton.kv.connector.SchedulerConnector.Release;
-import baton.kv.connector.SchedulerConnector.RequestEnd;
 import java.util.ArrayList;
-import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.OptionalDouble;
 import java.util.Set;
 import java.util.function.Function;
 import java.util.stream.Collectors;
@@ -75,12 +64,10 @@ public final class EngineCore implements AutoCloseable {
     private final EngineListener listener;
     private final Ticker ticker;
     private final Sampler sampler;
+    private final Publisher publisher;
+    private final SamplingStep sampling;
     private final StepClock clock;
-    /** Of all ranks' pools together. */
-    private final KvLayout layout;
-
     private volatile Optional<JsonFields> advertisedKvTransferParams;
-    private long listenerFailures;
     private final HeldAnswers held = new HeldAnswers();
     /** The step before left work that can be computed at once. */
     private boolean busy;
@@ -114,7 +101,7 @@ public final class EngineCore implements AutoCloseable {
             Runnable wake) {
         ModelRunner runner = ranks.first();
         Optional<KvConnector> kvConnector = configured.map(c -> Workers.staged(c, config.kvTransfer(), runner.cache()));
-        this.layout = ranks.layout();
+        KvLayout layout = ranks.layout();
         this.clock = new StepClock(ticker);
         this.failures = new ConnectorFailures(ticker);
         Function<ModelRunner, ConnectorContext> context = each -> new ConnectorContext(
@@ -165,13 +152,15 @@ public final class EngineCore implements AutoCloseable {
         this.listener = listener;
         this.ticker = ticker;
         this.sampler = new Sampler(runner.config().vocabularySize(), eosTokens);
+        this.publisher = new Publisher(scheduler, held, this.eosTokens, listener, ticker, layout);
+        this.sampling = new SamplingStep(sampler, workers, clock, publisher);
     }
 
     /** Queues a request. Its id must not be in use. A connector that refuses it ends it with an error. */
     public void add(Request request) {
         owner.check();
         request.sampleWith(sampler);
-        scheduler.add(request).ifPresent(why -> fail(request, why));
+        scheduler.add(request).ifPresent(why -> publisher.fail(request, why));
     }
 
     /** See {@link SchedulerConnector#advertisedKvTransferParams}. Does not change, except that a connector or child of one that fails has none; any thread. */
@@ -201,10 +190,11 @@ public final class EngineCore implements AutoCloseable {
         held.release(id);
         scheduler
                 .find(id)
-                .ifPresent(request -> finish(request, FinishReason.ABORT, Optional.empty(), Optional.empty()));
+                .ifPresent(
+                        request -> publisher.finish(request, FinishReason.ABORT, Optional.empty(), Optional.empty()));
     }
 
-    /** The answer to a request, which may have several samples, reached nobody: blocks are kept for no one who would learn of them from it. */
+    /** The answer to a request, which may have several samples, was lost. Blocks need not be kept for a peer that would learn of them from it. */
     public void answerLost(String requestId) {
         owner.check();
         scheduler.answerLost(requestId);
@@ -216,7 +206,7 @@ public final class EngineCore implements AutoCloseable {
         held.releaseAll();
         for (Request request : scheduler.requests()) {
             try {
-                finish(
+                publisher.finish(
                         request,
                         reason,
                         Optional.empty(),
@@ -304,22 +294,22 @@ public final class EngineCore implements AutoCloseable {
                 advertisedKvTransferParams = connector.flatMap(SchedulerConnector::advertisedKvTransferParams);
             }
             count(CONNECTOR_FAILURES, failures.take(), measurements);
-            count("baton:listener_failures", takeListenerFailures(), measurements);
+            count("baton:listener_failures", publisher.takeListenerFailures(), measurements);
             clock.enter(StepPhase.PUBLISH);
             if (!measurements.isEmpty()) {
-                tell(() -> listener.onMeasurements(measurements));
+                publisher.tell(() -> listener.onMeasurements(measurements));
             }
             List<KvEvent> events = scheduler.takeEvents();
             if (!events.isEmpty()) {
-                tell(() -> listener.onKvEvents(events));
+                publisher.tell(() -> listener.onKvEvents(events));
             }
-            step.refused().forEach(this::fail);
-            outcome.failures().forEach(this::fail);
+            step.refused().forEach(publisher::fail);
+            outcome.failures().forEach(publisher::fail);
             if (logits.failure().isPresent()) {
                 String why = logits.failure().get();
-                step.slices().forEach(slice -> fail(slice.request(), why));
+                step.slices().forEach(slice -> publisher.fail(slice.request(), why));
             } else {
-                generated = sample(step, outcome, logits);
+                generated = sampling.sample(step, outcome, logits);
             }
         }
         held.releaseReady();
@@ -335,11 +325,11 @@ public final class EngineCore implements AutoCloseable {
                 after.externalHits - before.externalHits,
                 (ticker.nanos() - start) / 1e9,
                 status(Optional.empty()));
-        tell(() -> listener.onStep(stats));
+        publisher.tell(() -> listener.onStep(stats));
         busy = computed && hasWork();
         StepTimes times = clock.end(step.slices().size(), step.tokens());
         if (computed) {
-            tell(() -> listener.onStepTimes(times));
+            publisher.tell(() -> listener.onStepTimes(times));
         }
         return computed || loaded;
     }
@@ -371,7 +361,7 @@ public final class EngineCore implements AutoCloseable {
             }
             LOG.error("The connector could not be closed: the blocks that it may use stay in use until a restart");
         }
-        scheduler.disconnected(closed).forEach(this::fail);
+        scheduler.disconnected(closed).forEach(publisher::fail);
         return true;
     }
 
@@ -404,7 +394,7 @@ public final class EngineCore implements AutoCloseable {
                     request.tokens(slice.start(), end),
                     slice.start(),
                     request.blocks.toArray(),
-                    logitsWanted(slice),
+                    SamplingStep.logitsWanted(slice),
                     Optional.ofNullable(request.hidden)));
         }
         Map<Integer, String> hiddenOf = workers.wantHidden() ? promptEnds(step.slices()) : Map.of();
@@ -440,7 +430,7 @@ public final class EngineCore implements AutoCloseable {
         Set<Request> found = new HashSet<>();
         int row = 0;
         for (Slice slice : step.slices()) {
-            for (int end = row + logitsWanted(slice); row < end; row++) {
+            for (int end = row + SamplingStep.logitsWanted(slice); row < end; row++) {
                 if (!logits.isFinite(row)) {
                     found.add(slice.request());
                 }
@@ -461,218 +451,6 @@ public final class EngineCore implements AutoCloseable {
             }
         }
         return ends;
-    }
-
-    private static int logitsWanted(Slice slice) {
-        Request request = slice.request();
-        int end = slice.start() + slice.count();
-        if (request.lacksPromptLogprobs(slice.start())) {
-            return slice.count();
-        }
-        return end == request.length() ? 1 : 0;
-    }
-
-    private int sample(Step step, Outcome outcome, StepLogits batch) {
-        List<Request> chosenFor = new ArrayList<>();
-        List<LogitRow> wanted = new ArrayList<>();
-        clock.enter(StepPhase.SAMPLING);
-        int row = 0;
-        for (Slice slice : step.slices()) {
-            Request request = slice.request();
-            int rows = logitsWanted(slice);
-            int firstRow = row;
-            row += rows;
-            if (rows == 0
-                    || request.state == Request.State.FINISHED
-                    || !outcome.valid().contains(request)) {
-                continue;
-            }
-            try {
-                if (request.lacksPromptLogprobs(slice.start())) {
-                    promptLogprobs(slice, batch.logits().orElseThrow(), firstRow);
-                }
-                if (request.computedTokens == request.length()) {
-                    chosenFor.add(request);
-                    wanted.add(new LogitRow(request.sampler(), firstRow + rows - 1));
-                }
-            } catch (RuntimeException e) {
-                samplingFailed(request, e);
-            }
-        }
-        List<Choice> choices =
-                wanted.isEmpty() ? List.of() : choose(batch.logits().orElseThrow(), wanted);
-        clock.enter(StepPhase.PUBLISH);
-        int generated = 0;
-        for (int i = 0; i < wanted.size(); i++) {
-            Request request = chosenFor.get(i);
-            try {
-                switch (choices.get(i)) {
-                    case Choice.Chosen(Sampled token) -> {
-                        take(request, token);
-                        generated++;
-                    }
-                    case Choice.NoneLeft() -> finish(request, FinishReason.STOP, Optional.empty(), Optional.empty());
-                    case Choice.Failed(RuntimeException cause) -> samplingFailed(request, cause);
-                }
-            } catch (RuntimeException e) {
-                samplingFailed(request, e);
-            }
-        }
-        return generated;
-    }
-
-    private List<Choice> choose(Logits logits, List<LogitRow> wanted) {
-        try {
-            return workers.withThreads(threads -> sampler.choose(logits, wanted, threads));
-        } catch (RuntimeException e) {
-            return Collections.nCopies(wanted.size(), new Choice.Failed(e));
-        }
-    }
-
-    private void samplingFailed(Request request, RuntimeException cause) {
-        LOG.error("Sampling failed for {}", request, cause);
-        fail(request, "Sampling failed: " + cause.getMessage());
-    }
-
-    /** Row i of a slice predicts the token after its i-th; the last prompt token's row predicts output, not prompt. */
-    private void promptLogprobs(Slice slice, Logits logits, int firstRow) {
-        Request request = slice.request();
-        int start = Math.max(slice.start(), request.promptLogprobsReported);
-        int end = Math.min(slice.start() + slice.count(), request.promptLength() - 1);
-        if (end > start) {
-            int[] next = request.tokens(start + 1, end + 1);
-            request.listener()
-                    .onPromptLogprobs(sampler.promptLogprobs(
-                            logits,
-                            firstRow + start - slice.start(),
-                            next,
-                            request.sampling().promptLogprobs().orElseThrow()));
-            request.promptLogprobsReported = end;
-        }
-    }
-
-    private void take(Request request, Sampled token) {
-        request.append(token.id());
-        long now = ticker.nanos();
-        if (request.firstTokenNanos == 0) {
-            request.firstTokenNanos = now;
-            PromptTokens prompt = new PromptTokens(computed(request), request.localHit, request.externalHit);
-            tell(() -> listener.onFirstToken((now - request.arrivalNanos()) / 1e9, prompt));
-        } else {
-            long before = request.lastTokenNanos;
-            tell(() -> listener.onNextToken((now - before) / 1e9));
-        }
-        request.lastTokenNanos = now;
-        boolean stops = request.stopsAt(token.id(), eosTokens);
-        Optional<String> stopString = request.listener().onToken(token, stops);
-        if (stopString.isPresent()) {
-            finish(request, FinishReason.STOP, stopString.map(s -> s), Optional.empty());
-        } else if (stops) {
-            // An end-of-text token is the ordinary end and has no stop reason, as in vLLM.
-            boolean eos = eosTokens.contains(token.id()) && !request.sampling().ignoreEos();
-            finish(request, FinishReason.STOP, eos ? Optional.empty() : Optional.of(token.id()), Optional.empty());
-        } else if (request.isFull()) {
-            finish(request, FinishReason.LENGTH, Optional.empty(), Optional.empty());
-        }
-    }
-
-    private void fail(LoadFailure failure) {
-        fail(
-                failure.request(),
-                "KV load failed: " + failure.invalidBlocks()
-                        + " of its blocks could not be loaded (kv_load_failure_policy=fail)");
-    }
-
-    private void fail(Request request, String why) {
-        if (scheduler.find(request.id()).filter(found -> found == request).isPresent()) {
-            LOG.error("Failing {}: {}", request, why);
-            finish(request, FinishReason.ERROR, Optional.empty(), Optional.of(why));
-        }
-    }
-
-    private void finish(Request request, FinishReason reason, Optional<Object> stopReason, Optional<String> error) {
-        RequestEnd end = switch (reason) {
-            case STOP -> RequestEnd.STOPPED;
-            case LENGTH -> RequestEnd.LENGTH;
-            case ABORT -> RequestEnd.ABORTED;
-            case ERROR -> RequestEnd.ERROR;
-        };
-        Release release = scheduler.finish(request, end);
-        boolean unanswerable = release.error().isPresent() && reason != FinishReason.ABORT && error.isEmpty();
-        if (unanswerable) {
-            LOG.error("Failing {}: {}", request, release.error().get());
-        }
-        FinishReason told = unanswerable ? FinishReason.ERROR : reason;
-        Runnable answer = () -> {
-            RequestStats stats = stats(request, told);
-            tell(() -> listener.onFinished(stats));
-            tell(() -> request.listener()
-                    .onFinished(
-                            told,
-                            unanswerable ? Optional.empty() : stopReason,
-                            stats,
-                            release.kvTransferParams(),
-                            unanswerable ? release.error() : error));
-        };
-        if (told == FinishReason.ABORT || told == FinishReason.ERROR) {
-            answer.run();
-        } else {
-            held.giveWhenReady(request.id(), release.answerIsHeld(), answer);
-        }
-    }
-
-    /** Calls the listener; an exception of it is logged and counted and does not end the engine. */
-    private void tell(Runnable call) {
-        try {
-            call.run();
-        } catch (RuntimeException e) {
-            listenerFailures++;
-            LOG.error("A listener failed", e);
-        }
-    }
-
-    private RequestStats stats(Request request, FinishReason reason) {
-        long now = ticker.nanos();
-        long scheduled = request.firstScheduledNanos == 0 ? now : request.firstScheduledNanos;
-        long first = request.firstTokenNanos == 0 ? now : request.firstTokenNanos;
-        return new RequestStats(
-                request.id(),
-                reason,
-                request.promptLength(),
-                request.outputLength(),
-                request.maxTokens(),
-                computed(request),
-                request.localHit,
-                request.externalHit,
-                seconds(request.arrivalNanos(), scheduled),
-                seconds(scheduled, first),
-                seconds(first, now),
-                seconds(request.arrivalNanos(), now),
-                new RequestTimes(
-                        request.load.times(request.arrivalNanos(), layout.blockSize(), layout.blockBytes()),
-                        sinceArrival(request, request.firstScheduledNanos),
-                        sinceArrival(request, request.firstTokenNanos),
-                        seconds(request.arrivalNanos(), now),
-                        request.preemptions));
-    }
-
-    /** Seconds from arrival until then; empty if then is 0, not yet. */
-    private static OptionalDouble sinceArrival(Request request, long then) {
-        return then == 0 ? OptionalDouble.empty() : OptionalDouble.of(seconds(request.arrivalNanos(), then));
-    }
-
-    private static int computed(Request request) {
-        return request.everScheduled ? request.promptLength() - request.localHit - request.externalHit : 0;
-    }
-
-    private static double seconds(long from, long to) {
-        return (to - from) / 1e9;
-    }
-
-    private long takeListenerFailures() {
-        long taken = listenerFailures;
-        listenerFailures = 0;
-        return taken;
     }
 
     private static void countScheduler(
