@@ -3,7 +3,7 @@ package baton.engine;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.JsonNodeFactory;
 
-/** One message of a conversation: who speaks ({@code system}, {@code user}, {@code assistant}, ...) and what. */
+/** One message of a conversation: its role ({@code system}, {@code user}, {@code assistant}, ...) and its text. */
 public record ChatMessage(String role, String content) {
     public static ChatMessage user(String content) {
         return new ChatMessage("user", content);

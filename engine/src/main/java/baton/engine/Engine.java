@@ -51,7 +51,7 @@ public interface Engine extends AutoCloseable {
     void abort(String id);
 
     /**
-     * As {@link #abort}, of a request whose answer does not reach its client. If it has ended, its blocks are kept for nobody who would
+     * As {@link #abort}, of a request whose answer does not reach its client. If it has ended, they are not kept for a peer that would
      * learn of them from the answer.
      */
     default void abandon(String id) {

@@ -636,7 +636,7 @@ final class Cache implements AutoCloseable {
                 indexed, resident, (long) (extents.units() - extents.free()) * UNIT, (long) extents.units() * UNIT);
     }
 
-    /** Gives the memory back, unless a file that hangs still uses it. Nobody else holds a value any more. */
+    /** Gives the memory back, unless a file that hangs still uses it. Nothing else holds a value any more. */
     @Override
     public void close() {
         if (closed) {

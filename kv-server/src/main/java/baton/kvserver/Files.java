@@ -121,7 +121,7 @@ final class Files implements AutoCloseable {
         }
     }
 
-    /** What is there, the oldest first. What is not complete is deleted. */
+    /** The complete files, the oldest first. Incomplete ones are deleted. */
     List<Found> found() {
         List<Found> found = new ArrayList<>();
         for (int i = 0; i < DIRECTORIES; i++) {

@@ -17,7 +17,7 @@ import java.util.OptionalInt;
  * @param memoryBytes for values
  * @param disk where evicted values go; empty: nowhere
  * @param access which clients are served
- * @param limits what a client may do
+ * @param limits of a client
  */
 @GeneratedBuilder
 public record KvServerSettings(
@@ -106,7 +106,7 @@ public record KvServerSettings(
     }
 
     /**
-     * What a client may do.
+     * The limits of a client.
      *
      * @param connections at once; above it, connections go that have never sent a request
      * @param valueBytes the most of a value; a larger one is not stored

@@ -77,7 +77,7 @@ final class Session extends ChannelInboundHandlerAdapter {
     private byte[] clientNonce = {};
     private byte[] serverNonce = {};
 
-    /** What has been read and not taken apart. */
+    /** Bytes that have been read and not taken apart. */
     private @Nullable ByteBuf rest;
 
     /** Replies that have not been given to the channel. */
@@ -429,7 +429,7 @@ final class Session extends ChannelInboundHandlerAdapter {
         }
     }
 
-    /** Tells where a value lies that is held, and holds it until the client has copied it. */
+    /** Sends the place of a value, and holds it until the client has copied it. */
     private void keep(Entry entry) {
         if (!held.add(entry)) {
             end(Kind.CLOSED_GARBAGE);
@@ -455,7 +455,7 @@ final class Session extends ChannelInboundHandlerAdapter {
         return true;
     }
 
-    /** What the server adds to the protocol on this connection. */
+    /** The server's additions to the protocol on this connection. */
     private int adds() {
         return cache.description().isPresent() && channel.pipeline().get(SslHandler.class) == null
                 ? LmWire.ADDS_MEMORY

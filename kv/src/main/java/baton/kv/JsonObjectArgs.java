@@ -39,7 +39,7 @@ public record JsonObjectArgs(Optional<ObjectNode> object, List<String> rest) {
     }
 
     /**
-     * Takes an option out of a command line. What follows {@code --} is left alone.
+     * Takes an option out of a command line. Arguments after {@code --} are left alone.
      *
      * @param name the option, with hyphens
      * @param isText whether a field of the object holds text, so that {@code 42} for it is text too

@@ -16,7 +16,7 @@ public record KvEventsConfigArgs(Optional<KvEventsConfig> config, List<String> r
     }
 
     /**
-     * Takes the options of KV events out of a command line. What follows {@code --} is left alone.
+     * Takes the options of KV events out of a command line. Arguments after {@code --} are left alone.
      *
      * @throws ConfigException if an option lacks its value, or the configuration is wrong
      */

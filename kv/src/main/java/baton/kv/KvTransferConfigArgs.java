@@ -22,7 +22,7 @@ public record KvTransferConfigArgs(Optional<KvTransferConfig> config, List<Strin
     }
 
     /**
-     * Takes the options of the KV transfer out of a command line. What follows {@code --} is left alone.
+     * Takes the options of the KV transfer out of a command line. Arguments after {@code --} are left alone.
      *
      * @throws ConfigException if an option lacks its value, or the configuration is wrong
      */

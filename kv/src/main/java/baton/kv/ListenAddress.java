@@ -59,7 +59,7 @@ public final class ListenAddress {
             throw new ConfigException(hostField, "is " + host + ", which cannot be listened on: " + e.getMessage(), e);
         }
         try (ServerSocket wanted = new ServerSocket()) {
-            // What listened there may have just ended.
+            // A process that listened there may have just ended.
             wanted.setReuseAddress(true);
             wanted.bind(new InetSocketAddress(address, port));
         } catch (IOException e) {

@@ -7,7 +7,7 @@ import java.util.HexFormat;
 import java.util.Optional;
 
 /**
- * Names a prompt together with everything else that its keys and values depend on, so that two instances can tell whether they
+ * Names a prompt together with everything else that its keys and values depend on, so that two instances can find out whether they
  * mean the same KV. Unlike {@link BlockHasher}'s chain it covers any number of tokens, not only full blocks.
  */
 public final class PromptDigest {

@@ -107,7 +107,7 @@ final class CopyKernelCode {
         return DIGESTS_AT + Integer.BYTES * ((long) run * LANES + lane);
     }
 
-    /** What the lower halves of 128 bits are multiplied with to move them on by a line. */
+    /** The factor of the lower halves of 128 bits that moves them on by a line. */
     static long lowerFactor() {
         return reflectedPower(LINE * 8 + 32);
     }

@@ -3,7 +3,7 @@ package baton.memory;
 import java.util.Locale;
 
 /**
- * What a process runs on. Whatever asks has an alternative in plain Java for platforms that lack what it is bound to, and says in its
+ * The platform of a process. Code that asks has an alternative in plain Java for platforms that lack what it is bound to, and says in its
  * log that it took it.
  *
  * @param os {@code linux}, {@code macosx}, or what else the JVM calls it

@@ -173,7 +173,7 @@ public final class Posix {
         });
     }
 
-    /** What a method handle of a C function has thrown: an exception of Java's, as C throws nothing. */
+    /** An exception that a method handle of a C function has thrown: one of Java's, as C throws nothing. */
     public static AssertionError thrown(Throwable e) {
         switch (e) {
             case RuntimeException wrong -> throw wrong;

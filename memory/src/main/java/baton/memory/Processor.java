@@ -12,7 +12,7 @@ import java.util.Set;
 /**
  * The processor's name and instruction sets, by Linux' names for them.
  *
- * @param flags those that all cores have; empty where the system does not tell
+ * @param flags those that all cores have; empty where the system does not list them
  */
 public record Processor(Platform platform, String name, Set<String> flags) {
     private static final Path CPUINFO = Path.of("/proc/cpuinfo");

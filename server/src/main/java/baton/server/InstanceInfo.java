@@ -61,7 +61,7 @@ final class InstanceInfo {
         }));
     }
 
-    /** Where KV events are published, as vLLM tells it: the configuration by data-parallel rank. */
+    /** The publishers of KV events, in vLLM's form: the configuration by data-parallel rank. */
     void kvEventSources(HttpExchange exchange) {
         exchange.json(200, writer.json().document(out -> {
             out.writeStartObject();

@@ -11,7 +11,7 @@ import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
-/** Tells where a request's prompt tokens came from and where its time went, as JSON and in words. */
+/** Explains the sources of a request's prompt tokens and the phases of its time, as JSON and in words. */
 final class RequestExplanation {
     private static final JsonMapper MAPPER = JsonMapper.builder().build();
 

@@ -9,7 +9,7 @@ import java.util.Deque;
 import java.util.Optional;
 import java.util.Set;
 
-/** What happened to requests: explained for a while, and exported as spans. Confined to the event loop. */
+/** The records of ended requests: explained for a while, and exported as spans. Confined to the event loop. */
 final class RequestHistory {
     /** About 1 KB each. */
     static final int KEPT = 2000;

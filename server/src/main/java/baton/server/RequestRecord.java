@@ -13,7 +13,7 @@ import java.util.OptionalLong;
 import tools.jackson.databind.JsonNode;
 
 /**
- * What is known of one request, for its explanation and its spans. It has ids, numbers and times, nothing of prompts and answers. Times in
+ * The facts of one request, for its explanation and its spans. It has ids, numbers and times, nothing of prompts and answers. Times in
  * nanoseconds since the request came.
  *
  * @param submitted the engine has it: the body is read, the prompt is tokens
@@ -34,7 +34,7 @@ record RequestRecord(
     static final int MOST_SEQUENCES = 8;
 
     /**
-     * What is known from the start.
+     * The facts that are known from the start.
      *
      * @param requestId {@code X-Request-Id}
      * @param answerId the id that the answer shows
@@ -94,7 +94,7 @@ record RequestRecord(
         }
     }
 
-    /** What the engine says of a sequence that has ended. */
+    /** The engine's statistics of a sequence that has ended. */
     record Done(Usage usage, RequestTimes times) {}
 
     /** @param finish finish reasons, or another end, as in the access log */

@@ -14,7 +14,7 @@ import java.util.OptionalLong;
 /**
  * An ended request as spans: one of the request and, in that, for each of its first sequences {@code queue}, {@code hand-off} (loading the
  * KV cache from elsewhere), {@code admission} (from there to the first step), {@code prefill}, {@code first token} (from the engine to the
- * connection) and {@code stream}. What did not happen has no span. Attributes have vLLM's names where it has some.
+ * connection) and {@code stream}. A phase that did not happen has no span. Attributes have vLLM's names where it has some.
  */
 final class RequestSpans {
     private static final int FIRST_ERROR = 500;

@@ -29,7 +29,7 @@ import org.slf4j.LoggerFactory;
  * <p>Confined to the exchange's event loop. The engine calls its sinks on a thread of its own; each event is handed to the
  * event loop and the engine's thread continues. A request becomes one engine request for each prompt. It ends in one of four ways: all
  * sequences finished; one sequence failed, which ends all; the client disconnected; or the client reads so slowly that too much
- * output is pending. The last three abort the rest in the engine at once, and tell it that the answer reaches nobody.
+ * output is pending. The last three abort the rest in the engine at once, and report the answer as lost.
  *
  * <p>A stream's status line is sent with its first event, so that a request that fails before that gets an error status.
  */
@@ -88,7 +88,7 @@ final class ResponseStream {
         return origin.isCalled(id);
     }
 
-    /** What is known of the request now. */
+    /** The facts of the request that are known now. */
     RequestRecord record() {
         return new RequestRecord(
                 origin,
@@ -105,7 +105,7 @@ final class ResponseStream {
                 end);
     }
 
-    /** Whether it is one of the server's own, which nothing is told of. */
+    /** Whether it is one of the server's own, which is not reported. */
     boolean warmsUp() {
         return exchange.warmsUp();
     }

@@ -18,7 +18,7 @@ import java.util.List;
  * thrown. Thread-safe.
  */
 public interface BlockStore extends AutoCloseable {
-    /** What measurements, events and logs call it, e.g. {@code fs}. */
+    /** Its name in measurements, events and logs, e.g. {@code fs}. */
     String name();
 
     StoreFormat format();
@@ -31,7 +31,7 @@ public interface BlockStore extends AutoCloseable {
     /**
      * Reads values, or ranges of them.
      *
-     * @param to where they go; succeeds for a key when all its ranges are in place. What a failed one leaves there is undefined
+     * @param to where they go; succeeds for a key when all its ranges are in place. The bytes that a failed one leaves there are undefined
      */
     StoreTask get(List<BlockHash> keys, List<ValueRanges> to, Deadline deadline);
 

@@ -94,7 +94,7 @@ public interface FileOperations {
         delete(path);
     }
 
-    /** What is in a directory, of names with this prefix. */
+    /** The files in a directory that have names with this prefix. */
     default List<Path> list(Path directory, String prefix) throws IOException {
         List<Path> paths = new ArrayList<>();
         try (DirectoryStream<Path> stream = Files.newDirectoryStream(

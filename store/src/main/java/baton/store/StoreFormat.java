@@ -4,7 +4,7 @@ import baton.kv.KvLayout;
 import baton.kv.ModelFingerprint;
 
 /**
- * What the values of a store are: stores of equal formats can exchange values, all other ones cannot. A value is a chunk: the blocks
+ * The format of a store's values: stores of equal formats can exchange values, all other ones cannot. A value is a chunk: the blocks
  * that follow each other in a sequence, each as {@code [layer][kv head][token in block][K | V]} with all layers and heads of the model. The
  * share of a tensor-parallel rank is so a range of each layer of each block, that of a pipeline stage a range of each block.
  *

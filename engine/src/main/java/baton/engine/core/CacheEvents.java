@@ -78,7 +78,7 @@ final class CacheEvents {
         }
     }
 
-    /** Whether {@link #take} would tell of any. */
+    /** Whether {@link #take} would return any. */
     boolean any() {
         return !events.isEmpty();
     }

@@ -34,7 +34,7 @@ final class ConnectorFailures {
     }
 
     /**
-     * Does a connector's work. What it throws is noted, and {@code otherwise} returned. Thrown on is what says that the JVM itself has
+     * Does a connector's work. Its exception is recorded, and {@code otherwise} returned. Thrown on is what says that the JVM itself has
      * failed: any thread may have, so a connector that is switched off would not heal it. An {@link InternalError} is what a read of a
      * mapped file throws that is no longer there, so it is the connector's.
      *

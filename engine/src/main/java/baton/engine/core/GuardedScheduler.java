@@ -19,7 +19,7 @@ import java.util.Optional;
 
 /**
  * A scheduler connector that is not called any more once the connector, on either side, has thrown something. It then matches nothing
- * and has nothing to tell. {@link ConnectorFailures} knows why. What is called before the first step, and {@link #close}, may throw.
+ * and reports nothing. {@link ConnectorFailures} has the reason. Methods that are called before the first step, and {@link #close}, may throw.
  */
 final class GuardedScheduler implements SchedulerConnector {
     private final SchedulerConnector connector;

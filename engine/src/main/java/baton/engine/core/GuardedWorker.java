@@ -11,7 +11,7 @@ import java.util.Optional;
 import java.util.Set;
 
 /**
- * A worker connector that is not called any more once it has thrown something, or is closed. What is called before the first step, and
+ * A worker connector that is not called any more once it has thrown something, or is closed. Methods that are called before the first step, and
  * {@link #close}, may throw.
  */
 final class GuardedWorker implements WorkerConnector {

@@ -61,7 +61,7 @@ public final class HandoverWarmUp implements AutoCloseable {
 
     /**
      * Hands prompts over, one after the other, until there is no time left, it gets no faster, or there were {@value #MOST}. If there is any time, one is handed over,
-     * however long it takes. What fails is logged: the instance can do without.
+     * however long it takes. A failure is logged: the instance can do without.
      *
      * @param config of the instance
      * @param fingerprint of the instance's model

@@ -202,7 +202,7 @@ final class Scheduler {
         this.admission = new Admission(config, blocks, live, releases, connectorView, loads, counters);
     }
 
-    /** Queues a request. What the connector said, if it refuses it: the request must then end. */
+    /** Queues a request. Returns the connector's reason if it refuses the request, which must then end. */
     Optional<String> add(Request request) {
         owner.check();
         live.add(request);

@@ -25,7 +25,7 @@ final class StepClock {
         phase = next;
     }
 
-    /** Ends a step. What follows is {@link StepPhase#BETWEEN} and counts for the next step. */
+    /** Ends a step. The time after it is {@link StepPhase#BETWEEN} and counts for the next step. */
     StepTimes end(int sequences, int tokens) {
         enter(StepPhase.BETWEEN);
         Map<StepPhase, Long> byPhase = new EnumMap<>(StepPhase.class);

@@ -70,7 +70,7 @@ final class ProductCode {
     private static final Reg K_LEFT = R13;
     /** Rows that are taken next: the register is {@link #K_LEFT} as soon as that is known. */
     private static final Reg PART = K_LEFT;
-    /** What is fetched for later, where there is one panel. */
+    /** Address of the bytes that are fetched ahead, where there is one panel. */
     private static final Reg AHEAD = R14;
 
     private static final List<Reg> SAVED = List.of(RBX, RBP, R12, R13, R14, R15);
@@ -81,7 +81,7 @@ final class ProductCode {
     /** Prefetch distance of weights in bytes; the processor's own prefetching does not reach far enough. */
     static final int AHEAD_BYTES = 4096;
 
-    /** What is fetched into the caches beside the products of some k. */
+    /** The prefetches beside the products of some k. */
     private enum Fetch {
         /** As many lines from {@link #AHEAD} on as the weights take. */
         AS_READ,

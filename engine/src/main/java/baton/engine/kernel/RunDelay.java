@@ -8,7 +8,7 @@ import java.util.function.LongSupplier;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The time that the calling thread has been able to run and had no processor, in nanoseconds since it began; 0 where the system does not tell.
+ * The time that the calling thread has been able to run and had no processor, in nanoseconds since it began; 0 where the system does not report it.
  * One thread at a time may ask.
  *
  * @see <a href="https://docs.kernel.org/scheduler/sched-stats.html">{@code /proc/PID/schedstat}</a>

@@ -15,7 +15,7 @@ import org.jspecify.annotations.Nullable;
  *
  * Here each thread has a part of the loop, pieces that follow each other: it finds in its caches what they have in common, and the processor
  * fetches ahead what the next one needs. Then it does pieces of the other threads' parts. A loop ends when its pieces are done. A worker that
- * comes late finds none left and is not waited for. What waits, spins for as long as the next loop usually takes to come, and then leaves the
+ * comes late finds none left and is not waited for. A thread that waits spins for as long as the next loop usually takes to come, and then leaves the
  * processor: a worker sleeps, the calling thread yields until the last piece that a worker has begun is done. Where processors are too few for all
  * threads, some take no part (TeamSize).
  */
@@ -70,7 +70,7 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
     }
 
     /**
-     * The same threads, for loops of which some pieces take much longer than others: waiting for the last ones does not tell that threads have no
+     * The same threads, for loops of which some pieces take much longer than others: waiting for the last ones does not mean that threads have no
      * processor.
      */
     public ParallelFor forUnevenPieces() {

@@ -23,7 +23,7 @@ import baton.memory.Assembler.Unary;
 import baton.memory.Assembler.Width;
 import java.util.List;
 
-/** What attention takes on the matrix unit beside products: numbers in the order of its tiles. Strides are in bytes. */
+/** The code of attention on the matrix unit beside products: numbers in the order of its tiles. Strides are in bytes. */
 final class TileAttentionCode {
     /** Positions that {@link #valueColumns} takes at once: the pairs of a tile's row. */
     static final int POSITIONS = 32;
@@ -38,7 +38,7 @@ final class TileAttentionCode {
 
     private TileAttentionCode() {}
 
-    /** What {@link #runs} needs of its panel's memory, as longs in this order. */
+    /** The parts of a panel's memory that {@link #runs} takes, as longs in this order. */
     enum RunArgument implements Argument {
         /** Bytes from one run to the next. */
         RUN_BYTES(0),

@@ -5,7 +5,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * What the matrix unit is configured with: for products of 1 to 32 rows, see {@link TileCode}, and for decode of 1 to 16 queries, see {@link
+ * The configurations of the matrix unit: for products of 1 to 32 rows, see {@link TileCode}, and for decode of 1 to 16 queries, see {@link
  * TileDecodeCode}. A configuration is {@code [palette: 1 | start row: 1 | reserved: 14 | bytes of a row: short[16] | rows:
  * byte[16]]}, the last two of each tile.
  *

@@ -72,7 +72,7 @@ final class TileDecodeCode {
     private static final Reg ARGUMENTS = RBX;
     private static final List<Reg> SAVED = List.of(RBX, RBP, R12, R13, R14, R15);
 
-    /** What {@link #run} is given in memory, as longs in this order. */
+    /** The arguments of {@link #run} in memory, as longs in this order. */
     enum RunArgument implements Argument {
         /** Table of the addresses of keys, of 16 positions each. */
         KEYS(0),
@@ -108,7 +108,7 @@ final class TileDecodeCode {
         WEIGHT_STRIDE(15),
         /** Each query's largest score, {@link DecodeCode#STATE} bytes apart. */
         LARGEST(16),
-        /** What each query's sums are multiplied by, {@link DecodeCode#STATE} bytes apart. */
+        /** The factor of each query's sums, {@link DecodeCode#STATE} bytes apart. */
         FACTORS(17),
         /** Positions that there are. */
         POSITIONS(18),

@@ -302,7 +302,7 @@ final class EngineThread {
             return command;
         }
         if (!core.hasWork() && !woken) {
-            // What was on its way to a store has arrived without a step.
+            // The values that were on their way to a store have arrived without a step.
             status = core.status(Optional.empty());
             // Without a deadline: nothing remote is awaited, only the next command; close() queues one.
             return commands.take();

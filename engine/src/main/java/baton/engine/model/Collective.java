@@ -16,7 +16,7 @@ import java.util.function.Supplier;
 import java.util.stream.IntStream;
 
 /*
- * What the ranks of a model, each on a thread of its own, exchange in a forward pass.
+ * The exchange between the ranks of a model, each on a thread of its own, in a forward pass.
  *
  * Memory. Whatever one rank reads of another lies in memory of this class, never in a tensor of a forward pass, so a rank that
  * fails frees nothing that another rank still reads. Each rank has two buffers for its products and takes them in turn: a rank that
@@ -245,7 +245,7 @@ final class Collective implements AutoCloseable {
             return Matrix.dense(memory, rows, hiddenSize, DType.F32);
         }
 
-        /** What the stage's first rank supplies, for all of its ranks. */
+        /** The memory that the stage's first rank supplies, for all of its ranks. */
         MemorySegment fromFirst(Supplier<MemorySegment> supplier) {
             if (tensor == 0) {
                 offered = supplier.get();

@@ -12,7 +12,7 @@ import java.util.Optional;
  */
 public record DTypeChoice(DType dtype, String reason) {
     /**
-     * What is configured; else, of the types that hold the checkpoint's weights exactly, the one that is computed fastest on this
+     * The configured type; else, of the types that hold the checkpoint's weights exactly, the one that is computed fastest on this
      * processor.
      *
      * @throws baton.kv.ConfigException if no kernels can be had

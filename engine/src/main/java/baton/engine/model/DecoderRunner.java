@@ -73,7 +73,7 @@ final class DecoderRunner implements ModelRunner {
     private Arena logitsArena = Arena.ofShared();
     private MemorySegment logitsMemory = MemorySegment.NULL;
 
-    /** What a rank has in native memory, and what computes with it. */
+    /** A rank's objects in native memory, and the kernels that compute with them. */
     private record Loaded(
             KvCache cache, ModelKernels kernels, OperatorTimes times, Weights weights, Owned owned, Arena arena) {}
 
@@ -328,7 +328,7 @@ final class DecoderRunner implements ModelRunner {
                 MemorySegment.ofAddress(memory.address()).reinterpret(memory.byteSize()), rows, columns, type);
     }
 
-    /** What all layers of one forward pass share. */
+    /** The state that all layers of one forward pass share. */
     private final class Step {
         final Batch batch;
         /** Of one layer after the other: [T, H*D] each. */

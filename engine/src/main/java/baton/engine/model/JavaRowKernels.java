@@ -125,7 +125,7 @@ final class JavaRowKernels {
         });
     }
 
-    /** What one thread computes with. */
+    /** The buffers of one thread. */
     private static final class Part {
         private final DType dtype;
         private int[] pairs = {};

@@ -72,7 +72,7 @@ public record KernelChoice(Kind kind, List<String> reasons) {
                 quantization);
     }
 
-    /** What is tried on this processor, where it has the instructions. */
+    /** The kinds of kernels to try on this processor, where it has the instructions. */
     interface Probes {
         Probes HERE = new Probes() {
             @Override

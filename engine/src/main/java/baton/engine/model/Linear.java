@@ -4,7 +4,7 @@ import baton.engine.kernel.Activation;
 
 /**
  * A matrix of weights, [out, in], that rows [m, in] are multiplied by: the product with the transposed matrix is [m, out], its bias added if it
- * has one. Rows lie in memory from {@link ModelKernels#inputs}, or have its type; results have that of activations. What is returned belongs to
+ * has one. Rows lie in memory from {@link ModelKernels#inputs}, or have its type; results have that of activations. A result belongs to
  * the caller's scope.
  */
 sealed interface Linear permits TorchLinear, PanelLinear, OperatorTimes.TimedLinear {

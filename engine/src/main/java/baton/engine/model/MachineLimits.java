@@ -22,7 +22,7 @@ import org.bytedeco.pytorch.global.torch;
 import org.bytedeco.pytorch.global.torch.ScalarType;
 
 /**
- * What this machine can do, measured in this process just now: the bounds for prefill (arithmetic) and decode (reading weights).
+ * The limits of this machine, measured in this process just now: the bounds for prefill (arithmetic) and decode (reading weights).
  *
  * @param bf16 products of bf16 matrices
  * @param fp32 products of fp32 matrices, which are faster on processors without instructions for bf16
@@ -30,7 +30,7 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
  */
 public record MachineLimits(Products bf16, Products fp32, double readBytesPerSecond) {
     /**
-     * What LibTorch does with matrices of one type.
+     * LibTorch's rates with matrices of one type.
      *
      * @param flops operations a second, a multiplication and an addition counted as two, of [512, 2048] by [2048, 8192] with eight
      *     matrices one after the other, as a model has them, in the faster of LibTorch's and oneDNN's layout

@@ -19,7 +19,7 @@ public interface ModelRunner extends AutoCloseable {
 
     ModelFingerprint fingerprint();
 
-    /** What it computes with and why, one line each; empty if there is no choice. */
+    /** Its kernels and the reasons for them, one line each; empty if there is no choice. */
     default List<String> kernels() {
         return List.of();
     }

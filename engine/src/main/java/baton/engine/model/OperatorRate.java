@@ -11,7 +11,7 @@ import java.util.Locale;
  */
 public record OperatorRate(String operator, Bound bound, double perThread) {
     /**
-     * What limits an operator: arithmetic if there are many rows, else reading. Vector code of any processor is above the floors by far,
+     * The limit of an operator: arithmetic if there are many rows, else reading. Vector code of any processor is above the floors by far,
      * scalar loops are below them.
      */
     public enum Bound {

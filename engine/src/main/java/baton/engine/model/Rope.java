@@ -6,7 +6,7 @@ import baton.engine.model.ModelConfig.RopeScaling;
 import baton.engine.model.ModelConfig.YarnRopeScaling;
 import baton.engine.model.Recipe.Rotation;
 
-/** What rotates a model's queries and keys, by the formulas of transformers' {@code modeling_rope_utils}. */
+/** The rotation of a model's queries and keys, by the formulas of transformers' {@code modeling_rope_utils}. */
 final class Rope {
     private Rope() {}
 

@@ -12,7 +12,7 @@ import java.util.List;
 final class RowMemory implements AutoCloseable {
     private static final long ALIGNMENT = 64;
 
-    /** What is taken first: enough for steps of few rows. */
+    /** The first size: enough for steps of few rows. */
     private static final long LEAST_BYTES = 4L << 20;
 
     private final List<Slab> slabs = new ArrayList<>();
@@ -31,7 +31,7 @@ final class RowMemory implements AutoCloseable {
         }
     }
 
-    /** What is taken from here on is free when the scope is closed. */
+    /** Memory that is taken from here on is free when the scope is closed. */
     Scope scope() {
         open++;
         int slab = current;

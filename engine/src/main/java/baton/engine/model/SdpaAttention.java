@@ -301,7 +301,7 @@ final class SdpaAttention implements Attention {
         }
     }
 
-    /** What the attention of the layers that reach equally far works on. */
+    /** The operands of attention in the layers that reach equally far. */
     private record Plan(List<GroupStep> groups, List<ChunkStep> chunks) {}
 
     /**
@@ -347,7 +347,7 @@ final class SdpaAttention implements Attention {
     }
 
     /**
-     * The sequences' cached entries of a layer, [G, sequences, padded, 2D]. What is beyond a sequence's context is zero: such slots
+     * The sequences' cached entries of a layer, [G, sequences, padded, 2D]. Entries beyond a sequence's context are zero: such slots
      * may hold anything, NaN too, which no mask stops. Copied here and not by index_select, which first makes the whole layer of
      * the pool contiguous.
      */

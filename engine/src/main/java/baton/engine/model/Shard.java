@@ -7,7 +7,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * What one rank has of a model. The tensor ranks of a stage share its matrices as in Megatron-LM (arXiv 1909.08053): the rows of
+ * One rank's part of a model. The tensor ranks of a stage share its matrices as in Megatron-LM (arXiv 1909.08053): the rows of
  * what makes queries, keys, values, gates and logits, and the columns of what takes attention's and the feed-forward layer's
  * results back, whose products are then summed. The stages share the layers.
  *

@@ -191,7 +191,7 @@ public final class TorchModels {
     /**
      * Loads the native library, as loading a model does.
      *
-     * @return the threads it computes with unless told otherwise
+     * @return its number of threads unless another one is set
      * @throws IllegalStateException if it cannot be loaded here, saying what it needs
      */
     public static int loadLibrary() {

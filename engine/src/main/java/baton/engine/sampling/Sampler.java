@@ -28,7 +28,7 @@ public final class Sampler {
      */
     public record LogitRow(SequenceSampler sequence, int row) {}
 
-    /** What a row has come to. */
+    /** The result of a row. */
     public sealed interface Choice {
         record Chosen(Sampled token) implements Choice {}
 

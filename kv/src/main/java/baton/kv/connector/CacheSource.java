@@ -2,7 +2,7 @@ package baton.kv.connector;
 
 import java.util.Locale;
 
-/** Where the KV caches are that a connector brings, as vLLM's metrics tell it. */
+/** The place of the KV caches that a connector loads, as vLLM's metrics name it. */
 public enum CacheSource {
     /** Memory of the host. */
     HOST,

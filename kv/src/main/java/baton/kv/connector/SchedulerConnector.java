@@ -101,8 +101,8 @@ public interface SchedulerConnector extends AutoCloseable {
     }
 
     /**
-     * The answer with the {@code kv_transfer_params} of a request that has ended reached nobody, as its client had left. Called at most
-     * once, and only while the request's blocks are kept. They need to be kept for nobody who would learn of them from the answer.
+     * The answer with the {@code kv_transfer_params} of a request that has ended was lost, as its client had left. Called at most
+     * once, and only while the request's blocks are kept. They need not be kept for a peer that would learn of them from the answer.
      */
     default void onAnswerLost(String requestId) {}
 

@@ -13,7 +13,7 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Removes values of Baton's, of all formats in the root, when they are above the limits: when this process has written so much, and from time to
- * time, as other processes may write too. What vLLM has stored there is not touched. Thread-safe.
+ * time, as other processes may write too. Files that vLLM has stored there are not touched. Thread-safe.
  */
 final class BackgroundCollector {
     private static final Logger log = LoggerFactory.getLogger(BackgroundCollector.class);
@@ -40,8 +40,8 @@ final class BackgroundCollector {
     private volatile boolean closed;
 
     /**
-     * @param removed is told each file when it has been removed
-     * @param listener is told the result of each collection
+     * @param removed takes each file that has been removed
+     * @param listener takes the result of each collection
      */
     BackgroundCollector(
             FileStoreSettings settings,

@@ -59,7 +59,7 @@ final class BatchQueue {
         /**
          * @param keys that are worked on
          * @param work for the key of an index; does not throw
-         * @param abandoned is told how many keys were not ended when the task was done
+         * @param abandoned takes the number of keys that were not ended when the task was done
          */
         Batch(StoreTask task, int keys, IntConsumer work, IntConsumer abandoned) {
             this.task = task;

@@ -29,7 +29,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Values as files in a directory that several processes may share: {@link FsPathLayout} tells their names, {@link FileHeader} their form. A
+ * Values as files in a directory that several processes may share: {@link FsPathLayout} defines their names, {@link FileHeader} their form. A
  * file appears complete under its name or not at all, and one that is not intact is a miss and deleted.
  *
  * <p>All work on files runs on threads beside the caller's, as many as the settings allow, for a mount may not answer. Threads that hang keep
@@ -145,7 +145,7 @@ public final class FileBlockStore implements BlockStore {
         return !closed && opening instanceof Opening.Ready;
     }
 
-    /** Work that nobody waits for. */
+    /** Work that no caller waits for. */
     record Background(Runnable action) implements IoTasks.Task {
         @Override
         public void run() {

@@ -4,7 +4,7 @@ import baton.store.prompt.StorageException;
 import java.io.IOException;
 import java.util.Locale;
 
-/** Why a value was not read or written, as a metric's label tells it. */
+/** The reason why a value was not read or written, a metric's label. */
 public enum FileFault {
     /** There is no such file. */
     ABSENT,

@@ -13,14 +13,14 @@ import java.util.regex.Pattern;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Which files of one format were seen, and when. What other processes add or remove shows only when a file is asked for. Thread-safe. */
+/** The files of one format that were seen, with the times. Changes by other processes show only when a file is asked for. Thread-safe. */
 final class FileIndex {
     private static final Logger log = LoggerFactory.getLogger(FileIndex.class);
 
     /** How long a file that was seen is taken to be there. */
     private static final Duration FRESH = Duration.ofSeconds(30);
 
-    /** How precisely files tell the time of their last use. */
+    /** The precision of files' times of last use. */
     static final Duration TOUCH_INTERVAL = Duration.ofMinutes(1);
 
     private static final Pattern HASH = Pattern.compile("[0-9a-f]{64}\\.bin");

@@ -22,7 +22,7 @@ import java.util.stream.Collectors;
  * @param writeThreads values written at once, at most
  * @param queued batches that wait for a thread, of reads, of writes and of look-ups; further ones are rejected
  * @param fsync whether a file is on the device before it can be found. Without it a crash of the machine may leave files that are cut or
- *     zero, which their checksums tell; so this is only for those that want to lose as little as possible then
+ *     zero, which their checksums show; so this is only for those that want to lose as little as possible then
  * @param limits above which the values of all formats in the root are removed that were not used for longest
  */
 public record FileStoreSettings(
@@ -44,7 +44,7 @@ public record FileStoreSettings(
 
     private static final int THREADS = 16;
 
-    /** What {@link #of} reads. */
+    /** The settings that {@link #of} reads. */
     public static final List<Setting> SETTINGS = List.of(
             Setting.absent(ROOT, "required", "Directory of the files."),
             Setting.of(READ_THREADS, THREADS, "Values read at once."),

@@ -11,7 +11,7 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.TreeMap;
 
-/** What a store counts, and its events. Thread-safe. */
+/** A store's counters and events. Thread-safe. */
 final class FileStoreStats {
     @GuardedBy("this")
     private final Map<Fault, Long> faults = new TreeMap<>();

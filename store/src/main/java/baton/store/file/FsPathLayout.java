@@ -34,7 +34,7 @@ public final class FsPathLayout {
     /** File systems allow 255 bytes. */
     private static final int LONGEST_NAME = 160;
 
-    /** Of what a value's file is inside, beside what {@link StoreFormat} tells. */
+    /** The version of the form of a value's file, beside the facts in {@link StoreFormat}. */
     private static final int FILE_VERSION = 1;
 
     private static final JsonMapper MAPPER = JsonMapper.builder(JsonFactory.builder()

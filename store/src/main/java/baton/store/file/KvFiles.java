@@ -28,7 +28,7 @@ import tools.jackson.databind.json.JsonMapper;
 
 /**
  * The KV files in a directory: values in the structure of {@link FsPathLayout}, of Baton and of vLLM, and entries of
- * {@link baton.store.prompt.SharedStorage}. What is neither is not seen: a directory of values needs a {@code config.json} that has the
+ * {@link baton.store.prompt.SharedStorage}. Other files are not seen: a directory of values needs a {@code config.json} that has the
  * digest in the directory's name. Symbolic links are not followed.
  *
  * <p>A file's last use is when it was last read or changed, as the file system knows; the stores set it when they read.
@@ -57,7 +57,7 @@ public record KvFiles(Path root, FileOperations files, Scope scope) {
         ALL
     }
 
-    /** What a file is. */
+    /** The kind of a file. */
     public enum Kind {
         /** A value of Baton's. */
         BATON_VALUE("Baton fs"),
@@ -65,7 +65,7 @@ public record KvFiles(Path root, FileOperations files, Scope scope) {
         VLLM_VALUE("vLLM fs"),
         /** A prompt's directory of safetensors files. */
         PROMPT("shared storage"),
-        /** What is being written, or was when its writer ended. */
+        /** A file that is being written, or was when its writer ended. */
         TEMPORARY("temporary");
 
         private final String label;
@@ -82,21 +82,21 @@ public record KvFiles(Path root, FileOperations files, Scope scope) {
     /**
      * A file, or an entry's directory.
      *
-     * @param model as its writer calls it; empty if it does not tell
+     * @param model as its writer calls it; empty if the file does not have it
      * @param used its last use
      */
     public record KvFile(Kind kind, String model, Path path, long bytes, Instant used) {}
 
     /**
-     * What is to be removed.
+     * The files to be removed.
      *
      * @param fill if there is more than {@code limits.maxBytes}, this part of it is left
-     * @param dryRun nothing is removed, only told
+     * @param dryRun nothing is removed, only reported
      */
     public record Request(FileStoreSettings.Limits limits, double fill, boolean dryRun, Instant now) {}
 
     /**
-     * What was removed.
+     * The files that were removed.
      *
      * @param failed files that could not be removed
      */
@@ -261,7 +261,7 @@ public record KvFiles(Path root, FileOperations files, Scope scope) {
      * Removes files that were not used for too long, and those that were not used for longest as long as there are too many bytes; and
      * temporary files that were abandoned.
      *
-     * @param removed is told each file that is removed, or would be
+     * @param removed takes each file that is removed, or would be
      * @param stop asked now and then, whether to end
      */
     public Collected collect(Request request, Consumer<KvFile> removed, BooleanSupplier stop) throws IOException {

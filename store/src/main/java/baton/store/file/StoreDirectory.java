@@ -14,7 +14,7 @@ import java.nio.file.Path;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** The root, and the file that tells what the files of a format are. */
+/** The root, and the file that describes the files of a format. */
 record StoreDirectory(FileStoreSettings settings, FsPathLayout layout, FileOperations files) {
     private static final Logger log = LoggerFactory.getLogger(StoreDirectory.class);
 

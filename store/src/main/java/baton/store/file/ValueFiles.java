@@ -33,7 +33,7 @@ import org.slf4j.LoggerFactory;
 final class ValueFiles {
     private static final Logger log = LoggerFactory.getLogger(ValueFiles.class);
 
-    /** What follows a value's name in that of a file that is being written, before a number and {@link #TEMPORARY_END}; as in vLLM. */
+    /** The part after a value's name in the name of a file that is being written, before a number and {@link #TEMPORARY_END}; as in vLLM. */
     static final String TEMPORARY_MARK = "_";
 
     static final String TEMPORARY_END = ".tmp";
@@ -159,7 +159,7 @@ final class ValueFiles {
      *
      * @param index of the key among the ranges
      * @param stop whether the value is not wanted any more
-     * @throws IOException if it is not in its ranges; {@link FileFault#of} tells why
+     * @throws IOException if it is not in its ranges; {@link FileFault#of} gives the reason
      */
     void read(BlockHash key, BatchRanges ranges, int index, BooleanSupplier stop) throws IOException {
         Path file = file(key);
@@ -328,7 +328,7 @@ final class ValueFiles {
             if (fsync) {
                 channel.force(true);
             }
-            // Some file systems tell only now that the device is full.
+            // Some file systems report only now that the device is full.
             channel.close();
             files.move(temporary, file);
         } catch (IOException | RuntimeException | Error e) {

@@ -4,7 +4,7 @@ import java.lang.foreign.MemorySegment;
 import java.util.Optional;
 
 /**
- * What a server adds to LMCache's protocol, as far as a connection uses it.
+ * A server's additions to LMCache's protocol, as far as a connection uses them.
  *
  * @param batches {@link LmWire#BATCH_EXIST}
  * @param memory of the server, mapped into this process: values are copied from where {@link LmWire#HOLD} says; empty: they come over the

@@ -29,7 +29,7 @@ import java.util.concurrent.ConcurrentHashMap;
  *
  * A key is {@code btkv:<format>@1@0@<block hash>@uint8}, of LMCache's form: 32 hexadecimal digits of the SHA-256 of
  * {@link StoreFormat#describe}, and the 64 of the hash. So stores of several formats, and LMCache, can share a server. A value is a
- * {@link ValueHeader} and the bytes, with the metadata of a {@code BINARY_BUFFER}. What does not verify as the value of this key in this
+ * {@link ValueHeader} and the bytes, with the metadata of a {@code BINARY_BUFFER}. An entry that does not verify as the value of this key in this
  * format is a miss, counted by its cause, and written anew when it is put again.
  *
  * <p>The server decides how much it keeps and what it evicts; what it evicts is not among the events. LMCache's own server evicts nothing.

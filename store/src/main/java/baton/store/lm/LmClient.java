@@ -68,7 +68,7 @@ public final class LmClient implements AutoCloseable {
     }
 
     /**
-     * What was read for a key.
+     * The value that was read for a key.
      *
      * @param bytes of the value
      */
@@ -78,7 +78,7 @@ public final class LmClient implements AutoCloseable {
     public interface Reads {
         StoreTask task();
 
-        /** What was read for a key of the batch; there when the task has succeeded for it. */
+        /** The value that was read for a key of the batch; there when the task has succeeded for it. */
         Optional<Value> value(int key);
 
         /** Whether the server has replied that it has no value under a key of the batch; false of a read that failed. */

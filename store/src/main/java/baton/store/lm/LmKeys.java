@@ -8,10 +8,10 @@ import java.util.List;
 interface LmKeys {
     int size();
 
-    /** What all keys begin with. */
+    /** The beginning of all keys. */
     byte[] prefix();
 
-    /** What all keys end with; no byte of it is in {@link #prefix} too. */
+    /** The end of all keys; no byte of it is in {@link #prefix} too. */
     byte[] suffix();
 
     /** Whether what is between the two are hashes, as of {@link LmWire#HASHES}. */

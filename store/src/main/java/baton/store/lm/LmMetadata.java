@@ -4,7 +4,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * What a server keeps beside a value and tells with it: codes of LMCache's {@code lmcache.v1.protocol} and {@code MemoryFormat}, which no
+ * The metadata that a server keeps beside a value and sends with it: codes of LMCache's {@code lmcache.v1.protocol} and {@code MemoryFormat}, which no
  * server looks into.
  *
  * @param format code of the memory format: 1 {@code KV_2LTD}, 5 {@code BINARY_BUFFER}, ...

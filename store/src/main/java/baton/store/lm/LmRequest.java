@@ -37,7 +37,7 @@ abstract class LmRequest extends RemoteRequest {
      */
     protected abstract Optional<Destination> reply(int index, LmReply reply);
 
-    /** What follows a reply is in place. */
+    /** The bytes after a reply are in place. */
     protected void received(int index) {}
 
     /** Bytes of a reply that are not worth to be read with what is behind them. */

@@ -22,7 +22,7 @@ public record LmSettings(String url, boolean sharedMemory, Optional<Path> tokenF
     private static final String SHARED_MEMORY = "shared_memory";
     private static final String TOKEN_FILE = "token_file";
 
-    /** What {@link #of} reads. */
+    /** The settings that {@link #of} reads. */
     public static final List<Setting> SETTINGS = Setting.join(
             List.of(Setting.absent(URL, "required", "`lm://host:port`, `lms://` with TLS.")),
             RemoteLimits.SETTINGS,

@@ -17,7 +17,7 @@ import io.netty.buffer.ByteBuf;
  * <h2>What {@code baton kv-server} adds</h2>
  *
  * <p>{@link #BATCH_EXIST} looks up many keys. Its header has the number of keys as shape 0, as its key what all keys begin with and then
- * what all end with, and as shapes 1 and 2 the bytes of these two. What is between them follows for each key: with shape 3 of 0 its number
+ * what all end with, and as shapes 1 and 2 the bytes of these two. The part between them follows for each key: with shape 3 of 0 its number
  * of bytes as a byte, and the bytes; with shape 3 of {@link #HASHES} 32 bytes that stand for their 64 hexadecimal digits, where the key's
  * beginning ends with {@code @} and its end begins with the only {@code @} in it. The length is that of all of this. The reply has the number of keys as shape 0, and is followed by a bit for each key, the lowest of a byte
  * first, in whole bytes. A client asks for it by an EXIST of {@link #PROBE}: a server that has it replies with 200 and shape 0 of at
@@ -68,7 +68,7 @@ public final class LmWire {
     /** Not LMCache's: values that are held are not used any more. */
     public static final int FREE = 0x7804;
 
-    /** What a reply to {@link #HOLD} has for each piece of a value: offset in the memory and bytes. */
+    /** The part of a reply to {@link #HOLD} for each piece of a value: offset in the memory and bytes. */
     public static final int PIECE_BYTES = 2 * Long.BYTES;
 
     /** Shape 0 of the reply to an EXIST of {@link #PROBE}, at least: {@link #BATCH_EXIST}. */
@@ -83,7 +83,7 @@ public final class LmWire {
     public static final int SUCCESS = 200;
     public static final int FAIL = 400;
 
-    /** A key of LMCache's form under which nothing is stored: whether it is there tells what the server adds to the protocol. */
+    /** A key of LMCache's form under which nothing is stored: whether it is there shows the server's additions to the protocol. */
     public static final String PROBE = "baton.kv-server@1@0@0@uint8";
 
     /** The most keys of a {@link #BATCH_EXIST}. */
@@ -97,10 +97,10 @@ public final class LmWire {
     /** Bytes of a greeting before its nonce. */
     public static final int GREETING_BYTES = 8;
 
-    /** What the server's HMAC proves. */
+    /** The context of the server's HMAC. */
     public static final String OF_SERVER = "lm server";
 
-    /** What the client's HMAC proves. */
+    /** The context of the client's HMAC. */
     public static final String OF_CLIENT = "lm client";
 
     private LmWire() {}

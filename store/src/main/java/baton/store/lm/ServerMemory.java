@@ -69,7 +69,7 @@ public final class ServerMemory implements AutoCloseable {
     /**
      * How processes of this host map a memory: the file's inode and bytes as int64, little-endian, and its path in ASCII.
      *
-     * @return empty if the system does not tell
+     * @return empty if the system does not report it
      */
     public static Optional<byte[]> describe(MappableMemory memory) {
         byte[] file = memory.file().toString().getBytes(StandardCharsets.US_ASCII);

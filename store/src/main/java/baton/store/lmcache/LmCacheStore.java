@@ -43,7 +43,7 @@ import org.slf4j.LoggerFactory;
  * the objects of all ranks are.
  *
  * <p>An object with metadata or a length other than this format's is a miss. One that Baton wrote has an {@link ObjectCheck} beside it, and is
- * a miss if that does not fit; of those that LMCache wrote, damaged bytes cannot be told. What was found to be damaged counts as absent until
+ * a miss if that does not fit; of those that LMCache wrote, damaged bytes cannot be detected. An object that was found to be damaged counts as absent until
  * it has been written again.
  */
 public final class LmCacheStore implements BlockStore {

@@ -11,7 +11,7 @@ import java.util.Optional;
 import java.util.zip.CRC32C;
 
 /**
- * What Baton stores beside an object where LMCache does not look, because LMCache's objects have no checksum, and their keys say little of
+ * The record that Baton stores beside an object where LMCache does not look, because LMCache's objects have no checksum, and their keys say little of
  * the model and 64 bits of the tokens. Numbers are big-endian:
  *
  * <pre>
@@ -51,7 +51,7 @@ final class ObjectCheck {
         to.set(INT, CHECKSUM, checksum(to, object));
     }
 
-    /** What is wrong; empty if nothing is. */
+    /** The reason why the object is not the right one; empty if it is. */
     Optional<Failure> check(MemorySegment check, BlockHash key, int rank, MemorySegment object) {
         if (check.get(INT, 0) != MAGIC) {
             return Optional.of(Failure.FOREIGN);

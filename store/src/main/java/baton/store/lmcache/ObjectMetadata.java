@@ -7,7 +7,7 @@ import java.lang.foreign.ValueLayout;
 import java.nio.ByteOrder;
 
 /**
- * What LMCache stores beside a chunk's bytes (lmcache/v1/protocol.py:RemoteMetadata), of a model with one group of layers: seven int32,
+ * The metadata that LMCache stores beside a chunk's bytes (lmcache/v1/protocol.py:RemoteMetadata), of a model with one group of layers: seven int32,
  * little-endian: length, format, dtype, four dimensions.
  *
  * @param length bytes of the chunk
@@ -35,7 +35,7 @@ record ObjectMetadata(int length, LmMetadata chunk) {
         };
     }
 
-    /** What LMCache's keys call a type (lmcache/utils.py:TORCH_DTYPE_TO_STR_DTYPE). */
+    /** The name of a type in LMCache's keys (lmcache/utils.py:TORCH_DTYPE_TO_STR_DTYPE). */
     static String name(DType dtype) {
         return switch (dtype) {
             case F16 -> "half";

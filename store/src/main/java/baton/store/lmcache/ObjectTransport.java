@@ -8,7 +8,7 @@ import java.util.List;
 
 /**
  * Carries objects to and from one remote store, in LMCache's form of it. An operation takes a batch, returns at once, and ends at its
- * deadline at the latest, or when its task is cancelled; it uses the memory given until its task is quiet. What fails is counted and makes
+ * deadline at the latest, or when its task is cancelled; it uses the memory given until its task is quiet. A failure is counted and makes
  * misses; nothing is thrown. Thread-safe.
  */
 public interface ObjectTransport extends AutoCloseable {
@@ -22,7 +22,7 @@ public interface ObjectTransport extends AutoCloseable {
     record Entry(String key, MemorySegment metadata, MemorySegment bytes, MemorySegment check) {}
 
     /**
-     * What was found of an object. Parts are in their places unless they are longer than these.
+     * The parts of an object that were found. They are in their places unless they are longer than these.
      *
      * @param metadata its bytes; 0 where objects have none
      * @param bytes of the chunk
@@ -38,7 +38,7 @@ public interface ObjectTransport extends AutoCloseable {
         Found found(int entry);
     }
 
-    /** What measurements and logs call it. */
+    /** Its name in measurements and logs. */
     String name();
 
     /** Whether an object can have this key. */

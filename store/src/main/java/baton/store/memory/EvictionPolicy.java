@@ -27,7 +27,7 @@ sealed interface EvictionPolicy permits LruPolicy, ArcPolicy {
     /** A value that is asked room for is not there. */
     void miss(BlockHash key);
 
-    /** What {@link #miss} changes, to {@link #restore} it. */
+    /** The state that {@link #miss} changes, to {@link #restore} it. */
     long state();
 
     void restore(long state);

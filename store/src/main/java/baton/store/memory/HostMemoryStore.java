@@ -37,8 +37,8 @@ import org.slf4j.LoggerFactory;
  * <p>A put stores all of its values or none: none if there is no room for all that are not there yet. Those that another operation stores at
  * the same time do not count as stored.
  *
- * <p>Shared memory is used by the stores of several processes at the same time. What one stores the others find; each evicts what none has
- * pinned, and tells of what it stored and evicted itself. A process that dies in the middle leaves nothing behind: the
+ * <p>Shared memory is used by the stores of several processes at the same time. The others find a value that one has stored; each evicts values that none has
+ * pinned, and reports the values that it stored and evicted itself. A process that dies in the middle leaves nothing behind: the
  * values that it was storing are not there, and its pins do not count.
  *
  * <p>Where values have checksums, a value that is read as a whole and does not have its own is removed, and is a miss.

@@ -126,7 +126,7 @@ final class KeyIndex {
             }
             gap = gap + 1 & mask;
         }
-        // What follows moves up, unless it would be before its home.
+        // The entries that follow move up, unless one would be before its home.
         for (int place = gap + 1 & mask; at(place) != 0; place = place + 1 & mask) {
             int home = home(at(place) - 1);
             if ((place - home & mask) >= (place - gap & mask)) {

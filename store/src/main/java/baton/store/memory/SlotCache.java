@@ -567,7 +567,7 @@ final class SlotCache {
                 && table.change(slot, word, SlotTable.in(SlotTable.EVICTING, word));
     }
 
-    /** A slot is filled; the caller tells of it by {@link #stored}. */
+    /** A slot is filled; the caller reports it by {@link #stored}. */
     void commit(int slot, boolean hasChecksum, int crc32c) {
         requireFilledHere(slot);
         long word = table.word(slot);

@@ -6,7 +6,7 @@ import java.lang.foreign.ValueLayout;
 import java.lang.invoke.VarHandle;
 
 /**
- * What is in each slot: a record of 64 bytes {@code [key: 32 | word: 8 | checksum: 4 | filler: 4 | has checksum: 4 | pad: 12]}. The word decides:
+ * The content of each slot: a record of 64 bytes {@code [key: 32 | word: 8 | checksum: 4 | filler: 4 | has checksum: 4 | pad: 12]}. The word decides:
  * {@code state: 2 bits | generation: 30 | pins: 32}, a pin bit for each process. It changes by compare-and-set only, and its
  * generation with each value, so a word that is as it was read means that the record is, too. So a record is right
  * whichever process dies when; everything else, as the index and lists, can be made from records.

@@ -34,7 +34,7 @@ final class KeyCall {
     private final List<Integer> asked = new ArrayList<>();
 
     /**
-     * What all calls of a store have.
+     * The parts that all calls of a store have.
      *
      * @param valueBytes of a value
      * @param lease for which a reader keeps others from removing an object

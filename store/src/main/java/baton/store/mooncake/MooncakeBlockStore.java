@@ -32,7 +32,7 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Keeps values in a Mooncake store, each as one object for every share of its heads and layers ({@link ObjectLayout}), which is there when all
- * of them are. What does not verify is a miss, counted by its cause, and removed, for which readers' leases on it have to end first.
+ * of them are. An object that does not verify is a miss, counted by its cause, and removed, for which readers' leases on it have to end first.
  *
  * <p>The store decides how much it keeps and what it evicts, which is not among the events. While it is away, operations are rejected at once;
  * one tries again after a second.

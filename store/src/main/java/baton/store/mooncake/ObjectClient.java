@@ -9,7 +9,7 @@ import java.util.List;
  * under its key does nothing. Calls wait, and are made by threads that may hang. Thread-safe.
  */
 interface ObjectClient extends AutoCloseable {
-    /** What measurements call it. */
+    /** Its name in measurements. */
     String name();
 
     /** Objects that one call serves together; a call may be given more. */

@@ -20,7 +20,7 @@ record ObjectKeys(String prefix, String model, String namespace) {
         return new ObjectKeys(prefix, name.substring(name.lastIndexOf('/') + 1), namespace);
     }
 
-    /** What all keys of a share begin with. */
+    /** The beginning of all keys of a share. */
     String of(ObjectLayout.Share share) {
         return (prefix.isEmpty() ? "" : prefix + "@")
                 + "%s%s@tp_rank:%d@pcp0@dcp0@pp_rank:%d@group:0@"

@@ -2,7 +2,7 @@ package baton.store.mooncake;
 
 import baton.store.remote.Failure;
 
-/** What became of a request for one object. */
+/** The outcome of a request for one object. */
 enum Outcome {
     DONE,
     /** There is no such object. */

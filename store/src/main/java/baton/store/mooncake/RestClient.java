@@ -29,7 +29,7 @@ import tools.jackson.databind.json.JsonMapper;
  * in Base64: a third more bytes in the store and on the way. It answers one request after the other.
  */
 final class RestClient implements ObjectClient {
-    /** What the service takes as a body. */
+    /** The most bytes that the service takes as a body. */
     private static final long MOST_BODY_BYTES = 100L << 20;
 
     /** For a body's key and its braces. */

@@ -51,7 +51,7 @@ import org.slf4j.LoggerFactory;
  *
  * The files' {@code __metadata__}, which vLLM ignores, holds {@code baton.model} (the fingerprint), {@code baton.dtype},
  * {@code baton.layout} and {@code baton.crc32c} (of the tensor's bytes). An entry of another model is not found; bytes that
- * do not fit their checksum are an error. A file without these keys is foreign: neither its shape nor its name tells how keys
+ * do not fit their checksum are an error. A file without these keys is foreign: neither its shape nor its name shows how keys
  * and values lie in it or which model they are of. It is taken only if {@link Layouts#foreign} says how, and unproven then.
  *
  * <p>Nothing is mapped into memory, because an access to a mapped file that another process has truncated ends the JVM. Symbolic
@@ -139,7 +139,7 @@ public final class SharedStorage {
     }
 
     /**
-     * What all entries of one model have in common.
+     * The format that all entries of one model have in common.
      *
      * @param layerNames names of the layers, in order; the files' names
      * @param kvHeads key/value heads
@@ -170,11 +170,11 @@ public final class SharedStorage {
      * An entry that was complete and compatible when it was found.
      *
      * @param identity of this very directory; another one under the same name is another entry
-     * @param proven whether the files tell that they are of this model; false of foreign ones
+     * @param proven whether the files name this model; false of foreign ones
      */
     public record Entry(String name, int tokens, Object identity, boolean proven) {}
 
-    /** What {@link #find} found. */
+    /** The result of {@link #find}. */
     public sealed interface Lookup {
         record Found(Entry entry) implements Lookup {}
 
@@ -186,7 +186,7 @@ public final class SharedStorage {
         /** Of another model, element type or layout: it stays. */
         record Incompatible(String reason) implements Lookup {}
 
-        /** Has files that do not tell what they hold, and nothing else does: it stays. */
+        /** Has files whose content is not described anywhere: it stays. */
         record Foreign(String reason) implements Lookup {}
     }
 

@@ -31,7 +31,7 @@ public final class StorageException extends IOException {
                 : cause.getClass().getSimpleName() + ": " + cause.getMessage();
     }
 
-    /** What went wrong, as far as a metric's label tells it. */
+    /** The kind of the fault, a metric's label. */
     public enum Fault {
         /** A file or directory is not there. */
         MISSING,
@@ -41,7 +41,7 @@ public final class StorageException extends IOException {
         DIGEST,
         /** Well formed, but of another model, element type or layout. */
         INCOMPATIBLE,
-        /** Without what tells how it is laid out and of which model it is. */
+        /** Without the fields that describe its layout and name its model. */
         FOREIGN,
         /** The device or a quota is full. */
         NO_SPACE,

@@ -9,7 +9,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Finds out which keys are there. {@code EXISTS} of many keys tells only how many are: so groups are asked about, and of those that are there
+ * Finds out which keys are there. {@code EXISTS} of many keys returns only how many are: so groups are asked about, and of those that are there
  * in part each key. As keys follow each other in sequences, those are few.
  */
 abstract class Presence extends RedisOperation {

@@ -20,7 +20,7 @@ import java.util.OptionalLong;
  * <h2>Keys and values</h2>
  *
  * A key is {@code <prefix>:<format>:<block hash>}: 32 hexadecimal digits of the SHA-256 of {@link StoreFormat#describe}, and the 64 of the
- * hash. So stores of several formats can share a server. A value is a {@link ValueHeader} and the bytes. What does not verify as the value of
+ * hash. So stores of several formats can share a server. A value is a {@link ValueHeader} and the bytes. A string that does not verify as the value of
  * this key in this format is a miss, counted by its cause, and deleted.
  *
  * <p>The server decides how much it keeps ({@code maxmemory}) and what it evicts ({@code maxmemory-policy}, best {@code allkeys-lru}); what it
@@ -99,7 +99,7 @@ public final class RedisBlockStore extends RemoteBlockStore<RedisRequest> {
         return ttlMillis;
     }
 
-    /** What is stored under a key is not its value: it is deleted. */
+    /** Deletes the string under a key, which is not the key's value. */
     void damaged(BlockHash key, Failure cause) {
         counters.failed(cause, 1);
         client.transfer(List.of(new RedisRequest.OnKey(redis) {

@@ -24,7 +24,7 @@ public record RedisSettings(String url, String prefix, Optional<Duration> ttl, R
     private static final String PREFIX = "prefix";
     private static final String TTL = "ttl_seconds";
 
-    /** What {@link #of} reads. */
+    /** The settings that {@link #of} reads. */
     public static final List<Setting> SETTINGS = Setting.join(
             List.of(
                     Setting.absent(

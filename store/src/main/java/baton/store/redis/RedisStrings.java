@@ -20,7 +20,7 @@ import java.util.concurrent.atomic.AtomicIntegerArray;
  * faults cost it as much as they cost {@link RedisBlockStore}. Thread-safe.
  */
 public final class RedisStrings implements AutoCloseable {
-    /** What {@link Reads#bytes} is of a string that is not there. */
+    /** The result of {@link Reads#bytes} for a string that is not there. */
     public static final int ABSENT = -1;
 
     private final StoreCounters counters;
@@ -49,7 +49,7 @@ public final class RedisStrings implements AutoCloseable {
         }
     }
 
-    /** A read. Its task succeeds for an entry when the server has told what is there of it. */
+    /** A read. Its task succeeds for an entry when the server has answered how much of it is there. */
     public interface Reads {
         StoreTask task();
 

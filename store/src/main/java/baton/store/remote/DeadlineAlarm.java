@@ -23,7 +23,7 @@ public final class DeadlineAlarm {
     @GuardedBy("this")
     private long setFor;
 
-    /** What waits in real time. */
+    /** Runs tasks later, in real time. */
     @FunctionalInterface
     public interface Timer {
         /** Runs something later, on any thread; not at all once the store is closed. */

@@ -13,7 +13,7 @@ public final class DirectReads extends DefaultMaxMessagesRecvByteBufAllocator {
 
     private final Reader reader;
 
-    /** What reads. */
+    /** Gives the memory into which the next bytes are read. */
     @FunctionalInterface
     public interface Reader {
         /** Where the next bytes go: a buffer with room for at least one. It is released when they have been dealt with. */

@@ -7,7 +7,7 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /**
- * What a task does: requests, some of which lead to more. When the task is done before they have ended, they are abandoned, each on its
+ * The work of a task: requests, some of which lead to more. When the task is done before they have ended, they are abandoned, each on its
  * connection's event loop: so no memory is in use when the last one has ended.
  *
  * @param <R> requests of the protocol

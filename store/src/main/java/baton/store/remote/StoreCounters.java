@@ -13,7 +13,7 @@ import java.util.Map;
 
 /** Counts what happens to keys until it is taken. Thread-safe. */
 public final class StoreCounters {
-    /** What became of a key. */
+    /** The outcome of a key. */
     public enum Result {
         FOUND,
         ABSENT,

@@ -12,7 +12,7 @@ import java.util.Optional;
 import java.util.zip.CRC32C;
 
 /**
- * What a stored value begins with. All numbers are big-endian:
+ * The header of a stored value. All numbers are big-endian:
  *
  * <pre>
  *  0  4  magic {@code BTKV}, of another kind of stores another one

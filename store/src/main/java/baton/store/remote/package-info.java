@@ -1,4 +1,4 @@
-/** What stores at servers share: how a value begins, why operations fail, what is counted. */
+/** The parts that stores at servers share: the header of a value, the causes of failures, the counters. */
 @NullMarked
 package baton.store.remote;
 

@@ -12,7 +12,7 @@ public final class Backpressure {
     /** Above the high watermark writes are dropped in proportion; all of them where the average exceeds it by so many times itself. */
     private static final double RAMP = 2;
 
-    /** What happens to writes under pressure. */
+    /** The treatment of writes under pressure. */
     public enum Policy {
         /** A part of them is dropped, the larger the higher the average: {@code ThrottledDropPolicy}. */
         THROTTLED,

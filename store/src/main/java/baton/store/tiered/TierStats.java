@@ -6,7 +6,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 
-/** What happened between tiers, by the names of vLLM 0.32's tiering metrics. Thread-safe. */
+/** Counters of the movement between tiers, by the names of vLLM 0.32's tiering metrics. Thread-safe. */
 final class TierStats {
     private static final String TIER = "tier";
 

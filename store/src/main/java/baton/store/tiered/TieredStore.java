@@ -33,7 +33,7 @@ import java.util.concurrent.ConcurrentHashMap;
  * Reading
  *
  *   acquire pins what is in memory and looks the rest up in all other tiers at the same time. A value is promoted from the first tier that
- *   has it: a slot is reserved, filled and committed. What could not be read in time is a miss; the values before it are used. Two callers
+ *   has it: a slot is reserved, filled and committed. A value that could not be read in time is a miss; the values before it are used. Two callers
  *   that want the same value at the same time share its promotion.
  *
  * Locks
@@ -55,7 +55,7 @@ public final class TieredStore implements BlockStore {
     @GuardedBy("this")
     private final Map<BlockHash, Set<Reader>> promoting = new HashMap<>();
 
-    /** Operations of other tiers under way: a deadline is noticed by whoever asks, which no reader does that has left. */
+    /** Operations of other tiers under way: a deadline is noticed by a caller that asks, and a reader that has left does not ask. */
     private final Set<StoreTask> underWay = ConcurrentHashMap.newKeySet();
 
     @GuardedBy("this")
