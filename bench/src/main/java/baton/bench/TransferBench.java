@@ -21,7 +21,7 @@ import baton.transfer.TransferAgent.Peer;
 import baton.transfer.TransferException;
 import baton.transfer.embedded.EmbeddedAgent;
 import baton.transfer.mooncake.MooncakeAgent;
-import baton.transfer.mooncake.MooncakeSettings;
+import baton.transfer.mooncake.MooncakeAgentSettings;
 import baton.transfer.nixl.NixlAgent;
 import baton.transfer.nixl.NixlExit;
 import baton.transfer.nixl.NixlLibrary;
@@ -104,7 +104,7 @@ public record TransferBench(int threads, List<Integer> tokens, Duration each, Co
         Map<String, Opener> openers = new LinkedHashMap<>();
         openers.put(SHARED, name -> EmbeddedAgent.open(name, settings));
         openers.put(TCP, name -> EmbeddedAgent.open(name, settings.withTransport(EmbeddedAgent.Transport.TCP)));
-        openers.put(MOONCAKE, _ -> MooncakeAgent.open(MooncakeSettings.at("127.0.0.1")));
+        openers.put(MOONCAKE, _ -> MooncakeAgent.open(MooncakeAgentSettings.at("127.0.0.1")));
         switch (nixl) {
             case NixlLibrary.Found found ->
                 openers.put(NIXL, name -> NixlAgent.open(found, name, NixlAgent.Settings.of("UCX")));

@@ -1,5 +1,6 @@
 package baton.cli;
 
+import baton.bench.serve.BenchTokenizer;
 import baton.bench.serve.DataSet;
 import baton.bench.serve.Endpoint;
 import baton.bench.serve.Exchange;
@@ -8,7 +9,6 @@ import baton.bench.serve.LoadGenerator.Schedule;
 import baton.bench.serve.Metrics;
 import baton.bench.serve.ModelTokens;
 import baton.bench.serve.Objectives;
-import baton.bench.serve.PromptTokens;
 import baton.bench.serve.RequestBody;
 import baton.bench.serve.Sample;
 import baton.bench.serve.ServePage;
@@ -178,7 +178,7 @@ final class BenchServeCommand implements Callable<Integer> {
         ServedModel served = served(endpoint);
         List<Sample> samples;
         String tokenizerName;
-        try (PromptTokens tokens = tokens(endpoint, served)) {
+        try (BenchTokenizer tokens = tokens(endpoint, served)) {
             tokenizerName = tokens instanceof ServerTokens
                     ? endpoint.base()
                     : tokenizerDirectory(served).toString();
@@ -257,7 +257,7 @@ final class BenchServeCommand implements Callable<Integer> {
         return tokenizer != null ? tokenizer : Path.of(served.root());
     }
 
-    private PromptTokens tokens(Endpoint endpoint, ServedModel served) {
+    private BenchTokenizer tokens(Endpoint endpoint, ServedModel served) {
         Path directory = tokenizerDirectory(served);
         if (tokenizer != null || Files.isRegularFile(directory.resolve("tokenizer.json"))) {
             return new ModelTokens(directory);

@@ -2,8 +2,8 @@ package baton.cli;
 
 import baton.bench.frame.Layout;
 import baton.messages.events.ReceivedKvEvent;
-import baton.router.cache.BlockTable;
-import baton.router.cache.Budget;
+import baton.router.cache.BlockIndex;
+import baton.router.cache.IndexBudget;
 import baton.router.cache.TokenChain;
 import java.util.Optional;
 import java.util.OptionalLong;
@@ -54,7 +54,7 @@ record KvIndexBench(int blocks) {
                     hashes, OptionalLong.empty(), tokens[i], BLOCK_TOKENS, NO_KEYS, PLACE, "full_attention", "");
             removals[i] = new ReceivedKvEvent.Removed(hashes, PLACE);
         }
-        BlockTable table = new BlockTable(new Budget(4L * blocks + 4096));
+        BlockIndex table = new BlockIndex(new IndexBudget(4L * blocks + 4096));
         double store = rate(prompts, i -> table.apply(stores[i]));
         long bytes = table.bytes();
         TokenChain[] chains = new TokenChain[prompts];

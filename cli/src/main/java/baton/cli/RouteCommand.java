@@ -6,8 +6,8 @@ import baton.kv.ListenAddress;
 import baton.router.Router;
 import baton.router.RouterConfig;
 import baton.router.Security;
-import baton.router.policy.Goals;
 import baton.router.policy.KvEventSettings;
+import baton.router.policy.LatencyGoals;
 import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
 import baton.router.upstream.Discovery;
@@ -464,7 +464,7 @@ final class RouteCommand implements Callable<Integer> {
                         localPrefillThreshold,
                         uncachedThreshold,
                         prefillBusy,
-                        new Goals(goal(ttftGoal), goal(itlGoal))),
+                        new LatencyGoals(goal(ttftGoal), goal(itlGoal))),
                 Duration.ofMillis((long) (slowStart * 1000)),
                 new KvEventSettings(kvEvents, kvEventsTokenize, kvEventsBlocks));
     }

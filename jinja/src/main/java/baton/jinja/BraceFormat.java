@@ -6,14 +6,14 @@ import java.util.Map;
 
 /** {@code str.format}, whose fields reach what expressions reach, and no more. */
 final class BraceFormat {
-    private final Budget budget;
+    private final RenderBudget budget;
     private final Python python;
     private final Methods methods;
     private final Formats formats;
     private int nextPlace;
     private boolean numbered;
 
-    BraceFormat(Budget budget, Python python, Methods methods) {
+    BraceFormat(RenderBudget budget, Python python, Methods methods) {
         this.budget = budget;
         this.python = python;
         this.methods = methods;

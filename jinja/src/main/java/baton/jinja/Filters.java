@@ -87,13 +87,13 @@ final class Filters {
             "xmlattr",
             "tojson");
 
-    private final Budget budget;
+    private final RenderBudget budget;
     private final Python python;
     private final Methods methods;
     private final Tests tests;
     private final TextFilters texts;
 
-    Filters(Budget budget, Python python, Methods methods, Tests tests) {
+    Filters(RenderBudget budget, Python python, Methods methods, Tests tests) {
         this.budget = budget;
         this.python = python;
         this.methods = methods;
@@ -430,7 +430,7 @@ final class Filters {
         Iterator<Value> items = python.iterator(value);
         while (items.hasNext()) {
             String text = string(key.apply(items.next()));
-            budget.charge(1 + separator.length() / Budget.CHARACTERS_PER_STEP);
+            budget.charge(1 + separator.length() / RenderBudget.CHARACTERS_PER_STEP);
             budget.limitText((long) joined.length() + separator.length() + text.length());
             joined.append(first ? "" : separator).append(text);
             first = false;

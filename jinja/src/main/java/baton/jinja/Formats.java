@@ -22,10 +22,10 @@ final class Formats {
     /** More decimal places than this are zeros in any float. */
     private static final int MAX_PLACES = 1100;
 
-    private final Budget budget;
+    private final RenderBudget budget;
     private final Python python;
 
-    Formats(Budget budget, Python python) {
+    Formats(RenderBudget budget, Python python) {
         this.budget = budget;
         this.python = python;
     }

@@ -21,11 +21,11 @@ import java.util.concurrent.atomic.AtomicInteger;
 final class Globals {
     private static final int MAX_RANGE = 100_000;
 
-    private final Budget budget;
+    private final RenderBudget budget;
     private final Python python;
     private final Clock clock;
 
-    Globals(Budget budget, Python python, Clock clock) {
+    Globals(RenderBudget budget, Python python, Clock clock) {
         this.budget = budget;
         this.python = python;
         this.clock = clock;

@@ -50,7 +50,7 @@ final class Interpreter {
         }
     }
 
-    private final Budget budget;
+    private final RenderBudget budget;
     private final Python python;
     private final Methods methods;
     private final Tests tests;
@@ -58,7 +58,7 @@ final class Interpreter {
     private final Clock clock;
     private Scope outermost = new Scope(null);
 
-    Interpreter(Budget budget, Clock clock) {
+    Interpreter(RenderBudget budget, Clock clock) {
         this.budget = budget;
         this.clock = clock;
         this.python = new Python(budget);
@@ -171,7 +171,7 @@ final class Interpreter {
     }
 
     private void write(String text, StringBuilder out) {
-        budget.charge(1 + text.length() / Budget.CHARACTERS_PER_STEP);
+        budget.charge(1 + text.length() / RenderBudget.CHARACTERS_PER_STEP);
         budget.limitText((long) out.length() + text.length());
         out.append(text);
     }

@@ -24,7 +24,7 @@ import org.jspecify.annotations.Nullable;
 
 /** Values as JSON, as Python's {@code json.dumps} writes them. */
 final class JsonWriter {
-    private final Budget budget;
+    private final RenderBudget budget;
     private final boolean ascii;
     private final @Nullable String indent;
     private final String itemSeparator;
@@ -38,7 +38,7 @@ final class JsonWriter {
      * @param order of the keys of objects; empty to keep theirs
      */
     JsonWriter(
-            Budget budget,
+            RenderBudget budget,
             boolean ascii,
             @Nullable String indent,
             String itemSeparator,

@@ -9,7 +9,7 @@ import org.jspecify.annotations.Nullable;
 
 /** A Python generator: computes an item when it is asked for. Chains of them count as nesting. */
 final class LazyItems implements Iterator<Value> {
-    private final Budget budget;
+    private final RenderBudget budget;
     private final Supplier<Iterator<Value>> source;
     private final Function<Value, Optional<Value>> step;
     private @Nullable Iterator<Value> from;
@@ -19,7 +19,7 @@ final class LazyItems implements Iterator<Value> {
      * @param source run when the first item is asked for
      * @param step makes an item of one of the source's; empty to leave it out
      */
-    LazyItems(Budget budget, Supplier<Iterator<Value>> source, Function<Value, Optional<Value>> step) {
+    LazyItems(RenderBudget budget, Supplier<Iterator<Value>> source, Function<Value, Optional<Value>> step) {
         this.budget = budget;
         this.source = source;
         this.step = step;

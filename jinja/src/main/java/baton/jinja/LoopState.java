@@ -14,7 +14,7 @@ final class LoopState {
     private int length;
     private final int depth0;
     private final Optional<UnaryOperator<Value>> recursion;
-    private final Budget budget;
+    private final RenderBudget budget;
     private int index0 = -1;
     private @Nullable Value before;
     private @Nullable Value current;
@@ -25,7 +25,12 @@ final class LoopState {
      * @param length how many items there are; negative if that is not known
      * @param recursion renders the loop's body for other items, a level deeper; empty of a loop that does not recur
      */
-    LoopState(Iterator<Value> items, int length, int depth0, Optional<UnaryOperator<Value>> recursion, Budget budget) {
+    LoopState(
+            Iterator<Value> items,
+            int length,
+            int depth0,
+            Optional<UnaryOperator<Value>> recursion,
+            RenderBudget budget) {
         this.items = items;
         this.length = length;
         this.depth0 = depth0;

@@ -26,10 +26,10 @@ final class Methods {
     private static final Set<String> LIST_CHANGES =
             Set.of("append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort");
 
-    private final Budget budget;
+    private final RenderBudget budget;
     private final Python python;
 
-    Methods(Budget budget, Python python) {
+    Methods(RenderBudget budget, Python python) {
         this.budget = budget;
         this.python = python;
     }

@@ -13,9 +13,9 @@ import org.jspecify.annotations.Nullable;
 final class Numbers {
     private static final int MAX_BITS = 4096;
 
-    private final Budget budget;
+    private final RenderBudget budget;
 
-    Numbers(Budget budget) {
+    Numbers(RenderBudget budget) {
         this.budget = budget;
     }
 

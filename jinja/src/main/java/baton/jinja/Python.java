@@ -27,11 +27,11 @@ import org.jspecify.annotations.Nullable;
 
 /** Python's operators and built-in functions. All work is charged to one rendering's budget. */
 final class Python {
-    private final Budget budget;
+    private final RenderBudget budget;
     private final Numbers numbers;
     private final Representation representation;
 
-    Python(Budget budget) {
+    Python(RenderBudget budget) {
         this.budget = budget;
         this.numbers = new Numbers(budget);
         this.representation = new Representation(budget);
@@ -407,7 +407,7 @@ final class Python {
         try {
             return switch (value) {
                 case Str(String text, boolean _) -> {
-                    budget.charge(text.length() / Budget.CHARACTERS_PER_STEP);
+                    budget.charge(text.length() / RenderBudget.CHARACTERS_PER_STEP);
                     yield true;
                 }
                 case Value.Numeric _, None _, Undefined _ -> true;

@@ -21,9 +21,9 @@ import java.util.Map;
 
 /** Values as text: Python's {@code str} and {@code repr}. */
 final class Representation {
-    private final Budget budget;
+    private final RenderBudget budget;
 
-    Representation(Budget budget) {
+    Representation(RenderBudget budget) {
         this.budget = budget;
     }
 

@@ -9,7 +9,7 @@ import java.util.Locale;
 final class Strftime {
     private Strftime() {}
 
-    static String format(String format, Clock clock, Budget budget) {
+    static String format(String format, Clock clock, RenderBudget budget) {
         ZonedDateTime now = ZonedDateTime.now(clock);
         StringBuilder out = new StringBuilder();
         for (int i = 0; i < format.length(); i++) {

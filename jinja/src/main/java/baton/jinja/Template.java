@@ -57,7 +57,7 @@ public final class Template {
     public String render(Map<String, JsonNode> variables, Clock clock, long maxSteps, Runnable watch) {
         Map<String, Value> values = new HashMap<>();
         variables.forEach((name, node) -> values.put(name, value(node)));
-        Budget budget = new Budget(maxSteps, MAX_CHARACTERS, watch);
+        RenderBudget budget = new RenderBudget(maxSteps, MAX_CHARACTERS, watch);
         return new Interpreter(budget, clock).render(body, values);
     }
 

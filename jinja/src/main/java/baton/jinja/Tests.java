@@ -60,10 +60,10 @@ final class Tests {
             "<=",
             "le");
 
-    private final Budget budget;
+    private final RenderBudget budget;
     private final Python python;
 
-    Tests(Budget budget, Python python) {
+    Tests(RenderBudget budget, Python python) {
         this.budget = budget;
         this.python = python;
     }

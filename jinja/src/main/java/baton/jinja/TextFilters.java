@@ -22,11 +22,11 @@ import java.util.stream.Collectors;
 final class TextFilters {
     private static final Pattern NO_ATTRIBUTE = Pattern.compile("[\\s/>=]");
 
-    private final Budget budget;
+    private final RenderBudget budget;
     private final Python python;
     private final Methods methods;
 
-    TextFilters(Budget budget, Python python, Methods methods) {
+    TextFilters(RenderBudget budget, Python python, Methods methods) {
         this.budget = budget;
         this.python = python;
         this.methods = methods;

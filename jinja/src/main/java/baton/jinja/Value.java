@@ -213,7 +213,7 @@ sealed interface Value {
     }
 
     /** A call's arguments. */
-    record Arguments(Budget budget, String function, List<Value> positional, Map<String, Value> named) {
+    record Arguments(RenderBudget budget, String function, List<Value> positional, Map<String, Value> named) {
         /** Gives each parameter its argument. @throws JinjaException if there are more arguments, or of other names */
         Bound bind(String... parameters) {
             if (positional.size() > parameters.length) {
@@ -258,7 +258,7 @@ sealed interface Value {
     }
 
     /** Arguments by parameter. */
-    record Bound(Budget budget, String function, Map<String, Value> values) {
+    record Bound(RenderBudget budget, String function, Map<String, Value> values) {
         Optional<Value> get(String parameter) {
             return Optional.ofNullable(values.get(parameter));
         }

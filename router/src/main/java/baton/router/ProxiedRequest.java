@@ -6,7 +6,7 @@ import baton.router.HandoffAttempt.HandOver;
 import baton.router.RequestLegs.Target;
 import baton.router.access.ClientPass;
 import baton.router.body.JsonObjectText;
-import baton.router.body.Prompts;
+import baton.router.body.PromptField;
 import baton.router.body.ReceivedBody;
 import baton.router.flow.HandoffFlow;
 import baton.router.metrics.RouterMetric;
@@ -16,7 +16,7 @@ import baton.router.metrics.RouterMetrics.Outcome;
 import baton.router.metrics.RouterMetrics.PrefillWay;
 import baton.router.policy.Choice;
 import baton.router.policy.Forecast;
-import baton.router.policy.Measurement;
+import baton.router.policy.LatencyMeasurement;
 import baton.router.policy.Placement;
 import baton.router.policy.RoutingRequest;
 import baton.router.upstream.Instance;
@@ -192,7 +192,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     private void splitOrGoOn(Completion completion) {
         JsonObjectText body = completion.body;
         try {
-            List<byte[]> prompts = flow().handsOverOne() ? Prompts.split(body) : List.of();
+            List<byte[]> prompts = flow().handsOverOne() ? PromptField.split(body) : List.of();
             if (prompts.isEmpty()) {
                 learnTokens(completion);
                 return;
@@ -266,7 +266,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     }
 
     private void prefilledLocally(LocalPrefillReason reason, String forecast) {
-        report.measure(Measurement.NONE);
+        report.measure(LatencyMeasurement.NONE);
         report.prefilledLocally(reason, forecast);
         localPrefill = reason;
     }
@@ -293,7 +293,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     private void retry(UpstreamFailure failure, HandoffAttempt next, Instance other) {
         log.info("{}: {}, trying {}", id, failure.describe(), other);
         metrics().count(RouterMetric.RETRIES, other.role());
-        report.measure(Measurement.NONE);
+        report.measure(LatencyMeasurement.NONE);
         begin(next);
     }
 

@@ -7,10 +7,10 @@ import baton.router.metrics.RouterMetrics;
 import baton.router.metrics.RouterMetrics.LocalPrefillReason;
 import baton.router.metrics.RouterMetrics.Outcome;
 import baton.router.metrics.RouterMetrics.PrefillWay;
-import baton.router.policy.Measurement;
-import baton.router.trace.RequestSpans;
+import baton.router.policy.LatencyMeasurement;
 import baton.router.trace.RequestTrace;
 import baton.router.trace.RequestTraces;
+import baton.router.trace.RoutingSpans;
 import baton.router.upstream.Instance;
 import baton.trace.OtlpExporter;
 import baton.trace.TraceContext;
@@ -39,7 +39,7 @@ final class RequestReport {
 
     private long lastEvent;
 
-    private Measurement measurement = Measurement.NONE;
+    private LatencyMeasurement measurement = LatencyMeasurement.NONE;
     private final TokenCount tokens;
 
     /**
@@ -95,7 +95,7 @@ final class RequestReport {
     }
 
     /** Times are told to this from now on, and not to the one before. */
-    void measure(Measurement by) {
+    void measure(LatencyMeasurement by) {
         measurement.ended();
         measurement = by;
     }
@@ -183,7 +183,7 @@ final class RequestReport {
         traces.ended(trace);
         if (context.sampled()) {
             spans.ifPresent(exporter ->
-                    RequestSpans.of(trace.snapshot(), line.handoffId).forEach(exporter::export));
+                    RoutingSpans.of(trace.snapshot(), line.handoffId).forEach(exporter::export));
         }
         long totalMillis = record(RouterMetric.REQUEST, started);
         if (logged && log.isInfoEnabled()) {

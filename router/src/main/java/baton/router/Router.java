@@ -75,7 +75,7 @@ public final class Router implements AutoCloseable {
      * @throws ConfigException if there is no such flow
      */
     public static void warmUp(String flow, Duration atMost) {
-        warmUp(flow, WarmUp.REQUESTS, atMost);
+        warmUp(flow, RouterWarmUp.REQUESTS, atMost);
     }
 
     /**
@@ -90,7 +90,7 @@ public final class Router implements AutoCloseable {
         long start = ticker.nanos();
         Vertx vertx = vertx(Runtime.getRuntime().availableProcessors());
         try {
-            int answered = new WarmUp(vertx, handoffs, ticker).run(requests, atMost);
+            int answered = new RouterWarmUp(vertx, handoffs, ticker).run(requests, atMost);
             log.info(
                     "warmed up in {} ms: {} requests to stand-ins for instances",
                     TimeUnit.NANOSECONDS.toMillis(ticker.nanos() - start),

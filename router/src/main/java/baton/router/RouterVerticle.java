@@ -3,7 +3,7 @@ package baton.router;
 import baton.kv.ConfigException;
 import baton.kv.WebGuard;
 import baton.messages.http.KeptConnections;
-import baton.router.access.Admission;
+import baton.router.access.ClientAdmission;
 import baton.router.access.ClientGate;
 import baton.router.access.ClientPass;
 import baton.router.body.ReceivedBody;
@@ -276,7 +276,7 @@ final class RouterVerticle extends VerticleBase {
             return;
         }
         switch (gate.get().enter(request.headers().getAll(HttpHeaders.AUTHORIZATION))) {
-            case Admission.Admitted(ClientPass pass) -> {
+            case ClientAdmission.Admitted(ClientPass pass) -> {
                 pass.client().ifPresent(name -> {
                     metrics.watch(
                             RouterMetric.CLIENT_REQUESTS_RUNNING,
@@ -295,11 +295,11 @@ final class RouterVerticle extends VerticleBase {
                         .closeHandler(_ -> pass.release());
                 route.handler.accept(upstream, request, pass);
             }
-            case Admission.Unknown(String reason) -> {
+            case ClientAdmission.Unknown(String reason) -> {
                 metrics.count(RouterMetric.CLIENT_REQUESTS, "", AdmissionResult.UNKNOWN);
                 rejectUnknown(request, reason);
             }
-            case Admission.Limited(String name, String reason, long seconds) -> {
+            case ClientAdmission.Limited(String name, String reason, long seconds) -> {
                 metrics.count(RouterMetric.CLIENT_REQUESTS, name, AdmissionResult.LIMITED);
                 request.response().putHeader("Retry-After", Long.toString(seconds));
                 reject(request, ApiError.of(429, "RateLimitError", reason));
@@ -458,10 +458,11 @@ final class RouterVerticle extends VerticleBase {
                             415,
                             "UnsupportedMediaTypeError",
                             "Content-Encoding is '" + encoding + "', must be identity"));
-        } else if (BodyReader.declaredLength(request) > max) {
-            reject(request, BodyReader.tooLarge(max));
+        } else if (RequestBodyReader.declaredLength(request) > max) {
+            reject(request, RequestBodyReader.tooLarge(max));
         } else if (admit(request)) {
-            new BodyReader(vertx, config.limits(), inFlight, request, handler, error -> reject(request, error)).read();
+            new RequestBodyReader(vertx, config.limits(), inFlight, request, handler, error -> reject(request, error))
+                    .read();
         }
     }
 

@@ -2,7 +2,7 @@ package baton.router;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.router.body.Prompts;
+import baton.router.body.PromptField;
 import baton.router.flow.KvTransferParamsFlow;
 import baton.router.policy.LocalPrefill;
 import io.vertx.core.Vertx;
@@ -197,7 +197,7 @@ class BatchedPromptsTest {
 
     @Test
     void tooManyPromptsAreRefused() throws Exception {
-        String all = String.join(",", Collections.nCopies(Prompts.MOST + 1, "\"\""));
+        String all = String.join(",", Collections.nCopies(PromptField.MOST + 1, "\"\""));
         CompletableFuture<HttpResponse<String>> many = fixture.postAndGoOn(router, "{\"prompt\":[" + all + "]}");
         assertThat(many.get().statusCode()).isEqualTo(400);
         assertThat(many.get().body()).contains("holds more than 4096 prompts");

@@ -3,7 +3,7 @@ package baton.router;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.router.flow.ContentKeyedFlow;
-import baton.router.policy.Goals;
+import baton.router.policy.LatencyGoals;
 import baton.router.policy.LocalPrefill;
 import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;
@@ -73,7 +73,7 @@ class LearntGoalsTest {
                 List.of(decode),
                 Optional.empty(),
                 LocalPrefill.NEVER.withGoals(
-                        new Goals(Optional.of(Duration.ofMillis(150)), Optional.of(Duration.ofSeconds(1)))));
+                        new LatencyGoals(Optional.of(Duration.ofMillis(150)), Optional.of(Duration.ofSeconds(1)))));
         for (int i = 0; i < 36; i++) {
             // Each fourth goes to decode: sizes are spread over both ways.
             ask(router, i / 4 % 2 == 0 ? 64 : LARGE);

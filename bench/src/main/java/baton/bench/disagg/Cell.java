@@ -39,7 +39,7 @@ public record Cell(
         }
     }
 
-    static Cell of(Setup setup, Load load, double busy, Metrics metrics, List<Boolean> isLong) {
+    static Cell of(Setup setup, MixedLoad load, double busy, Metrics metrics, List<Boolean> isLong) {
         List<Exchange> all = metrics.exchanges();
         return new Cell(
                 setup,

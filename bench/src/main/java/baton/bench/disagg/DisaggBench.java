@@ -7,12 +7,12 @@ import baton.bench.disagg.Servers.Start;
 import baton.bench.frame.Machine;
 import baton.bench.frame.Require;
 import baton.bench.serve.Backend;
+import baton.bench.serve.BenchTokenizer;
 import baton.bench.serve.Exchange;
 import baton.bench.serve.LoadGenerator;
 import baton.bench.serve.LoadGenerator.Schedule;
 import baton.bench.serve.Metrics;
 import baton.bench.serve.ModelTokens;
-import baton.bench.serve.PromptTokens;
 import baton.bench.serve.RandomData;
 import baton.bench.serve.RequestBody;
 import baton.bench.serve.Sample;
@@ -45,7 +45,7 @@ import java.util.function.Consumer;
  * instance, and how fast the decode instance answers, is measured first.
  */
 public final class DisaggBench {
-    /** Shorter prompts, as JSON, are left to the decode instance: those of {@link Load#SHORT_PROMPT} tokens and no others. */
+    /** Shorter prompts, as JSON, are left to the decode instance: those of {@link MixedLoad#SHORT_PROMPT} tokens and no others. */
     private static final int SHORT_BYTES = 600;
 
     /** Prompts with JSON that is longer than that in any case. */
@@ -79,7 +79,7 @@ public final class DisaggBench {
     private String name = "";
     private String where = "";
     /** Set by the first setup. */
-    private List<Load> loads = List.of();
+    private List<MixedLoad> loads = List.of();
 
     private List<Double> busy = List.of();
     private int mostBudgets;
@@ -180,7 +180,7 @@ public final class DisaggBench {
         try (Checkpoint checkpoint = Checkpoint.open(model)) {
             config = checkpoint.config();
         }
-        int length = plan.longest() + Load.LONG_ANSWER + Load.SHORT_ANSWER;
+        int length = plan.longest() + MixedLoad.LONG_ANSWER + MixedLoad.SHORT_ANSWER;
         if (config.maxPositions() < length) {
             throw new ConfigException(
                     "prompt-tokens",
@@ -191,7 +191,7 @@ public final class DisaggBench {
         name = config.name();
         where = connector.name() + ", cores " + cores.prefill() + " and " + cores.decode();
         Start start = new Start(baton, model, connector, cores, length, SHORT_BYTES);
-        Load.Prompts prompts = (tokens, answer) -> Sample.random(random, config.vocabularySize(), tokens, answer);
+        MixedLoad.Prompts prompts = (tokens, answer) -> Sample.random(random, config.vocabularySize(), tokens, answer);
         try (LoadGenerator generator = generator()) {
             measure(generator, prompts, Setup.DISAGGREGATED, setup -> Servers.disaggregated(setup, start));
             for (int i = 0; i < plan.budgets().size(); i++) {
@@ -217,9 +217,9 @@ public final class DisaggBench {
         ServedModel model = ServedModel.first(second.endpoint());
         name = model.name();
         where = disaggregated + " against " + colocated;
-        try (PromptTokens tokens = tokens(second, model);
+        try (BenchTokenizer tokens = tokens(second, model);
                 LoadGenerator generator = generator()) {
-            Load.Prompts prompts = (length, answer) -> new RandomData(0, length, answer, 0, 0)
+            MixedLoad.Prompts prompts = (length, answer) -> new RandomData(0, length, answer, 0, 0)
                     .samples(tokens, 1, random.nextLong())
                     .getFirst();
             measure(generator, prompts, first.setup(), _ -> first);
@@ -227,7 +227,7 @@ public final class DisaggBench {
         }
     }
 
-    private static PromptTokens tokens(Servers servers, ServedModel model) {
+    private static BenchTokenizer tokens(Servers servers, ServedModel model) {
         Path root = Path.of(model.root());
         return Files.isRegularFile(root.resolve("tokenizer.json"))
                 ? new ModelTokens(root)
@@ -260,7 +260,7 @@ public final class DisaggBench {
         Servers start(Setup setup) throws IOException;
     }
 
-    private void measure(LoadGenerator generator, Load.Prompts prompts, Setup setup, Starting starting)
+    private void measure(LoadGenerator generator, MixedLoad.Prompts prompts, Setup setup, Starting starting)
             throws IOException {
         if (left() < startSeconds + LEAST_SECONDS) {
             leftOut.add(setup.label() + ": no time was left for it");
@@ -288,18 +288,18 @@ public final class DisaggBench {
     }
 
     private List<Integer> lengths() {
-        return loads.stream().map(Load::promptTokens).distinct().toList();
+        return loads.stream().map(MixedLoad::promptTokens).distinct().toList();
     }
 
-    private List<Sample> shorts(Load.Prompts prompts) throws IOException {
+    private List<Sample> shorts(MixedLoad.Prompts prompts) throws IOException {
         List<Sample> samples = new ArrayList<>();
         for (int i = 0; i < plan.together(); i++) {
-            samples.add(prompts.prompt(Load.SHORT_PROMPT, Load.SHORT_ANSWER / 2));
+            samples.add(prompts.prompt(MixedLoad.SHORT_PROMPT, MixedLoad.SHORT_ANSWER / 2));
         }
         return samples;
     }
 
-    private void calibrate(Target target, Load.Prompts prompts) throws IOException {
+    private void calibrate(Target target, MixedLoad.Prompts prompts) throws IOException {
         Map<Integer, Double> alone = new LinkedHashMap<>();
         double perPromptToken = alone(target, prompts, LEAST_PROMPT) / LEAST_PROMPT;
         for (int wanted : plan.promptTokens()) {
@@ -317,8 +317,8 @@ public final class DisaggBench {
         }
         double perToken =
                 Statistics.of(target.together(shorts(prompts)).itl(), List.of()).median();
-        double shortRate = plan.together() / (Load.SHORT_ANSWER * Math.max(perToken, 1e-4));
-        List<Load> made = new ArrayList<>();
+        double shortRate = plan.together() / (MixedLoad.SHORT_ANSWER * Math.max(perToken, 1e-4));
+        List<MixedLoad> made = new ArrayList<>();
         List<Double> parts = new ArrayList<>();
         alone.forEach((length, ttft) -> {
             progress.accept(String.format(
@@ -327,7 +327,7 @@ public final class DisaggBench {
                     ? plan.busy().stream().map(part -> part / ttft).toList()
                     : plan.rates();
             for (double rate : rates) {
-                made.add(new Load(length, rate, shortRate, plan.together(), plan.seconds()));
+                made.add(new MixedLoad(length, rate, shortRate, plan.together(), plan.seconds()));
                 parts.add(rate * ttft);
             }
         });
@@ -336,7 +336,7 @@ public final class DisaggBench {
     }
 
     /** Seconds to the first token of a prompt that nothing else disturbs. */
-    private static double alone(Target target, Load.Prompts prompts, int length) throws IOException {
+    private static double alone(Target target, MixedLoad.Prompts prompts, int length) throws IOException {
         double best = Double.MAX_VALUE;
         for (int i = 0; i < ALONE; i++) {
             best = Math.min(best, target.alone(prompts.prompt(length, 2)).first() * NANOS);
@@ -345,7 +345,7 @@ public final class DisaggBench {
     }
 
     /** Takes shorter loads to stay within the limit, or else fewer setups, or else fewer loads. */
-    private void fit(List<Load> made) {
+    private void fit(List<MixedLoad> made) {
         int count = made.size();
         double each = plan.seconds();
         if (plan.limit().isPresent()) {
@@ -368,11 +368,11 @@ public final class DisaggBench {
         return (left() - colocated * startSeconds) * MEASURED_SHARE / ((colocated + 1) * loadCount);
     }
 
-    private static String said(Load load) {
+    private static String said(MixedLoad load) {
         return String.format(Locale.ROOT, "prompts of %,d tokens at %.2f a second", load.promptTokens(), load.rate());
     }
 
-    private void cell(Target target, Load.Prompts prompts, Load load, double part) throws IOException {
+    private void cell(Target target, MixedLoad.Prompts prompts, MixedLoad load, double part) throws IOException {
         Setup setup = target.servers.setup();
         String what = setup.label() + ": " + said(load);
         if (left() < load.seconds()) {
@@ -380,7 +380,7 @@ public final class DisaggBench {
             return;
         }
         progress.accept(String.format(Locale.ROOT, "%s, for %.0f s", what, load.seconds()));
-        Load.Mixed mixed = load.make(prompts);
+        MixedLoad.Mixed mixed = load.make(prompts);
         Metrics metrics = target.run(mixed.schedule());
         target.servers.requireAlive();
         if (metrics.completed() == 0) {

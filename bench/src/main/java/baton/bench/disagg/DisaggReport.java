@@ -92,8 +92,8 @@ public record DisaggReport(
                 machine.processors(),
                 where,
                 plan.together(),
-                Load.SHORT_PROMPT,
-                Load.SHORT_ANSWER);
+                MixedLoad.SHORT_PROMPT,
+                MixedLoad.SHORT_ANSWER);
     }
 
     /** All cells; times in ms. */

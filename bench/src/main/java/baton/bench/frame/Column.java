@@ -16,7 +16,7 @@ public record Column(String head, Function<JsonNode, String> cell) {
      * @param template with places such as {@code {seconds|%.1f|1e3}}: path, format and factor
      */
     public static Column of(String head, String template) {
-        Template parsed = new Template(template);
+        FigureTemplate parsed = new FigureTemplate(template);
         return new Column(head, row -> parsed.render(row).orElse(""));
     }
 }

@@ -33,7 +33,7 @@ public final class Layout {
     }
 
     private Layout add(boolean isFigure, String template) {
-        Template parsed = new Template(template);
+        FigureTemplate parsed = new FigureTemplate(template);
         parts.add(new Part(
                 isFigure && parsed.hasFigures(),
                 figures -> parsed.render(figures).map(line -> line + "\n").orElse("")));
@@ -48,7 +48,8 @@ public final class Layout {
 
     /** Explains figures; shown where they are. */
     public Layout note(String path, String text) {
-        parts.add(new Part(false, figures -> Template.at(figures, path).isEmpty() ? "" : text.stripTrailing() + "\n"));
+        parts.add(new Part(
+                false, figures -> FigureTemplate.at(figures, path).isEmpty() ? "" : text.stripTrailing() + "\n"));
         return this;
     }
 
@@ -59,10 +60,10 @@ public final class Layout {
      * @param path of the array of its rows
      */
     public Layout table(String title, String path, Column... columns) {
-        Template head = new Template(title);
+        FigureTemplate head = new FigureTemplate(title);
         List<Column> all = List.of(columns);
         return text(figures -> {
-            List<JsonNode> rows = Template.at(figures, path).valueStream().toList();
+            List<JsonNode> rows = FigureTemplate.at(figures, path).valueStream().toList();
             return rows.isEmpty()
                     ? ""
                     : "\n"
@@ -77,7 +78,8 @@ public final class Layout {
     /** The layout of each element of an array. */
     public Layout each(String path, Layout inner) {
         return text(figures -> String.join(
-                "", Template.at(figures, path).valueStream().map(inner::text).toList()));
+                "",
+                FigureTemplate.at(figures, path).valueStream().map(inner::text).toList()));
     }
 
     /** Lines for what was left out, from the array {@code left_out}. */

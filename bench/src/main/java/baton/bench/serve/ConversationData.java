@@ -22,7 +22,7 @@ public record ConversationData(int turns, int input, int output) implements Data
     }
 
     @Override
-    public List<Sample> samples(PromptTokens tokens, int count, long seed) throws IOException {
+    public List<Sample> samples(BenchTokenizer tokens, int count, long seed) throws IOException {
         RandomTexts texts = new RandomTexts(tokens, seed);
         int conversations = Math.max(1, (count + turns - 1) / turns);
         List<int[]> histories = new ArrayList<>();

@@ -13,7 +13,7 @@ public interface DataSet {
      * @throws ConfigException if the options do not fit the tokenizer or each other, or a file's content is not as it should be
      * @throws IOException if a file cannot be read
      */
-    List<Sample> samples(PromptTokens tokens, int count, long seed) throws IOException;
+    List<Sample> samples(BenchTokenizer tokens, int count, long seed) throws IOException;
 
     /** Whether answers are to go on to their full length, unless told otherwise. */
     default boolean ignoresEos() {

@@ -49,7 +49,7 @@ public record FileData(Format format, Path path, OptionalInt output, Order order
     public record Order(boolean shuffled, boolean repeated, boolean chat) {}
 
     @Override
-    public List<Sample> samples(PromptTokens tokens, int count, long seed) throws IOException {
+    public List<Sample> samples(BenchTokenizer tokens, int count, long seed) throws IOException {
         List<JsonNode> entries = new ArrayList<>(
                 switch (format) {
                     case SHAREGPT -> conversations();
@@ -121,7 +121,7 @@ public record FileData(Format format, Path path, OptionalInt output, Order order
         return entries;
     }
 
-    private Optional<Sample> conversation(JsonNode entry, PromptTokens tokens) throws IOException {
+    private Optional<Sample> conversation(JsonNode entry, BenchTokenizer tokens) throws IOException {
         String prompt = entry.path("conversations").path(0).path("value").asString("");
         String answer = entry.path("conversations").path(1).path("value").asString("");
         int length = tokens.encode(prompt, true).length;
@@ -135,7 +135,7 @@ public record FileData(Format format, Path path, OptionalInt output, Order order
                 : Optional.empty();
     }
 
-    private Sample custom(JsonNode entry, PromptTokens tokens) throws IOException {
+    private Sample custom(JsonNode entry, BenchTokenizer tokens) throws IOException {
         String prompt = entry.path("prompt").asString("");
         String sent = order.chat() ? tokens.chat(prompt) : prompt;
         return new Sample(

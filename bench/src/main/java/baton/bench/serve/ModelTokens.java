@@ -10,7 +10,7 @@ import java.util.stream.IntStream;
 import tools.jackson.databind.node.JsonNodeFactory;
 
 /** The tokenizer of a Hugging Face model directory. */
-public final class ModelTokens implements PromptTokens {
+public final class ModelTokens implements BenchTokenizer {
     private final Path directory;
     private final Tokenizer tokenizer;
     private final int[] ids;

@@ -26,7 +26,7 @@ public record PrefixRepetitionData(int prefixes, int prefix, int suffix, int out
     }
 
     @Override
-    public List<Sample> samples(PromptTokens tokens, int count, long seed) throws IOException {
+    public List<Sample> samples(BenchTokenizer tokens, int count, long seed) throws IOException {
         if (count < prefixes) {
             throw new ConfigException(
                     "num-prompts",

@@ -29,7 +29,7 @@ public record RandomData(int prefix, int input, int output, double inputRatio, d
     }
 
     @Override
-    public List<Sample> samples(PromptTokens tokens, int count, long seed) throws IOException {
+    public List<Sample> samples(BenchTokenizer tokens, int count, long seed) throws IOException {
         int own = Math.max(0, input - tokens.around());
         int least = (int) Math.floor(own * (1 - inputRatio));
         if (prefix + least < 1) {

@@ -10,11 +10,11 @@ import tools.jackson.databind.node.JsonNodeFactory;
 final class RandomTexts {
     private static final int TRIES = 10;
 
-    private final PromptTokens tokens;
+    private final BenchTokenizer tokens;
     private final Random random;
     private final int[] ids;
 
-    RandomTexts(PromptTokens tokens, long seed) {
+    RandomTexts(BenchTokenizer tokens, long seed) {
         this.tokens = tokens;
         random = new Random(seed);
         ids = tokens.ids();

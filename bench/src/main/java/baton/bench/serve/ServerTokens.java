@@ -14,7 +14,7 @@ import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /** A server's own tokenizer, by its {@code /tokenize} and {@code /detokenize}, which vLLM and Baton have. */
-public final class ServerTokens implements PromptTokens {
+public final class ServerTokens implements BenchTokenizer {
     private static final JsonMapper JSON = JsonMapper.builder().build();
     private static final int WORDS = 2000;
     private static final int LONGEST_WORD = 9;

@@ -122,8 +122,8 @@ class DisaggBenchTest {
 
     @Test
     void requestsComeWithinTheTimeHoweverSlowTheirRateIs() throws Exception {
-        Load load = new Load(300, 0.01, 2, 3, 5);
-        Load.Mixed mixed = load.make((tokens, answer) ->
+        MixedLoad load = new MixedLoad(300, 0.01, 2, 3, 5);
+        MixedLoad.Mixed mixed = load.make((tokens, answer) ->
                 new baton.bench.serve.Sample(JSON.createArrayNode().add(tokens), tokens, answer));
         assertThat(mixed.isLong()).containsOnlyOnce(true);
         assertThat(mixed.schedule().due()).isSorted();

@@ -19,7 +19,7 @@ import org.junit.jupiter.api.io.TempDir;
 
 @TestInstance(TestInstance.Lifecycle.PER_CLASS)
 class DataSetTest {
-    private PromptTokens tokens;
+    private BenchTokenizer tokens;
 
     @TempDir
     private Path directory;

@@ -33,7 +33,7 @@ public record Examination(List<Finding> machine, List<Finding> software, List<Fi
         boolean rdma = !host.names("/sys/class/infiniband", "*").isEmpty();
         Choices choices = Choices.of(model, host.processors());
         return new Examination(
-                new Machine(host).findings(Processor.current()),
+                new HostResources(host).findings(Processor.current()),
                 new Software(host.environment(), rdma, choices.loadsLibTorch()).findings(),
                 choices.findings());
     }

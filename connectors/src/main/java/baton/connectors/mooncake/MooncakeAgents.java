@@ -27,7 +27,7 @@ final class MooncakeAgents {
                     MooncakeSettings.PROTOCOL);
         }
         try {
-            return MooncakeAgent.open(baton.transfer.mooncake.MooncakeSettings.at(settings.host())
+            return MooncakeAgent.open(baton.transfer.mooncake.MooncakeAgentSettings.at(settings.host())
                     .withAccess(Optional.of(settings.access())));
         } catch (TransferException e) {
             throw new ConfigException("kv_ip", "no transfer agent: " + e.getMessage(), e);

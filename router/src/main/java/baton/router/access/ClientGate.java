@@ -55,24 +55,24 @@ public final class ClientGate {
      *
      * @param authorization the values of all headers of that name
      */
-    public Admission enter(List<String> authorization) {
+    public ClientAdmission enter(List<String> authorization) {
         Optional<String> key = bearer(authorization);
         if (key.isEmpty()) {
-            return new Admission.Unknown(
+            return new ClientAdmission.Unknown(
                     authorization.isEmpty()
                             ? "no API key: the header Authorization must be 'Bearer' and a key"
                             : "the header Authorization must be 'Bearer' and one API key");
         }
         return keys.find(key.get())
                 .map(this::enter)
-                .orElseGet(() -> new Admission.Unknown("the API key in the header Authorization is not known"));
+                .orElseGet(() -> new ClientAdmission.Unknown("the API key in the header Authorization is not known"));
     }
 
-    private Admission enter(ClientKeys.Entry entry) {
+    private ClientAdmission enter(ClientKeys.Entry entry) {
         KeyUse use = uses.computeIfAbsent(entry.name(), _ -> new KeyUse());
         int most = entry.limits().inFlight().orElse(Integer.MAX_VALUE);
         if (!use.begin(most)) {
-            return new Admission.Limited(
+            return new ClientAdmission.Limited(
                     entry.name(),
                     "the API key '" + entry.name() + "' has " + most + " requests in flight, the most allowed",
                     1);
@@ -82,7 +82,7 @@ public final class ClientGate {
             OptionalLong wait = use.waitForTokens(tokens.getAsInt(), ticker.nanos());
             if (wait.isPresent()) {
                 use.end();
-                return new Admission.Limited(
+                return new ClientAdmission.Limited(
                         entry.name(),
                         "the API key '" + entry.name() + "' has taken the " + tokens.getAsInt() + " tokens of a minute",
                         seconds(wait.getAsLong()));
@@ -93,13 +93,13 @@ public final class ClientGate {
             OptionalLong wait = use.take(perMinute, ticker.nanos());
             if (wait.isPresent()) {
                 use.end();
-                return new Admission.Limited(
+                return new ClientAdmission.Limited(
                         entry.name(),
                         "the API key '" + entry.name() + "' may send " + perMinute + " requests a minute",
                         seconds(wait.getAsLong()));
             }
         }
-        return new Admission.Admitted(new ClientPass(
+        return new ClientAdmission.Admitted(new ClientPass(
                 Optional.of(entry.name()), use::end, tokens.isPresent() ? Optional.of(use::took) : Optional.empty()));
     }
 

@@ -19,7 +19,7 @@ final class KvFeed implements ZeroMqSubscription.Listener, AutoCloseable {
     private static final int MOST_LORAS = 256;
 
     private final ZeroMqSubscription.Source source;
-    private final BlockTable table;
+    private final BlockIndex table;
     private final KvFeedCounts counts;
     private final Bursts malformed;
     private final Set<String> loras = ConcurrentHashMap.newKeySet();
@@ -27,9 +27,9 @@ final class KvFeed implements ZeroMqSubscription.Listener, AutoCloseable {
     private volatile boolean live;
 
     @SuppressWarnings("this-escape")
-    KvFeed(ZeroMqSubscription.Source source, Budget budget, KvFeedCounts counts, Ticker ticker) {
+    KvFeed(ZeroMqSubscription.Source source, IndexBudget budget, KvFeedCounts counts, Ticker ticker) {
         this.source = source;
-        this.table = new BlockTable(budget);
+        this.table = new BlockIndex(budget);
         this.counts = counts;
         this.malformed = new Bursts(1, BETWEEN_LINES, ticker);
         this.subscription = ZeroMqSubscription.start(source, this, ticker);
@@ -40,7 +40,7 @@ final class KvFeed implements ZeroMqSubscription.Listener, AutoCloseable {
         return live;
     }
 
-    BlockTable table() {
+    BlockIndex table() {
         return table;
     }
 

@@ -63,7 +63,7 @@ public final class KvFeeds implements HeldBlocks, AutoCloseable {
     private final Context context;
     private final Settings settings;
     private final Instances instances;
-    private final Budget budget;
+    private final IndexBudget budget;
     private final KvFeedCounts counts = new KvFeedCounts();
     private final Bursts failures;
     private final Map<Instance, Followed> followed = new ConcurrentHashMap<>();
@@ -79,7 +79,7 @@ public final class KvFeeds implements HeldBlocks, AutoCloseable {
         this.upstream = new UpstreamClient(vertx, http, ticker);
         this.instances = instances;
         this.settings = settings;
-        this.budget = new Budget(settings.mostBlocks());
+        this.budget = new IndexBudget(settings.mostBlocks());
         this.failures = new Bursts(4, BETWEEN_LINES, upstream.ticker());
         this.context = upstream.vertx().getOrCreateContext();
         this.timer =

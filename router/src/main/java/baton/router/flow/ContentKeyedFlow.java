@@ -1,7 +1,7 @@
 package baton.router.flow;
 
 import baton.router.body.JsonObjectText;
-import baton.router.body.Prompts;
+import baton.router.body.PromptField;
 import baton.router.upstream.Instance;
 import io.vertx.core.buffer.Buffer;
 import java.util.Optional;
@@ -22,7 +22,7 @@ public record ContentKeyedFlow() implements HandoffFlow {
     public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
         Buffer prefillBody = HandoffFlow.prefillOnly(body).build();
         // The answer to several prompts names the blocks of the first only.
-        boolean carries = Prompts.count(body) == 1;
+        boolean carries = PromptField.count(body) == 1;
         return new Handoff(
                 requestId,
                 prefillBody,

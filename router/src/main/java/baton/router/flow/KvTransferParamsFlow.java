@@ -2,7 +2,7 @@ package baton.router.flow;
 
 import baton.kv.ConfigException;
 import baton.router.body.JsonObjectText;
-import baton.router.body.Prompts;
+import baton.router.body.PromptField;
 import baton.router.upstream.Instance;
 import io.vertx.core.buffer.Buffer;
 
@@ -28,7 +28,7 @@ public record KvTransferParamsFlow() implements HandoffFlow {
 
     @Override
     public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
-        int prompts = Prompts.count(body);
+        int prompts = PromptField.count(body);
         if (prompts > 1) {
             // The decode instance would use the first prompt's blocks for each prompt.
             throw new ConfigException(

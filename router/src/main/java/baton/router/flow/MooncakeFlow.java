@@ -2,7 +2,7 @@ package baton.router.flow;
 
 import baton.kv.ConfigException;
 import baton.router.body.JsonObjectText;
-import baton.router.body.Prompts;
+import baton.router.body.PromptField;
 import baton.router.upstream.ConnectorAddress;
 import baton.router.upstream.Instance;
 import io.vertx.core.buffer.Buffer;
@@ -41,7 +41,7 @@ public record MooncakeFlow() implements HandoffFlow {
 
     @Override
     public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
-        int prompts = Prompts.count(body);
+        int prompts = PromptField.count(body);
         if (prompts > 1) {
             throw new ConfigException(
                     "prompt",

@@ -2,7 +2,7 @@ package baton.router.flow;
 
 import baton.kv.ConfigException;
 import baton.router.body.JsonObjectText;
-import baton.router.body.Prompts;
+import baton.router.body.PromptField;
 import baton.router.upstream.ConnectorAddress;
 import baton.router.upstream.ConnectorAddressQuery;
 import baton.router.upstream.Instance;
@@ -57,7 +57,7 @@ public record PushFlow() implements HandoffFlow {
         }
         return new Handoff(shared, prefillBody, new AfterPrefill(answer -> {
             // The answer names the blocks of one prompt only.
-            if (Prompts.count(body) > 1) {
+            if (PromptField.count(body) > 1) {
                 return DecodeBody.of(body, answer, learn(prefill, answer).map(address -> withId(address, shared)));
             }
             learnIfWellFormed(prefill, answer);

@@ -2,7 +2,7 @@ package baton.router.flow;
 
 import baton.router.body.JsonObjectText;
 import baton.router.body.JsonObjectText.Edit;
-import baton.router.body.Prompts;
+import baton.router.body.PromptField;
 import baton.router.upstream.ConnectorAddress;
 import java.io.ByteArrayOutputStream;
 import java.nio.charset.StandardCharsets;
@@ -34,7 +34,7 @@ final class RenderedPrompt {
                 .isPresent();
         return !echoes
                 && (body.hasNonNull("messages")
-                        || body.value("prompt").filter(Prompts::areTexts).isPresent());
+                        || body.value("prompt").filter(PromptField::areTexts).isPresent());
     }
 
     static Edit ask(JsonObjectText body, Edit edit) {
@@ -63,7 +63,7 @@ final class RenderedPrompt {
         }
         List<byte[]> each =
                 answer.value("choices").map(RenderedPrompt::ofChoices).orElse(List.of());
-        if (each.isEmpty() || each.size() != Prompts.count(body) || !body.hasNonNull("prompt")) {
+        if (each.isEmpty() || each.size() != PromptField.count(body) || !body.hasNonNull("prompt")) {
             return Optional.empty();
         }
         return Optional.of(edit.set("prompt", each.size() == 1 ? each.getFirst() : joined("[", each, "]")));

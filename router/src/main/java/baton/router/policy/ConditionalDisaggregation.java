@@ -78,8 +78,8 @@ public record ConditionalDisaggregation(
     }
 
     @Override
-    public Measurement measure(Forecast forecast, boolean isLocal, Instance decode) {
-        return model.map(learnt -> learnt.measure(forecast, isLocal, decode)).orElse(Measurement.NONE);
+    public LatencyMeasurement measure(Forecast forecast, boolean isLocal, Instance decode) {
+        return model.map(learnt -> learnt.measure(forecast, isLocal, decode)).orElse(LatencyMeasurement.NONE);
     }
 
     /** Whether a prompt has less behind the bytes that are known. */

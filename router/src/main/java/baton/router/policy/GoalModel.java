@@ -8,7 +8,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 
 /**
  * Learns from the router's own measurements how long the first token takes when a prefill instance computes a prompt and when the decode instance does, and
- * how long streams of that decode instance wait for their next token meanwhile; and chooses the way that keeps the {@link Goals}. Linear models, of
+ * how long streams of that decode instance wait for their next token meanwhile; and chooses the way that keeps the {@link LatencyGoals}. Linear models, of
  *
  * <ul>
  *   <li>the time to the first token over a prefill instance: KiB that it lacks of the prompt, requests under way there, KiB of the whole prompt, which is
@@ -32,13 +32,13 @@ final class GoalModel {
     private static final double KIB = 1024;
     private static final double MILLI = 1e-6;
 
-    private final Goals goals;
+    private final LatencyGoals goals;
     private final LeastSquares remote = new LeastSquares(4);
     private final LeastSquares local = new LeastSquares(3);
     private final LeastSquares gaps = new LeastSquares(3);
     private final AtomicInteger turn = new AtomicInteger();
 
-    GoalModel(Goals goals) {
+    GoalModel(LatencyGoals goals) {
         this.goals = goals;
     }
 
@@ -128,11 +128,11 @@ final class GoalModel {
     }
 
     /** Begins to measure a request. */
-    Measurement measure(Forecast forecast, boolean isLocal, Instance decode) {
+    LatencyMeasurement measure(Forecast forecast, boolean isLocal, Instance decode) {
         return new Measured(forecast, isLocal, decode);
     }
 
-    private final class Measured implements Measurement {
+    private final class Measured implements LatencyMeasurement {
         private final Forecast forecast;
         private final boolean isLocal;
         private final Instance decode;

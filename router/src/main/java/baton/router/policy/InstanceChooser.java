@@ -8,7 +8,8 @@ import java.util.List;
 /** Chooses one of several usable instances of a role. Any thread; must not block. */
 public interface InstanceChooser {
     /** Values of {@code --policy}. */
-    List<String> NAMES = List.of(InTurn.NAME, LeastLoaded.NAME, PowerOfTwo.NAME, SessionSticky.NAME, PrefixAware.NAME);
+    List<String> NAMES =
+            List.of(InTurn.NAME, LeastLoaded.NAME, PowerOfTwoChoices.NAME, SessionSticky.NAME, PrefixAware.NAME);
 
     /** @param usable at least one, in the order in which they became known */
     Choice choose(List<Instance> usable, RoutingRequest request);
@@ -37,7 +38,7 @@ public interface InstanceChooser {
         return switch (name) {
             case InTurn.NAME -> new InTurn();
             case LeastLoaded.NAME -> new LeastLoaded();
-            case PowerOfTwo.NAME -> new PowerOfTwo();
+            case PowerOfTwoChoices.NAME -> new PowerOfTwoChoices();
             case SessionSticky.NAME -> new SessionSticky();
             case PrefixAware.NAME -> new PrefixAware(new PrefixRecord(recorded), held);
             default -> throw ConfigException.unsupported(field, name, String.join(", ", NAMES));

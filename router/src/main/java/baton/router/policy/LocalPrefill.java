@@ -13,13 +13,14 @@ import baton.kv.GeneratedBuilder;
  * @param goals when these are kept better so, as the router expects from what it has measured; for prompts that the thresholds leave open
  */
 @GeneratedBuilder
-public record LocalPrefill(boolean asFallback, int belowBytes, int uncachedBelowBytes, int prefillBusy, Goals goals)
+public record LocalPrefill(
+        boolean asFallback, int belowBytes, int uncachedBelowBytes, int prefillBusy, LatencyGoals goals)
         implements LocalPrefillBuilder.With {
     public static final LocalPrefill NEVER = new LocalPrefill(false, 0, 0, Integer.MAX_VALUE);
 
     /** Without goals. */
     public LocalPrefill(boolean asFallback, int belowBytes, int uncachedBelowBytes, int prefillBusy) {
-        this(asFallback, belowBytes, uncachedBelowBytes, prefillBusy, Goals.NONE);
+        this(asFallback, belowBytes, uncachedBelowBytes, prefillBusy, LatencyGoals.NONE);
     }
 
     /** @throws ConfigException if a threshold is out of range */

@@ -17,8 +17,8 @@ public interface RoutingPolicy {
      *
      * @param isLocal whether the decode instance computes the prompt
      */
-    default Measurement measure(Forecast forecast, boolean isLocal, Instance decode) {
-        return Measurement.NONE;
+    default LatencyMeasurement measure(Forecast forecast, boolean isLocal, Instance decode) {
+        return LatencyMeasurement.NONE;
     }
 
     /**

@@ -32,9 +32,9 @@ class ClientGateTest {
         return new ClientGate(keys(limits), now::get);
     }
 
-    private static ClientPass admitted(Admission admission) {
-        assertThat(admission).isInstanceOf(Admission.Admitted.class);
-        return ((Admission.Admitted) admission).pass();
+    private static ClientPass admitted(ClientAdmission admission) {
+        assertThat(admission).isInstanceOf(ClientAdmission.Admitted.class);
+        return ((ClientAdmission.Admitted) admission).pass();
     }
 
     @Test
@@ -48,13 +48,13 @@ class ClientGateTest {
     @ParameterizedTest
     @CsvSource({"Bearer key-c", "Bearer", "key-a", "Basic key-a", "Bearer key-a key-b", "''"})
     void anythingElseIsUnknown(String authorization) throws Exception {
-        assertThat(gate("").enter(List.of(authorization))).isInstanceOf(Admission.Unknown.class);
+        assertThat(gate("").enter(List.of(authorization))).isInstanceOf(ClientAdmission.Unknown.class);
     }
 
     @Test
     void noHeaderAndTwoAreUnknown() throws Exception {
-        assertThat(gate("").enter(List.of())).isInstanceOf(Admission.Unknown.class);
-        assertThat(gate("").enter(List.of("Bearer key-a", "Bearer key-a"))).isInstanceOf(Admission.Unknown.class);
+        assertThat(gate("").enter(List.of())).isInstanceOf(ClientAdmission.Unknown.class);
+        assertThat(gate("").enter(List.of("Bearer key-a", "Bearer key-a"))).isInstanceOf(ClientAdmission.Unknown.class);
     }
 
     @Test
@@ -63,7 +63,8 @@ class ClientGateTest {
         ClientPass first = admitted(gate.enter(List.of("Bearer key-a")));
         ClientPass second = admitted(gate.enter(List.of("Bearer key-a")));
         assertThat(gate.enter(List.of("Bearer key-a")))
-                .isEqualTo(new Admission.Limited("a", "the API key 'a' has 2 requests in flight, the most allowed", 1));
+                .isEqualTo(new ClientAdmission.Limited(
+                        "a", "the API key 'a' has 2 requests in flight, the most allowed", 1));
         admitted(gate.enter(List.of("Bearer key-b")));
         first.release();
         first.release();
@@ -81,15 +82,16 @@ class ClientGateTest {
         admitted(gate.enter(List.of("Bearer key-a"))).ofPart().took(109);
         // 99 too many, and one more is needed: 10 come back in a second.
         assertThat(gate.enter(List.of("Bearer key-a")))
-                .isEqualTo(new Admission.Limited("a", "the API key 'a' has taken the 600 tokens of a minute", 10));
+                .isEqualTo(
+                        new ClientAdmission.Limited("a", "the API key 'a' has taken the 600 tokens of a minute", 10));
         now.addAndGet(TimeUnit.MILLISECONDS.toNanos(9_800));
-        assertThat(gate.enter(List.of("Bearer key-a"))).isInstanceOf(Admission.Limited.class);
+        assertThat(gate.enter(List.of("Bearer key-a"))).isInstanceOf(ClientAdmission.Limited.class);
         now.addAndGet(TimeUnit.MILLISECONDS.toNanos(300));
         admitted(gate.enter(List.of("Bearer key-a"))).release();
         assertThat(gate.inFlight("a")).isEqualTo(2);
         now.addAndGet(TimeUnit.HOURS.toNanos(1));
         admitted(gate.enter(List.of("Bearer key-a"))).took(601);
-        assertThat(gate.enter(List.of("Bearer key-a"))).isInstanceOf(Admission.Limited.class);
+        assertThat(gate.enter(List.of("Bearer key-a"))).isInstanceOf(ClientAdmission.Limited.class);
     }
 
     @Test
@@ -99,18 +101,18 @@ class ClientGateTest {
             admitted(gate.enter(List.of("Bearer key-a"))).release();
         }
         assertThat(gate.enter(List.of("Bearer key-a")))
-                .isEqualTo(new Admission.Limited("a", "the API key 'a' may send 6 requests a minute", 10));
+                .isEqualTo(new ClientAdmission.Limited("a", "the API key 'a' may send 6 requests a minute", 10));
         now.addAndGet(TimeUnit.MILLISECONDS.toNanos(8_500));
-        assertThat(((Admission.Limited) gate.enter(List.of("Bearer key-a"))).retryAfterSeconds())
+        assertThat(((ClientAdmission.Limited) gate.enter(List.of("Bearer key-a"))).retryAfterSeconds())
                 .isEqualTo(2);
         now.addAndGet(TimeUnit.MILLISECONDS.toNanos(1_600));
         admitted(gate.enter(List.of("Bearer key-a"))).release();
-        assertThat(gate.enter(List.of("Bearer key-a"))).isInstanceOf(Admission.Limited.class);
+        assertThat(gate.enter(List.of("Bearer key-a"))).isInstanceOf(ClientAdmission.Limited.class);
         now.addAndGet(TimeUnit.HOURS.toNanos(1));
         for (int i = 0; i < 6; i++) {
             admitted(gate.enter(List.of("Bearer key-a"))).release();
         }
-        assertThat(gate.enter(List.of("Bearer key-a"))).isInstanceOf(Admission.Limited.class);
+        assertThat(gate.enter(List.of("Bearer key-a"))).isInstanceOf(ClientAdmission.Limited.class);
         assertThat(gate.inFlight("a")).isZero();
     }
 
@@ -119,11 +121,11 @@ class ClientGateTest {
         ClientGate gate = gate(", \"max_requests_in_flight\": 2");
         ClientPass running = admitted(gate.enter(List.of("Bearer key-a")));
         gate.replace(keys(", \"max_requests_in_flight\": 1"));
-        assertThat(gate.enter(List.of("Bearer key-a"))).isInstanceOf(Admission.Limited.class);
+        assertThat(gate.enter(List.of("Bearer key-a"))).isInstanceOf(ClientAdmission.Limited.class);
         running.release();
         admitted(gate.enter(List.of("Bearer key-a"))).release();
         gate.replace(ClientKeys.parse("{\"keys\": []}"));
-        assertThat(gate.enter(List.of("Bearer key-a"))).isInstanceOf(Admission.Unknown.class);
+        assertThat(gate.enter(List.of("Bearer key-a"))).isInstanceOf(ClientAdmission.Unknown.class);
     }
 
     @ParameterizedTest

@@ -5,7 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
 import baton.router.body.JsonObjectText;
-import baton.router.body.Prompts;
+import baton.router.body.PromptField;
 import baton.router.upstream.ConnectorAddress;
 import baton.router.upstream.Instance;
 import java.net.URI;
@@ -66,8 +66,8 @@ class HandoffFlowTest {
             })
     void promptsAreCounted(String prompt, int count) {
         JsonObjectText body = parse("{\"prompt\":" + prompt + "}");
-        assertThat(Prompts.count(body)).isEqualTo(count);
-        assertThat(Prompts.split(body)).hasSize(count > 1 ? count : 0);
+        assertThat(PromptField.count(body)).isEqualTo(count);
+        assertThat(PromptField.split(body)).hasSize(count > 1 ? count : 0);
     }
 
     /** Completions have the ids in each choice, a chat has them beside the choices. */
@@ -142,7 +142,7 @@ class HandoffFlowTest {
 
     @Test
     void eachPromptIsFoundAsItsText() {
-        assertThat(Prompts.split(parse("{\"prompt\": [ \"a\\\"]\" , [1, [2]],\"\u00e9\",\"\" ]}")))
+        assertThat(PromptField.split(parse("{\"prompt\": [ \"a\\\"]\" , [1, [2]],\"\u00e9\",\"\" ]}")))
                 .map(each -> new String(each, StandardCharsets.UTF_8))
                 .containsExactly("\"a\\\"]\"", "[1, [2]]", "\"\u00e9\"", "\"\"");
     }

@@ -34,7 +34,7 @@ class GoalModelTest {
     }
 
     private static GoalModel model(double ttft, double itl) {
-        return new GoalModel(new Goals(goal(ttft), goal(itl)));
+        return new GoalModel(new LatencyGoals(goal(ttft), goal(itl)));
     }
 
     private static Optional<Duration> goal(double millis) {
@@ -75,8 +75,8 @@ class GoalModelTest {
             }
             int bytes = KIB + random.nextInt(40 * KIB);
             Forecast forecast = forecast(model, bytes, 0);
-            Measurement measurement = model.measure(forecast, forecast.local(), decode);
-            Measurement beside = model.measure(forecast, false, decode);
+            LatencyMeasurement measurement = model.measure(forecast, forecast.local(), decode);
+            LatencyMeasurement beside = model.measure(forecast, false, decode);
             beside.gap(nanos(10 + gapCost * decode.localPrefillBytes() / KIB + random.nextDouble()));
             double millis = forecast.local() ? localMillis(bytes) : remoteMillis(bytes);
             measurement.firstToken(nanos(millis + random.nextDouble()));
@@ -194,7 +194,7 @@ class GoalModelTest {
     @Test
     void aRequestThatEndsWithoutATokenLeavesNothingUnderWay() {
         GoalModel model = model(150, 0);
-        Measurement measurement = model.measure(forecast(model, 5 * KIB, 0), true, decode);
+        LatencyMeasurement measurement = model.measure(forecast(model, 5 * KIB, 0), true, decode);
         assertThat(decode.localPrefillBytes()).isEqualTo(5 * KIB);
         measurement.ended();
         measurement.ended();

@@ -73,7 +73,7 @@ class InstanceChooserTest {
     @Test
     void powerOfTwoNeverTakesTheBusiestAndTakesEveryOther() {
         List<Instance> instances = instances(4);
-        InstanceChooser chooser = InstanceChooser.named("policy", PowerOfTwo.NAME, RECORDED, HeldBlocks.UNKNOWN);
+        InstanceChooser chooser = InstanceChooser.named("policy", PowerOfTwoChoices.NAME, RECORDED, HeldBlocks.UNKNOWN);
         Runnable _ = instances.get(2).begin();
         Map<Instance, Integer> counts = new HashMap<>();
         for (int i = 0; i < 3000; i++) {
@@ -91,7 +91,7 @@ class InstanceChooserTest {
     void powerOfTwoComparesRequestsUnderWayForEachShare() {
         List<Instance> instances = instances(2);
         instances.get(0).weight(3);
-        InstanceChooser chooser = InstanceChooser.named("policy", PowerOfTwo.NAME, RECORDED, HeldBlocks.UNKNOWN);
+        InstanceChooser chooser = InstanceChooser.named("policy", PowerOfTwoChoices.NAME, RECORDED, HeldBlocks.UNKNOWN);
         for (int i = 0; i < 40; i++) {
             Runnable _ =
                     chooser.choose(instances, RoutingRequest.NONE).instance().begin();

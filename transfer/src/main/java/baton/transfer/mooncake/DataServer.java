@@ -29,7 +29,7 @@ final class DataServer implements AutoCloseable {
 
     private final ServerSocketChannel server;
     private final LocalBuffers buffers;
-    private final MooncakeSettings settings;
+    private final MooncakeAgentSettings settings;
     private final Predicate<InetAddress> admits;
     private final Ticker ticker;
     private final Bursts complaints;
@@ -40,7 +40,7 @@ final class DataServer implements AutoCloseable {
     private DataServer(
             ServerSocketChannel server,
             LocalBuffers buffers,
-            MooncakeSettings settings,
+            MooncakeAgentSettings settings,
             Predicate<InetAddress> admits,
             Ticker ticker) {
         this.server = server;
@@ -55,7 +55,7 @@ final class DataServer implements AutoCloseable {
     static DataServer open(
             InetSocketAddress at,
             LocalBuffers buffers,
-            MooncakeSettings settings,
+            MooncakeAgentSettings settings,
             Predicate<InetAddress> admits,
             Ticker ticker)
             throws IOException {

@@ -25,7 +25,7 @@ final class HandshakeDaemon implements AutoCloseable {
 
     private final ServerSocket server;
     private final Handler handler;
-    private final MooncakeSettings.Limits limits;
+    private final MooncakeAgentSettings.Limits limits;
     private final Duration patience;
     private final Ticker ticker;
 
@@ -45,7 +45,7 @@ final class HandshakeDaemon implements AutoCloseable {
         byte[] answer(HandshakeMessage message) throws IOException;
     }
 
-    private HandshakeDaemon(ServerSocket server, Handler handler, MooncakeSettings settings, Ticker ticker) {
+    private HandshakeDaemon(ServerSocket server, Handler handler, MooncakeAgentSettings settings, Ticker ticker) {
         this.server = server;
         this.handler = handler;
         this.limits = settings.limits();
@@ -53,7 +53,7 @@ final class HandshakeDaemon implements AutoCloseable {
         this.ticker = ticker;
     }
 
-    static HandshakeDaemon open(InetSocketAddress at, Handler handler, MooncakeSettings settings, Ticker ticker)
+    static HandshakeDaemon open(InetSocketAddress at, Handler handler, MooncakeAgentSettings settings, Ticker ticker)
             throws IOException {
         ServerSocket server = new ServerSocket();
         try {

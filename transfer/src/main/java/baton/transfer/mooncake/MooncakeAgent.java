@@ -50,7 +50,7 @@ public final class MooncakeAgent extends SegmentAgent<MooncakePeer, MooncakeTran
     /** To different peers, made at once. */
     private static final int CONNECTIONS = 64;
 
-    private final MooncakeSettings settings;
+    private final MooncakeAgentSettings settings;
     private final DataServer server;
     private final HandshakeDaemon daemon;
     private final PeerAddress rpc;
@@ -65,12 +65,12 @@ public final class MooncakeAgent extends SegmentAgent<MooncakePeer, MooncakeTran
      * @throws ConfigException if the port would be open to the network although no peers are listed, see
      *     {@link PeerAccess#requireSafeByAddress}
      */
-    public static MooncakeAgent open(MooncakeSettings settings) throws TransferException {
+    public static MooncakeAgent open(MooncakeAgentSettings settings) throws TransferException {
         return open(settings, Ticker.system());
     }
 
     /** @param ticker the clock of timeouts */
-    public static MooncakeAgent open(MooncakeSettings settings, Ticker ticker) throws TransferException {
+    public static MooncakeAgent open(MooncakeAgentSettings settings, Ticker ticker) throws TransferException {
         ListenAddress.requireOfOneHost("host", settings.host());
         settings.access().ifPresent(access -> access.requireSafeByAddress("host", settings.host()));
         MooncakeAgent agent;
@@ -90,7 +90,7 @@ public final class MooncakeAgent extends SegmentAgent<MooncakePeer, MooncakeTran
         return agent;
     }
 
-    private MooncakeAgent(MooncakeSettings settings, Ticker ticker) throws IOException {
+    private MooncakeAgent(MooncakeAgentSettings settings, Ticker ticker) throws IOException {
         super(settings.limits(), settings.access(), settings.metadata(), ticker, MooncakePeer.class, CONNECTIONS);
         this.settings = settings;
         this.server = DataServer.open(listenAt(settings.host(), 0), buffers, settings, this::admits, ticker);
@@ -133,7 +133,7 @@ public final class MooncakeAgent extends SegmentAgent<MooncakePeer, MooncakeTran
         return server;
     }
 
-    MooncakeSettings settings() {
+    MooncakeAgentSettings settings() {
         return settings;
     }
 

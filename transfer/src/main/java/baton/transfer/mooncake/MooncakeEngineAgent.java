@@ -72,7 +72,13 @@ public final class MooncakeEngineAgent extends SegmentAgent<EnginePeer, EngineTr
 
     private MooncakeEngineAgent(MooncakeLibrary.Found library, EngineSettings settings, Ticker ticker)
             throws TransferException {
-        super(MooncakeSettings.Limits.DEFAULT, settings.access(), settings.metadata(), ticker, EnginePeer.class, 1);
+        super(
+                MooncakeAgentSettings.Limits.DEFAULT,
+                settings.access(),
+                settings.metadata(),
+                ticker,
+                EnginePeer.class,
+                1);
         String metadata;
         String asked;
         switch (settings.metadata()) {

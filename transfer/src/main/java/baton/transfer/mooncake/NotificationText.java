@@ -23,7 +23,7 @@ final class NotificationText {
     private NotificationText() {}
 
     /** Why a message cannot be sent. */
-    static Optional<String> refused(byte[] message, MooncakeSettings.Limits limits) {
+    static Optional<String> refused(byte[] message, MooncakeAgentSettings.Limits limits) {
         return message.length <= limits.messageBytes()
                 ? Optional.empty()
                 : Optional.of("a notification of %d bytes, at most %d are allowed"
@@ -69,7 +69,7 @@ final class NotificationText {
             PeerAddress to,
             String from,
             byte[] message,
-            MooncakeSettings.Limits limits,
+            MooncakeAgentSettings.Limits limits,
             Deadline deadline)
             throws IOException {
         ObjectNode body = json.createObjectNode().put("name", from).put("notify_msg", text(message));

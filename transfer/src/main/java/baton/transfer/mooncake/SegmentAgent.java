@@ -31,7 +31,7 @@ import tools.jackson.databind.json.JsonMapper;
  * @param <T> its transfers
  */
 abstract class SegmentAgent<P extends SegmentPeer, T extends SegmentTransfer> implements TransferAgent {
-    private final MooncakeSettings.Limits limits;
+    private final MooncakeAgentSettings.Limits limits;
     private final Optional<PeerAccess> access;
     private final Ticker ticker;
     private final Class<P> peerType;
@@ -49,7 +49,7 @@ abstract class SegmentAgent<P extends SegmentPeer, T extends SegmentTransfer> im
 
     /** @param connections that are made at once */
     SegmentAgent(
-            MooncakeSettings.Limits limits,
+            MooncakeAgentSettings.Limits limits,
             Optional<PeerAccess> access,
             MetadataSource metadata,
             Ticker ticker,
@@ -62,7 +62,7 @@ abstract class SegmentAgent<P extends SegmentPeer, T extends SegmentTransfer> im
         this.inbox = new Inbox(limits.waitingBytes());
         this.connecting = Stream.generate(ReentrantLock::new).limit(connections).toList();
         this.directory = switch (metadata) {
-            case MetadataSource.Handshake _ -> new PeerDirectory(json, this::mayConnect, limits.handshakeBytes());
+            case MetadataSource.Handshake _ -> new HandshakeDirectory(json, this::mayConnect, limits.handshakeBytes());
             case MetadataSource.Http http -> new ServerDirectory(http, json, limits.handshakeBytes(), ticker);
         };
     }
@@ -92,7 +92,7 @@ abstract class SegmentAgent<P extends SegmentPeer, T extends SegmentTransfer> im
         return ticker;
     }
 
-    final MooncakeSettings.Limits limits() {
+    final MooncakeAgentSettings.Limits limits() {
         return limits;
     }
 

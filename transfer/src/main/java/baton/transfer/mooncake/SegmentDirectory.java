@@ -5,7 +5,7 @@ import baton.messages.PeerAddress;
 import baton.transfer.TransferException;
 
 /** How engines find each other. Any thread. */
-sealed interface SegmentDirectory extends AutoCloseable permits PeerDirectory, ServerDirectory {
+sealed interface SegmentDirectory extends AutoCloseable permits HandshakeDirectory, ServerDirectory {
     /**
      * What is known of a segment.
      *

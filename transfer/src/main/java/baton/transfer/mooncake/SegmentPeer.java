@@ -10,7 +10,7 @@ import org.jspecify.annotations.Nullable;
 abstract class SegmentPeer implements TransferAgent.Peer {
     private final SegmentAgent<?, ?> agent;
     private final String name;
-    private final Outbox outbox;
+    private final NotificationQueue outbox;
     private final AtomicReference<@Nullable String> gone = new AtomicReference<>();
     private volatile SegmentDescriptor descriptor;
 
@@ -18,7 +18,7 @@ abstract class SegmentPeer implements TransferAgent.Peer {
         this.agent = agent;
         this.name = name;
         this.descriptor = found.descriptor();
-        this.outbox = new Outbox(
+        this.outbox = new NotificationQueue(
                 (message, deadline) -> agent.sendNotification(found.rpc(), message, deadline),
                 why -> end(name + " " + why),
                 agent.limits().waitingBytes(),

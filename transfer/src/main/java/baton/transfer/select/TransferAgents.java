@@ -34,7 +34,7 @@ import tools.jackson.databind.JsonNode;
  *   <li>{@code transport}: {@code tcp} lets the embedded agent use TCP within a host as well, {@code auto} (default) only between
  *       hosts; asks for {@code embedded}
  *   <li>{@code metadata_server}, {@code protocol}, {@code device_name}, {@code mooncake_library}: Mooncake's, see
- *       {@link MooncakeAgents}; only with {@code mooncake}
+ *       {@link MooncakeSelection}; only with {@code mooncake}
  * </ul>
  *
  * <p>{@code auto} takes NIXL where there is an RDMA device and the library loads, and the embedded agent otherwise, which within a
@@ -70,7 +70,7 @@ public final class TransferAgents {
                     "`libnixl_capi.so`, or a directory that holds it or an unpacked wheel."));
 
     /** All of them. */
-    public static final List<Setting> SETTINGS = Setting.join(WITHOUT_MOONCAKE, MooncakeAgents.SETTINGS);
+    public static final List<Setting> SETTINGS = Setting.join(WITHOUT_MOONCAKE, MooncakeSelection.SETTINGS);
 
     private static final Logger LOG = LoggerFactory.getLogger(TransferAgents.class);
     private static final Path RDMA_DEVICES = Path.of("/sys/class/infiniband");
@@ -117,7 +117,7 @@ public final class TransferAgents {
                     case NixlLibrary.Found found -> explicit(found, prefix, nixl, extra, rdma);
                     case NixlLibrary.Absent absent -> throw new ConfigException(asking(extra), absent.reason());
                 };
-            case MOONCAKE -> MooncakeAgents.open(extra, embedded.host(), embedded.access());
+            case MOONCAKE -> MooncakeSelection.open(extra, embedded.host(), embedded.access());
             case AUTO -> {
                 Optional<TransferAgent> best = rdma ? automatic(find.apply(library), prefix, nixl) : Optional.empty();
                 if (!rdma) {
@@ -205,7 +205,7 @@ public final class TransferAgents {
             refuse(extra, "mooncake", BACKENDS, TRANSPORT);
             return Kind.MOONCAKE;
         }
-        refuse(extra, value, Setting.names(MooncakeAgents.SETTINGS).toArray(String[]::new));
+        refuse(extra, value, Setting.names(MooncakeSelection.SETTINGS).toArray(String[]::new));
         if (transport && (backends || value.equals("nixl"))) {
             throw new ConfigException(
                     extra.field(TRANSPORT),

@@ -49,9 +49,9 @@ class HostileMooncakePeerTest {
     private static final Duration LONG = Duration.ofSeconds(30);
     private static final int BYTES = 1 << 20;
     private static final int CONNECTIONS = 8;
-    private static final MooncakeSettings SETTINGS = MooncakeSettings.at(HOST)
+    private static final MooncakeAgentSettings SETTINGS = MooncakeAgentSettings.at(HOST)
             .withStall(Duration.ofMillis(500))
-            .withLimits(new MooncakeSettings.Limits(CONNECTIONS, 4, 1 << 16, 16, 100, 1000, 20_000));
+            .withLimits(new MooncakeAgentSettings.Limits(CONNECTIONS, 4, 1 << 16, 16, 100, 1000, 20_000));
 
     private static final long OK = 0x4D43545600000000L;
     private static final long REJECTED = OK + 1;
@@ -84,7 +84,7 @@ class HostileMooncakePeerTest {
     void theAgentStillServesAnHonestPeer() throws Exception {
         assertThat(around.mismatch(arena.allocate(4L * BYTES))).isEqualTo(-1);
         memory.fill((byte) 9);
-        MooncakeAgent honest = opened(MooncakeAgent.open(MooncakeSettings.at(HOST)));
+        MooncakeAgent honest = opened(MooncakeAgent.open(MooncakeAgentSettings.at(HOST)));
         MemorySegment own = arena.allocate(BYTES, 64);
         honest.register(new Region(own, Optional.empty()));
         Peer peer = honest.connect(agent.metadata(), LONG);
@@ -357,7 +357,7 @@ class HostileMooncakePeerTest {
                         exchange(2, "{\"name\":\"n\",\"notify_msg\":\"" + "x".repeat(1001) + "\"}"),
                         StandardCharsets.UTF_8))
                 .contains("\"notify_msg\":\"\"");
-        MooncakeAgent other = opened(MooncakeAgent.open(MooncakeSettings.at(HOST)));
+        MooncakeAgent other = opened(MooncakeAgent.open(MooncakeAgentSettings.at(HOST)));
         other.notify(other.connect(agent.metadata(), LONG), text.getBytes(StandardCharsets.UTF_8));
         assertThat(agent.takeNotifications()).hasSize(taken);
         await("the one that was refused", () -> agent.takeNotifications().size() == 1);
@@ -412,11 +412,11 @@ class HostileMooncakePeerTest {
     void aHostThatOthersReachNeedsListedPeers() {
         PeerAccess nobodyListed = PeerAccess.of(JsonFields.empty("extra"), "host", "192.0.2.1", List.of());
         assertThatThrownBy(() ->
-                        MooncakeAgent.open(MooncakeSettings.at("192.0.2.1").withAccess(Optional.of(nobodyListed))))
+                        MooncakeAgent.open(MooncakeAgentSettings.at("192.0.2.1").withAccess(Optional.of(nobodyListed))))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("allowed_peers")
                 .hasMessageContaining("--kv-allow-unauthenticated");
-        assertThatThrownBy(() -> MooncakeAgent.open(MooncakeSettings.at("0.0.0.0")))
+        assertThatThrownBy(() -> MooncakeAgent.open(MooncakeAgentSettings.at("0.0.0.0")))
                 .isInstanceOf(ConfigException.class);
     }
 
@@ -572,7 +572,7 @@ class HostileMooncakePeerTest {
     /** What an engine of version 1 says, in front of an agent that serves both. */
     @Test
     void version1IsSpokenWithEnginesThatHaveNoOther() throws Exception {
-        MooncakeAgent old = opened(MooncakeAgent.open(MooncakeSettings.at(HOST)));
+        MooncakeAgent old = opened(MooncakeAgent.open(MooncakeAgentSettings.at(HOST)));
         MemorySegment theirs = arena.allocate(BYTES, 64);
         old.register(new Region(theirs, Optional.empty()));
         Fake fake = opened(new Fake(HostileMooncakePeerTest::isEnded));

@@ -71,9 +71,9 @@ class MetadataServerContractTest extends TransferAgentContract {
         exchange.close();
     }
 
-    private MooncakeSettings settings(Optional<String> cluster, Optional<String> segment) {
+    private MooncakeAgentSettings settings(Optional<String> cluster, Optional<String> segment) {
         URI address = URI.create("http://127.0.0.1:" + server.getAddress().getPort() + "/metadata");
-        return MooncakeSettings.at("127.0.0.1").withMetadata(new MetadataSource.Http(address, cluster, segment));
+        return MooncakeAgentSettings.at("127.0.0.1").withMetadata(new MetadataSource.Http(address, cluster, segment));
     }
 
     @Override
@@ -88,7 +88,7 @@ class MetadataServerContractTest extends TransferAgentContract {
 
     @Test
     void aNameIsOneEnginesAndFreeAfterItsEnd() throws TransferException {
-        MooncakeSettings settings = settings(Optional.of("blue"), Optional.of("node/1"));
+        MooncakeAgentSettings settings = settings(Optional.of("blue"), Optional.of("node/1"));
         MooncakeAgent first = MooncakeAgent.open(settings);
         named.add(first);
         assertThat(first.name()).isEqualTo("node/1");

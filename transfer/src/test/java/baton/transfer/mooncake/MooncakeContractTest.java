@@ -11,7 +11,7 @@ import java.util.Optional;
 class MooncakeContractTest extends TransferAgentContract {
     @Override
     protected TransferAgent open(String prefix) throws TransferException {
-        return MooncakeAgent.open(MooncakeSettings.at("127.0.0.1"));
+        return MooncakeAgent.open(MooncakeAgentSettings.at("127.0.0.1"));
     }
 
     @Override

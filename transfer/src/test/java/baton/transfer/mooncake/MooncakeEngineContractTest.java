@@ -33,7 +33,7 @@ class MooncakeEngineContractTest extends TransferAgentContract {
 
     @Test
     void theAgentInJavaExchangesBytesWithTheLibrarys() throws TransferException {
-        try (MooncakeAgent java = MooncakeAgent.open(MooncakeSettings.at("127.0.0.1"));
+        try (MooncakeAgent java = MooncakeAgent.open(MooncakeAgentSettings.at("127.0.0.1"));
                 Arena memory = Arena.ofShared()) {
             Region region = allocate(memory, 1 << 20);
             java.register(region);

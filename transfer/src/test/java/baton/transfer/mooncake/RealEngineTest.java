@@ -123,7 +123,7 @@ class RealEngineTest {
 
     private MooncakeAgent agent(String metadata, String segment) throws TransferException {
         MetadataSource source = MetadataSource.parse("metadata_server", metadata);
-        return opened(MooncakeAgent.open(MooncakeSettings.at(HOST)
+        return opened(MooncakeAgent.open(MooncakeAgentSettings.at(HOST)
                 .withMetadata(
                         source instanceof MetadataSource.Http http
                                 ? new MetadataSource.Http(http.address(), http.cluster(), Optional.of(segment))
@@ -390,7 +390,7 @@ class RealEngineTest {
                 .isInstanceOf(TransferException.class)
                 .hasMessageContaining("mooncake/rpc_meta/nobody");
         URI nowhere = URI.create("http://127.0.0.1:" + FreePorts.inARow(1) + "/metadata");
-        assertThatThrownBy(() -> MooncakeAgent.open(MooncakeSettings.at(HOST)
+        assertThatThrownBy(() -> MooncakeAgent.open(MooncakeAgentSettings.at(HOST)
                         .withMetadata(new MetadataSource.Http(nowhere, Optional.empty(), Optional.empty()))))
                 .isInstanceOf(TransferException.class)
                 .hasMessageContaining(nowhere.toString());

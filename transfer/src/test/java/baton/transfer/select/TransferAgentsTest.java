@@ -96,7 +96,7 @@ class TransferAgentsTest {
             assertThat(agent.name()).startsWith("127.0.0.1:");
         }
         JsonFields rdma = JsonFields.parse("extra", "{\"protocol\": \"rdma\"}");
-        assertThatThrownBy(() -> MooncakeAgents.open(
+        assertThatThrownBy(() -> MooncakeSelection.open(
                         rdma, "127.0.0.1", Optional.empty(), _ -> new MooncakeLibrary.Absent("looked nowhere")))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContainingAll("extra.protocol", "looked nowhere", "BATON_MOONCAKE_LIBRARY");

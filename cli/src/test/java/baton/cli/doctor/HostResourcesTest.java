@@ -18,7 +18,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 /** Machines made of files. */
-class MachineTest {
+class HostResourcesTest {
     private static final Platform LINUX = Platform.of("Linux", "amd64");
 
     @TempDir
@@ -55,7 +55,7 @@ class MachineTest {
     }
 
     private Finding finding(String name, int processors, Set<String> flags) {
-        return new Machine(new Host(root, Map.of("PATH", "/usr/bin"), processors))
+        return new HostResources(new Host(root, Map.of("PATH", "/usr/bin"), processors))
                 .findings(new Processor(LINUX, "a processor", flags)).stream()
                         .filter(finding -> finding.name().equals(name))
                         .findFirst()
@@ -64,7 +64,7 @@ class MachineTest {
 
     @Test
     void nothingIsToBeChanged() {
-        assertThat(new Machine(new Host(root, Map.of(), 2))
+        assertThat(new HostResources(new Host(root, Map.of(), 2))
                         .findings(new Processor(LINUX, "a processor", Set.of("avx2", "fma"))))
                 .allSatisfy(finding -> assertThat(finding.advice())
                         .as("%s", finding)
@@ -76,7 +76,7 @@ class MachineTest {
     @Test
     void aMachineThatTellsNothingIsNoFailure() throws IOException {
         Path empty = Files.createDirectory(root.resolve("empty"));
-        assertThat(new Machine(new Host(empty, Map.of(), 1)).findings(new Processor(LINUX, "unknown", Set.of())))
+        assertThat(new HostResources(new Host(empty, Map.of(), 1)).findings(new Processor(LINUX, "unknown", Set.of())))
                 .noneMatch(finding -> finding.level() == Level.BROKEN)
                 .anyMatch(finding -> finding.found().equals("not told"));
     }

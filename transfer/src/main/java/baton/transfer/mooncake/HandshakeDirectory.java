@@ -9,7 +9,7 @@ import java.util.function.Predicate;
 import tools.jackson.databind.json.JsonMapper;
 
 /** Mooncake's {@code P2PHANDSHAKE}: an engine's handshake daemon gives its descriptor itself. */
-final class PeerDirectory implements SegmentDirectory {
+final class HandshakeDirectory implements SegmentDirectory {
     private static final byte[] EMPTY = {'{', '}'};
 
     private final JsonMapper json;
@@ -20,7 +20,7 @@ final class PeerDirectory implements SegmentDirectory {
      * @param mayConnect whether a host may be connected to
      * @param longest bytes of an answer
      */
-    PeerDirectory(JsonMapper json, Predicate<String> mayConnect, int longest) {
+    HandshakeDirectory(JsonMapper json, Predicate<String> mayConnect, int longest) {
         this.json = json;
         this.mayConnect = mayConnect;
         this.longest = longest;

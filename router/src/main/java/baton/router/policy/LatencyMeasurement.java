@@ -1,9 +1,9 @@
 package baton.router.policy;
 
 /** Takes what a streamed request's client sees. Confined to the request's event loop. */
-public interface Measurement {
+public interface LatencyMeasurement {
     /** Of which nothing is learnt. */
-    Measurement NONE = new Measurement() {
+    LatencyMeasurement NONE = new LatencyMeasurement() {
         @Override
         public void firstToken(long nanos) {}
 

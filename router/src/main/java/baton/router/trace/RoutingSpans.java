@@ -13,11 +13,11 @@ import java.util.Optional;
  * An ended request as spans of its distributed trace: one of the request, and one of each leg in that. Attributes have OpenTelemetry's names
  * where it has some, others begin with {@code baton.}.
  */
-public final class RequestSpans {
+public final class RoutingSpans {
     private static final String MODEL = "/v1/models/";
     private static final int FIRST_ERROR = 500;
 
-    private RequestSpans() {}
+    private RoutingSpans() {}
 
     /** @param handoffId the legs' {@code X-Request-Id}, {@code -} if it is the request's */
     public static List<Span> of(Snapshot trace, String handoffId) {

@@ -13,7 +13,7 @@ import java.util.Queue;
 import java.util.function.Consumer;
 
 /** Notifications to a peer, in order, each after the answer to the one before. A thread sends them while there are any. */
-final class Outbox {
+final class NotificationQueue {
     /** How long a peer may refuse a message, because it has not taken those before. */
     private static final Duration PATIENCE = Duration.ofSeconds(10);
 
@@ -51,7 +51,7 @@ final class Outbox {
      * @param failed told why, when a message could not be sent; after it nothing is sent any more
      * @param most bytes that may wait
      */
-    Outbox(Sender sender, Consumer<String> failed, long most, Ticker ticker) {
+    NotificationQueue(Sender sender, Consumer<String> failed, long most, Ticker ticker) {
         this.sender = sender;
         this.failed = failed;
         this.most = most;

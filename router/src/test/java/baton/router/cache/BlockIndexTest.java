@@ -15,13 +15,13 @@ import java.util.Random;
 import java.util.Set;
 import org.junit.jupiter.api.Test;
 
-class BlockTableTest {
+class BlockIndexTest {
     private static final int BLOCK = 4;
     private static final String GPU = "GPU/0/";
     private static final String CPU = "CPU/0/";
 
-    private final Budget budget = new Budget(1 << 22);
-    private final BlockTable table = new BlockTable(budget);
+    private final IndexBudget budget = new IndexBudget(1 << 22);
+    private final BlockIndex table = new BlockIndex(budget);
 
     private static ReceivedKvEvent.Stored stored(
             String place, OptionalLong parent, int[] tokens, long[] extra, long... hashes) {
@@ -80,7 +80,7 @@ class BlockTableTest {
     /** Two engines have other hashes of the same blocks: each table knows its own, and both know the prompt. */
     @Test
     void blocksOfEnginesThatHashInDifferentWaysMeet() {
-        BlockTable other = new BlockTable(budget);
+        BlockIndex other = new BlockIndex(budget);
         table.apply(stored(tokens(0, 8), 11, 12));
         other.apply(stored(tokens(0, 8), -5, -6));
         assertThat(table.known(prompt(tokens(0, 8)))).isEqualTo(8);
@@ -138,7 +138,7 @@ class BlockTableTest {
 
     @Test
     void whatHasNoRoomIsLeftOut() {
-        BlockTable small = new BlockTable(new Budget(1000));
+        BlockIndex small = new BlockIndex(new IndexBudget(1000));
         for (int i = 0; i < 2000; i++) {
             small.apply(stored(tokens(i * 100, 4), i + 1));
         }

@@ -10,13 +10,13 @@ import java.util.Optional;
  * @param ttft from a request to its first token
  * @param itl between two tokens of a stream, also of those beside which a decode instance computes a prompt
  */
-public record Goals(Optional<Duration> ttft, Optional<Duration> itl) {
-    public static final Goals NONE = new Goals(Optional.empty(), Optional.empty());
+public record LatencyGoals(Optional<Duration> ttft, Optional<Duration> itl) {
+    public static final LatencyGoals NONE = new LatencyGoals(Optional.empty(), Optional.empty());
 
     private static final Duration MOST = Duration.ofMinutes(10);
 
     /** @throws ConfigException if a goal is out of range */
-    public Goals {
+    public LatencyGoals {
         ttft.ifPresent(goal -> require("ttft goal", goal));
         itl.ifPresent(goal -> require("itl goal", goal));
     }

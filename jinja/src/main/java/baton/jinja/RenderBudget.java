@@ -4,7 +4,7 @@ package baton.jinja;
  * One rendering's position in the template and what it may still spend. A template is a program that came with a model's files, so
  * everything that costs time or memory is charged here: nodes, elements looked at, characters produced.
  */
-final class Budget {
+final class RenderBudget {
     static final int CHARACTERS_PER_STEP = 16;
     private static final int MAX_DEPTH = 400;
 
@@ -22,7 +22,7 @@ final class Budget {
      * @param maxCharacters of any one text, the output included
      * @param watch run now and then; what it throws ends the rendering
      */
-    Budget(long maxSteps, int maxCharacters, Runnable watch) {
+    RenderBudget(long maxSteps, int maxCharacters, Runnable watch) {
         this.maxSteps = maxSteps;
         this.maxCharacters = maxCharacters;
         this.watch = watch;

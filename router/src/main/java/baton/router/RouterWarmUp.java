@@ -34,7 +34,7 @@ import java.util.concurrent.TimeoutException;
  * Sends requests through event loops like the router's to a stand-in for instances, all in this process: classes are loaded and code
  * is compiled before the first client's request. No instance gets a request, and the router's metrics and log do not show any.
  */
-final class WarmUp {
+final class RouterWarmUp {
     private static final Duration EACH = Duration.ofSeconds(5);
     static final int REQUESTS = 24;
     private static final int ON_ONE_CONNECTION = 4;
@@ -69,7 +69,7 @@ final class WarmUp {
 
     private int streams;
 
-    WarmUp(Vertx vertx, HandoffFlow flow, Ticker ticker) {
+    RouterWarmUp(Vertx vertx, HandoffFlow flow, Ticker ticker) {
         this.vertx = vertx;
         this.flow = flow;
         this.ticker = ticker;

@@ -13,7 +13,7 @@ import tools.jackson.databind.JsonNode;
  * A line or a cell with places for figures: {@code {path|format|factor}}. The path names fields of a JSON object, separated by slashes, a
  * dot the object itself; the format is one of {@link java.util.Formatter}, by default {@code %s}; a number is multiplied by the factor.
  */
-final class Template {
+final class FigureTemplate {
     private static final Pattern PLACE = Pattern.compile("\\{([^{}|]+)(?:\\|(%[^{}|]+))?(?:\\|([^{}|]+))?}");
 
     private sealed interface Part {}
@@ -24,7 +24,7 @@ final class Template {
 
     private final List<Part> parts = new ArrayList<>();
 
-    Template(String template) {
+    FigureTemplate(String template) {
         Matcher places = PLACE.matcher(template);
         int end = 0;
         while (places.find()) {

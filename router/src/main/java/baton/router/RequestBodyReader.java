@@ -9,7 +9,7 @@ import java.time.Duration;
 import java.util.function.Consumer;
 
 /** Collects one request's body within the limits of size, time and memory. Confined to the request's event loop. */
-final class BodyReader {
+final class RequestBodyReader {
     /** A body's first buffer, in bytes: the declared length alone reserves no more memory. */
     private static final int INITIAL_BODY = 64 << 10;
 
@@ -26,7 +26,7 @@ final class BodyReader {
      * @param complete takes the body; the request stays counted as running and its body's bytes as taken
      * @param refused takes the reason; the request and its bytes are counted off before
      */
-    BodyReader(
+    RequestBodyReader(
             Vertx vertx,
             RouterConfig.Limits limits,
             RouterContext.InFlight inFlight,

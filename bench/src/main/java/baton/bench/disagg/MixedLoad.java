@@ -20,14 +20,14 @@ import java.util.OptionalInt;
  * @param together short ones at the begin, which are as many as are to be under way
  * @param seconds in which requests come
  */
-record Load(int promptTokens, double rate, double shortRate, int together, double seconds) {
+record MixedLoad(int promptTokens, double rate, double shortRate, int together, double seconds) {
     static final int SHORT_PROMPT = 32;
     static final int SHORT_ANSWER = 96;
     static final int LONG_ANSWER = 16;
 
     /** The same in another time. */
-    Load within(double other) {
-        return new Load(promptTokens, rate, shortRate, together, other);
+    MixedLoad within(double other) {
+        return new MixedLoad(promptTokens, rate, shortRate, together, other);
     }
 
     /** Makes prompts that no server has seen. */

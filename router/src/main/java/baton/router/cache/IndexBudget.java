@@ -3,11 +3,11 @@ package baton.router.cache;
 import java.util.concurrent.atomic.AtomicLong;
 
 /** Entries that the tables of all instances may have places for together. Any thread. */
-public final class Budget {
+public final class IndexBudget {
     private final long most;
     private final AtomicLong used = new AtomicLong();
 
-    public Budget(long most) {
+    public IndexBudget(long most) {
         this.most = most;
     }
 

@@ -1,12 +1,12 @@
 package baton.router.access;
 
 /** Whether a request may enter. */
-public sealed interface Admission {
+public sealed interface ClientAdmission {
     /** It may; the pass is to be released when the request ends. */
-    record Admitted(ClientPass pass) implements Admission {}
+    record Admitted(ClientPass pass) implements ClientAdmission {}
 
     /** It has no key, or one that is not known. */
-    record Unknown(String reason) implements Admission {}
+    record Unknown(String reason) implements ClientAdmission {}
 
     /**
      * Its key's limit is reached.
@@ -14,5 +14,5 @@ public sealed interface Admission {
      * @param client the key's name
      * @param retryAfterSeconds at least 1
      */
-    record Limited(String client, String reason, long retryAfterSeconds) implements Admission {}
+    record Limited(String client, String reason, long retryAfterSeconds) implements ClientAdmission {}
 }

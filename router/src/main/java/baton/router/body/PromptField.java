@@ -10,13 +10,13 @@ import tools.jackson.core.ObjectReadContext;
 import tools.jackson.core.json.JsonFactory;
 
 /** The prompts of a completion request: {@code prompt} is a text, an array of token ids, or an array of either. */
-public final class Prompts {
+public final class PromptField {
     /** In one request. */
     public static final int MOST = 4096;
 
     private static final JsonFactory FACTORY = new JsonFactory();
 
-    private Prompts() {}
+    private PromptField() {}
 
     /**
      * How many there are; 1 for a request without the field.

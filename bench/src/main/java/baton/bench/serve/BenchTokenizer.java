@@ -3,7 +3,7 @@ package baton.bench.serve;
 import java.io.IOException;
 
 /** The tokenizer that prompts are made with: of a directory, or of the server. */
-public interface PromptTokens extends AutoCloseable {
+public interface BenchTokenizer extends AutoCloseable {
     /** Ids of ordinary tokens, which random prompts are drawn from; at least one. */
     int[] ids();
 

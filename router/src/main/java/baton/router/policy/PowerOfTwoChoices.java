@@ -6,7 +6,7 @@ import java.util.List;
 import java.util.concurrent.ThreadLocalRandom;
 
 /** Of two random instances the one with fewer requests of this router under way for its share. */
-final class PowerOfTwo implements InstanceChooser {
+final class PowerOfTwoChoices implements InstanceChooser {
     static final String NAME = "power_of_two";
 
     @Override

@@ -15,12 +15,12 @@ import java.util.List;
  * <p>Blocks of unknown parents are left out, as their own hash cannot be known; so are those of sliding windows and states, which do not make a prefix. What
  * has no room is left out, too. Any thread; a lock for each table, held for one event or one look-up.
  */
-public final class BlockTable {
+public final class BlockIndex {
     private static final int LEAST = 1 << 10;
     private static final int MOST_PLACES = 31;
     private static final int MOST_SIZES = 4;
 
-    private final Budget budget;
+    private final IndexBudget budget;
 
     /** By the publisher's hash; 0 is a free place. The key of a hash 0 is {@link #ZERO}. */
     @GuardedBy("this")
@@ -58,7 +58,7 @@ public final class BlockTable {
     private static final long ZERO = 0x5DEECE66D1234567L;
     private static final long SPREAD = 0x9E3779B97F4A7C15L;
 
-    public BlockTable(Budget budget) {
+    public BlockIndex(IndexBudget budget) {
         this.budget = budget;
     }
 

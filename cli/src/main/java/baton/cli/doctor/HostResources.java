@@ -13,7 +13,7 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 
 /** The resources of the machine and its operating system. */
-final class Machine {
+final class HostResources {
     /** Instruction sets that a choice of kernels, of copies or of digests depends on. */
     private static final List<String> INSTRUCTION_SETS = List.of(
             "avx2",
@@ -41,7 +41,7 @@ final class Machine {
 
     private final Host host;
 
-    Machine(Host host) {
+    HostResources(Host host) {
         this.host = host;
     }
 

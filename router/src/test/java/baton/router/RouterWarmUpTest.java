@@ -12,13 +12,14 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.FieldSource;
 
-class WarmUpTest {
+class RouterWarmUpTest {
     @ParameterizedTest
     @FieldSource("baton.router.flow.HandoffFlow#NAMES")
     void warmUpSendsRequestsThroughEveryFlow(String flow) throws Exception {
         Vertx vertx = Vertx.vertx();
         try {
-            assertThat(new WarmUp(vertx, HandoffFlow.named(flow), Ticker.system()).run(50, Duration.ofSeconds(20)))
+            assertThat(new RouterWarmUp(vertx, HandoffFlow.named(flow), Ticker.system())
+                            .run(50, Duration.ofSeconds(20)))
                     .isEqualTo(50);
         } finally {
             Router.await(vertx.close(), Duration.ofSeconds(10));

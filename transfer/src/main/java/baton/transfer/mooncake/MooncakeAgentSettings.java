@@ -19,7 +19,7 @@ import java.util.Optional;
  *     Mooncake's protocols have none
  */
 @GeneratedBuilder
-public record MooncakeSettings(
+public record MooncakeAgentSettings(
         String host,
         int port,
         MetadataSource metadata,
@@ -27,14 +27,14 @@ public record MooncakeSettings(
         Duration stall,
         Limits limits,
         Optional<PeerAccess> access)
-        implements MooncakeSettingsBuilder.With {
+        implements MooncakeAgentSettingsBuilder.With {
     /** Mooncake's default, {@code MC_TCP_LANES_PER_PEER}. */
     public static final int LANES = 4;
 
     private static final int MOST_LANES = 16;
 
     /** @throws ConfigException if a value makes no sense */
-    public MooncakeSettings {
+    public MooncakeAgentSettings {
         if (port < 0 || port > 0xffff) {
             throw new ConfigException("port", "is " + port + ", must be from 0 to 65535");
         }
@@ -47,8 +47,8 @@ public record MooncakeSettings(
     }
 
     /** A free port, and descriptors asked for at the peers themselves. */
-    public static MooncakeSettings at(String host) {
-        return new MooncakeSettings(
+    public static MooncakeAgentSettings at(String host) {
+        return new MooncakeAgentSettings(
                 host,
                 0,
                 new MetadataSource.Handshake(),

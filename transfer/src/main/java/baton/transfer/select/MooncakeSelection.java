@@ -9,9 +9,9 @@ import baton.transfer.TransferException;
 import baton.transfer.mooncake.EngineSettings;
 import baton.transfer.mooncake.MetadataSource;
 import baton.transfer.mooncake.MooncakeAgent;
+import baton.transfer.mooncake.MooncakeAgentSettings;
 import baton.transfer.mooncake.MooncakeEngineAgent;
 import baton.transfer.mooncake.MooncakeLibrary;
-import baton.transfer.mooncake.MooncakeSettings;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Optional;
@@ -29,7 +29,7 @@ import org.slf4j.LoggerFactory;
  *   <li>{@code mooncake_library}: Mooncake's library, see {@link MooncakeLibrary}; with {@code tcp} it is used only if this names it
  * </ul>
  */
-public final class MooncakeAgents {
+public final class MooncakeSelection {
     public static final String METADATA_SERVER = "metadata_server";
     public static final String PROTOCOL = "protocol";
     public static final String DEVICE_NAME = "device_name";
@@ -48,9 +48,9 @@ public final class MooncakeAgents {
                     "none",
                     "`libtransfer_engine.so`, or a directory that holds it; with `tcp` it is used only if this names it."));
 
-    private static final Logger LOG = LoggerFactory.getLogger(MooncakeAgents.class);
+    private static final Logger LOG = LoggerFactory.getLogger(MooncakeSelection.class);
 
-    private MooncakeAgents() {}
+    private MooncakeSelection() {}
 
     /**
      * Opens the agent that is asked for.
@@ -85,7 +85,7 @@ public final class MooncakeAgents {
         }
         if (!rdma && library.isEmpty()) {
             MooncakeAgent agent = MooncakeAgent.open(
-                    MooncakeSettings.at(host).withMetadata(metadata).withAccess(access));
+                    MooncakeAgentSettings.at(host).withMetadata(metadata).withAccess(access));
             LOG.info("transfer agent: Mooncake's TCP transport, at {}", agent.rpc());
             return agent;
         }
