@@ -14,27 +14,37 @@ import baton.store.lm.LmSettings;
 import baton.store.redis.RedisBlockStore;
 import baton.store.redis.RedisSettings;
 import baton.store.tiered.Backpressure;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.function.Function;
 
 /**
  * One of {@code secondary_tiers}.
  *
- * @param type {@code fs}, {@code redis} or {@code lm}
- * @param fields all its settings, for the store
+ * @param opener of its store
  * @param remote {@code locality}: whether it is behind a network
  * @param events {@code enable_kv_events}: whether it tells what it stores
  * @param backpressure empty if {@code backpressure_cls} is {@code null} there
  */
-record TierSettings(
-        String type, JsonFields fields, boolean remote, boolean events, Optional<Backpressure.Settings> backpressure) {
-    static final String FS = "fs";
-    static final String REDIS = "redis";
-    static final String LM = "lm";
-    private static final Set<String> TYPES = Set.of(FS, REDIS, LM);
+record TierSettings(Opener opener, boolean remote, boolean events, Optional<Backpressure.Settings> backpressure) {
+    /** Types of tiers. A new one is one more. */
+    private static final List<Type> TYPES = List.of(
+            new Type("fs", false, FileStoreSettings.SETTINGS, fields -> {
+                FileStoreSettings settings = FileStoreSettings.of(fields);
+                return (format, ticker) -> FileBlockStore.open(settings, format, ticker);
+            }),
+            new Type("redis", true, RedisSettings.SETTINGS, fields -> {
+                RedisSettings settings = RedisSettings.of(fields);
+                return (format, ticker) -> RedisBlockStore.open(format, settings, ticker);
+            }),
+            new Type("lm", true, LmSettings.SETTINGS, fields -> {
+                LmSettings settings = LmSettings.of(fields);
+                return (format, ticker) -> LmBlockStore.open(format, settings, ticker);
+            }));
 
     private static final String TYPE = "type";
     private static final String LOCALITY = "locality";
@@ -51,39 +61,46 @@ record TierSettings(
             Setting.of(EVENTS, false, "Whether KV events tell what it stores."),
             Setting.absent(BACKPRESSURE, "that of all tiers", "Of this tier, field by field."));
 
+    /**
+     * @param remote whether it is behind a network, if {@code locality} does not say
+     * @param settings that {@code reader} reads, beside those of every tier
+     */
+    private record Type(String name, boolean remote, List<Setting> settings, Function<JsonFields, Opener> reader) {}
+
+    /** Opens a store. */
+    @FunctionalInterface
+    interface Opener {
+        BlockStore open(StoreFormat format, Ticker ticker);
+    }
+
     /** Of all types, for a list of tiers at {@code path}. */
     static List<Setting> settings(String path) {
-        return Setting.join(
-                Setting.within(path + "[]", COMMON),
-                Setting.within(path + "[" + FS + "]", FileStoreSettings.SETTINGS),
-                Setting.within(path + "[" + REDIS + "]", RedisSettings.SETTINGS),
-                Setting.within(path + "[" + LM + "]", LmSettings.SETTINGS));
+        List<Setting> all = new ArrayList<>(Setting.within(path + "[]", COMMON));
+        TYPES.forEach(type -> all.addAll(Setting.within(path + "[" + type.name + "]", type.settings)));
+        return all;
     }
 
     /** @param parent {@code backpressure} of all tiers, of which a tier's own replaces field by field */
     static TierSettings of(JsonFields given, Optional<JsonFields> parent) {
         JsonFields tier = given.withDefaults(COMMON);
-        String type = tier.string(TYPE)
-                .orElseThrow(() -> new ConfigException(tier.field(TYPE), "is missing, must be one of fs, redis, lm"));
-        if (!TYPES.contains(type)) {
-            throw ConfigException.unsupported(tier.field(TYPE), type, "fs, redis, lm");
-        }
+        String names = String.join(", ", TYPES.stream().map(Type::name).toList());
+        String name = tier.string(TYPE)
+                .orElseThrow(() -> new ConfigException(tier.field(TYPE), "is missing, must be one of " + names));
+        Type type = TYPES.stream()
+                .filter(each -> each.name.equals(name))
+                .findFirst()
+                .orElseThrow(() -> ConfigException.unsupported(tier.field(TYPE), name, names));
         requireKnown(tier, type);
-        // Their errors are reported before the model is loaded.
-        switch (type) {
-            case FS -> FileStoreSettings.of(tier);
-            case LM -> LmSettings.of(tier);
-            default -> RedisSettings.of(tier);
-        }
-        String locality = tier.string(LOCALITY).orElse(type.equals(FS) ? "LOCAL" : "REMOTE");
+        // Its errors are reported before the model is loaded.
+        Opener opener = type.reader.apply(tier);
+        String locality = tier.string(LOCALITY).orElse(type.remote ? "REMOTE" : "LOCAL");
         boolean remote = switch (locality.toUpperCase(Locale.ROOT)) {
             case "LOCAL" -> false;
             case "REMOTE" -> true;
             default -> throw ConfigException.unsupported(tier.field(LOCALITY), locality, "LOCAL, REMOTE");
         };
         return new TierSettings(
-                type,
-                tier,
+                opener,
                 remote,
                 tier.bool(EVENTS).orElseThrow(),
                 BackpressureSettings.of(parent, tier.object(BACKPRESSURE), remote));
@@ -91,32 +108,27 @@ record TierSettings(
 
     /** Where the tier keeps values of a format. */
     StoreOpener.Closed store(StoreFormat format) {
-        return new Store(type, fields, format);
+        return new StoreOpener.Closed() {
+            @Override
+            public StoreFormat format() {
+                return format;
+            }
+
+            @Override
+            public BlockStore open(Ticker ticker) {
+                return opener.open(format, ticker);
+            }
+        };
     }
 
-    private record Store(String type, JsonFields fields, StoreFormat format) implements StoreOpener.Closed {
-        @Override
-        public BlockStore open(Ticker ticker) {
-            return switch (type) {
-                case FS -> FileBlockStore.open(FileStoreSettings.of(fields), format, ticker);
-                case LM -> LmBlockStore.open(format, LmSettings.of(fields), ticker);
-                default -> RedisBlockStore.open(format, RedisSettings.of(fields), ticker);
-            };
-        }
-    }
-
-    private static void requireKnown(JsonFields tier, String type) {
+    private static void requireKnown(JsonFields tier, Type type) {
         Set<String> known = new TreeSet<>(Setting.names(COMMON));
-        known.addAll(Setting.names(
-                switch (type) {
-                    case FS -> FileStoreSettings.SETTINGS;
-                    case LM -> LmSettings.SETTINGS;
-                    default -> RedisSettings.SETTINGS;
-                }));
+        known.addAll(Setting.names(type.settings));
         for (String name : tier.names()) {
             if (!known.contains(name)) {
                 throw new ConfigException(
-                        tier.field(name), "is not known; a tier of type " + type + " has " + String.join(", ", known));
+                        tier.field(name),
+                        "is not known; a tier of type " + type.name + " has " + String.join(", ", known));
             }
         }
     }
