@@ -374,6 +374,26 @@ public abstract class ConnectorContract {
         }
     }
 
+    /** Its keys and values are wrong, so nobody gets them. */
+    @Test
+    void aPromptWhoseLogitsAreNotFiniteIsNotHandedOver() {
+        Prompt prompt = prompt(3 * blockSize + 1);
+        FakeKvRequest request = prefillLeg(prompt);
+        prefill.discardSavesOf(request);
+        Running wrong = prefill.admit(request, 0);
+        computes(prefill, wrong, wrong.remainingTokens());
+        Running running = admitted(prompt, prefill.end(wrong, RequestEnd.ERROR), 0);
+        if (loadsWithinStep(running)) {
+            computes(decode, running, 1);
+        } else if (running.isLoading()) {
+            await("the load is over", () -> !running.isLoading());
+            decode.resume(running);
+        }
+        assertThat(running.computedTokens()).as("tokens loaded").isZero();
+        completes(running);
+        allBlocksAreBack();
+    }
+
     @Test
     void aPromptThatIsPreemptedWhileItIsComputedIsHandedOverAsItIsThen() {
         Prompt prompt = prompt(3 * blockSize + 1);

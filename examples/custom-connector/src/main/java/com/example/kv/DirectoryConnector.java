@@ -82,7 +82,7 @@ public final class DirectoryConnector implements KvConnector {
     }
 
     /** A block of the pool and its file's name. */
-    private record Entry(String name, int block) {}
+    private record Entry(String requestId, String name, int block) {}
 
     /** What the worker does in one step. */
     private record Plan(List<Entry> loads, List<Entry> saves) implements ConnectorMetadata {}
@@ -143,7 +143,7 @@ public final class DirectoryConnector implements KvConnector {
             List<Entry> entries = new ArrayList<>();
             List<BlockHash> hashes = request.blockHashes();
             for (int i = from; i < to; i++) {
-                entries.add(new Entry(hashes.get(i).toString(), blockTable[i]));
+                entries.add(new Entry(request.id(), hashes.get(i).toString(), blockTable[i]));
             }
             return entries;
         }
@@ -156,6 +156,7 @@ public final class DirectoryConnector implements KvConnector {
     private static final class Worker implements WorkerConnector {
         private final Path directory;
         private final Set<Integer> invalid = new HashSet<>();
+        private final Set<String> discarded = new HashSet<>();
         private final List<Measurement> measurements = new ArrayList<>();
         private KvCache cache;
         private Plan plan = new Plan(List.of(), List.of());
@@ -177,6 +178,7 @@ public final class DirectoryConnector implements KvConnector {
         @Override
         public void startLoad(ConnectorMetadata metadata) {
             plan = (Plan) metadata;
+            discarded.clear();
             for (Entry entry : plan.loads()) {
                 try {
                     MemorySegment file = MemorySegment.ofArray(Files.readAllBytes(directory.resolve(entry.name())));
@@ -196,6 +198,12 @@ public final class DirectoryConnector implements KvConnector {
             }
         }
 
+        /** Their keys and values are wrong. */
+        @Override
+        public void discardSaves(Set<String> requestIds) {
+            discarded.addAll(requestIds);
+        }
+
         /** All layers are computed. What was computed from blocks that could not be loaded is not worth saving. */
         @Override
         public void waitForSave() {
@@ -203,7 +211,7 @@ public final class DirectoryConnector implements KvConnector {
                 Path file = directory.resolve(entry.name());
                 Path part = directory.resolve(UUID.randomUUID() + ".part");
                 try {
-                    if (!Files.exists(file)) {
+                    if (!discarded.contains(entry.requestId()) && !Files.exists(file)) {
                         byte[] bytes = cache.block(entry.block()).toArray(ValueLayout.JAVA_BYTE);
                         ByteBuffer out = ByteBuffer.allocate(bytes.length + Long.BYTES)
                                 .order(ByteOrder.nativeOrder())
