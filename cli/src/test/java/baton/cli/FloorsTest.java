@@ -124,7 +124,7 @@ class FloorsTest {
             entry("baton.kv.staging.StagedWorker", "the staging pool itself"),
             entry("baton.connectors.bykey.PoolRanges", "stores take host memory, over a staging pool"),
             entry("baton.connectors.mooncake.WrittenCheck", "digests by the host, over a staging pool"),
-            entry("baton.connectors.mooncake.PromptSender", "digests by the host, over a staging pool"),
+            entry("baton.connectors.mooncake.PromptWrite", "digests by the host, over a staging pool"),
             entry("baton.connectors.onesided.BlockChecksums", "digests by the host; a device digests its own"),
             entry("baton.connectors.onesided.PushReceiver", "permits for host memory, of a staging pool"),
             entry("baton.connectors.onesided.RearrangedBlocks", "rearranges by the host, over a staging pool"),

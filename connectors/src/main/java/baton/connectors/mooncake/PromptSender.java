@@ -3,23 +3,13 @@ package baton.connectors.mooncake;
 import baton.connectors.mooncake.MooncakeConnectorMetadata.Ready;
 import baton.connectors.mooncake.WritePlan.Misfit;
 import baton.connectors.mooncake.XferReply.Status;
-import baton.connectors.mooncake.XferReply.Written;
 import baton.connectors.mooncake.XferRequest.Own;
-import baton.connectors.mooncake.XferRequest.Wanted;
 import baton.kv.Bursts;
-import baton.kv.Deadline;
 import baton.kv.InvalidFieldException;
 import baton.messages.PeerAddress;
 import baton.messages.mooncake.MooncakeExchange.Question;
-import baton.transfer.Range;
-import baton.transfer.Transfer;
-import baton.transfer.TransferAgent.Operation;
-import baton.transfer.TransferAgent.Peer;
-import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Arrays;
-import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -27,10 +17,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Queue;
 import java.util.Set;
-import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
-import java.util.concurrent.ExecutionException;
-import java.util.concurrent.TimeoutException;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -47,9 +34,6 @@ import org.slf4j.LoggerFactory;
 /** The prefill side of one rank: writes prompts where decode ranks want them. The rank's thread owns it, but for {@link #arrived}. */
 final class PromptSender {
     private static final Logger log = LoggerFactory.getLogger(PromptSender.class);
-    private static final Duration CLOSE = Duration.ofSeconds(10);
-    /** Ranges of one transfer. */
-    private static final int RANGES = 1 << 15;
     /** Questions that wait; further ones are refused. */
     private static final int MOST_WRITES = 10_000;
     /** Attempts and transfers that are remembered after their end. */
@@ -62,7 +46,7 @@ final class PromptSender {
     private final List<Region> regions;
     private final Queue<Question> arrivals = new ConcurrentLinkedQueue<>();
     private final Map<String, Prompt> prompts = new LinkedHashMap<>();
-    private final List<Write> writes = new ArrayList<>();
+    private final List<PromptWrite> writes = new ArrayList<>();
     /** Attempts that must not begin a write, with the time until which that is remembered. */
     private final Map<String, Long> endedAttempts = new LinkedHashMap<>();
     /** Transfers of prompts that will not come, or are gone. */
@@ -76,15 +60,17 @@ final class PromptSender {
         this.complaints = new Bursts(1, Duration.ofSeconds(10), local.context().ticker());
     }
 
-    private static final class Prompt {
+    /** A prompt that is here, or that decode ranks wait for. */
+    static final class Prompt {
         private final String transferId;
-        private Optional<Ready> ready = Optional.empty();
+        Optional<Ready> ready = Optional.empty();
         private long until;
         /** Decode ranks that need nothing more. */
         private int served;
 
         private int needed = 1;
-        private int writing;
+        /** Writes that read its blocks. */
+        int writing;
 
         private Prompt(String transferId, long until) {
             this.transferId = transferId;
@@ -92,11 +78,12 @@ final class PromptSender {
         }
     }
 
-    /** A message, with how many of its requests have no answer. */
-    private static final class Message {
+    /** A message of a decode rank. */
+    static final class Message {
         private final Question question;
         private final XferRequest request;
         private final WritePlan plan;
+        /** Requests without an answer. */
         private int open;
 
         private Message(Question question, XferRequest request, WritePlan plan) {
@@ -106,43 +93,26 @@ final class PromptSender {
             this.open = request.requests().size();
         }
 
-        private Optional<String> attempt() {
+        Question question() {
+            return question;
+        }
+
+        XferRequest request() {
+            return request;
+        }
+
+        WritePlan plan() {
+            return plan;
+        }
+
+        Optional<String> attempt() {
             return request.own().map(Own::attempt);
         }
-    }
 
-    /** One request's blocks, on their way to one decode rank. */
-    private static final class Write {
-        private final Message message;
-        private final String requestId;
-        private final Wanted wanted;
-        private final Prompt prompt;
-        private final long deadline;
-        private final long begun;
-        private Optional<CompletableFuture<Peer>> peer = Optional.empty();
-        private CompletableFuture<int[]> checksums = CompletableFuture.completedFuture(new int[0]);
-        private List<Range> ranges = List.of();
-        private final List<Transfer> transfers = new ArrayList<>();
-        private Optional<String> failure = Optional.empty();
-        /** Those that want to know when it is over. */
-        private final List<Question> stops = new ArrayList<>();
-
-        private Write(Message message, String requestId, Wanted wanted, Prompt prompt, long now, long deadline) {
-            this.message = message;
-            this.requestId = requestId;
-            this.wanted = wanted;
-            this.prompt = prompt;
-            this.begun = now;
-            this.deadline = deadline;
-        }
-
-        private boolean isBegun() {
-            return peer.isPresent();
-        }
-
-        private void fail(String why) {
-            failure = failure.or(() -> Optional.of(why));
-            transfers.forEach(Transfer::cancel);
+        /** Counts an answer: whether it is the last. */
+        boolean isLast() {
+            open--;
+            return open == 0;
         }
     }
 
@@ -194,7 +164,7 @@ final class PromptSender {
                 .filter(prompt -> prompt.ready
                         .filter(ready -> ready.requestId().equals(requestId))
                         .isPresent())
-                .filter(prompt -> prompt.served == 0 && writes.stream().noneMatch(write -> write.prompt == prompt))
+                .filter(prompt -> prompt.served == 0 && writes.stream().noneMatch(write -> write.prompt() == prompt))
                 .findFirst()
                 .ifPresent(prompt -> release(prompt, prompt.ready.orElseThrow(), now));
     }
@@ -215,12 +185,7 @@ final class PromptSender {
         for (Question next = arrivals.poll(); next != null; next = arrivals.poll()) {
             take(next, now);
         }
-        for (Iterator<Write> all = writes.iterator(); all.hasNext(); ) {
-            Write write = all.next();
-            if (advance(write, now)) {
-                all.remove();
-            }
-        }
+        writes.removeIf(write -> write.advance(now));
         for (Prompt prompt : List.copyOf(prompts.values())) {
             if (now - prompt.until >= 0 && prompt.writing == 0) {
                 prompts.remove(prompt.transferId);
@@ -294,7 +259,7 @@ final class PromptSender {
             request.requests().forEach((id, wanted) -> {
                 Prompt prompt = prompt(wanted.transferId(), now);
                 prompt.needed = needed(request);
-                writes.add(new Write(message, id, wanted, prompt, now, deadline));
+                writes.add(new PromptWrite(this, local, message, id, wanted, prompt, deadline));
             });
         } catch (Misfit e) {
             complaints.event(more -> log.warn("Error processing Mooncake xfer request: {}{}", e.getMessage(), more));
@@ -313,14 +278,10 @@ final class PromptSender {
 
     private void stop(Question question, XferRequest request, Own own, long now) {
         boolean known = endedAttempts.containsKey(own.attempt());
-        remember(
-                endedAttempts,
-                own.attempt(),
-                now + local.settings().timeouts().lastWrite().toNanos());
-        for (Write write : writes) {
-            if (write.message.attempt().equals(Optional.of(own.attempt()))) {
-                write.stops.add(question);
-                write.fail("stopped by the decode instance");
+        rememberEnd(own.attempt(), now);
+        for (PromptWrite write : writes) {
+            if (write.isOf(own.attempt())) {
+                write.stop(question);
                 return;
             }
         }
@@ -332,177 +293,32 @@ final class PromptSender {
         answerStop(question, own.attempt());
     }
 
-    private static void answerStop(Question question, String attempt) {
+    static void answerStop(Question question, String attempt) {
         question.answer(
                 new XferReply(Status.FINISH, List.of(), List.of(attempt), Optional.of("stopped"), Optional.empty())
                         .encode());
     }
 
-    /** True if it is over. */
-    private boolean advance(Write write, long now) {
-        if (write.message.question.isOver() && write.stops.isEmpty()) {
-            // The decode instance has gone, or will say by another connection that it has given up.
-            write.fail("the connection of the decode instance has ended");
-        }
-        if (!write.isBegun()) {
-            if (write.failure.isEmpty() && write.prompt.ready.isEmpty()) {
-                if (abandoned.containsKey(write.wanted.transferId())) {
-                    write.fail("the prefill request has ended without its blocks");
-                } else if (now - write.deadline >= 0) {
-                    write.fail("Timeout waiting for P side ready.");
-                }
-            } else if (write.failure.isEmpty() && now - write.deadline >= 0) {
-                write.fail("Timeout waiting for a free worker.");
-            }
-            if (write.failure.isPresent()) {
-                return end(write, now);
-            }
-            if (write.prompt.ready.isEmpty() || writing() >= local.settings().workers()) {
-                return false;
-            }
-            return begin(write, write.prompt.ready.get(), now);
-        }
-        CompletableFuture<Peer> peer = write.peer.orElseThrow();
-        if (!peer.isDone()) {
-            return false;
-        }
-        if (write.transfers.isEmpty() && write.failure.isEmpty()) {
-            start(write, peer);
-        }
-        boolean underWay = false;
-        for (Transfer transfer : write.transfers) {
-            switch (transfer.state()) {
-                case Transfer.State.UnderWay() -> underWay = true;
-                case Transfer.State.Done _ -> {}
-                case Transfer.State.Failed(Transfer.Cause cause, String message) -> write.fail(cause + ": " + message);
-            }
-        }
-        if (underWay || !write.checksums.isDone()) {
-            return false;
-        }
-        write.prompt.writing--;
-        return end(write, now);
+    /** Whether the transfer's prompt will not come, or is gone. */
+    boolean isAbandoned(String transferId) {
+        return abandoned.containsKey(transferId);
     }
 
-    private int writing() {
-        return (int) writes.stream().filter(Write::isBegun).count();
+    boolean hasFreeWorker() {
+        return writes.stream().filter(PromptWrite::isBegun).count()
+                < local.settings().workers();
     }
 
-    private boolean begin(Write write, Ready ready, long now) {
-        if (write.wanted.isRelease()) {
-            return end(write, now);
-        }
-        int[] reader = write.wanted.groups().getFirst();
-        if (write.wanted.groups().size() != 1) {
-            write.fail("KV group count mismatch");
-        } else if (ready.blocks().length < reader.length) {
-            write.fail("P num blocks less than D");
-        }
-        if (write.failure.isPresent()) {
-            return end(write, now);
-        }
-        // Blocks that the decode instance has already are the prompt's first.
-        int[] own = Arrays.copyOfRange(ready.blocks(), ready.blocks().length - reader.length, ready.blocks().length);
-        WritePlan plan = write.message.plan;
-        write.ranges = plan.ranges(own, reader);
-        write.prompt.writing++;
-        write.checksums = write.message.request.own().isEmpty()
-                ? write.checksums
-                : local.background().run(() -> plan.checksums(local.cache().host(), own));
-        byte[] metadata = write.message
-                .request
-                .own()
-                .map(Own::agent)
-                .orElseGet(() -> session(write.message.request).getBytes(StandardCharsets.UTF_8));
-        write.peer = Optional.of(local.background()
-                .run(() -> local.agent()
-                        .connect(metadata, local.settings().timeouts().handshake())));
-        return false;
+    /** No write of the attempt is to begin. */
+    void rememberEnd(String attempt, long now) {
+        remember(
+                endedAttempts,
+                attempt,
+                now + local.settings().timeouts().lastWrite().toNanos());
     }
 
-    /** A Mooncake agent's segment, by which others find it. */
-    private static String session(XferRequest request) {
-        return request.hostname().contains(":")
-                ? "[" + request.hostname() + "]:" + request.port()
-                : request.hostname() + ":" + request.port();
-    }
-
-    private void start(Write write, CompletableFuture<Peer> connected) {
-        if (connected.isCompletedExceptionally()) {
-            write.fail("cannot connect to " + session(write.message.request) + ": "
-                    + connected.exceptionNow().getMessage());
-            return;
-        }
-        Peer peer = connected.resultNow();
-        for (int i = 0; i < write.ranges.size(); i += RANGES) {
-            write.transfers.add(local.agent()
-                    .start(
-                            Operation.WRITE,
-                            peer,
-                            write.ranges.subList(i, Math.min(i + RANGES, write.ranges.size())),
-                            Optional.empty(),
-                            local.settings().timeouts().transfer()));
-        }
-    }
-
-    private boolean end(Write write, long now) {
-        Message message = write.message;
-        if (write.failure.isEmpty() && write.checksums.isCompletedExceptionally()) {
-            write.failure = Optional.of("no checksums: " + write.checksums.exceptionNow());
-        }
-        message.attempt()
-                .ifPresent(attempt -> remember(
-                        endedAttempts,
-                        attempt,
-                        now + local.settings().timeouts().lastWrite().toNanos()));
-        Status status = --message.open == 0 ? Status.FINISH : Status.CONTINUE;
-        if (write.failure.isPresent()) {
-            log.warn(
-                    "request {} of a decode instance gets no blocks of transfer {}: {}",
-                    PeerAddress.shown(write.requestId),
-                    PeerAddress.shown(write.wanted.transferId()),
-                    write.failure.get());
-            if (write.isBegun()) {
-                local.stats().failedTransfer();
-            }
-        } else if (!write.ranges.isEmpty()) {
-            long bytes = write.ranges.stream().mapToLong(Range::bytes).sum();
-            local.stats().transferred(Duration.ofNanos(now - write.begun), Duration.ZERO, bytes, write.ranges.size());
-        }
-        message.question.answer(new XferReply(
-                        status,
-                        write.failure.isPresent() ? List.of() : List.of(write.requestId),
-                        write.failure.isPresent() ? List.of(write.requestId) : List.of(),
-                        write.failure,
-                        write.failure.isPresent() || message.request.requests().size() > 1
-                                ? Optional.empty()
-                                : written(write))
-                .encode());
-        for (Question stop : write.stops) {
-            answerStop(stop, message.attempt().orElse(""));
-        }
-        // The connection need not be asked: a decode rank ends it when it has its answer, and one that ended it before
-        // cannot ask again, as
-        // its attempt is over.
-        served(write.prompt, now);
-        return true;
-    }
-
-    private Optional<Written> written(Write write) {
-        WritePlan plan = write.message.plan;
-        return write.message
-                .request
-                .own()
-                .filter(_ -> !write.wanted.isRelease())
-                .map(_ -> new Written(
-                        write.prompt.ready.map(Ready::prompt).orElse(""),
-                        plan.isEmpty() ? new int[0] : plan.readerRegions(),
-                        plan.to(),
-                        plan.bytes(),
-                        write.checksums.resultNow()));
-    }
-
-    private void served(Prompt prompt, long now) {
+    /** One decode rank more needs nothing of the prompt. */
+    void served(Prompt prompt, long now) {
         prompt.served++;
         releaseIfServed(prompt, now);
     }
@@ -525,17 +341,7 @@ final class PromptSender {
 
     /** Returns when nothing reads the pool any more. The agent is closed. */
     void close() {
-        Deadline deadline = Deadline.after(local.context().ticker(), CLOSE);
-        for (Write write : writes) {
-            try {
-                int[] _ = deadline.get(write.checksums);
-            } catch (InterruptedException e) {
-                Thread.currentThread().interrupt();
-                return;
-            } catch (ExecutionException | TimeoutException e) {
-                log.warn("checksums of a prompt did not end: {}", e.toString());
-            }
-        }
+        writes.forEach(PromptWrite::await);
         writes.clear();
         prompts.clear();
     }
