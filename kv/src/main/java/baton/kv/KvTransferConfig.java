@@ -21,7 +21,7 @@ import tools.jackson.databind.node.ObjectNode;
  *
  * @param connector {@code kv_connector}: a connector's name, or a class in {@code modulePath}
  * @param engineId {@code engine_id}: unique per instance; random unless given
- * @param bufferDevice {@code kv_buffer_device}: {@code cpu} or {@code cuda}
+ * @param bufferDevice {@code kv_buffer_device}: {@code cpu}, or {@code cuda} for connectors that reach a device's pool directly
  * @param bufferSize {@code kv_buffer_size}, bytes
  * @param role {@code kv_role}; present whenever {@code connector} is
  * @param rank {@code kv_rank}, for two-sided connectors; less than {@code parallelSize}
@@ -72,7 +72,10 @@ public record KvTransferConfig(
     public static final List<Setting> FIELDS = List.of(
             Setting.absent(CONNECTOR, "none", "The connector's name, or a class in `kv_connector_module_path`."),
             Setting.absent(ENGINE_ID, "a random UUID", "Of the instance, among all that exchange KV caches."),
-            Setting.of(BUFFER_DEVICE, "cpu", "`cpu` or `cuda`; has no effect."),
+            Setting.of(
+                    BUFFER_DEVICE,
+                    "cpu",
+                    "Of a model on a device: `cpu` moves blocks through a staging pool in host memory, `cuda` has the connector and its transfer agent reach the device's memory."),
             Setting.of(BUFFER_SIZE, 1_000_000_000L, "Bytes of tensors that a two-sided connector keeps."),
             Setting.absent(ROLE, "none", "`kv_producer`, `kv_consumer` or `kv_both`; needed with a connector."),
             Setting.absent(RANK, "0 for the producer, 1 for the consumer", "Of `PyNcclConnector`: rank 0 listens."),
@@ -206,6 +209,11 @@ public record KvTransferConfig(
                 modulePath,
                 permuteLocalKv,
                 loadFailurePolicy);
+    }
+
+    /** Whether connectors that can do without host memory reach a device's pool directly. */
+    public boolean buffersOnDevice() {
+        return bufferDevice.equals("cuda");
     }
 
     public boolean isProducer() {

@@ -22,6 +22,8 @@ public final class RefusingMemory implements KvCopier {
     /** Not canonical on x86-64 and AArch64: no process has memory there. */
     private static final long ADDRESS = 0x00de_0000_0000_0000L;
 
+    private static final String KIND = "refusing";
+
     private final MemorySegment bytes;
     private final KvMemory.Device memory;
 
@@ -31,11 +33,24 @@ public final class RefusingMemory implements KvCopier {
     /** @param bytes the device's, which a test's model reads and writes */
     public RefusingMemory(MemorySegment bytes) {
         this.bytes = bytes;
-        this.memory = new KvMemory.Device(ADDRESS, bytes.byteSize(), new KvDevice("refusing", 0), this);
+        this.memory = new KvMemory.Device(ADDRESS, bytes.byteSize(), new KvDevice(KIND, 0), this);
     }
 
     public KvMemory.Device memory() {
         return memory;
+    }
+
+    /** The bytes of memory that agents of a test have registered: of the host, or of such a device. */
+    public static MemorySegment bytes(KvMemory memory) {
+        return switch (memory) {
+            case KvMemory.Host host -> host.host();
+            case KvMemory.Device device -> ((RefusingMemory) device.copier()).bytes;
+        };
+    }
+
+    /** Whether agents of a test reach its memory. */
+    public static boolean is(KvDevice device) {
+        return device.kind().equals(KIND);
     }
 
     @Override

@@ -1,5 +1,6 @@
 package baton.testkit;
 
+import baton.kv.KvDevice;
 import baton.kv.Ticker;
 import baton.memory.RunDigests;
 import baton.transfer.Range;
@@ -159,6 +160,16 @@ public final class SimTransferAgent implements TransferAgent {
     }
 
     @Override
+    public boolean reaches(KvDevice device) {
+        return RefusingMemory.is(device);
+    }
+
+    /** Where bytes of a region are in this process. */
+    private static long real(Region region, long address) {
+        return RefusingMemory.bytes(region.where()).address() + address - region.address();
+    }
+
+    @Override
     public byte[] metadata() {
         byte[] text = name.getBytes(StandardCharsets.UTF_8);
         return ByteBuffer.allocate(2 * Integer.BYTES + text.length)
@@ -253,7 +264,7 @@ public final class SimTransferAgent implements TransferAgent {
     }
 
     @Override
-    public Optional<Permit> permit(List<MemorySegment> memory) {
+    public Optional<Permit> permit(List<Span> memory) {
         // So that worlds of the same seed are the same, these are not random.
         SimPermit permit = new SimPermit(++agentNetwork.permits * 0x9E3779B97F4A7C15L, List.copyOf(memory));
         permits.put(permit.token, permit);
@@ -343,10 +354,10 @@ public final class SimTransferAgent implements TransferAgent {
 
     private final class SimPermit implements Permit {
         private final long token;
-        private final List<MemorySegment> memory;
+        private final List<Span> memory;
         private long writes;
 
-        private SimPermit(long token, List<MemorySegment> memory) {
+        private SimPermit(long token, List<Span> memory) {
             this.token = token;
             this.memory = memory;
         }
@@ -355,8 +366,8 @@ public final class SimTransferAgent implements TransferAgent {
             long held = address;
             for (boolean more = true; more && held < address + bytes; ) {
                 more = false;
-                for (MemorySegment each : memory) {
-                    long end = each.address() + each.byteSize();
+                for (Span each : memory) {
+                    long end = each.address() + each.bytes();
                     if (each.address() <= held && held < end) {
                         held = end;
                         more = true;
@@ -493,10 +504,12 @@ public final class SimTransferAgent implements TransferAgent {
                 }
                 touched.add(local.get());
                 touched.add(remote.get());
+                long here = real(local.get(), range.local());
+                long there = real(remote.get(), range.remote());
                 pieces.add(
                         switch (operation) {
-                            case READ -> new SimNetwork.Range(range.local(), range.remote(), range.bytes());
-                            case WRITE -> new SimNetwork.Range(range.remote(), range.local(), range.bytes());
+                            case READ -> new SimNetwork.Range(here, there, range.bytes());
+                            case WRITE -> new SimNetwork.Range(there, here, range.bytes());
                         });
             }
             Optional.ofNullable(ours.agent.permits.get(permit)).ifPresent(named -> {

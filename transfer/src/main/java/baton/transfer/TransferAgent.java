@@ -1,5 +1,6 @@
 package baton.transfer;
 
+import baton.kv.KvDevice;
 import baton.memory.RunDigests;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
@@ -31,6 +32,11 @@ public interface TransferAgent extends AutoCloseable {
      * @throws TransferException if the implementation cannot register it
      */
     Registration register(Region region) throws TransferException;
+
+    /** Whether it can register memory of that device, and move its bytes. */
+    default boolean reaches(KvDevice device) {
+        return false;
+    }
 
     /** What a peer needs to connect: address, registered regions, a secret. Made anew by each call. */
     byte[] metadata();
@@ -72,7 +78,7 @@ public interface TransferAgent extends AutoCloseable {
      * @param memory in regions that are registered, or will be; elsewhere no peer can write anyway
      * @return empty where writes cannot be held back once a peer knows of the memory; then regions need no permits either
      */
-    default Optional<Permit> permit(List<MemorySegment> memory) {
+    default Optional<Permit> permit(List<Span> memory) {
         return Optional.empty();
     }
 
@@ -123,6 +129,17 @@ public interface TransferAgent extends AutoCloseable {
     /** Ends all transfers and connections. When it returns none of the registered memory is touched any more. */
     @Override
     void close();
+
+    /** Some memory of this process, or of one of its devices. */
+    record Span(long address, long bytes) {
+        public static Span of(MemorySegment memory) {
+            return new Span(memory.address(), memory.byteSize());
+        }
+
+        public boolean holds(long start, long length) {
+            return start >= address && start + length <= address + bytes;
+        }
+    }
 
     /** A message of a peer. */
     record Notification(String from, byte[] message) {}

@@ -12,6 +12,7 @@ import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferAgent.Peer;
 import baton.transfer.TransferAgent.Permit;
 import baton.transfer.TransferAgent.Registration;
+import baton.transfer.TransferAgent.Span;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -428,7 +429,7 @@ public abstract class TransferAgentContract {
         MemorySegment guarded = guarded(POOL);
         Permit permit = permit(guarded, 0, POOL);
         TransferAgent third = agent("third");
-        Permit ofAnother = third.permit(List.of(guarded)).orElseThrow();
+        Permit ofAnother = third.permit(List.of(Span.of(guarded))).orElseThrow();
         fill(guarded, 33);
         byte[] before = bytes(guarded);
         assertFails(start(Operation.WRITE, new Range(mine.address(), guarded.address(), 100)), Cause.NOT_PERMITTED);
@@ -472,8 +473,8 @@ public abstract class TransferAgentContract {
         Pools large = new Pools(source, region.memory());
         assertThat(here.connect(there.metadata(), LONG)).isSameAs(peer);
         for (int i = 0; i < 8; i++) {
-            Permit permit = there.permit(List.of(large.theirs)).orElseThrow();
-            Permit other = there.permit(List.of(large.theirs)).orElseThrow();
+            Permit permit = there.permit(List.of(Span.of(large.theirs))).orElseThrow();
+            Permit other = there.permit(List.of(Span.of(large.theirs))).orElseThrow();
             Transfer write =
                     here.write(peer, permit.token(), large.scattered(), Optional.of(text("must not come")), LONG);
             Transfer read = start(Operation.READ, range(0, 0, POOL / 2));
@@ -616,9 +617,9 @@ public abstract class TransferAgentContract {
 
     /** @param parts offset and length of each */
     private Permit permit(MemorySegment memory, long... parts) {
-        List<MemorySegment> some = new ArrayList<>();
+        List<Span> some = new ArrayList<>();
         for (int i = 0; i < parts.length; i += 2) {
-            some.add(memory.asSlice(parts[i], parts[i + 1]));
+            some.add(new Span(memory.address() + parts[i], parts[i + 1]));
         }
         Optional<Permit> permit = there.permit(some);
         assumeTrue(permit.isPresent(), "does not apply: the agent cannot hold back its peers");

@@ -465,12 +465,14 @@ final class Handshake {
                 lengths,
                 info.regions().strides(),
                 Optional.of(info.layerNames()).filter(names -> !names.isEmpty()),
-                Optional.of(Collections.nCopies(layout.layers(), VllmRank.MAIN_MEMORY)),
+                Optional.of(Collections.nCopies(
+                        layout.layers(),
+                        info.regions().device().isPresent() ? VllmRank.DEVICE_MEMORY : VllmRank.MAIN_MEMORY)),
                 Optional.of(new int[layout.layers()]));
         Metadata metadata = new Metadata(
                 info.engineId(),
                 info.agent(),
-                0,
+                info.regions().device().orElse(0),
                 info.blocks(),
                 "LBHNC",
                 layout.blockSize(),
@@ -517,7 +519,7 @@ final class Handshake {
                 metadata.agent(),
                 facts.layout(),
                 facts.modelKvHeads(),
-                LayerRegions.ofPool(metadata.regions().baseAddresses()[0], facts.layout()),
+                LayerRegions.ofPool(metadata.regions().baseAddresses()[0], facts.layout(), VllmRank.device(metadata)),
                 metadata.regions().names().orElse(List.of()),
                 BlockInterior.HEADS,
                 1,

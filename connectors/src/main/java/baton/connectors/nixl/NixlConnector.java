@@ -84,6 +84,11 @@ public final class NixlConnector implements KvConnector {
         return NixlWarmUp.of(new NixlConnector(), "NixlConnector", config);
     }
 
+    @Override
+    public boolean needsHostMemory(KvTransferConfig config) {
+        return !config.buffersOnDevice();
+    }
+
     static void checkSettings(KvTransferConfig config) {
         NixlSettings settings = NixlSettings.of(config.extra(), System.getenv());
         ListenAddress.require(

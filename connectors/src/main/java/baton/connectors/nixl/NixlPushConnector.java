@@ -63,6 +63,11 @@ public final class NixlPushConnector implements KvConnector {
     }
 
     @Override
+    public boolean needsHostMemory(KvTransferConfig config) {
+        return !config.buffersOnDevice();
+    }
+
+    @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
         return new NixlScheduler(context, NixlConnector.settings(context), runtime, TransferMode.PUSH);
     }

@@ -26,10 +26,12 @@ import baton.connectors.onesided.RankInfo;
 import baton.connectors.onesided.TransferMode;
 import baton.connectors.onesided.TransferStats;
 import baton.kv.Bursts;
+import baton.kv.ComputedLayers;
 import baton.kv.ConfigException;
 import baton.kv.InvalidFieldException;
 import baton.kv.KvCache;
 import baton.kv.KvDigest;
+import baton.kv.KvFence;
 import baton.kv.KvMemory;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
@@ -85,6 +87,9 @@ final class NixlWorker implements WorkerConnector {
 
     private @Nullable Parts parts;
     private Optional<BlockChecksums.Batch> completing = Optional.empty();
+    /** Layers of this step that are being computed. */
+    private final ComputedLayers computing = new ComputedLayers();
+
     /** When the step was computed, if it completed blocks that peers read. */
     private OptionalLong computed = OptionalLong.empty();
 
@@ -141,6 +146,13 @@ final class NixlWorker implements WorkerConnector {
     @Override
     public void register(KvCache cache) {
         TransferAgent agent = runtime.transferAgent(settings.agent(), settings.host(), settings.access());
+        if (cache.memory() instanceof KvMemory.Device pool && !agent.reaches(pool.device())) {
+            agent.close();
+            throw new ConfigException(
+                    "kv_buffer_device",
+                    "is %s, but the transfer agent %s does not reach memory of %s: it must be cpu, or transfer_agent one that does, such as nixl for cuda devices"
+                            .formatted(context.config().bufferDevice(), agent.name(), pool.device()));
+        }
         agent.onProgress(context.wake());
         KvDigest digest =
                 settings.digest().orElse(cache.memory() instanceof KvMemory.Device ? KvDigest.SUM61 : KvDigest.CRC32C);
@@ -167,7 +179,7 @@ final class NixlWorker implements WorkerConnector {
                 agent.metadata(),
                 cache.layout(),
                 context.modelLayout().kvHeads(),
-                LayerRegions.ofPool(cache.memory().address(), cache.layout()),
+                LayerRegions.ofPool(cache.memory(), cache.layout()),
                 cache.layerNames(),
                 BlockInterior.HEADS,
                 1,
@@ -197,6 +209,7 @@ final class NixlWorker implements WorkerConnector {
 
     @Override
     public void startLoad(ConnectorMetadata metadata) {
+        computing.drop();
         if (!(metadata instanceof NixlConnectorMetadata step)) {
             return;
         }
@@ -224,6 +237,12 @@ final class NixlWorker implements WorkerConnector {
     }
 
     @Override
+    public void saveLayer(int layer, KvFence computed) {
+        computing.add(layer, computed);
+        computing.take(this::saveLayer);
+    }
+
+    @Override
     public void saveLayer(int layer) {
         PushSender pushes = parts().pushes();
         if (pushes.isFed()) {
@@ -239,12 +258,14 @@ final class NixlWorker implements WorkerConnector {
 
     @Override
     public void waitForSave() {
+        computing.await(this::saveLayer);
         writeChecksums();
         parts().pushes().stepIsDone();
     }
 
     @Override
     public WorkerReport report(Set<String> finished) {
+        computing.drop();
         // Also after a step that failed: blocks that were complete before it stay so.
         writeChecksums();
         work();

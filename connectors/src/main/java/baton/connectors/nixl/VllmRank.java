@@ -11,6 +11,7 @@ import baton.kv.connector.Rank;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
+import java.util.OptionalInt;
 
 /**
  * Reads how a vLLM rank's blocks lie from its handshake. vLLM tells the number of layers, the bytes of a block and its tokens, and not
@@ -22,6 +23,7 @@ import java.util.Optional;
  */
 record VllmRank(KvLayout layout, int modelKvHeads, Optional<BlockInterior> cpuInterior) {
     static final String MAIN_MEMORY = "DRAM";
+    static final String DEVICE_MEMORY = "VRAM";
 
     private static final String CPU_BACKEND = "CPU_ATTN";
     private static final String WHAT = Metadata.WHAT + ".";
@@ -37,11 +39,7 @@ record VllmRank(KvLayout layout, int modelKvHeads, Optional<BlockInterior> cpuIn
                     "has " + regions.count() + " regions",
                     layout.layers() + ", one for each layer");
         }
-        regions.memoryTypes()
-                .filter(types -> types.stream().anyMatch(type -> !type.equals(MAIN_MEMORY)))
-                .ifPresent(types -> {
-                    throw wrong("region_mem_types", "is " + types, MAIN_MEMORY);
-                });
+        OptionalInt device = device(metadata);
         regions.groups()
                 .filter(groups -> Arrays.stream(groups).anyMatch(group -> group != groups[0]))
                 .ifPresent(groups -> {
@@ -81,13 +79,31 @@ record VllmRank(KvLayout layout, int modelKvHeads, Optional<BlockInterior> cpuIn
                         metadata.blockSize(),
                         layout.dtype()),
                 modelKvHeads,
-                new LayerRegions(regions.baseAddresses(), regions.blockStrides()),
+                new LayerRegions(regions.baseAddresses(), regions.blockStrides(), device),
                 regions.names().orElse(List.of()),
                 interior,
                 metadata.pagesPerBlock(),
                 metadata.blocks(),
                 Optional.empty(),
                 Optional.empty());
+    }
+
+    /**
+     * The device whose memory a rank's blocks are in. Transfer agents learn it from the agent's metadata.
+     *
+     * @throws InvalidFieldException if the regions are in memory of several kinds, or of an unknown one
+     */
+    static OptionalInt device(Metadata metadata) {
+        List<String> types = metadata.regions().memoryTypes().orElse(List.of(MAIN_MEMORY)).stream()
+                .distinct()
+                .toList();
+        if (types.equals(List.of(DEVICE_MEMORY))) {
+            return OptionalInt.of(metadata.deviceId());
+        }
+        if (!types.equals(List.of(MAIN_MEMORY))) {
+            throw wrong("region_mem_types", "is " + types, MAIN_MEMORY + " or " + DEVICE_MEMORY + " for all regions");
+        }
+        return OptionalInt.empty();
     }
 
     private BlockInterior interior(Metadata metadata) {

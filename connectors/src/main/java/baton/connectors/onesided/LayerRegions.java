@@ -1,7 +1,9 @@
 package baton.connectors.onesided;
 
 import baton.kv.KvLayout;
+import baton.kv.KvMemory;
 import java.util.Arrays;
+import java.util.OptionalInt;
 
 /**
  * Where a rank's blocks lie, layer by layer: the regions of vLLM's NIXL connector. A layer's share of a block, {@link
@@ -9,21 +11,33 @@ import java.util.Arrays;
  *
  * @param addresses of block 0, for each layer, in the rank's process
  * @param strides bytes from one block to the next, for each layer
+ * @param device number of the device whose memory it is; empty if it is the host's
  */
-public record LayerRegions(long[] addresses, long[] strides) {
+public record LayerRegions(long[] addresses, long[] strides, OptionalInt device) {
     public LayerRegions {
         if (addresses.length == 0 || addresses.length != strides.length) {
             throw new IllegalArgumentException(addresses.length + " addresses, " + strides.length + " strides");
         }
     }
 
+    /** In host memory. */
+    public LayerRegions(long[] addresses, long[] strides) {
+        this(addresses, strides, OptionalInt.empty());
+    }
+
+    public static LayerRegions ofPool(KvMemory pool, KvLayout layout) {
+        OptionalInt device =
+                pool instanceof KvMemory.Device of ? OptionalInt.of(of.device().number()) : OptionalInt.empty();
+        return ofPool(pool.address(), layout, device);
+    }
+
     /** Of a Baton pool: its blocks are contiguous. */
-    public static LayerRegions ofPool(long pool, KvLayout layout) {
+    public static LayerRegions ofPool(long pool, KvLayout layout, OptionalInt device) {
         long[] addresses = new long[layout.layers()];
         Arrays.setAll(addresses, layer -> pool + layout.layerOffset(layer));
         long[] strides = new long[layout.layers()];
         Arrays.fill(strides, layout.blockBytes());
-        return new LayerRegions(addresses, strides);
+        return new LayerRegions(addresses, strides, device);
     }
 
     /** Address of a layer's share of a block. */
@@ -43,7 +57,8 @@ public record LayerRegions(long[] addresses, long[] strides) {
 
     @Override
     public boolean equals(Object other) {
-        return other instanceof LayerRegions(long[] starts, long[] steps)
+        return other instanceof LayerRegions(long[] starts, long[] steps, OptionalInt number)
+                && number.equals(device)
                 && Arrays.equals(starts, addresses)
                 && Arrays.equals(steps, strides);
     }

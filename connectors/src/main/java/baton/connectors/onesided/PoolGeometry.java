@@ -1,6 +1,7 @@
 package baton.connectors.onesided;
 
 import baton.kv.KvLayout;
+import java.util.OptionalInt;
 
 /**
  * Where one rank's blocks lie, and which of the model's key/value heads they have.
@@ -14,7 +15,8 @@ import baton.kv.KvLayout;
 public record PoolGeometry(KvLayout layout, int firstHead, int blocks, LayerRegions regions, BlockInterior interior) {
     /** Of a Baton pool. */
     static PoolGeometry ofPool(KvLayout layout, int firstHead, int blocks, long address) {
-        return new PoolGeometry(layout, firstHead, blocks, LayerRegions.ofPool(address, layout), BlockInterior.HEADS);
+        LayerRegions regions = LayerRegions.ofPool(address, layout, OptionalInt.empty());
+        return new PoolGeometry(layout, firstHead, blocks, regions, BlockInterior.HEADS);
     }
 
     /** Whether the blocks lie as Baton's do. */

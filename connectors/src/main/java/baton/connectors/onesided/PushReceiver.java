@@ -9,6 +9,7 @@ import baton.connectors.onesided.PeerNotification.PushFailed;
 import baton.connectors.onesided.PeerNotification.PushPart;
 import baton.connectors.onesided.PeerNotification.PushRegistration;
 import baton.transfer.TransferAgent.Permit;
+import baton.transfer.TransferAgent.Span;
 import baton.transfer.TransferException;
 import java.time.Duration;
 import java.util.Arrays;
@@ -62,9 +63,10 @@ final class PushReceiver implements Arrival {
         this.registered = now;
         this.checksums = new ArrivalChecksums(
                 mapping, context.cache(), owner.digest(), context.runtime().background(), context.wake());
+        long bytes = context.cache().layout().blockBytes();
         this.permit = context.agent()
                 .permit(Arrays.stream(load.plan().blocks())
-                        .mapToObj(context.cache()::block)
+                        .mapToObj(block -> new Span(context.self().geometry().block(block), bytes))
                         .toList());
         RemoteBlocks source = load.source();
         // vLLM compares ids without their random ends, and knows no number of a sample behind them.

@@ -1,6 +1,12 @@
 package baton.connectors.onesided;
 
 import baton.connectors.onesided.BlockMapping.Heads;
+import baton.kv.KvCopier.Range;
+import baton.kv.KvFence;
+import baton.kv.KvLayout;
+import baton.kv.KvMemory;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
@@ -36,9 +42,27 @@ final class RearrangedBlocks implements LoadCheck {
     private void rearrange(Heads heads, int[] blocks) {
         PageRearrangement order = new PageRearrangement(context.cache().layout(), map.ownerInterior(heads));
         for (int block : blocks) {
-            for (int layer = 0; layer < context.cache().layout().layers(); layer++) {
-                order.rearrange(context.cache().layer(block, layer), heads.readerHead(), heads.count());
+            switch (context.cache().memory()) {
+                case KvMemory.Host _ -> rearrange(order, heads, context.cache().block(block));
+                case KvMemory.Device device -> {
+                    KvLayout layout = context.cache().layout();
+                    List<Range> range = List.of(new Range(block * layout.blockBytes(), 0, layout.blockBytes()));
+                    try (Arena arena = Arena.ofShared()) {
+                        MemorySegment copy = arena.allocate(layout.blockBytes());
+                        device.copier().toHost(range, copy, KvFence.PASSED).await();
+                        rearrange(order, heads, copy);
+                        device.copier().toDevice(range, copy, KvFence.PASSED).await();
+                    }
+                }
             }
+        }
+    }
+
+    private void rearrange(PageRearrangement order, Heads heads, MemorySegment block) {
+        KvLayout layout = context.cache().layout();
+        for (int layer = 0; layer < layout.layers(); layer++) {
+            order.rearrange(
+                    block.asSlice(layout.layerOffset(layer), layout.layerBytes()), heads.readerHead(), heads.count());
         }
     }
 

@@ -3,6 +3,7 @@ package baton.connectors.nixl;
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.onesided.PeerHandshake;
 import baton.kv.JsonFields;
+import baton.kv.KvDevice;
 import baton.kv.Ticker;
 import baton.kv.connector.Rank;
 import baton.messages.MessageException;
@@ -11,6 +12,7 @@ import baton.messages.PeerChannel;
 import baton.messages.SideChannel;
 import baton.pipe.WireTransport;
 import baton.testkit.MemorySideChannels;
+import baton.testkit.RefusingMemory;
 import baton.transfer.Range;
 import baton.transfer.Region;
 import baton.transfer.Transfer;
@@ -48,6 +50,7 @@ public final class MemoryNet {
     private final Set<String> gone = new HashSet<>();
     private boolean held;
     private boolean permits = true;
+    private boolean reachesDevices = true;
     private boolean losesMessages;
     private int names;
     private long tokens;
@@ -159,6 +162,11 @@ public final class MemoryNet {
         permits = false;
     }
 
+    /** Agents reach host memory only from now on, as the embedded agent does. */
+    void withoutDevices() {
+        reachesDevices = false;
+    }
+
     /** Has every write that was done be done again: how many there were. */
     int repeatWrites() {
         List<Move> again = List.copyOf(written);
@@ -261,7 +269,7 @@ public final class MemoryNet {
     private final class Agent implements TransferAgent {
         private final String name;
         private final List<Region> regions = new ArrayList<>();
-        private final Map<Long, List<MemorySegment>> permits = new HashMap<>();
+        private final Map<Long, List<Span>> permits = new HashMap<>();
         /** By permit, how many have begun. */
         private final Map<Long, Long> writes = new HashMap<>();
 
@@ -282,6 +290,11 @@ public final class MemoryNet {
         public Registration register(Region region) {
             regions.add(region);
             return () -> regions.remove(region);
+        }
+
+        @Override
+        public boolean reaches(KvDevice device) {
+            return reachesDevices && RefusingMemory.is(device);
         }
 
         @Override
@@ -341,7 +354,7 @@ public final class MemoryNet {
         }
 
         @Override
-        public Optional<Permit> permit(List<MemorySegment> memory) {
+        public Optional<Permit> permit(List<Span> memory) {
             if (!MemoryNet.this.permits) {
                 return Optional.empty();
             }
@@ -403,8 +416,8 @@ public final class MemoryNet {
 
         private MemorySegment at(long address, long bytes) {
             for (Region region : regions) {
-                if (holds(region.memory(), address, bytes)) {
-                    return region.memory().asSlice(address - region.memory().address(), bytes);
+                if (holds(region, address, bytes)) {
+                    return RefusingMemory.bytes(region.where()).asSlice(address - region.address(), bytes);
                 }
             }
             throw new IllegalArgumentException("not registered");
@@ -413,13 +426,12 @@ public final class MemoryNet {
         /** As {@link #at}, for a write of a peer. */
         private MemorySegment at(long address, long bytes, long permit) {
             boolean needed = MemoryNet.this.permits
-                    && regions.stream()
-                            .anyMatch(region -> region.needsPermit() && holds(region.memory(), address, bytes));
+                    && regions.stream().anyMatch(region -> region.needsPermit() && holds(region, address, bytes));
             if (needed) {
-                List<MemorySegment> permitted = permits.getOrDefault(permit, List.of());
+                List<Span> permitted = permits.getOrDefault(permit, List.of());
                 for (long byteAt = address; byteAt < address + bytes; byteAt++) {
                     long here = byteAt;
-                    if (permitted.stream().noneMatch(each -> holds(each, here, 1))) {
+                    if (permitted.stream().noneMatch(each -> each.holds(here, 1))) {
                         throw new IllegalArgumentException("not permitted");
                     }
                 }
@@ -427,8 +439,8 @@ public final class MemoryNet {
             return at(address, bytes);
         }
 
-        private static boolean holds(MemorySegment memory, long address, long bytes) {
-            return address >= memory.address() && address + bytes <= memory.address() + memory.byteSize();
+        private static boolean holds(Region region, long address, long bytes) {
+            return new Span(region.address(), region.bytes()).holds(address, bytes);
         }
     }
 

@@ -1,9 +1,11 @@
 package baton.connectors.nixl;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.connectors.nixl.MemoryNet.MemoryRuntime;
 import baton.connectors.onesided.Rejection;
+import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.KvLayout;
@@ -15,6 +17,7 @@ import baton.kv.connector.Measurement;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.WorkerReport;
 import baton.testkit.FakeEngine;
+import baton.testkit.FakeEngine.PoolMemory;
 import baton.testkit.FakeEngine.Running;
 import baton.testkit.FakeEngine.Share;
 import baton.testkit.FakeKvRequest;
@@ -66,10 +69,26 @@ class NixlConnectorTest {
         return engine(runtime, id, extra, 1, BLOCK_SIZE);
     }
 
+    /** Of a device's pool that the connector reaches directly. */
+    private FakeEngine direct(MemoryRuntime runtime, String id) {
+        return engine(runtime, id, Map.of(), 1, BLOCK_SIZE, PoolMemory.DEVICE);
+    }
+
     private FakeEngine engine(
             MemoryRuntime runtime, String id, Map<String, Object> extra, int tensorParallelSize, int blockSize) {
+        return engine(runtime, id, extra, tensorParallelSize, blockSize, PoolMemory.HOST);
+    }
+
+    private FakeEngine engine(
+            MemoryRuntime runtime,
+            String id,
+            Map<String, Object> extra,
+            int tensorParallelSize,
+            int blockSize,
+            PoolMemory pools) {
         KvTransferConfig.Builder config = KvTransferConfig.builder("NixlConnector", KvRole.BOTH)
                 .engineId(id)
+                .bufferDevice("cuda")
                 .extra("side_channel_port", 0);
         extra.forEach(config::extra);
         return new FakeEngine(
@@ -82,7 +101,8 @@ class NixlConnectorTest {
                         tensorParallelSize,
                         1,
                         ticker),
-                40 * BLOCK_SIZE / blockSize);
+                40 * BLOCK_SIZE / blockSize,
+                pools);
     }
 
     private static FakeKvRequest request(String id, int length) {
@@ -350,6 +370,42 @@ class NixlConnectorTest {
         assertThat(rejections()).containsExactly("corrupt");
         completes(running);
         allBlocksAreBack();
+    }
+
+    @Test
+    void aDevicesPoolIsReachedDirectlyAndChecked() {
+        prefill.close();
+        decode.close();
+        prefill = direct(prefillRuntime, "p");
+        decode = direct(decodeRuntime, "d");
+        // The checksums only are host memory of the connector's.
+        assertThat(prefillRuntime.allocated()).isEqualTo(1);
+        Running good = loadedFrom(prefilled("p-1", 17), 17);
+        assertThat(good.computedTokens()).isEqualTo(16);
+        completes(good);
+        FakeKvRequest request = request("p-2", 17);
+        Running second = prefill.admit(request.withKvTransferParams(KEEP), 0);
+        prefill.step(new Share(second, 17));
+        JsonFields params = prefill.end(second, RequestEnd.LENGTH).orElseThrow();
+        step(prefill);
+        long at = second.blockTable()[2] * LAYOUT.blockBytes() + 100;
+        prefill.bytes().set(ValueLayout.JAVA_BYTE, at, (byte) ~prefill.bytes().get(ValueLayout.JAVA_BYTE, at));
+        Running running = loadedFrom(params, 17);
+        assertThat(running.computedTokens()).isEqualTo(8);
+        assertThat(rejections()).containsExactly("corrupt");
+        completes(running);
+        allBlocksAreBack();
+    }
+
+    @Test
+    void anAgentThatDoesNotReachTheDeviceIsRefusedByTheOption() {
+        net.withoutDevices();
+        MemoryRuntime runtime = net.runtime();
+        assertThatThrownBy(() -> direct(runtime, "d2"))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContaining("kv_buffer_device: is cuda, but the transfer agent")
+                .hasMessageContaining("does not reach memory of refusing:0: it must be cpu");
+        assertThat(runtime.allocated()).isZero();
     }
 
     @Test

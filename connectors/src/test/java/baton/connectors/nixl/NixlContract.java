@@ -12,22 +12,31 @@ import baton.testkit.ConnectorContract;
 import baton.testkit.FakeEngine;
 import baton.testkit.VirtualTicker;
 import java.time.Duration;
-import java.util.Map;
 import java.util.function.Function;
+import java.util.function.UnaryOperator;
 
 /** The contract for NIXL's connectors, in memory and under a clock of the test's own. */
 abstract class NixlContract extends ConnectorContract {
     private final String name;
     private final Function<ConnectorRuntime, KvConnector> connector;
-    private final Map<String, Object> prefillExtra;
+    private final UnaryOperator<KvTransferConfig.Builder> prefill;
+    private final UnaryOperator<KvTransferConfig.Builder> decode;
 
     NixlContract(String name, Function<ConnectorRuntime, KvConnector> connector) {
-        this(name, connector, Map.of());
+        this(name, connector, UnaryOperator.identity(), UnaryOperator.identity());
     }
 
-    /** @param prefillExtra settings of the prefill instance */
-    NixlContract(String name, Function<ConnectorRuntime, KvConnector> connector, Map<String, Object> prefillExtra) {
-        this.prefillExtra = prefillExtra;
+    /**
+     * @param prefill settings of the prefill instance
+     * @param decode of the decode instance
+     */
+    NixlContract(
+            String name,
+            Function<ConnectorRuntime, KvConnector> connector,
+            UnaryOperator<KvTransferConfig.Builder> prefill,
+            UnaryOperator<KvTransferConfig.Builder> decode) {
+        this.prefill = prefill;
+        this.decode = decode;
         this.name = name;
         this.connector = connector;
     }
@@ -40,22 +49,23 @@ abstract class NixlContract extends ConnectorContract {
         return new Instances() {
             @Override
             public FakeEngine startPrefill() {
-                return engine("p", prefillExtra);
+                return engine("p", prefill);
             }
 
             @Override
             public FakeEngine startDecode() {
-                return engine("d", Map.of());
+                return engine("d", decode);
             }
 
-            private FakeEngine engine(String id, Map<String, Object> extra) {
-                KvTransferConfig.Builder config =
-                        KvTransferConfig.builder(name, KvRole.BOTH).engineId(id).extra("side_channel_port", 0);
-                extra.forEach(config::extra);
+            private FakeEngine engine(String id, UnaryOperator<KvTransferConfig.Builder> settings) {
+                KvTransferConfig config = settings.apply(KvTransferConfig.builder(name, KvRole.BOTH))
+                        .engineId(id)
+                        .extra("side_channel_port", 0)
+                        .build();
                 return new FakeEngine(
                         connector.apply(net.runtime()),
                         new ConnectorContext(
-                                config.build(),
+                                config,
                                 new ModelFingerprint("fake", "00"),
                                 new KvLayout(3, 2, 4, 4, DType.F32),
                                 ticker),

@@ -26,6 +26,7 @@ import baton.testkit.VirtualTicker;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.Set;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -62,7 +63,7 @@ class NixlSchedulerTest {
                         new byte[0],
                         LAYOUT,
                         1,
-                        LayerRegions.ofPool(0, LAYOUT),
+                        LayerRegions.ofPool(0, LAYOUT, OptionalInt.empty()),
                         List.of(),
                         BlockInterior.HEADS,
                         1,

@@ -21,6 +21,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.HexFormat;
+import java.util.List;
 import java.util.Optional;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -140,14 +141,12 @@ class VllmContractTest {
                 with(good, "LBHNC", "FLASH_ATTN", regions(8)),
                 "block_lens: is 65536 bytes for 32 tokens, must be 8192");
         Regions own = good.regions();
-        Regions video = new Regions(
-                own.baseAddresses(),
-                own.blockLengths(),
-                own.blockStrides(),
-                own.names(),
-                Optional.of(Collections.nCopies(6, "VRAM")),
-                own.groups());
-        refused(with(good, "LBHNC", "FLASH_ATTN", video), "region_mem_types: is [VRAM");
+        refused(
+                with(good, "LBHNC", "FLASH_ATTN", in(List.of("VRAM", "VRAM", "VRAM", "DRAM", "VRAM", "VRAM"))),
+                "region_mem_types: is [VRAM, DRAM], must be DRAM or VRAM for all regions");
+        refused(
+                with(good, "LBHNC", "FLASH_ATTN", in(Collections.nCopies(6, "FILE"))),
+                "region_mem_types: is [FILE], must be DRAM or VRAM for all regions");
         Regions groups = new Regions(
                 own.baseAddresses(),
                 own.blockLengths(),
@@ -159,6 +158,26 @@ class VllmContractTest {
         Regions few = new Regions(
                 new long[] {1}, new long[] {1}, new long[] {1}, Optional.empty(), Optional.empty(), Optional.empty());
         refused(with(good, "LBHNC", "FLASH_ATTN", few), "kv_caches_base_addr: has 1 regions, must be 6");
+    }
+
+    private static Regions in(List<String> memoryTypes) {
+        Regions own = metadata().regions();
+        return new Regions(
+                own.baseAddresses(),
+                own.blockLengths(),
+                own.blockStrides(),
+                own.names(),
+                Optional.of(memoryTypes),
+                own.groups());
+    }
+
+    @Test
+    void blocksOfAGpuAreOfItsDevice() {
+        RankInfo info = READER.info(
+                "", with(metadata(), "LBHNC", "FLASH_ATTN", in(Collections.nCopies(6, "VRAM"))), Rank.FIRST);
+        assertThat(info.regions().device()).hasValue(metadata().deviceId());
+        assertThat(info.regions().addresses()).isEqualTo(metadata().regions().baseAddresses());
+        assertThat(READER.info("", metadata(), Rank.FIRST).regions().device()).isEmpty();
     }
 
     private static void refused(Metadata metadata, String words) {

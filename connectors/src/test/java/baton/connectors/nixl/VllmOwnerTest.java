@@ -10,6 +10,7 @@ import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
+import baton.kv.KvMemory;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.ModelFingerprint;
@@ -19,9 +20,11 @@ import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.WorkerReport;
 import baton.testkit.FakeEngine;
+import baton.testkit.FakeEngine.PoolMemory;
 import baton.testkit.FakeEngine.Running;
 import baton.testkit.FakeEngine.Share;
 import baton.testkit.FakeKvRequest;
+import baton.testkit.RefusingMemory;
 import baton.testkit.VirtualTicker;
 import baton.transfer.Region;
 import baton.transfer.TransferAgent;
@@ -43,8 +46,11 @@ import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.Parameter;
+import org.junit.jupiter.params.ParameterizedClass;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /**
@@ -52,7 +58,13 @@ import org.junit.jupiter.params.provider.ValueSource;
  * the keys and values of a prompt, beside a decode instance.
  */
 @Timeout(60)
+@ParameterizedClass(name = "pools in memory of the {0}")
+@EnumSource
 class VllmOwnerTest {
+    /** Where the owner's blocks and the decode instance's pools are. */
+    @Parameter
+    private PoolMemory pools = PoolMemory.HOST;
+
     private static final int LAYERS = 3;
     private static final int HEADS = 4;
     private static final int DIMS = 32;
@@ -91,6 +103,7 @@ class VllmOwnerTest {
             VirtualTicker ticker, Map<String, Object> extra, int tensorParallelSize, int blockSize) {
         KvTransferConfig.Builder config = KvTransferConfig.builder("NixlConnector", KvRole.BOTH)
                 .engineId("d")
+                .bufferDevice("cuda")
                 .extra("side_channel_port", 0)
                 .extra("enforce_handshake_compat", false);
         extra.forEach(config::extra);
@@ -130,8 +143,11 @@ class VllmOwnerTest {
                         reorder(owner, layout, cache.layer(running.blockTable()[i], layer), memory.asSlice(at, page));
                     }
                 }
+                KvMemory where = pools == PoolMemory.HOST
+                        ? new KvMemory.Host(memory, Optional.empty())
+                        : new RefusingMemory(memory).memory();
                 long[] addresses = new long[LAYERS];
-                Arrays.setAll(addresses, layer -> memory.address() + layer * (blocksFirst ? page : BLOCKS * page));
+                Arrays.setAll(addresses, layer -> where.address() + layer * (blocksFirst ? page : BLOCKS * page));
                 long[] lengths = new long[LAYERS];
                 Arrays.fill(lengths, page);
                 long[] strides = new long[LAYERS];
@@ -140,7 +156,7 @@ class VllmOwnerTest {
                         JsonFields.empty(""),
                         "localhost",
                         NixlSettings.of(JsonFields.empty(""), Map.of()).access());
-                register(agent, memory);
+                register(agent, where);
                 agents.add(agent);
                 ranks.add(new Metadata(
                         "vllm-1",
@@ -158,7 +174,7 @@ class VllmOwnerTest {
                                 Optional.of(IntStream.range(0, LAYERS)
                                         .mapToObj(layer -> "model.layers." + layer + ".self_attn.attn")
                                         .toList()),
-                                Optional.of(Collections.nCopies(LAYERS, "DRAM")),
+                                Optional.of(Collections.nCopies(LAYERS, pools == PoolMemory.HOST ? "DRAM" : "VRAM")),
                                 Optional.of(new int[LAYERS])),
                         Optional.empty()));
             }
@@ -167,9 +183,9 @@ class VllmOwnerTest {
         return logical;
     }
 
-    private static void register(TransferAgent agent, MemorySegment memory) {
+    private static void register(TransferAgent agent, KvMemory memory) {
         try {
-            TransferAgent.Registration _ = agent.register(new Region(memory, Optional.empty()));
+            TransferAgent.Registration _ = agent.register(new Region(memory, false));
         } catch (TransferException e) {
             throw new AssertionError(e);
         }
@@ -218,7 +234,7 @@ class VllmOwnerTest {
             return new PeerHandshake.Answer(
                     reader.info("hash", ranks.get(rank.tensor()), rank), OptionalDouble.empty());
         };
-        return new FakeEngine(new NixlConnector(runtime, _ -> vllm), context, BLOCKS);
+        return new FakeEngine(new NixlConnector(runtime, _ -> vllm), context, BLOCKS, pools);
     }
 
     private static JsonFields reference(int[] blocks, int tensorParallelSize) {

@@ -253,6 +253,9 @@ final class SimCluster implements AutoCloseable {
         private final String name;
         private final int blocks = Math.ceilDiv(maxLength, blockSize) * (1 + random.nextInt(3)) + random.nextInt(4);
         private final boolean device = random.nextInt(3) == 0;
+        /** Connectors that can reach its pool directly do. */
+        private final boolean direct = device && random.nextBoolean();
+
         private final EngineConfig config;
         private final BlockHasher hasher;
         private long epoch;
@@ -266,7 +269,8 @@ final class SimCluster implements AutoCloseable {
             int seqs = 1 + random.nextInt(6);
             KvTransferConfig.Builder transfer = KvTransferConfig.builder("Simulated", KvRole.BOTH)
                     .engineId(name)
-                    .loadFailurePolicy(loadFailurePolicy);
+                    .loadFailurePolicy(loadFailurePolicy)
+                    .bufferDevice(direct ? "cuda" : "cpu");
             if (connectors.port(name) > 0) {
                 transfer.port(connectors.port(name));
             }
@@ -295,6 +299,7 @@ final class SimCluster implements AutoCloseable {
         private void begin() {
             OracleRunner runner = new OracleRunner(connectors.arena(), blocks, blockSize, device);
             count("lives with a device's pool", device ? 1 : 0);
+            count("lives with a pool that is reached directly", direct ? 1 : 0);
             Endpoint endpoint = network.open(name, ++epoch, runner.pool());
             SimNode node = new SimNode(endpoint, ticker);
             InvariantChecker checker = new InvariantChecker(

@@ -71,6 +71,7 @@ class SimulationTest {
                             "fault: connection breaks",
                             "fault: copy late",
                             "lives with a device's pool",
+                            "lives with a pool that is reached directly",
                             "fault: connector fails",
                             "fault: connector in a connector fails",
                             "fault: connection ends",

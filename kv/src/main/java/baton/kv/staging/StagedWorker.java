@@ -1,5 +1,6 @@
 package baton.kv.staging;
 
+import baton.kv.ComputedLayers;
 import baton.kv.KvCache;
 import baton.kv.KvCopier;
 import baton.kv.KvFence;
@@ -14,10 +15,8 @@ import baton.kv.staging.StagedConnector.StagingMemory;
 import baton.kv.staging.StagedMetadata.Load;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
-import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Deque;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -38,12 +37,10 @@ final class StagedWorker implements WorkerConnector {
     /** Blocks that this step writes. */
     private int[] written = {};
     /** Layers of this step that are on their way to the mirror, in order. */
-    private final Deque<Saved> saves = new ArrayDeque<>();
+    private final ComputedLayers saves = new ComputedLayers();
 
     /** The last copy to the device. */
     private KvFence filled = KvFence.PASSED;
-
-    private record Saved(int layer, KvFence copied) {}
 
     StagedWorker(WorkerConnector inner, StagingMemory memory) {
         this.inner = inner;
@@ -116,7 +113,7 @@ final class StagedWorker implements WorkerConnector {
 
     @Override
     public void startLoad(ConnectorMetadata metadata) {
-        dropSaves();
+        saves.drop();
         if (!(metadata instanceof StagedMetadata(ConnectorMetadata own, List<Load> loads, int[] blocks))) {
             written = new int[0];
             inner.startLoad(metadata);
@@ -162,34 +159,22 @@ final class StagedWorker implements WorkerConnector {
     public void saveLayer(int layer, KvFence computed) {
         Mirror host = mirror();
         if (inner.savesByLayer()) {
-            saves.add(new Saved(layer, host.toHost(host.layer(written, layer), computed)));
+            saves.add(layer, host.toHost(host.layer(written, layer), computed));
         } else if (layer == host.layout().layers() - 1) {
-            saves.add(new Saved(layer, host.toHost(host.whole(written), computed)));
+            saves.add(layer, host.toHost(host.whole(written), computed));
         }
-        while (!saves.isEmpty() && saves.element().copied().isPassed()) {
-            save(saves.remove());
-        }
+        saves.take(this::save);
     }
 
-    private void save(Saved next) {
-        next.copied().await();
+    private void save(int layer) {
         if (inner.savesByLayer()) {
-            inner.saveLayer(next.layer());
+            inner.saveLayer(layer);
         }
     }
 
     /** All layers are in the mirror, and the connector knows it. */
     private void finishSaves() {
-        while (!saves.isEmpty()) {
-            save(saves.remove());
-        }
-    }
-
-    /** A step that failed is not saved. */
-    private void dropSaves() {
-        while (!saves.isEmpty()) {
-            saves.remove().copied().await();
-        }
+        saves.await(this::save);
     }
 
     @Override
@@ -212,7 +197,7 @@ final class StagedWorker implements WorkerConnector {
 
     @Override
     public WorkerReport report(Set<String> finished) {
-        dropSaves();
+        saves.drop();
         WorkerReport report = inner.report(finished);
         int[] blocks = all(report.received().stream()
                 .map(loading::remove)
@@ -234,7 +219,7 @@ final class StagedWorker implements WorkerConnector {
         Mirror last = mirror;
         mirror = null;
         if (last != null) {
-            dropSaves();
+            saves.drop();
             filled.await();
             last.close();
         }

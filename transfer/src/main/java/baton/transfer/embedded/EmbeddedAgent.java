@@ -582,7 +582,7 @@ public final class EmbeddedAgent implements TransferAgent {
     }
 
     @Override
-    public Optional<Permit> permit(List<MemorySegment> memory) {
+    public Optional<Permit> permit(List<Span> memory) {
         return Optional.of(registry.grant(memory));
     }
 

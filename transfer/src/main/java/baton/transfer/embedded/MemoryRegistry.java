@@ -3,6 +3,7 @@ package baton.transfer.embedded;
 import baton.transfer.Region;
 import baton.transfer.Transfer.Cause;
 import baton.transfer.TransferAgent.Registration;
+import baton.transfer.TransferAgent.Span;
 import baton.transfer.TransferException;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.lang.foreign.MemorySegment;
@@ -100,7 +101,7 @@ final class MemoryRegistry {
         return new Metadata.Update(revision, all);
     }
 
-    synchronized WriteGrant grant(List<MemorySegment> memory) {
+    synchronized WriteGrant grant(List<Span> memory) {
         long token;
         do {
             token = random.nextLong();

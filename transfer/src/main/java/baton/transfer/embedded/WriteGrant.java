@@ -2,6 +2,7 @@ package baton.transfer.embedded;
 
 import baton.transfer.Transfer.Cause;
 import baton.transfer.TransferAgent.Permit;
+import baton.transfer.TransferAgent.Span;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.lang.foreign.MemorySegment;
 import java.util.Comparator;
@@ -20,14 +21,14 @@ final class WriteGrant implements Permit {
     @GuardedBy("registry")
     private long writes;
 
-    WriteGrant(MemoryRegistry registry, long token, List<MemorySegment> memory) {
+    WriteGrant(MemoryRegistry registry, long token, List<Span> memory) {
         this.registry = registry;
         this.token = token;
         this.ends = new TreeMap<>();
-        memory.stream().sorted(Comparator.comparingLong(MemorySegment::address)).forEach(each -> {
+        memory.stream().sorted(Comparator.comparingLong(Span::address)).forEach(each -> {
             Map.Entry<Long, Long> before = ends.lastEntry();
             boolean joins = before != null && before.getValue() >= each.address();
-            ends.merge(joins ? before.getKey() : each.address(), each.address() + each.byteSize(), Math::max);
+            ends.merge(joins ? before.getKey() : each.address(), each.address() + each.bytes(), Math::max);
         });
     }
 

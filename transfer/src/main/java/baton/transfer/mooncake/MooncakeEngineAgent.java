@@ -2,6 +2,7 @@ package baton.transfer.mooncake;
 
 import baton.kv.ConfigException;
 import baton.kv.Deadline;
+import baton.kv.KvDevice;
 import baton.kv.ListenAddress;
 import baton.kv.Ticker;
 import baton.messages.PeerAddress;
@@ -133,6 +134,11 @@ public final class MooncakeEngineAgent extends SegmentAgent<EnginePeer, EngineTr
                 }
             }
         };
+    }
+
+    @Override
+    public boolean reaches(KvDevice device) {
+        return device.kind().equals("cuda");
     }
 
     @Override

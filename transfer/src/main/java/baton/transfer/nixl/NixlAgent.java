@@ -1,6 +1,7 @@
 package baton.transfer.nixl;
 
 import baton.kv.Deadline;
+import baton.kv.KvDevice;
 import baton.kv.Ticker;
 import baton.transfer.Range;
 import baton.transfer.Region;
@@ -215,6 +216,11 @@ public final class NixlAgent implements TransferAgent {
             nixl.register(registration);
             return registration;
         });
+    }
+
+    @Override
+    public boolean reaches(KvDevice device) {
+        return NixlMemory.isKnown(device);
     }
 
     /** Called by any thread, as {@link Registration#close}. */

@@ -28,12 +28,16 @@ record NixlMemory(Kind kind, long address, long bytes) {
         Kind kind = Kind.DRAM;
         if (region.device().isPresent()) {
             KvDevice device = region.device().get();
-            if (!device.kind().equals("cuda")) {
+            if (!isKnown(device)) {
                 throw new TransferException("NIXL cannot register memory of " + device + ", of CUDA devices it can");
             }
             kind = new Kind(Kind.VRAM_TYPE, device.number());
         }
         return new NixlMemory(kind, region.address(), region.bytes());
+    }
+
+    static boolean isKnown(KvDevice device) {
+        return device.kind().equals("cuda");
     }
 
     boolean contains(long start, long length) {

@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.transfer.Region;
 import baton.transfer.TransferAgent.Permit;
+import baton.transfer.TransferAgent.Span;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.lang.foreign.Arena;
@@ -48,7 +49,7 @@ class InsiderFuzzTest {
             MemorySegment memory = arena.allocate(BYTES, 64);
             agent.register(new Region(memory, Optional.empty()).withPermitsOnly());
             MemorySegment allowed = memory.asSlice(PERMITTED, PERMITTED);
-            Permit closed = agent.permit(List.of(memory)).orElseThrow();
+            Permit closed = agent.permit(List.of(Span.of(memory))).orElseThrow();
             closed.close();
             try (EmbeddedAgent honest = EmbeddedAgent.open("honest", EmbeddedAgent.Settings.at("127.0.0.1"))) {
                 HonestPeer.reads(honest, agent, memory);
@@ -57,7 +58,7 @@ class InsiderFuzzTest {
                     conversation(agent, memory, new long[] {0});
                 }
                 long filesBefore = openFiles();
-                try (Permit permit = agent.permit(List.of(allowed)).orElseThrow()) {
+                try (Permit permit = agent.permit(List.of(Span.of(allowed))).orElseThrow()) {
                     for (int i = 0; i < CONVERSATIONS; i++) {
                         conversation(agent, memory, new long[] {permit.token(), closed.token(), 0, random.nextLong()});
                         agent.takeNotifications();

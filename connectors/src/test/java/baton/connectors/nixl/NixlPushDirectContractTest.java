@@ -1,0 +1,12 @@
+package baton.connectors.nixl;
+
+/** With an agent that reaches the pools' memory, so that a device's pools have no staging pools. */
+class NixlPushDirectContractTest extends NixlContract {
+    NixlPushDirectContractTest() {
+        super(
+                "NixlPushConnector",
+                NixlPushConnector::new,
+                config -> config.bufferDevice("cuda"),
+                config -> config.bufferDevice("cuda"));
+    }
+}
