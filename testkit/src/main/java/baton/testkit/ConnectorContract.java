@@ -4,6 +4,13 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.kv.JsonFields;
+import baton.kv.KvLayout;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.kv.ModelFingerprint;
+import baton.kv.Ticker;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.KvConnector;
 import baton.kv.connector.KvMatch;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.WorkerReport;
@@ -21,6 +28,8 @@ import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.BooleanSupplier;
+import java.util.function.Function;
+import java.util.function.Supplier;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -86,6 +95,40 @@ public abstract class ConnectorContract {
         /** Closes what the engines leave. */
         @Override
         default void close() throws Exception {}
+    }
+
+    /** Two instances of a connector, each with 64 blocks, by the system's clock. */
+    protected class Pair implements Instances {
+        private final KvLayout layout;
+        private final Supplier<? extends KvConnector> connector;
+        private final Function<KvRole, KvTransferConfig> config;
+
+        /** @param config of the producer, and of the consumer */
+        public Pair(
+                KvLayout layout, Supplier<? extends KvConnector> connector, Function<KvRole, KvTransferConfig> config) {
+            this.layout = layout;
+            this.connector = connector;
+            this.config = config;
+        }
+
+        @Override
+        public FakeEngine startPrefill() {
+            return engine(KvRole.PRODUCER);
+        }
+
+        @Override
+        public FakeEngine startDecode() {
+            return engine(KvRole.CONSUMER);
+        }
+
+        private FakeEngine engine(KvRole role) {
+            return new FakeEngine(
+                    connector.get(),
+                    new ConnectorContext(
+                            config.apply(role), new ModelFingerprint("fake", "digest"), layout, Ticker.system()),
+                    64,
+                    pools);
+        }
     }
 
     /** A load under way, and the blocks that it may write. */

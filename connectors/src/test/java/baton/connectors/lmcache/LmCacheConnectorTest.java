@@ -3,6 +3,7 @@ package baton.connectors.lmcache;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.connectors.bykey.MapStores;
 import baton.kv.DType;
 import baton.kv.InvalidFieldException;
 import baton.kv.JsonFields;
@@ -12,6 +13,7 @@ import baton.kv.KvTransferConfig;
 import baton.kv.ModelFingerprint;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
+import baton.store.lmcache.ObjectNames;
 import baton.testkit.FakeEngine;
 import baton.testkit.FakeEngine.Running;
 import baton.testkit.FakeEngine.Share;
@@ -30,7 +32,7 @@ class LmCacheConnectorTest {
     private static final KvLayout LAYOUT = new KvLayout(3, 2, 8, BLOCK, DType.BF16);
 
     private final VirtualTicker ticker = new VirtualTicker();
-    private final TestStores stores = new TestStores();
+    private final MapStores stores = new MapStores();
     private final List<FakeEngine> engines = new ArrayList<>();
     private final Map<String, Object> settings =
             new HashMap<>(Map.of("chunk_size", 32, "lmcache.remote_url", "lm://127.0.0.1:1"));
@@ -49,6 +51,15 @@ class LmCacheConnectorTest {
 
     private FakeEngine start() {
         return start(KvRole.BOTH, Map.of());
+    }
+
+    /** LMCache's keys of what is stored, of the first rank. */
+    private List<String> keys() {
+        ObjectNames names = ((RemoteObjects) stores.opened.getLast()).names();
+        return stores.keys().stream()
+                .flatMap(key -> names.name(key, 0).stream())
+                .sorted()
+                .toList();
     }
 
     @AfterEach
@@ -93,7 +104,7 @@ class LmCacheConnectorTest {
         Map<String, String> environment = Map.of("PYTHONHASHSEED", "0");
         settings.put("chunk_size", 16);
         assertThat(run(start(KvRole.BOTH, environment), request(40))).isZero();
-        assertThat(stores.keys())
+        assertThat(keys())
                 .containsExactly("org/tiny@1@0@17c587bb83dc4528@bfloat16", "org/tiny@1@0@7913e9343b88bdf9@bfloat16");
         assertThat(run(start(KvRole.BOTH, environment), request(40))).isEqualTo(32);
     }
@@ -102,21 +113,21 @@ class LmCacheConnectorTest {
     void theBuiltinHashIsPythons() {
         settings.put("chunk_size", 16);
         run(start(), request(33));
-        assertThat(stores.keys())
+        assertThat(keys())
                 .containsExactly("org/tiny@1@0@-1a6e12a9bdb7fd70@bfloat16", "org/tiny@1@0@44f2b6c6f61bea69@bfloat16");
     }
 
     @Test
     void aChunkThatIsNotFullIsNotStored() {
         run(start(), request(63));
-        assertThat(stores.keys()).hasSize(1);
+        assertThat(keys()).hasSize(1);
     }
 
     @Test
     void tagsArePartOfTheKeyAndRequestsWithOthersFindNothing() {
         String tagged = "{\"lmcache.tag.user\": \"ann\", \"lmcache.tag.n\": 7}";
         run(start(), with(request(40), tagged));
-        assertThat(stores.keys()).allMatch(key -> key.endsWith("@bfloat16@user%ann@n%7"));
+        assertThat(keys()).allMatch(key -> key.endsWith("@bfloat16@user%ann@n%7"));
         FakeEngine other = start();
         assertThat(run(other, request(40))).isZero();
         assertThat(run(other, with(request(40), tagged))).isEqualTo(32);
@@ -133,7 +144,7 @@ class LmCacheConnectorTest {
     @Test
     void aRequestThatSkipsSavingIsNotStoredButLoads() {
         run(start(), with(request(40), "{\"lmcache.skip_save\": true}"));
-        assertThat(stores.keys()).isEmpty();
+        assertThat(keys()).isEmpty();
         run(start(), request(40));
         assertThat(run(start(), with(request(40), "{\"lmcache.skip_save\": true}")))
                 .isEqualTo(32);
@@ -142,7 +153,7 @@ class LmCacheConnectorTest {
     @Test
     void aRequestWithACacheSaltSharesNothing() {
         run(start(), request(40).withCacheSalt("s"));
-        assertThat(stores.keys()).isEmpty();
+        assertThat(keys()).isEmpty();
         run(start(), request(40));
         assertThat(run(start(), request(40).withCacheSalt("s"))).isZero();
     }
@@ -150,9 +161,9 @@ class LmCacheConnectorTest {
     @Test
     void aProducerDoesNotLoadAndAConsumerDoesNotStore() {
         assertThat(run(start(KvRole.CONSUMER, Map.of()), request(40))).isZero();
-        assertThat(stores.keys()).isEmpty();
+        assertThat(keys()).isEmpty();
         run(start(KvRole.PRODUCER, Map.of()), request(40));
-        assertThat(stores.keys()).hasSize(1);
+        assertThat(keys()).hasSize(1);
         assertThat(run(start(KvRole.PRODUCER, Map.of()), request(40))).isZero();
         assertThat(run(start(KvRole.CONSUMER, Map.of()), request(40))).isEqualTo(32);
     }
@@ -160,7 +171,7 @@ class LmCacheConnectorTest {
     @Test
     void nothingIsStoredWhereTheEnvironmentSaysSo() {
         run(start(KvRole.BOTH, Map.of("LMCACHE_FORCE_SKIP_SAVE", "1")), request(40));
-        assertThat(stores.keys()).isEmpty();
+        assertThat(keys()).isEmpty();
     }
 
     @Test

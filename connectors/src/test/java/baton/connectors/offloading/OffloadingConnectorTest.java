@@ -3,6 +3,7 @@ package baton.connectors.offloading;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.connectors.bykey.MapStores;
 import baton.kv.BlockHash;
 import baton.kv.DType;
 import baton.kv.InvalidFieldException;
@@ -36,7 +37,7 @@ class OffloadingConnectorTest {
     private static final KvLayout LAYOUT = new KvLayout(3, 2, 8, BLOCK, DType.BF16);
 
     private final VirtualTicker ticker = new VirtualTicker();
-    private final TestStores stores = new TestStores();
+    private final MapStores stores = new MapStores();
     private final Map<String, Object> settings = new HashMap<>(Map.of("cpu_bytes_to_use", 1_000_000));
 
     @SuppressWarnings("NullAway.Init")
@@ -168,7 +169,7 @@ class OffloadingConnectorTest {
         settings.put("secondary_tiers", List.of(Map.of("type", "fs", "root_dir", "unused")));
         settings.put("load_timeout_seconds", 1);
         start();
-        stores.tiers.getFirst().holds = true;
+        stores.stores.getFirst().holds = true;
         FakeKvRequest request = request(100);
         engine.scheduler().onNewRequest(request);
         assertThat(engine.scheduler().match(request, 0)).isInstanceOf(KvMatch.Pending.class);

@@ -5,14 +5,10 @@ import baton.kv.DType;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
-import baton.kv.ModelFingerprint;
-import baton.kv.Ticker;
-import baton.kv.connector.ConnectorContext;
 import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pRequestId;
 import baton.pipe.memory.MemoryTransport;
 import baton.testkit.ConnectorContract;
-import baton.testkit.FakeEngine;
 import java.io.IOException;
 
 /** Two instances with real channels between them, and wires in memory. */
@@ -24,29 +20,10 @@ class P2pNcclContractTest extends ConnectorContract {
         MemoryTransport wires = new MemoryTransport();
         KvTransferConfig prefill = config(KvRole.PRODUCER);
         KvTransferConfig decode = config(KvRole.CONSUMER);
-        return new Instances() {
-            @Override
-            public FakeEngine startPrefill() {
-                return engine(prefill);
-            }
-
-            @Override
-            public FakeEngine startDecode() {
-                return engine(decode);
-            }
-
-            private FakeEngine engine(KvTransferConfig config) {
-                return new FakeEngine(
-                        new P2pNcclConnector(DelegatingRuntime.over(wires)),
-                        new ConnectorContext(
-                                config,
-                                new ModelFingerprint("fake", "digest"),
-                                new KvLayout(3, 2, 4, 4, DType.F32),
-                                Ticker.system()),
-                        64,
-                        pools);
-            }
-
+        return new Pair(
+                new KvLayout(3, 2, 4, 4, DType.F32),
+                () -> new P2pNcclConnector(DelegatingRuntime.over(wires)),
+                role -> role == KvRole.PRODUCER ? prefill : decode) {
             @Override
             public String requestId(int number) {
                 P2pRequestId shared = new P2pRequestId(
