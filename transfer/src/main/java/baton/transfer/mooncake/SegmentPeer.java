@@ -32,7 +32,7 @@ abstract class SegmentPeer implements TransferAgent.Peer {
     abstract void ended(String why);
 
     final boolean isOf(SegmentAgent<?, ?> other) {
-        return agent == other;
+        return agent.equals(other);
     }
 
     final SegmentDescriptor descriptor() {
