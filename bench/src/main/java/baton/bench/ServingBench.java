@@ -7,6 +7,7 @@ import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener;
 import baton.engine.GenerationRequest;
 import baton.engine.SamplingParams;
+import baton.engine.SamplingParamsBuilder;
 import baton.engine.StepPhase;
 import baton.engine.StepProfile;
 import baton.engine.StepProfile.Percentile;
@@ -119,7 +120,7 @@ record ServingBench(
             if (!fits(what, expected)) {
                 return;
             }
-            SamplingParams.Builder sampling =
+            SamplingParamsBuilder sampling =
                     SamplingParams.builder().maxTokens(output).ignoreEos(true);
             SamplingParams params = sampled
                     ? sampling.temperature(0.8).topP(0.95).seed(1L).build()

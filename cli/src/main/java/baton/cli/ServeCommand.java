@@ -6,6 +6,7 @@ import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener;
 import baton.engine.EngineUnavailableException;
 import baton.engine.ParallelConfig;
+import baton.engine.SamplingParams;
 import baton.engine.SchedulingPolicy;
 import baton.engine.local.LocalEngine;
 import baton.engine.model.Device;
@@ -410,7 +411,7 @@ final class ServeCommand implements Callable<Integer> {
         ApiServer api;
         try {
             api = ApiServer.start(
-                    server.samplingDefaults(sampling -> sampling.defaults(engine.generationDefaults()))
+                    server.samplingDefaults(sampling -> SamplingParams.apply(engine.generationDefaults(), sampling))
                             .build(),
                     engine,
                     metrics);

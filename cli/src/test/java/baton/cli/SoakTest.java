@@ -8,6 +8,7 @@ import baton.engine.FinishReason;
 import baton.engine.GenerationRequest;
 import baton.engine.RequestOutput.Completion;
 import baton.engine.SamplingParams;
+import baton.engine.SamplingParamsBuilder;
 import baton.engine.local.GenerationCollector;
 import baton.engine.local.LLM;
 import baton.engine.local.LocalEngine;
@@ -188,7 +189,7 @@ class SoakTest {
     }
 
     private static SamplingParams sampling(Random random) {
-        SamplingParams.Builder sampling = SamplingParams.builder()
+        SamplingParamsBuilder sampling = SamplingParams.builder()
                 .maxTokens(1 + random.nextInt(random.nextInt(4) == 0 ? 60 : 12))
                 .temperature(random.nextBoolean() ? 0 : 0.9)
                 .ignoreEos(random.nextBoolean());

@@ -3,9 +3,9 @@ package baton.engine;
 import baton.engine.model.GenerationDefaults;
 import baton.engine.text.Tokenizer;
 import baton.kv.ConfigException;
+import baton.kv.GeneratedBuilder;
 import java.util.Arrays;
 import java.util.Collections;
-import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -14,6 +14,7 @@ import java.util.OptionalLong;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.function.DoublePredicate;
+import java.util.stream.Stream;
 
 /**
  * How to continue a prompt: the fields, defaults and limits of vLLM's {@code SamplingParams}.
@@ -32,6 +33,7 @@ import java.util.function.DoublePredicate;
  * @param includeStopInOutput whether a stop string stays in the text
  * @param ignoreEos whether the model's end tokens are ordinary
  * @param maxTokens limit of the output; empty means up to the model's length
+ * @param mostTokens limit of the model's makers, to which {@code maxTokens} is lowered
  * @param minTokens tokens before which no end token is chosen
  * @param logprobs number of most probable tokens to report for each output token
  * @param promptLogprobs the same for each prompt token
@@ -40,6 +42,7 @@ import java.util.function.DoublePredicate;
  * @param allowedTokenIds the only tokens that may be chosen, at least one; empty means all
  * @param badWords sequences of tokens, each of at least one, whose last token is not chosen when the output ends with the others
  */
+@GeneratedBuilder
 public record SamplingParams(
         int n,
         double temperature,
@@ -55,6 +58,7 @@ public record SamplingParams(
         boolean includeStopInOutput,
         boolean ignoreEos,
         OptionalInt maxTokens,
+        OptionalInt mostTokens,
         int minTokens,
         OptionalInt logprobs,
         OptionalInt promptLogprobs,
@@ -82,6 +86,9 @@ public record SamplingParams(
                 repetitionPenalty,
                 value -> value > 0 && Double.isFinite(value),
                 "greater than 0 and finite");
+        if (mostTokens.isPresent()) {
+            maxTokens = OptionalInt.of(Math.min(mostTokens.getAsInt(), maxTokens.orElse(Integer.MAX_VALUE)));
+        }
         maxTokens.ifPresent(max -> require("max_tokens", max, value -> value >= 1, "at least 1"));
         require("min_tokens", minTokens, value -> value >= 0, "at least 0");
         if (maxTokens.isPresent() && minTokens > maxTokens.getAsInt()) {
@@ -128,8 +135,19 @@ public record SamplingParams(
         return temperature == 0;
     }
 
-    public static Builder builder() {
-        return new Builder();
+    /** Starts from vLLM's defaults. */
+    public static SamplingParamsBuilder builder() {
+        return SamplingParamsBuilder.builder()
+                .n(1)
+                .temperature(1)
+                .topP(1)
+                .repetitionPenalty(1)
+                .stop(List.of())
+                .stopTokenIds(Set.of())
+                .maxTokens(16)
+                .logitBias(Map.of())
+                .skipSpecialTokens(true)
+                .badWords(List.of());
     }
 
     /** Temperature 0 and this many tokens at most. */
@@ -150,202 +168,30 @@ public record SamplingParams(
         }
     }
 
-    /** Starts from vLLM's defaults. */
-    public static final class Builder {
-        private int n = 1;
-        private double temperature = 1;
-        private double topP = 1;
-        private int topK;
-        private double minP;
-        private OptionalLong seed = OptionalLong.empty();
-        private double presencePenalty;
-        private double frequencyPenalty;
-        private double repetitionPenalty = 1;
-        private List<String> stop = List.of();
-        private Set<Integer> stopTokenIds = Set.of();
-        private boolean includeStopInOutput;
-        private boolean ignoreEos;
-        private OptionalInt maxTokens = OptionalInt.of(16);
-        private OptionalInt mostTokens = OptionalInt.empty();
-        private int minTokens;
-        private OptionalInt logprobs = OptionalInt.empty();
-        private OptionalInt promptLogprobs = OptionalInt.empty();
-        private Map<Integer, Double> logitBias = Map.of();
-        private boolean skipSpecialTokens = true;
-        private Optional<Set<Integer>> allowedTokenIds = Optional.empty();
-        private List<List<Integer>> badWords = List.of();
+    /** Puts the suggestions of the model's makers in place. */
+    public static SamplingParamsBuilder apply(GenerationDefaults defaults, SamplingParamsBuilder builder) {
+        defaults.temperature().ifPresent(builder::temperature);
+        defaults.topP().ifPresent(builder::topP);
+        defaults.topK().ifPresent(builder::topK);
+        defaults.minP().ifPresent(builder::minP);
+        defaults.repetitionPenalty().ifPresent(builder::repetitionPenalty);
+        defaults.presencePenalty().ifPresent(builder::presencePenalty);
+        defaults.frequencyPenalty().ifPresent(builder::frequencyPenalty);
+        defaults.maxTokens().ifPresent(builder::maxTokens);
+        return builder.mostTokens(defaults.mostTokens());
+    }
 
-        private Builder() {}
-
-        /** Puts the model's own suggestions in place. */
-        public Builder defaults(GenerationDefaults defaults) {
-            defaults.temperature().ifPresent(this::temperature);
-            defaults.topP().ifPresent(this::topP);
-            defaults.topK().ifPresent(this::topK);
-            defaults.minP().ifPresent(this::minP);
-            defaults.repetitionPenalty().ifPresent(this::repetitionPenalty);
-            defaults.presencePenalty().ifPresent(this::presencePenalty);
-            defaults.frequencyPenalty().ifPresent(this::frequencyPenalty);
-            defaults.maxTokens().ifPresent(this::maxTokens);
-            mostTokens = defaults.mostTokens();
-            return this;
-        }
-
-        public Builder n(int value) {
-            n = value;
-            return this;
-        }
-
-        public Builder temperature(double value) {
-            temperature = value;
-            return this;
-        }
-
-        public Builder topP(double value) {
-            topP = value;
-            return this;
-        }
-
-        public Builder topK(int value) {
-            topK = value;
-            return this;
-        }
-
-        public Builder minP(double value) {
-            minP = value;
-            return this;
-        }
-
-        public Builder seed(long value) {
-            seed = OptionalLong.of(value);
-            return this;
-        }
-
-        public Builder presencePenalty(double value) {
-            presencePenalty = value;
-            return this;
-        }
-
-        public Builder frequencyPenalty(double value) {
-            frequencyPenalty = value;
-            return this;
-        }
-
-        public Builder repetitionPenalty(double value) {
-            repetitionPenalty = value;
-            return this;
-        }
-
-        public Builder stop(List<String> value) {
-            stop = value;
-            return this;
-        }
-
-        public Builder stopTokenIds(Set<Integer> value) {
-            stopTokenIds = value;
-            return this;
-        }
-
-        public Builder includeStopInOutput(boolean value) {
-            includeStopInOutput = value;
-            return this;
-        }
-
-        public Builder ignoreEos(boolean value) {
-            ignoreEos = value;
-            return this;
-        }
-
-        public Builder maxTokens(int value) {
-            maxTokens = OptionalInt.of(value);
-            return this;
-        }
-
-        /** No limit but the model's length. */
-        public Builder unlimitedTokens() {
-            maxTokens = OptionalInt.empty();
-            return this;
-        }
-
-        public Builder minTokens(int value) {
-            minTokens = value;
-            return this;
-        }
-
-        public Builder logprobs(int value) {
-            logprobs = OptionalInt.of(value);
-            return this;
-        }
-
-        public Builder promptLogprobs(int value) {
-            promptLogprobs = OptionalInt.of(value);
-            return this;
-        }
-
-        public Builder logitBias(Map<Integer, Double> value) {
-            logitBias = value;
-            return this;
-        }
-
-        public Builder skipSpecialTokens(boolean value) {
-            skipSpecialTokens = value;
-            return this;
-        }
-
-        public Builder allowedTokenIds(Set<Integer> value) {
-            allowedTokenIds = Optional.of(value);
-            return this;
-        }
-
-        public Builder badWords(List<List<Integer>> value) {
-            badWords = value;
-            return this;
-        }
-
-        /**
-         * The words as tokens, each as it is at the beginning of a text and as it is after a space. vLLM leaves the latter out
-         * where it has another number of tokens, and so lets many words through.
-         */
-        public Builder badWords(List<String> words, Tokenizer tokenizer) {
-            Set<List<Integer>> sequences = new LinkedHashSet<>();
-            for (String word : words) {
-                String stripped = word.stripLeading();
-                sequences.add(tokens(stripped, tokenizer));
-                sequences.add(tokens(stripped.isEmpty() ? stripped : " " + stripped, tokenizer));
-            }
-            return badWords(List.copyOf(sequences));
-        }
-
-        private static List<Integer> tokens(String text, Tokenizer tokenizer) {
-            return Arrays.stream(tokenizer.encode(text, false)).boxed().toList();
-        }
-
-        /** @throws ConfigException if a value is out of range */
-        public SamplingParams build() {
-            return new SamplingParams(
-                    n,
-                    temperature,
-                    topP,
-                    topK,
-                    minP,
-                    seed,
-                    presencePenalty,
-                    frequencyPenalty,
-                    repetitionPenalty,
-                    stop,
-                    stopTokenIds,
-                    includeStopInOutput,
-                    ignoreEos,
-                    mostTokens.isEmpty()
-                            ? maxTokens
-                            : OptionalInt.of(Math.min(mostTokens.getAsInt(), maxTokens.orElse(Integer.MAX_VALUE))),
-                    minTokens,
-                    logprobs,
-                    promptLogprobs,
-                    logitBias,
-                    skipSpecialTokens,
-                    allowedTokenIds,
-                    badWords);
-        }
+    /**
+     * Bad words as tokens, each as it is at the beginning of a text and as it is after a space. vLLM leaves the latter out
+     * where it has another number of tokens, and so lets many words through.
+     */
+    public static List<List<Integer>> badWords(List<String> words, Tokenizer tokenizer) {
+        return words.stream()
+                .map(String::stripLeading)
+                .flatMap(word -> Stream.of(word, word.isEmpty() ? word : " " + word))
+                .map(word ->
+                        Arrays.stream(tokenizer.encode(word, false)).boxed().toList())
+                .distinct()
+                .toList();
     }
 }

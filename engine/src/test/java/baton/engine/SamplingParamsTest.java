@@ -32,6 +32,7 @@ class SamplingParamsTest {
                         false,
                         false,
                         OptionalInt.of(16),
+                        OptionalInt.empty(),
                         0,
                         OptionalInt.empty(),
                         OptionalInt.empty(),
@@ -71,7 +72,7 @@ class SamplingParamsTest {
         assertRefused(b -> b.logitBias(Map.of(1, Double.NaN)), "logit_bias: is NaN, must be numbers");
     }
 
-    private static void assertRefused(UnaryOperator<SamplingParams.Builder> change, String message) {
+    private static void assertRefused(UnaryOperator<SamplingParamsBuilder> change, String message) {
         assertThatThrownBy(() -> change.apply(SamplingParams.builder()).build())
                 .isInstanceOf(ConfigException.class)
                 .hasMessage(message);

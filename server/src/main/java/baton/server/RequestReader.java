@@ -3,6 +3,7 @@ package baton.server;
 import baton.engine.Engine;
 import baton.engine.GenerationRequest;
 import baton.engine.SamplingParams;
+import baton.engine.SamplingParamsBuilder;
 import baton.engine.text.ChatTemplate;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
@@ -50,7 +51,7 @@ final class RequestReader {
     ApiRequest completion(JsonFields fields, Preparation preparation) {
         String model = model(fields);
         RequestFields.refuseUnsupported(fields);
-        SamplingParams.Builder builder = samplings.read(fields);
+        SamplingParamsBuilder builder = samplings.read(fields);
         boolean echo = fields.bool("echo").orElse(false);
         Optional<Integer> maxTokens = RequestFields.integer(fields, "max_tokens");
         // With an echo, zero tokens ask for the prompt's log probabilities.
@@ -109,7 +110,7 @@ final class RequestReader {
         String model = model(fields);
         RequestFields.refuseUnsupported(fields);
         refuseToolChoice(fields);
-        SamplingParams.Builder builder = samplings.read(fields);
+        SamplingParamsBuilder builder = samplings.read(fields);
         String maxTokensField =
                 fields.value("max_completion_tokens").isPresent() ? "max_completion_tokens" : "max_tokens";
         Optional<Integer> maxTokens = RequestFields.integer(fields, maxTokensField);

@@ -2,6 +2,7 @@ package baton.server;
 
 import baton.engine.Engine;
 import baton.engine.SamplingParams;
+import baton.engine.SamplingParamsBuilder;
 import baton.kv.JsonFields;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -31,8 +32,8 @@ final class SamplingReader {
     }
 
     /** The parameters that completions and chats share. */
-    SamplingParams.Builder read(JsonFields fields) {
-        SamplingParams.Builder builder = SamplingParams.builder().unlimitedTokens();
+    SamplingParamsBuilder read(JsonFields fields) {
+        SamplingParamsBuilder builder = SamplingParams.builder().maxTokens(OptionalInt.empty());
         config.samplingDefaults().accept(builder);
         RequestFields.integer(fields, "n").ifPresent(builder::n);
         fields.number("temperature").ifPresent(builder::temperature);
@@ -74,7 +75,8 @@ final class SamplingReader {
             if (!value.isArray()) {
                 throw ApiException.badField("bad_words", "must be an array of strings, is " + Json.shown(value));
             }
-            builder.badWords(fewStrings("bad_words", RequestFields.strings("bad_words", value)), engine.tokenizer());
+            builder.badWords(SamplingParams.badWords(
+                    fewStrings("bad_words", RequestFields.strings("bad_words", value)), engine.tokenizer()));
         });
         return builder;
     }
@@ -99,7 +101,7 @@ final class SamplingReader {
         return bias;
     }
 
-    static void readPromptLogprobs(JsonFields fields, SamplingParams.Builder builder, boolean stream) {
+    static void readPromptLogprobs(JsonFields fields, SamplingParamsBuilder builder, boolean stream) {
         RequestFields.integer(fields, "prompt_logprobs").ifPresent(count -> {
             if (stream) {
                 throw ApiException.badField("prompt_logprobs", "is not available when stream is true");

@@ -1,6 +1,6 @@
 package baton.server;
 
-import baton.engine.SamplingParams;
+import baton.engine.SamplingParamsBuilder;
 import baton.kv.ConfigException;
 import baton.kv.GeneratedBuilder;
 import baton.kv.KvEventsConfig;
@@ -63,7 +63,7 @@ public record ServerConfig(
         boolean kvPromptTokenIds,
         Consumer<String> accessLog,
         Set<String> unloggedPaths,
-        Consumer<SamplingParams.Builder> samplingDefaults,
+        Consumer<SamplingParamsBuilder> samplingDefaults,
         Map<Integer, KvEventsConfig> kvEventSources,
         Optional<Duration> warmUp,
         Optional<ServerTls> tls,

@@ -10,6 +10,7 @@ import baton.engine.TokenLogprobs.Candidate;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.util.List;
+import java.util.OptionalInt;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -39,7 +40,8 @@ class ChatTest {
         assertThat(fixture.engine.tokenizer().decode(request.prompt(), false))
                 .isEqualTo("<|bos|><|user|>Item 7?<|end|><|assistant|>");
         assertThat(request.sampling())
-                .isEqualTo(SamplingParams.builder().unlimitedTokens().build());
+                .isEqualTo(
+                        SamplingParams.builder().maxTokens(OptionalInt.empty()).build());
         int prompt = request.prompt().length;
         assertThat(response.body().replaceFirst("\"created\":\\d+", "\"created\":0"))
                 .isEqualTo("{\"id\":\"chatcmpl-abc-1\",\"object\":\"chat.completion\",\"created\":0,"

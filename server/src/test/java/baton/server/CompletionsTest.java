@@ -85,7 +85,7 @@ class CompletionsTest {
                         .logitBias(Map.of(5, 1.5, 6, -2.0))
                         .skipSpecialTokens(false)
                         .allowedTokenIds(Set.of(5, 6, 7))
-                        .badWords(List.of("a"), fixture.engine.tokenizer())
+                        .badWords(SamplingParams.badWords(List.of("a"), fixture.engine.tokenizer()))
                         .build());
         assertThat(request.sampling().badWords())
                 .contains(ints(fixture.engine.tokenizer().encode("a", false)));

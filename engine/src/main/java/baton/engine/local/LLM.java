@@ -9,6 +9,7 @@ import baton.engine.EngineUnavailableException;
 import baton.engine.GenerationRequest;
 import baton.engine.RequestOutput;
 import baton.engine.SamplingParams;
+import baton.engine.SamplingParamsBuilder;
 import baton.engine.text.ChatRequest;
 import baton.engine.text.ChatTemplate;
 import baton.kv.ConfigException;
@@ -66,8 +67,8 @@ public final class LLM implements AutoCloseable {
     }
 
     /** Starts from the defaults of the checkpoint's generation_config.json. */
-    public SamplingParams.Builder defaultSampling() {
-        return SamplingParams.builder().defaults(engine.generationDefaults());
+    public SamplingParamsBuilder defaultSampling() {
+        return SamplingParams.apply(engine.generationDefaults(), SamplingParams.builder());
     }
 
     /** Continues one prompt. */

@@ -203,7 +203,8 @@ public final class LocalEngine implements Engine {
 
     private static void checkDefaults(GenerationConfig generation, GenerationDefaults defaults) {
         try {
-            SamplingParams.builder().defaults(defaults).build();
+            SamplingParams _ =
+                    SamplingParams.apply(defaults, SamplingParams.builder()).build();
         } catch (ConfigException e) {
             throw generation.refusal(e);
         }

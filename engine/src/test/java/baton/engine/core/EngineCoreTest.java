@@ -7,6 +7,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.engine.EngineConfigBuilder;
 import baton.engine.FinishReason;
 import baton.engine.SamplingParams;
+import baton.engine.SamplingParamsBuilder;
 import baton.engine.SchedulingPolicy;
 import baton.engine.core.CoreHarness.Result;
 import java.util.ArrayList;
@@ -203,7 +204,7 @@ class EngineCoreTest {
     @Test
     void aSequenceEndsWhereItsParametersAllowNoToken() {
         try (CoreHarness harness = core(64, UnaryOperator.identity())) {
-            SamplingParams.Builder contradiction = SamplingParams.builder()
+            SamplingParamsBuilder contradiction = SamplingParams.builder()
                     .maxTokens(5)
                     .allowedTokenIds(Set.of(7))
                     .badWords(List.of(List.of(7, 7, 7)));

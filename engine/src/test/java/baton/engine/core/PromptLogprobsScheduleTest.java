@@ -3,6 +3,7 @@ package baton.engine.core;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.engine.SamplingParams;
+import baton.engine.SamplingParamsBuilder;
 import baton.engine.SchedulingPolicy;
 import baton.engine.core.CoreHarness.Result;
 import baton.engine.core.Scheduler.Slice;
@@ -63,7 +64,7 @@ class PromptLogprobsScheduleTest {
     }
 
     private void add(String id, int promptLength, boolean logprobs) {
-        SamplingParams.Builder sampling = SamplingParams.builder();
+        SamplingParamsBuilder sampling = SamplingParams.builder();
         if (logprobs) {
             sampling.promptLogprobs(1);
         }

@@ -16,6 +16,7 @@ import baton.engine.GenerationEvent.Output;
 import baton.engine.GenerationRequest;
 import baton.engine.RequestOutput;
 import baton.engine.SamplingParams;
+import baton.engine.SamplingParamsBuilder;
 import baton.engine.TokenLogprobs;
 import baton.engine.model.GenerationConfig;
 import baton.engine.model.ModelConfig;
@@ -78,7 +79,7 @@ class LLMTest {
         }
     }
 
-    private static SamplingParams.Builder greedy(int tokens) {
+    private static SamplingParamsBuilder greedy(int tokens) {
         return SamplingParams.builder().temperature(0).maxTokens(tokens).ignoreEos(true);
     }
 

@@ -11,6 +11,7 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.Set;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -82,15 +83,13 @@ class GenerationConfigTest {
     void onlyAnOverrideLimitsRequestsOfTheModelsOwnFile() throws IOException {
         write(directory, "{'max_new_tokens': 9}");
         assertThat(sampled(defaults("auto", "{}"), 20)).isEqualTo(20);
-        assertThat(SamplingParams.builder()
-                        .defaults(defaults("auto", "{}"))
+        assertThat(SamplingParams.apply(defaults("auto", "{}"), SamplingParams.builder())
                         .build()
                         .maxTokens())
                 .hasValue(9);
         assertThat(sampled(defaults("auto", "{'max_new_tokens': 5}"), 20)).isEqualTo(5);
-        assertThat(SamplingParams.builder()
-                        .defaults(defaults("auto", "{'max_new_tokens': 5}"))
-                        .unlimitedTokens()
+        assertThat(SamplingParams.apply(defaults("auto", "{'max_new_tokens': 5}"), SamplingParams.builder())
+                        .maxTokens(OptionalInt.empty())
                         .build()
                         .maxTokens())
                 .hasValue(5);
@@ -135,8 +134,7 @@ class GenerationConfigTest {
     }
 
     private static int sampled(GenerationDefaults defaults, int asked) {
-        return SamplingParams.builder()
-                .defaults(defaults)
+        return SamplingParams.apply(defaults, SamplingParams.builder())
                 .maxTokens(asked)
                 .build()
                 .maxTokens()

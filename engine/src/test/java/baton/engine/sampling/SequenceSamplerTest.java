@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.assertj.core.api.Assertions.within;
 
 import baton.engine.SamplingParams;
+import baton.engine.SamplingParamsBuilder;
 import baton.engine.TokenLogprobs;
 import baton.engine.TokenLogprobs.Candidate;
 import baton.engine.kernel.ParallelFor;
@@ -17,6 +18,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.Set;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
@@ -43,8 +45,8 @@ class SequenceSamplerTest {
         }
     }
 
-    private static SamplingParams.Builder params() {
-        return SamplingParams.builder().unlimitedTokens();
+    private static SamplingParamsBuilder params() {
+        return SamplingParams.builder().maxTokens(OptionalInt.empty());
     }
 
     private static Sequence sequence(SamplingParams params, int vocabularySize, long seed) {
@@ -371,7 +373,7 @@ class SequenceSamplerTest {
 
     @Test
     void whatIsAllowedMustLeaveAChoice() {
-        SamplingParams.Builder params =
+        SamplingParamsBuilder params =
                 params().allowedTokenIds(Set.of(3, 4)).badWords(List.of(List.of(4), List.of(3, 3)));
         Sampler sampler = new Sampler(8, Set.of(3));
         assertThat(Sequence.of(sampler, params.build(), NO_PROMPT, 0)).isNotNull();
