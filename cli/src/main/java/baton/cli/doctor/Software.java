@@ -1,6 +1,8 @@
 package baton.cli.doctor;
 
-import baton.engine.model.TorchModels;
+import baton.engine.backend.ModelBackend;
+import baton.engine.backend.ModelBackends;
+import baton.engine.model.Device;
 import baton.kv.Ticker;
 import baton.memory.Platform;
 import baton.memory.Posix;
@@ -92,14 +94,17 @@ final class Software {
     }
 
     private Finding libTorch() {
+        ModelBackend backend = ModelBackends.on(Device.CPU);
         if (!loadsLibTorch) {
             return Finding.ok(
                     "LibTorch",
                     "not loaded, as the kernels that are chosen need none"
-                            + TorchModels.whyNoLibTorch().map(why -> "; " + why).orElse(""));
+                            + backend.whyNoLibrary().map(why -> "; " + why).orElse(""));
         }
         try {
-            return Finding.ok("LibTorch", "loads, computes with %d threads".formatted(TorchModels.loadLibrary()));
+            return Finding.ok(
+                    "LibTorch",
+                    "loads" + backend.loadLibrary().map(state -> ", " + state).orElse(""));
         } catch (IllegalStateException e) {
             return Finding.broken(
                     "LibTorch",

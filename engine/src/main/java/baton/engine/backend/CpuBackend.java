@@ -1,13 +1,13 @@
 package baton.engine.backend;
 
 import baton.engine.model.Checkpoint;
+import baton.engine.model.CpuModels;
 import baton.engine.model.DTypeChoice;
 import baton.engine.model.Device;
 import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelOptions;
 import baton.engine.model.ModelRanks;
 import baton.engine.model.Quantization;
-import baton.engine.model.TorchModels;
 import baton.kv.DType;
 import com.sun.management.OperatingSystemMXBean;
 import java.io.IOException;
@@ -18,7 +18,7 @@ import java.util.Optional;
 public final class CpuBackend implements ModelBackend {
     @Override
     public Optional<String> whyNot(Device device) {
-        return TorchModels.whyNot(device);
+        return CpuModels.whyNot(device);
     }
 
     @Override
@@ -39,16 +39,26 @@ public final class CpuBackend implements ModelBackend {
     @Override
     public long blockBytes(
             ModelConfig model, int blockSize, DType cacheDtype, int tensorParallelSize, int pipelineParallelSize) {
-        return TorchModels.blockBytes(model, blockSize, cacheDtype, tensorParallelSize, pipelineParallelSize);
+        return CpuModels.blockBytes(model, blockSize, cacheDtype, tensorParallelSize, pipelineParallelSize);
     }
 
     @Override
     public ModelRanks load(Checkpoint checkpoint, ModelOptions options) throws IOException {
-        return TorchModels.load(checkpoint, options);
+        return CpuModels.load(checkpoint, options);
+    }
+
+    @Override
+    public Optional<String> whyNoLibrary() {
+        return CpuModels.whyNoLibTorch();
+    }
+
+    @Override
+    public Optional<String> loadLibrary() {
+        return Optional.of("computes with %d threads".formatted(CpuModels.loadLibrary()));
     }
 
     @Override
     public <T> T apart(Work<T> work) throws IOException {
-        return TorchModels.apart(work::run);
+        return CpuModels.apart(work::run);
     }
 }

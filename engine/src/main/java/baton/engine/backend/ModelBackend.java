@@ -54,6 +54,21 @@ public interface ModelBackend {
      */
     ModelRanks load(Checkpoint checkpoint, ModelOptions options) throws IOException;
 
+    /** Why {@link #loadLibrary} would fail for want of classes; empty if they are there, or it needs none. Loads nothing. */
+    default Optional<String> whyNoLibrary() {
+        return Optional.empty();
+    }
+
+    /**
+     * Loads the native library that computes some models, as loading such a model does.
+     *
+     * @return its state; empty if the backend has no such library
+     * @throws IllegalStateException if it cannot be loaded here, saying what it needs
+     */
+    default Optional<String> loadLibrary() {
+        return Optional.empty();
+    }
+
     /**
      * Loads and computes in a way that leaves nothing behind that would slow down a model that is loaded later.
      *

@@ -87,7 +87,7 @@ public record KernelChoice(Kind kind, List<String> reasons) {
 
             @Override
             public Optional<String> whyNoLibTorch() {
-                return TorchModels.whyNoLibTorch();
+                return CpuModels.whyNoLibTorch();
             }
         };
 

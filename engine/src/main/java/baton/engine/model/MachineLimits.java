@@ -92,7 +92,7 @@ public record MachineLimits(Products bf16, Products fp32, double readBytesPerSec
         private int next;
 
         /**
-         * @param threads as in {@link TorchModels#load}
+         * @param threads as in {@link CpuModels#load}
          * @throws IllegalStateException if LibTorch cannot be loaded or the memory is refused
          */
         public Probe(OptionalInt threads) {

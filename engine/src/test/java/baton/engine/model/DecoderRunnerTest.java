@@ -132,7 +132,7 @@ class DecoderRunnerTest {
         int[] table = IntStream.range(0, blocks).map(i -> 2 * (blocks - i) - 1).toArray();
         int[] other = IntStream.range(0, blocks).map(i -> 2 * i).toArray();
         List<float[]> computed = new ArrayList<>();
-        try (ModelRunner runner = TorchModels.load(
+        try (ModelRunner runner = CpuModels.load(
                 checkpoint, dtype, checkpoint.config().kvLayout(4, dtype), 2 * blocks, OptionalInt.of(1), 2048)) {
             // Slots never written may hold anything.
             runner.cache().host().fill((byte) 0xff);
@@ -223,15 +223,15 @@ class DecoderRunnerTest {
     void settingsThatDoNotFitAreNamed() throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
             ModelConfig config = checkpoint.config();
-            assertThatThrownBy(() -> TorchModels.load(
+            assertThatThrownBy(() -> CpuModels.load(
                             checkpoint, DType.F16, config.kvLayout(16, DType.F16), 4, OptionalInt.of(1), 64))
                     .isInstanceOf(ConfigException.class)
                     .hasMessage("dtype: unsupported value 'float16'; allowed: bfloat16, float32");
-            assertThatThrownBy(() -> TorchModels.load(
+            assertThatThrownBy(() -> CpuModels.load(
                             checkpoint, DType.BF16, config.kvLayout(16, DType.F16), 4, OptionalInt.of(1), 64))
                     .isInstanceOf(ConfigException.class)
                     .hasMessage("kv_cache_dtype: unsupported value 'float16'; allowed: auto, bfloat16, float32");
-            assertThatThrownBy(() -> TorchModels.load(
+            assertThatThrownBy(() -> CpuModels.load(
                             checkpoint, DType.BF16, new KvLayout(6, 4, 16, 16, DType.BF16), 4, OptionalInt.of(1), 64))
                     .isInstanceOf(ConfigException.class)
                     .hasMessageContaining("head_dim=16 block_size=16 dtype=bfloat16, the model needs");
@@ -264,7 +264,7 @@ class DecoderRunnerTest {
 
     private static ModelRunner tiny(DType dtype, Quantization quantization, int blocks) throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
-            return TorchModels.load(
+            return CpuModels.load(
                     checkpoint,
                     dtype,
                     quantization,

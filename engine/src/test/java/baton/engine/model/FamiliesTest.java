@@ -146,7 +146,7 @@ class FamiliesTest {
             throws IOException {
         List<Replay.Sequence> sequences = new ArrayList<>();
         ModelConfig config = checkpoint.config();
-        try (ModelRunner runner = TorchModels.load(
+        try (ModelRunner runner = CpuModels.load(
                 checkpoint,
                 dtype,
                 config.kvLayout(cut.blockSize, dtype),

@@ -202,7 +202,7 @@ class GoldenTest {
     private static ModelRunner load(DType dtype, Quantization quantization, int blockSize, int blocks)
             throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
-            return TorchModels.load(
+            return CpuModels.load(
                     checkpoint,
                     dtype,
                     quantization,

@@ -169,7 +169,7 @@ class Int8Test {
     private static DecoderRunner load(
             Checkpoint checkpoint, DType dtype, Quantization quantization, DType cached, int blocks)
             throws IOException {
-        return (DecoderRunner) TorchModels.load(
+        return (DecoderRunner) CpuModels.load(
                 checkpoint,
                 dtype,
                 quantization,

@@ -20,7 +20,7 @@ final class ModelKernelsOf {
             int positions = checkpoint.config().maxPositions();
             ModelOptions options =
                     new ModelOptions(dtype, quantization, dtype, 16, 500, OptionalInt.of(2), positions, 1, 1, false);
-            return TorchModels.load(checkpoint, new KernelChoice(kind, List.of()), options);
+            return CpuModels.load(checkpoint, new KernelChoice(kind, List.of()), options);
         }
     }
 

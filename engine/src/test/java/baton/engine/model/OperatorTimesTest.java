@@ -69,7 +69,7 @@ class OperatorTimesTest {
                     .orElseGet(() -> KernelChoice.here(opened.config(), dtype, quantization));
             ModelOptions options =
                     new ModelOptions(dtype, quantization, dtype, 16, 64, OptionalInt.of(1), 1024, 1, 1, false);
-            try (ModelRanks ranks = TorchModels.load(opened, choice, options)) {
+            try (ModelRanks ranks = CpuModels.load(opened, choice, options)) {
                 ModelRunner runner = ranks.first();
                 int[] table = IntStream.range(0, 64).toArray();
                 int[] prompt = IntStream.range(0, PROMPT).toArray();

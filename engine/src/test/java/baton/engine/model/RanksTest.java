@@ -54,7 +54,7 @@ class RanksTest {
                     tensorSize,
                     pipelineSize,
                     true);
-            return new RanksTogether(TorchModels.load(checkpoint, options));
+            return new RanksTogether(CpuModels.load(checkpoint, options));
         }
     }
 

@@ -15,11 +15,11 @@ import java.util.concurrent.FutureTask;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Makes model runners of checkpoints. */
-public final class TorchModels {
-    private static final Logger LOG = LoggerFactory.getLogger(TorchModels.class);
+/** Makes model runners of checkpoints, which compute on this machine's processors. */
+public final class CpuModels {
+    private static final Logger LOG = LoggerFactory.getLogger(CpuModels.class);
 
-    private TorchModels() {}
+    private CpuModels() {}
 
     /** The same without quantisation. */
     public static ModelRunner load(
@@ -200,7 +200,7 @@ public final class TorchModels {
 
     /** Why {@link #loadLibrary} would fail for want of classes; empty if they are there. Loads nothing. */
     public static Optional<String> whyNoLibTorch() {
-        return TorchModels.class.getResource("/org/bytedeco/pytorch/global/torch.class") == null
+        return CpuModels.class.getResource("/org/bytedeco/pytorch/global/torch.class") == null
                 ? Optional.of("LibTorch's jars (pytorch, openblas, javacpp) are not on the class path")
                 : Optional.empty();
     }
