@@ -4,7 +4,7 @@ Hugging Face transformers computes with them in fp32: greedy continuations and e
     pip install torch transformers
     python engine/src/test/python/make_goldens.py [NAME...]
 
-Made with transformers 5.23.0 (gemma3, granite, phi3 and smollm3 with 5.19.0) and torch 2.15.0 on a CPU. Tests read only what it wrote. Weights are drawn so that attention is
+Made with transformers 5.23.0 (gemma3, granite, phi3, smollm3 and olmo2 with 5.19.0) and torch 2.15.0 on a CPU. Tests read only what it wrote. Weights are drawn so that attention is
 far from uniform and no logit of a chosen token is near the second's; they are stored in bf16, so that fp32 and bf16 start alike.
 """
 
@@ -21,6 +21,7 @@ from transformers import (
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
+    Olmo2Config,
     Phi3Config,
     Qwen2Config,
     Qwen3Config,
@@ -120,6 +121,7 @@ FAMILIES = {
         layer_types=["sliding_attention", "sliding_attention", "full_attention"],
         **rope("default", rope_theta=2000000.0),
     ),
+    "olmo2": Olmo2Config(**SHAPE, attention_bias=True, **rope("default", rope_theta=500000.0)),
 }
 
 # These get the config.json that transformers 4 wrote.

@@ -72,7 +72,7 @@ final class CheckpointConfig {
                 kvHeads,
                 headDim,
                 maxPositions,
-                positiveNumber(json, "rms_norm_eps").orElse(1e-6),
+                positiveNumber(json, "rms_norm_eps").orElse(family.defaults().eps()),
                 json.bool("tie_word_embeddings").orElse(family.defaults().tied()),
                 json.string("dtype")
                         .map(type -> DType.parse(json.field("dtype"), type))

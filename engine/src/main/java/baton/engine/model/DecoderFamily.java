@@ -13,7 +13,6 @@ import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import java.util.AbstractList;
 import java.util.Collections;
-import java.util.EnumMap;
 import java.util.EnumSet;
 import java.util.List;
 import java.util.Map;
@@ -47,12 +46,12 @@ record DecoderFamily(
         Map<String, Object> fixed,
         Set<String> ownFields,
         Reader reader) {
-    private static final Defaults USUAL = new Defaults(10000, false);
+    private static final Defaults USUAL = new Defaults(10000, false, 1e-6);
     private static final Reach EVERYTHING = new Everything();
 
     /** Tensors of a Qwen 3. */
-    static final Map<Part, String> NORMED_HEADS =
-            with(Recipe.USUAL_TENSORS, Map.of(Part.QUERY_NORM, "self_attn.q_norm", Part.KEY_NORM, "self_attn.k_norm"));
+    static final Map<Part, String> NORMED_HEADS = Recipe.with(
+            Recipe.USUAL_TENSORS, Map.of(Part.QUERY_NORM, "self_attn.q_norm", Part.KEY_NORM, "self_attn.k_norm"));
 
     /** Llama 2 and 3. */
     static final DecoderFamily LLAMA = new DecoderFamily(
@@ -106,7 +105,7 @@ record DecoderFamily(
             "gemma3_text",
             _ -> 4,
             Optional.of(256),
-            new Defaults(1e6, true),
+            new Defaults(1e6, true, 1e-6),
             Map.of("hidden_activation", "gelu_pytorch_tanh", "mlp_bias", false, "qkv_bias", false),
             Set.of(
                     "final_logit_softcapping",
@@ -133,7 +132,7 @@ record DecoderFamily(
             "phi3",
             heads -> heads,
             Optional.empty(),
-            USUAL,
+            new Defaults(10000, false, 1e-5),
             Map.of("hidden_act", "silu", "attention_bias", false, "mlp_bias", false, "qkv_bias", false),
             Set.of(),
             DecoderFamily::phi3);
@@ -144,21 +143,43 @@ record DecoderFamily(
             "smollm3",
             _ -> 4,
             Optional.empty(),
-            new Defaults(2e6, true),
+            new Defaults(2e6, true, 1e-6),
             Map.of("hidden_act", "silu", "qkv_bias", false),
             Set.of("no_rope_layer_interval", "no_rope_layers"),
             DecoderFamily::smolLm3);
 
+    /** OLMo 2: norms of results in place of inputs, and of the queries and keys of all heads together. */
+    static final DecoderFamily OLMO2 = new DecoderFamily(
+            "Olmo2ForCausalLM",
+            "olmo2",
+            heads -> heads,
+            Optional.empty(),
+            new Defaults(10000, false, 1e-5),
+            Map.of("hidden_act", "silu", "mlp_bias", false, "qkv_bias", false),
+            Set.of(),
+            (json, shape) -> Recipe.usual(
+                    "Olmo2ForCausalLM",
+                    attendingToAll(shape),
+                    Recipe.with(
+                            Recipe.USUAL_PRODUCTS,
+                            Map.of(
+                                    Part.QUERIES_NORM, "self_attn.q_norm",
+                                    Part.KEYS_NORM, "self_attn.k_norm",
+                                    Part.AFTER_ATTENTION_NORM, "post_attention_layernorm",
+                                    Part.AFTER_FEED_FORWARD_NORM, "post_feedforward_layernorm")),
+                    attentionBiases(json)));
+
     /** The supported families. */
-    static final List<DecoderFamily> ALL = List.of(LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA3, GRANITE, PHI3, SMOLLM3);
+    static final List<DecoderFamily> ALL = List.of(LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA3, GRANITE, PHI3, SMOLLM3, OLMO2);
 
     /**
      * Values of fields that a config.json does not have.
      *
      * @param theta {@code rope_theta}
      * @param tied {@code tie_word_embeddings}
+     * @param eps {@code rms_norm_eps}
      */
-    record Defaults(double theta, boolean tied) {}
+    record Defaults(double theta, boolean tied, double eps) {}
 
     /**
      * Values of fields that all families have.
@@ -236,7 +257,7 @@ record DecoderFamily(
         return new Recipe(
                 "Gemma3ForCausalLM",
                 attention(shape, positions, slides, local),
-                with(
+                Recipe.with(
                         NORMED_HEADS,
                         Map.of(
                                 Part.AFTER_ATTENTION_NORM, "post_attention_layernorm",
@@ -276,7 +297,7 @@ record DecoderFamily(
         return Recipe.usual(
                 "Phi3ForCausalLM",
                 attention(shape, positions, _ -> true, shape.rotation),
-                with(
+                Recipe.with(
                         Recipe.USUAL_TENSORS,
                         Map.of(
                                 Part.QUERIES, "self_attn.qkv_proj",
@@ -410,11 +431,5 @@ record DecoderFamily(
                 throw new ConfigException(field + "[" + i + "]", "is sliding_attention, but no sliding window is set");
             }
         }
-    }
-
-    private static Map<Part, String> with(Map<Part, String> tensors, Map<Part, String> more) {
-        Map<Part, String> all = new EnumMap<>(tensors);
-        all.putAll(more);
-        return all;
     }
 }

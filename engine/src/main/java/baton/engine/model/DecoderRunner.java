@@ -5,9 +5,9 @@ import baton.engine.model.ModelKernels.Heads;
 import baton.engine.model.ModelKernels.Norm;
 import baton.engine.model.Recipe.Dense;
 import baton.engine.model.Recipe.Rotation;
-import baton.engine.model.Weights.HeadNorms;
 import baton.engine.model.Weights.LayerWeights;
 import baton.engine.model.Weights.Owned;
+import baton.engine.model.Weights.RotatedNorms;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvFence;
@@ -367,7 +367,11 @@ final class DecoderRunner implements ModelRunner {
         forPieces(x, (first, piece) -> {
             Matrix projected = layerWeights.projection().apply(norm(piece, layerWeights.attentionNorm()));
             Matrix queries = step.queries.part(first, piece.rows());
-            turn(projected, layerWeights.headNorms(), rotation.map(table -> table.part(first, piece.rows())), queries);
+            turn(
+                    projected,
+                    layerWeights.rotatedNorms(),
+                    rotation.map(table -> table.part(first, piece.rows())),
+                    queries);
             save(layer, projected, step.batch, (int) first);
         });
         if (layer == config.layers() - 1 && step.tail.isPresent()) {
@@ -444,6 +448,10 @@ final class DecoderRunner implements ModelRunner {
         });
     }
 
+    private Matrix norm(Matrix x, Optional<Norm> norm) {
+        return norm.map(each -> norm(x, each)).orElseGet(() -> kernels.asInputs(x));
+    }
+
     private Matrix norm(Matrix x, Norm norm) {
         Matrix normed = kernels.inputs(x.rows(), x.columns());
         norm.apply(Heads.ofRows(x), Heads.ofRows(normed));
@@ -451,18 +459,40 @@ final class DecoderRunner implements ModelRunner {
     }
 
     /** Turns queries and keys by their positions, if they have any: the keys in place, the queries into {@code queries}. */
-    private void turn(Matrix projected, Optional<HeadNorms> norms, Optional<Matrix> rotation, Matrix queries) {
+    private void turn(Matrix projected, Optional<RotatedNorms> norms, Optional<Matrix> rotation, Matrix queries) {
         int head = config.headDim();
         Heads ownHeads = Heads.of(projected, 0, config.heads(), head);
         Heads keyHeads = Heads.of(projected, queryElements, config.kvHeads(), 2L * head);
         norms.ifPresent(norm -> {
-            norm.queries().apply(ownHeads, ownHeads);
-            norm.keys().apply(keyHeads, keyHeads);
+            if (norm.ofAllHeads()) {
+                Heads all = Heads.of(projected, 0, 1, queryElements);
+                norm.queries().apply(all, all);
+                normAllKeys(projected, norm.keys());
+            } else {
+                norm.queries().apply(ownHeads, ownHeads);
+                norm.keys().apply(keyHeads, keyHeads);
+            }
         });
         rotation.ifPresentOrElse(
                 table -> kernels.rotate(
                         ownHeads, Heads.of(queries, 0, config.heads(), head), keyHeads, head, table.memory()),
                 () -> projected.columns(0, queryElements).convert(queries, kernels.threads()));
+    }
+
+    /** Between the keys of two heads are values, so they are copied beside each other and back. */
+    private void normAllKeys(Matrix projected, Norm norm) {
+        int head = config.headDim();
+        Matrix keys = kernels.rows(projected.rows(), config.kvHeads() * head);
+        for (int i = 0; i < config.kvHeads(); i++) {
+            projected
+                    .columns(queryElements + 2L * i * head, head)
+                    .convert(keys.columns((long) i * head, head), kernels.threads());
+        }
+        norm.apply(Heads.ofRows(keys), Heads.ofRows(keys));
+        for (int i = 0; i < config.kvHeads(); i++) {
+            keys.columns((long) i * head, head)
+                    .convert(projected.columns(queryElements + 2L * i * head, head), kernels.threads());
+        }
     }
 
     /**

@@ -5,6 +5,7 @@ import baton.engine.model.ModelConfig.RopeScaling;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.EnumMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -34,17 +35,20 @@ public record Recipe(
         Scales scales,
         boolean onePlusNorms,
         Optional<Double> logitCap) {
-    /** Names of tensors as most families have them. */
-    static final Map<Part, String> USUAL_TENSORS = Map.of(
-            Part.ATTENTION_NORM, "input_layernorm",
+    /** Names of tensors as most families have them, without norms. */
+    static final Map<Part, String> USUAL_PRODUCTS = Map.of(
             Part.QUERIES, "self_attn.q_proj",
             Part.KEYS, "self_attn.k_proj",
             Part.VALUES, "self_attn.v_proj",
             Part.OUTPUT, "self_attn.o_proj",
-            Part.FEED_FORWARD_NORM, "post_attention_layernorm",
             Part.GATE, "mlp.gate_proj",
             Part.UP, "mlp.up_proj",
             Part.DOWN, "mlp.down_proj");
+
+    /** With norms of inputs. */
+    static final Map<Part, String> USUAL_TENSORS = with(
+            USUAL_PRODUCTS,
+            Map.of(Part.ATTENTION_NORM, "input_layernorm", Part.FEED_FORWARD_NORM, "post_attention_layernorm"));
 
     public Recipe {
         tensors = Map.copyOf(tensors);
@@ -62,6 +66,10 @@ public record Recipe(
         QUERY_NORM,
         /** Norm of each head of the keys before it is rotated. */
         KEY_NORM,
+        /** Norm of the queries of all heads together before they are rotated. */
+        QUERIES_NORM,
+        /** Norm of the keys of all heads together before they are rotated. */
+        KEYS_NORM,
         OUTPUT,
         /** Norm of the result of attention. */
         AFTER_ATTENTION_NORM,
@@ -85,6 +93,8 @@ public record Recipe(
                 case ATTENTION_NORM, AFTER_ATTENTION_NORM, FEED_FORWARD_NORM, AFTER_FEED_FORWARD_NORM ->
                     List.of(hidden);
                 case QUERY_NORM, KEY_NORM -> List.of((long) config.headDim());
+                case QUERIES_NORM -> List.of(queries);
+                case KEYS_NORM -> List.of(keys);
                 case QUERIES -> List.of(queries, hidden);
                 case KEYS, VALUES -> List.of(keys, hidden);
                 case OUTPUT -> List.of(hidden, queries);
@@ -160,6 +170,13 @@ public record Recipe(
                 Scales.NONE,
                 false,
                 Optional.empty());
+    }
+
+    /** Names of tensors, and more or others. */
+    static Map<Part, String> with(Map<Part, String> tensors, Map<Part, String> more) {
+        Map<Part, String> all = new EnumMap<>(tensors);
+        all.putAll(more);
+        return Map.copyOf(all);
     }
 
     boolean has(Part part) {

@@ -29,6 +29,12 @@ record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
                     "is %d; it must divide the model's %d attention heads, and divide its %d key/value heads or be a multiple of them"
                             .formatted(tensorSize, model.heads(), model.kvHeads()));
         }
+        if (tensorSize > 1 && model.recipe().has(Part.QUERIES_NORM)) {
+            throw new ConfigException(
+                    "tensor_parallel_size",
+                    "is %d, must be 1: %s norms the queries of all heads together"
+                            .formatted(tensorSize, model.recipe().architecture()));
+        }
         if (pipelineSize > model.layers()) {
             throw new ConfigException(
                     "pipeline_parallel_size",
@@ -105,6 +111,8 @@ record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
             case ATTENTION_NORM,
                     QUERY_NORM,
                     KEY_NORM,
+                    QUERIES_NORM,
+                    KEYS_NORM,
                     AFTER_ATTENTION_NORM,
                     FEED_FORWARD_NORM,
                     AFTER_FEED_FORWARD_NORM -> whole;

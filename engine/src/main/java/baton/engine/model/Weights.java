@@ -62,22 +62,22 @@ final class Weights {
 
     /**
      * @param projection queries of all heads, then key and value of each key/value head in turn
-     * @param headNorms of queries and keys before they are rotated
+     * @param rotatedNorms of queries and keys before they are rotated
      */
     record LayerWeights(
-            Norm attentionNorm,
+            Optional<Norm> attentionNorm,
             Linear projection,
-            Optional<HeadNorms> headNorms,
+            Optional<RotatedNorms> rotatedNorms,
             Linear output,
             Optional<Norm> afterAttentionNorm,
-            Norm feedForwardNorm,
+            Optional<Norm> feedForwardNorm,
             Linear gate,
             Linear up,
             Linear down,
             Optional<Norm> afterFeedForwardNorm) {}
 
-    /** Weights of the norms of each head, [D]. */
-    record HeadNorms(Norm queries, Norm keys) {}
+    /** @param ofAllHeads of all heads together, [H*D] and [G*D]; else of each head, [D] */
+    record RotatedNorms(Norm queries, Norm keys, boolean ofAllHeads) {}
 
     /** Native objects to free together. */
     static final class Owned implements AutoCloseable {
@@ -119,21 +119,27 @@ final class Weights {
         private static final String HEAD = "lm_head";
 
         LayerWeights layer(int number) throws IOException {
-            Recipe recipe = config.recipe();
             String prefix = "model.layers." + number + ".";
             return new LayerWeights(
-                    norm(prefix, Part.ATTENTION_NORM),
+                    optionalNorm(prefix, Part.ATTENTION_NORM),
                     projection(prefix),
-                    recipe.has(Part.QUERY_NORM)
-                            ? Optional.of(new HeadNorms(norm(prefix, Part.QUERY_NORM), norm(prefix, Part.KEY_NORM)))
-                            : Optional.empty(),
+                    rotatedNorms(prefix),
                     linear(prefix, Part.OUTPUT, "o_proj"),
                     optionalNorm(prefix, Part.AFTER_ATTENTION_NORM),
-                    norm(prefix, Part.FEED_FORWARD_NORM),
+                    optionalNorm(prefix, Part.FEED_FORWARD_NORM),
                     linear(prefix, Part.GATE, "gate_proj"),
                     linear(prefix, Part.UP, "up_proj"),
                     linear(prefix, Part.DOWN, "down_proj"),
                     optionalNorm(prefix, Part.AFTER_FEED_FORWARD_NORM));
+        }
+
+        private Optional<RotatedNorms> rotatedNorms(String prefix) throws IOException {
+            boolean all = config.recipe().has(Part.QUERIES_NORM);
+            Part queries = all ? Part.QUERIES_NORM : Part.QUERY_NORM;
+            Part keys = all ? Part.KEYS_NORM : Part.KEY_NORM;
+            return config.recipe().has(queries)
+                    ? Optional.of(new RotatedNorms(norm(prefix, queries), norm(prefix, keys), all))
+                    : Optional.empty();
         }
 
         private Optional<Norm> optionalNorm(String prefix, Part part) throws IOException {

@@ -218,6 +218,17 @@ class CheckpointTest {
         }
     }
 
+    @Test
+    void defaultsOfFamiliesDiffer() {
+        for (String family : List.of("Llama", "Olmo2", "Phi3")) {
+            ModelConfig config =
+                    CheckpointConfig.parse("small", json(family + "ForCausalLM", "\"hidden_act\": \"silu\""));
+            assertThat(config.rmsNormEps()).as(family).isEqualTo(family.equals("Llama") ? 1e-6 : 1e-5);
+        }
+        assertThatThrownBy(() -> recipe("Olmo2ForCausalLM", "\"mlp_bias\": true"))
+                .hasMessageContaining("config.json.mlp_bias: is true, must be false");
+    }
+
     private static List<Boolean> rotates(Recipe recipe) {
         return recipe.layers().stream()
                 .map(layer -> layer.rotation().isPresent())
@@ -254,7 +265,7 @@ class CheckpointTest {
             delimiter = '|',
             quoteCharacter = '`',
             value = {
-                "LlamaForCausalLM | MixtralForCausalLM | config.json.architectures: unsupported value '[\"MixtralForCausalLM\"]'; allowed: one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma3ForCausalLM, GraniteForCausalLM, Phi3ForCausalLM, SmolLM3ForCausalLM",
+                "LlamaForCausalLM | MixtralForCausalLM | config.json.architectures: unsupported value '[\"MixtralForCausalLM\"]'; allowed: one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma3ForCausalLM, GraniteForCausalLM, Phi3ForCausalLM, SmolLM3ForCausalLM, Olmo2ForCausalLM",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"longrope\", \"factor\": 2} | config.json.rope_scaling.rope_type: unsupported value 'longrope'; allowed: default, linear, llama3, yarn",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"llama3\"} | config.json.rope_scaling.low_freq_factor: is missing",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0} | config.json.rope_scaling.factor: is 0.0, must be positive",

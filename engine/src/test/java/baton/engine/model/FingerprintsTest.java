@@ -22,6 +22,7 @@ class FingerprintsTest {
         "granite, 40052a18a5cf0c423e33a0ce136987a485b4ae663f3e1bef343c7fe3028eec65",
         "phi3, 9ca7199d3d03f34c985a3ae1a03dddab95d7205bf3d95be2cd5e52d713d11728",
         "smollm3, 95fd935e1edbb610eb505adef3dbee2b88c8bc67d43f1fd75531bee4f0c6a1b3",
+        "olmo2, ebe0ac7ca152b565d77c6c919748b41e219aafb5b039ca9c5eae61ecbcc6b07f",
         "tiny-ledger, d3c127668fa6922e9b034317a0eb615f4a5d67671e350f9bde689741321a0238"
     })
     void fingerprintsStayTheSame(String name, String digest) throws Exception {

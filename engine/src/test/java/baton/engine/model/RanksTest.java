@@ -229,7 +229,7 @@ class RanksTest {
     }
 
     @Test
-    void sizesThatDoNotFitAreNamed() {
+    void sizesThatDoNotFitAreNamed() throws Exception {
         assertThatThrownBy(() -> load(DType.F32, 16, BLOCKS, 3, 1))
                 .isInstanceOf(ConfigException.class)
                 .hasMessage("tensor_parallel_size: is 3; it must divide the model's 8 attention heads, and divide its"
@@ -237,6 +237,17 @@ class RanksTest {
         assertThatThrownBy(() -> load(DType.F32, 16, BLOCKS, 1, 7))
                 .isInstanceOf(ConfigException.class)
                 .hasMessage("pipeline_parallel_size: is 7, must be at most the model's number of layers, which is 6");
+        Path olmo2 = FamiliesTest.checkpoints()
+                .filter(path -> path.endsWith("olmo2"))
+                .findFirst()
+                .orElseThrow();
+        try (Checkpoint checkpoint = Checkpoint.open(olmo2)) {
+            assertThat(Shard.of(checkpoint.config(), 1, 2)).hasSize(2);
+            assertThatThrownBy(() -> Shard.of(checkpoint.config(), 2, 1))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessage("tensor_parallel_size: is 2, must be 1: Olmo2ForCausalLM norms the queries of all heads"
+                            + " together");
+        }
     }
 
     /** Steps of many shapes, some of which fail, leave no memory behind. */
