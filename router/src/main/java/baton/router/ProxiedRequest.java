@@ -68,7 +68,6 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     private final RequestLegs legs;
 
     private RoutingRequest asked = RoutingRequest.NONE;
-    private @Nullable LocalPrefillReason localPrefill;
     /** The last attempt. */
     private @Nullable HandoffAttempt attempt;
 
@@ -247,7 +246,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
             }
             case Placement.DecodeOnly(Choice decode, LocalPrefillReason reason, Optional<Forecast> forecast) -> {
                 Target only = chosen(decode);
-                prefilledLocally(reason, forecast.map(Forecast::words).orElse(""));
+                report.prefilledLocally(reason, forecast.map(Forecast::words).orElse(""));
                 forecast.ifPresent(expected -> decidedBy(expected, only.instance()));
                 begin(flow().idWithoutHandoff(id), new DecodeOnly(body), only);
             }
@@ -263,12 +262,6 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
                         forecast.local() ? PrefillWay.LOCAL : PrefillWay.REMOTE,
                         forecast.why());
         report.measure(routing.policy().measure(forecast, forecast.local(), chosen));
-    }
-
-    private void prefilledLocally(LocalPrefillReason reason, String forecast) {
-        report.measure(LatencyMeasurement.NONE);
-        report.prefilledLocally(reason, forecast);
-        localPrefill = reason;
     }
 
     /** Counts a choice. */
@@ -327,7 +320,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
             retry(failure, failed.withPrefill(other.get()), other.get().instance());
         } else if (context.config().policy().localPrefill().asFallback()) {
             log.warn("{}: {}, {} computes the prompt", id, failure.describe(), decode);
-            prefilledLocally(LocalPrefillReason.FAILED, "");
+            report.prefilledLocally(LocalPrefillReason.FAILED, "");
             begin(failed.withoutPrefill(flow().idWithoutHandoff(id)));
         } else {
             answerError(failure.status(), failure.describe(), Outcome.PREFILL_FAILED);
@@ -364,7 +357,11 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     @Override
     public void brokenOff(UpstreamFailure failure) {
         note(failure);
-        log.warn("{}: answer broken off after {} bytes: {}", id, report.bytes(), failure.describe());
+        log.warn(
+                "{}: answer broken off after {} bytes: {}",
+                id,
+                report.trace().snapshot().answer().bytes(),
+                failure.describe());
     }
 
     @Override
@@ -430,9 +427,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     @Override
     public void addHeaders() {
         client.headers().set(Headers.REQUEST_ID, id);
-        if (localPrefill != null) {
-            client.headers().set(Headers.LOCAL_PREFILL, localPrefill.label());
-        }
+        report.localPrefill().ifPresent(why -> client.headers().set(Headers.LOCAL_PREFILL, why.label()));
         HandoffAttempt last = attempt;
         if (last != null) {
             if (!last.id().equals(id)) {
@@ -464,20 +459,9 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
             batch.abandon();
         }
         held.over();
-        String local = localPrefill == null ? "-" : "local:" + localPrefill.label();
-        report.ended(
-                outcome,
-                new RequestReport.Line(
-                        id,
-                        last.map(HandoffAttempt::id)
-                                .filter(handoff -> !handoff.equals(id))
-                                .orElse("-"),
-                        request.path(),
-                        client.status(),
-                        last.flatMap(HandoffAttempt::prefill).map(Instance::url).orElse(local),
-                        last.flatMap(HandoffAttempt::decodeSent)
-                                .map(Instance::url)
-                                .orElse("-")));
+        String handoffId =
+                last.map(HandoffAttempt::id).filter(other -> !other.equals(id)).orElse("-");
+        report.ended(outcome, handoffId, client.status());
     }
 
     /** The client's id, or one made for it. */

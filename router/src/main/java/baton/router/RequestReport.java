@@ -9,7 +9,7 @@ import baton.router.metrics.RouterMetrics.Outcome;
 import baton.router.metrics.RouterMetrics.PrefillWay;
 import baton.router.policy.LatencyMeasurement;
 import baton.router.trace.RequestTrace;
-import baton.router.trace.RequestTraces;
+import baton.router.trace.RequestTrace.LegTrace;
 import baton.router.trace.RoutingSpans;
 import baton.router.upstream.Instance;
 import baton.trace.OtlpExporter;
@@ -23,53 +23,33 @@ import org.slf4j.LoggerFactory;
 final class RequestReport {
     private static final Logger log = LoggerFactory.getLogger(ProxiedRequest.class);
 
+    private final RouterContext.Reporting to;
     private final RouterMetrics metrics;
     private final Ticker ticker;
-    private final boolean logged;
-    private final RequestTraces traces;
-    private final Optional<OtlpExporter> spans;
-    private final TraceContext context;
     private final RequestTrace trace;
     private final long started;
-    private long prefillMillis = -1;
-    private long firstByteMillis = -1;
-    private long bytes;
+    private boolean firstByte;
     /** Where a completion's prompt is computed. */
     private Optional<PrefillWay> way = Optional.empty();
 
     private long lastEvent;
 
+    private Optional<LocalPrefillReason> local = Optional.empty();
     private LatencyMeasurement measurement = LatencyMeasurement.NONE;
     private final TokenCount tokens;
-
-    /**
-     * What the line names.
-     *
-     * @param handoffId the legs' id, {@code -} if it is the request's
-     * @param prefill address, {@code local:} and a reason, or {@code -}
-     * @param decode address or {@code -}
-     */
-    record Line(String requestId, String handoffId, String path, int status, String prefill, String decode) {}
 
     /** @param pass of its key */
     RequestReport(
             RouterContext.Reporting to, String id, TraceContext context, String method, String path, ClientPass pass) {
+        this.to = to;
         this.tokens = new TokenCount(pass.countsTokens());
         this.metrics = to.metrics();
         this.ticker = to.ticker();
-        this.logged = to.logged();
-        this.traces = to.traces();
-        this.spans = to.spans();
-        this.context = context;
+        long epochNanos = to.spans().map(OtlpExporter::epochNanos).orElse(0L);
         this.trace = new RequestTrace(
-                id,
-                context,
-                method,
-                path,
-                pass.client(),
-                ticker,
-                spans.map(OtlpExporter::epochNanos).orElse(0L));
-        traces.started(trace);
+                new RequestTrace.Head(id, context, TraceContext.newSpanId(), method, path, pass.client(), epochNanos),
+                ticker);
+        to.traces().started(trace);
         this.started = ticker.nanos();
     }
 
@@ -90,6 +70,8 @@ final class RequestReport {
      */
     void prefilledLocally(LocalPrefillReason reason, String forecast) {
         way = Optional.of(PrefillWay.LOCAL);
+        local = Optional.of(reason);
+        measure(LatencyMeasurement.NONE);
         metrics.count(RouterMetric.LOCAL_PREFILLS, reason);
         trace.prefilledLocally(forecast.isEmpty() ? reason.words() : reason.words() + ": " + forecast);
     }
@@ -98,6 +80,11 @@ final class RequestReport {
     void measure(LatencyMeasurement by) {
         measurement.ended();
         measurement = by;
+    }
+
+    /** Why the decode instance computes the prompt; empty if it does not. */
+    Optional<LocalPrefillReason> localPrefill() {
+        return local;
     }
 
     /** What happens to the request, for its explanation. */
@@ -111,14 +98,15 @@ final class RequestReport {
     }
 
     void prefillEnded(long sent, int status) {
-        prefillMillis = record(RouterMetric.PREFILL, sent);
+        record(RouterMetric.PREFILL, sent);
         trace.answered(RequestTrace.PREFILL, status);
     }
 
     /** @param streamed whether it is that of the first event of a stream */
     void firstByte(long sent, boolean streamed) {
         record(RouterMetric.DECODE_FIRST_BYTE, sent);
-        firstByteMillis = record(RouterMetric.FIRST_BYTE, started);
+        record(RouterMetric.FIRST_BYTE, started);
+        firstByte = true;
         way.ifPresent(by -> metrics.time(RouterMetric.TIME_TO_FIRST_TOKEN, ticker.nanos() - started, by));
         trace.firstByte();
         if (streamed) {
@@ -128,7 +116,7 @@ final class RequestReport {
 
     /** Whether the answer's head has gone to the client. */
     boolean hasFirstByte() {
-        return firstByteMillis >= 0;
+        return firstByte;
     }
 
     void decodeEnded(long sent, int status) {
@@ -143,7 +131,6 @@ final class RequestReport {
 
     /** Counts bytes of the answer. */
     void sent(int count) {
-        bytes += count;
         if (count > 0) {
             trace.sent(count);
         }
@@ -161,52 +148,59 @@ final class RequestReport {
         sent(count);
     }
 
-    /** Bytes of the answer so far. */
-    long bytes() {
-        return bytes;
-    }
-
-    void ended(Outcome outcome, Line line) {
+    /** @param handoffId the legs' id, {@code -} if it is the request's */
+    void ended(Outcome outcome, String handoffId, int status) {
         metrics.count(RouterMetric.REQUESTS, outcome);
         measurement.ended();
+        trace.ended(outcome.label(), status);
+        RequestTrace.Snapshot ended = to.traces().ended(trace);
+        Optional<LegTrace> prefill = ended.last(RequestTrace.PREFILL);
+        String prefilledAt = local.map(reason -> "local:" + reason.label())
+                .or(() -> prefill.map(LegTrace::instance))
+                .orElse("-");
+        String decodedAt = ended.decode().map(LegTrace::instance).orElse("-");
+        RequestTrace.Head head = ended.head();
         tokens.otherPrompt().ifPresent(other -> {
             metrics.count(RouterMetric.PROMPTS_DIFFER);
             log.warn(
                     "{}: the prompt has {} tokens at {}, and {} at {}: the two do not render or tokenize alike",
-                    line.requestId,
+                    head.id(),
                     tokens.promptTokens().orElse(0),
-                    line.prefill,
+                    prefilledAt,
                     other,
-                    line.decode);
+                    decodedAt);
         });
-        trace.ended(outcome.label(), line.status);
-        traces.ended(trace);
-        if (context.sampled()) {
-            spans.ifPresent(exporter ->
-                    RoutingSpans.of(trace.snapshot(), line.handoffId).forEach(exporter::export));
+        if (head.context().sampled()) {
+            to.spans().ifPresent(exporter -> RoutingSpans.of(ended, handoffId).forEach(exporter::export));
         }
-        long totalMillis = record(RouterMetric.REQUEST, started);
-        if (logged && log.isInfoEnabled()) {
+        record(RouterMetric.REQUEST, started);
+        if (to.logged() && log.isInfoEnabled()) {
             log.info(
                     "request={} handoff={} path={} outcome={} status={} prefill={} prefill_ms={} decode={} first_byte_ms={} total_ms={} bytes={} trace={}",
-                    line.requestId,
-                    line.handoffId,
-                    line.path,
+                    head.id(),
+                    handoffId,
+                    head.path(),
                     outcome,
-                    line.status,
-                    line.prefill,
-                    prefillMillis < 0 ? "-" : prefillMillis,
-                    line.decode,
-                    firstByteMillis < 0 ? "-" : firstByteMillis,
-                    totalMillis,
-                    bytes,
-                    context.traceId());
+                    status,
+                    prefilledAt,
+                    prefill.filter(leg -> leg.status().isPresent())
+                            .map(leg -> millis(leg.ended().orElse(0) - leg.sent()))
+                            .orElse("-"),
+                    decodedAt,
+                    ended.answer().firstByte().isPresent()
+                            ? millis(ended.answer().firstByte().getAsLong())
+                            : "-",
+                    millis(ended.outcome().map(RequestTrace.Outcome::nanos).orElse(0L)),
+                    ended.answer().bytes(),
+                    head.context().traceId());
         }
     }
 
-    private long record(RouterMetric metric, long since) {
-        long nanos = ticker.nanos() - since;
-        metrics.time(metric, nanos);
-        return TimeUnit.NANOSECONDS.toMillis(nanos);
+    private static String millis(long nanos) {
+        return Long.toString(TimeUnit.NANOSECONDS.toMillis(nanos));
+    }
+
+    private void record(RouterMetric metric, long since) {
+        metrics.time(metric, ticker.nanos() - since);
     }
 }

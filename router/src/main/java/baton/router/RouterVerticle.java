@@ -224,9 +224,7 @@ final class RouterVerticle extends VerticleBase {
                 request.response().end();
             }
             case WebGuard.Verdict.Refused(int status, String message) ->
-                reject(
-                        request,
-                        ApiError.of(status, status == 403 ? "PermissionDeniedError" : "BadRequestError", message));
+                reject(request, status, status == 403 ? "PermissionDeniedError" : "BadRequestError", message);
         }
     }
 
@@ -249,20 +247,18 @@ final class RouterVerticle extends VerticleBase {
             Future<Void> _ = request.connection().shutdown(1, TimeUnit.SECONDS);
             reject(
                     request,
-                    ApiError.of(
-                            501,
-                            "NotImplementedError",
-                            "Transfer-Encoding is '" + String.join(", ", encodings) + "', must be chunked or absent"));
+                    501,
+                    "NotImplementedError",
+                    "Transfer-Encoding is '" + String.join(", ", encodings) + "', must be chunked or absent");
         } else if (route == null) {
-            reject(request, ApiError.of(404, "NotFoundError", "no such path: " + path));
+            reject(request, 404, "NotFoundError", "no such path: " + path);
         } else if (!route.method.equals(request.method())) {
             request.response().putHeader(HttpHeaders.ALLOW, route.method.name());
             reject(
                     request,
-                    ApiError.of(
-                            405,
-                            "MethodNotAllowedError",
-                            path + " takes " + route.method + ", not " + request.method()));
+                    405,
+                    "MethodNotAllowedError",
+                    path + " takes " + route.method + ", not " + request.method());
         } else {
             enter(route, upstream, request);
         }
@@ -302,14 +298,14 @@ final class RouterVerticle extends VerticleBase {
             case ClientAdmission.Limited(String name, String reason, long seconds) -> {
                 metrics.count(RouterMetric.CLIENT_REQUESTS, name, AdmissionResult.LIMITED);
                 request.response().putHeader("Retry-After", Long.toString(seconds));
-                reject(request, ApiError.of(429, "RateLimitError", reason));
+                reject(request, 429, "RateLimitError", reason);
             }
         }
     }
 
     private void rejectUnknown(HttpServerRequest request, String reason) {
         request.response().putHeader("WWW-Authenticate", "Bearer");
-        reject(request, ApiError.of(401, "AuthenticationError", reason));
+        reject(request, 401, "AuthenticationError", reason);
     }
 
     /** Answers about the router: all with the admin key, or where clients need no key; with a client's key what concerns it. */
@@ -321,7 +317,7 @@ final class RouterVerticle extends VerticleBase {
         }
         Optional<String> client = gate.get().identify(request.headers().getAll(HttpHeaders.AUTHORIZATION));
         if (client.isPresent()) {
-            observation.answer(request, trace -> trace.client().equals(client));
+            observation.answer(request, trace -> trace.head().client().equals(client));
         } else {
             rejectUnknown(request, "Authorization must be 'Bearer' and an API key or the router's admin key");
         }
@@ -347,10 +343,7 @@ final class RouterVerticle extends VerticleBase {
                                                 request,
                                                 ApiError.badRequest(wrong.field(), String.valueOf(wrong.getMessage())));
                                     } else {
-                                        reject(
-                                                request,
-                                                ApiError.of(
-                                                        500, "InternalServerError", String.valueOf(answer.cause())));
+                                        reject(request, 500, "InternalServerError", String.valueOf(answer.cause()));
                                     }
                                 })));
     }
@@ -371,13 +364,12 @@ final class RouterVerticle extends VerticleBase {
         if (hops >= Headers.MOST_HOPS) {
             reject(
                     request,
-                    ApiError.of(
-                            508,
-                            "LoopDetectedError",
-                            Headers.HOPS + " is " + hops + ": the request has passed as many routers, "
-                                    + Headers.MOST_HOPS
-                                    + " at most may stand one behind the other; an instance of one of them is a router that"
-                                    + " leads back to it"));
+                    508,
+                    "LoopDetectedError",
+                    Headers.HOPS + " is " + hops + ": the request has passed as many routers, "
+                            + Headers.MOST_HOPS
+                            + " at most may stand one behind the other; an instance of one of them is a router that"
+                            + " leads back to it");
             return false;
         }
         int max = config.limits().maxInFlight();
@@ -447,23 +439,25 @@ final class RouterVerticle extends VerticleBase {
         if (type == null || !type.split(";", 2)[0].strip().equalsIgnoreCase("application/json")) {
             reject(
                     request,
-                    ApiError.of(
-                            415,
-                            "UnsupportedMediaTypeError",
-                            "Content-Type is '" + (type == null ? "" : type) + "', must be application/json"));
+                    415,
+                    "UnsupportedMediaTypeError",
+                    "Content-Type is '" + (type == null ? "" : type) + "', must be application/json");
         } else if (encoding != null && !encoding.equalsIgnoreCase("identity")) {
             reject(
                     request,
-                    ApiError.of(
-                            415,
-                            "UnsupportedMediaTypeError",
-                            "Content-Encoding is '" + encoding + "', must be identity"));
+                    415,
+                    "UnsupportedMediaTypeError",
+                    "Content-Encoding is '" + encoding + "', must be identity");
         } else if (RequestBodyReader.declaredLength(request) > max) {
             reject(request, RequestBodyReader.tooLarge(max));
         } else if (admit(request)) {
             new RequestBodyReader(vertx, config.limits(), inFlight, request, handler, error -> reject(request, error))
                     .read();
         }
+    }
+
+    private void reject(HttpServerRequest request, int status, String type, String message) {
+        reject(request, ApiError.of(status, type, message));
     }
 
     private void reject(HttpServerRequest request, ApiError error) {

@@ -2,6 +2,7 @@ package baton.router.flow;
 
 import baton.kv.ConfigException;
 import baton.router.body.JsonObjectText;
+import baton.router.body.PromptField;
 import baton.router.upstream.ConnectorAddress;
 import baton.router.upstream.Instance;
 import io.vertx.core.buffer.Buffer;
@@ -133,6 +134,19 @@ public sealed interface HandoffFlow
      */
     static boolean mayBeAtOnce(JsonObjectText body, Instance prefill, Instance decode) {
         return !RenderedPrompt.isAsked(body) || (prefill.isBaton() && decode.isBaton());
+    }
+
+    /**
+     * @param handsOver that is for one prompt, with its verb
+     * @throws ConfigException if the request has several prompts
+     */
+    static void requireOnePrompt(JsonObjectText body, String handsOver) {
+        int prompts = PromptField.count(body);
+        if (prompts > 1) {
+            throw new ConfigException(
+                    "prompt",
+                    "holds " + prompts + " prompts; " + handsOver + " over one, so send one request for each");
+        }
     }
 
     /** @throws ConfigException if there is no such flow */

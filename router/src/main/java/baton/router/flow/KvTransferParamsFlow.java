@@ -1,8 +1,6 @@
 package baton.router.flow;
 
-import baton.kv.ConfigException;
 import baton.router.body.JsonObjectText;
-import baton.router.body.PromptField;
 import baton.router.upstream.Instance;
 import io.vertx.core.buffer.Buffer;
 
@@ -28,13 +26,8 @@ public record KvTransferParamsFlow() implements HandoffFlow {
 
     @Override
     public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
-        int prompts = PromptField.count(body);
-        if (prompts > 1) {
-            // The decode instance would use the first prompt's blocks for each prompt.
-            throw new ConfigException(
-                    "prompt",
-                    "holds " + prompts + " prompts; kv_transfer_params hand over one, so send one request for each");
-        }
+        // The decode instance would use the first prompt's blocks for each prompt.
+        HandoffFlow.requireOnePrompt(body, "kv_transfer_params hand");
         Buffer prefillBody =
                 HandoffFlow.prefillOnly(body).set(PARAMS, DO_REMOTE_DECODE).build();
         return new Handoff(requestId, prefillBody, new AfterPrefill(answer -> carry(answer, body)));

@@ -1,12 +1,9 @@
 package baton.router.flow;
 
-import baton.kv.ConfigException;
 import baton.router.body.JsonObjectText;
-import baton.router.body.PromptField;
 import baton.router.upstream.ConnectorAddress;
 import baton.router.upstream.Instance;
 import io.vertx.core.buffer.Buffer;
-import java.nio.charset.StandardCharsets;
 import java.util.Optional;
 import java.util.UUID;
 import tools.jackson.databind.json.JsonMapper;
@@ -41,12 +38,7 @@ public record MooncakeFlow() implements HandoffFlow {
 
     @Override
     public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
-        int prompts = PromptField.count(body);
-        if (prompts > 1) {
-            throw new ConfigException(
-                    "prompt",
-                    "holds " + prompts + " prompts; a transfer_id hands over one, so send one request for each");
-        }
+        HandoffFlow.requireOnePrompt(body, "a transfer_id hands");
         String transferId = MAPPER.writeValueAsString("xfer-" + UUID.randomUUID());
         Buffer prefillBody = HandoffFlow.prefillOnly(body)
                 .set(
@@ -54,19 +46,10 @@ public record MooncakeFlow() implements HandoffFlow {
                         "{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"" + TRANSFER_ID + "\":" + transferId
                                 + "}")
                 .build();
-        Optional<ConnectorAddress> known = prefill.connectorAddress();
-        Optional<byte[]> params = known.map(address -> withTransfer(address, transferId));
+        Optional<byte[]> params = prefill.connectorAddress().map(address -> address.with(TRANSFER_ID, transferId));
         DecodeStart decodeStart = params.isPresent() && HandoffFlow.mayBeAtOnce(body, prefill, decode)
                 ? new AtOnce(() -> body.edit().set(PARAMS, params.get()).build(), _ -> {})
                 : new AfterPrefill(answer -> DecodeBody.of(body, answer, params.or(() -> answer.value(PARAMS))));
         return new Handoff(requestId, prefillBody, decodeStart);
-    }
-
-    private static byte[] withTransfer(ConnectorAddress address, String transferId) {
-        return JsonObjectText.parse(PARAMS, address.params().getBytes(StandardCharsets.UTF_8))
-                .edit()
-                .set(TRANSFER_ID, transferId)
-                .build()
-                .getBytes();
     }
 }

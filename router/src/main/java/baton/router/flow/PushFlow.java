@@ -7,7 +7,6 @@ import baton.router.upstream.ConnectorAddress;
 import baton.router.upstream.ConnectorAddressQuery;
 import baton.router.upstream.Instance;
 import io.vertx.core.buffer.Buffer;
-import java.nio.charset.StandardCharsets;
 import java.util.HexFormat;
 import java.util.Optional;
 import java.util.concurrent.ThreadLocalRandom;
@@ -82,11 +81,7 @@ public record PushFlow() implements HandoffFlow {
 
     /** vLLM's decode instance needs {@code remote_request_id}, which is the id of both legs. */
     private static byte[] withId(ConnectorAddress address, String requestId) {
-        return JsonObjectText.parse(PARAMS, address.params().getBytes(StandardCharsets.UTF_8))
-                .edit()
-                .set("remote_request_id", MAPPER.writeValueAsString(requestId))
-                .build()
-                .getBytes();
+        return address.with("remote_request_id", MAPPER.writeValueAsString(requestId));
     }
 
     /** Differs for each request and each attempt: with an id used twice, the blocks of one would be taken for those of the other. */

@@ -65,15 +65,6 @@ public record PolicySettings(
         }
     }
 
-    /** For a flow that hands over between any two instances that it takes. */
-    RoutingPolicy policy(Instances instances, Predicate<Instance> takesHandoff, HeldBlocks held) {
-        return policy(
-                instances,
-                takesHandoff,
-                (prefill, decode) -> takesHandoff.test(prefill) && takesHandoff.test(decode),
-                held);
-    }
-
     /**
      * @param takesHandoff instances to which the flow can send the legs of a hand-off
      * @param pairs prefill and decode instances between which it can hand over

@@ -18,9 +18,9 @@ public final class Explanation {
     /** The request in a few fields, without its steps. */
     public static ObjectNode summary(Snapshot trace) {
         ObjectNode json = MAPPER.createObjectNode()
-                .put("id", trace.id())
-                .put("trace_id", trace.context().traceId())
-                .put("path", trace.path())
+                .put("id", trace.head().id())
+                .put("trace_id", trace.head().context().traceId())
+                .put("path", trace.head().path())
                 .put("age_ms", millis(trace.age()))
                 .put("state", trace.outcome().isPresent() ? "ended" : "running");
         trace.outcome()
@@ -30,12 +30,13 @@ public final class Explanation {
         trace.prefill().ifPresent(leg -> json.set("prefill", leg(leg)));
         trace.decode().ifPresent(leg -> json.set("decode", leg(leg)));
         trace.localPrefill().ifPresent(reason -> json.put("local_prefill", reason));
-        put(json, "ttft_ms", trace.firstByte());
-        put(json, "mean_itl_ms", trace.meanGap());
-        if (trace.writes() > 1) {
-            json.put("max_itl_ms", millis(trace.longestGap()));
+        put(json, "ttft_ms", trace.answer().firstByte());
+        put(json, "mean_itl_ms", trace.answer().meanGap());
+        if (trace.answer().writes() > 1) {
+            json.put("max_itl_ms", millis(trace.answer().longestGap()));
         }
-        return json.put("events", trace.writes()).put("bytes", trace.bytes());
+        return json.put("events", trace.answer().writes())
+                .put("bytes", trace.answer().bytes());
     }
 
     /** The request with its steps and {@link #text}. */
@@ -81,12 +82,16 @@ public final class Explanation {
         trace.decode()
                 .ifPresent(leg -> text.append(
                         "Decode was sent to %s after %s: %s. ".formatted(leg.instance(), ms(leg.sent()), leg.why())));
-        trace.firstByte()
+        trace.answer()
+                .firstByte()
                 .ifPresent(nanos -> text.append(
                         "The first byte went to the client after %s%s. ".formatted(ms(nanos), share(trace, nanos))));
-        if (trace.writes() > 1) {
+        if (trace.answer().writes() > 1) {
             text.append("%d pieces followed each other by %s on average, %s at most. "
-                    .formatted(trace.writes(), ms(trace.meanGap().orElse(0)), ms(trace.longestGap())));
+                    .formatted(
+                            trace.answer().writes(),
+                            ms(trace.answer().meanGap().orElse(0)),
+                            ms(trace.answer().longestGap())));
         }
         trace.outcome()
                 .ifPresentOrElse(
@@ -94,7 +99,7 @@ public final class Explanation {
                                 .formatted(ms(outcome.nanos()), outcome.name(), outcome.status())),
                         () -> text.append("It has been running for %s.".formatted(ms(trace.age()))));
         return text.append(" It belongs to the trace ")
-                .append(trace.context().traceId())
+                .append(trace.head().context().traceId())
                 .append('.')
                 .toString();
     }

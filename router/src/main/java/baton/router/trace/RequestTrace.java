@@ -1,5 +1,6 @@
 package baton.router.trace;
 
+import baton.kv.GeneratedBuilder;
 import baton.kv.Ticker;
 import baton.trace.TraceContext;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
@@ -23,15 +24,9 @@ public final class RequestTrace {
     /** Role of the leg that the answer comes from. */
     public static final String DECODE = "decode";
 
-    private final String id;
-    private final TraceContext context;
-    private final String spanId = TraceContext.newSpanId();
-    private final String method;
-    private final String path;
-    private final Optional<String> client;
+    private final Head head;
     private final Ticker ticker;
     private final long started;
-    private final long startedEpochNanos;
 
     @GuardedBy("this")
     private final List<Step> steps = new ArrayList<>();
@@ -67,6 +62,23 @@ public final class RequestTrace {
     public record Step(long nanos, String what) {}
 
     /**
+     * The request before anything has happened to it.
+     *
+     * @param context the distributed trace that it belongs to
+     * @param spanId of the request's span in that
+     * @param client the name of its key; empty where clients need none
+     * @param startedEpochNanos when it came, in nanoseconds since 1970, UTC; 0 if that is not recorded
+     */
+    public record Head(
+            String id,
+            TraceContext context,
+            String spanId,
+            String method,
+            String path,
+            Optional<String> client,
+            long startedEpochNanos) {}
+
+    /**
      * A request to an instance.
      *
      * @param role {@link #PREFILL} or {@link #DECODE}
@@ -77,6 +89,7 @@ public final class RequestTrace {
      * @param failure what went wrong
      * @param prompt what the answer says of the prompt
      */
+    @GeneratedBuilder
     public record LegTrace(
             String role,
             String spanId,
@@ -86,28 +99,8 @@ public final class RequestTrace {
             OptionalLong ended,
             OptionalInt status,
             Optional<String> failure,
-            Optional<PromptTokens> prompt) {
-        private LegTrace end(long now, OptionalInt answered) {
-            return new LegTrace(role, spanId, instance, why, sent, OptionalLong.of(now), answered, failure, prompt);
-        }
-
-        private LegTrace fail(long now, String what) {
-            return new LegTrace(
-                    role,
-                    spanId,
-                    instance,
-                    why,
-                    sent,
-                    OptionalLong.of(ended.orElse(now)),
-                    status,
-                    Optional.of(what),
-                    prompt);
-        }
-
-        private LegTrace with(PromptTokens tokens) {
-            return new LegTrace(role, spanId, instance, why, sent, ended, status, failure, Optional.of(tokens));
-        }
-    }
+            Optional<PromptTokens> prompt)
+            implements RequestTraceLegTraceBuilder.With {}
 
     /**
      * @param all tokens of a prompt
@@ -119,36 +112,28 @@ public final class RequestTrace {
     public record Outcome(String name, int status, long nanos) {}
 
     /**
+     * The answer to the client.
+     *
+     * @param firstByte nanoseconds since the request
+     * @param writes pieces, for server-sent events one for each event
+     * @param meanGap between two pieces; empty with fewer than two
+     */
+    public record Answer(OptionalLong firstByte, long writes, OptionalLong meanGap, long longestGap, long bytes) {}
+
+    /**
      * All of it at one time; times in nanoseconds since the request.
      *
-     * @param context the distributed trace that it belongs to
-     * @param spanId of the request's span in that
-     * @param client the name of its key; empty where clients need none
-     * @param startedEpochNanos when it came, in nanoseconds since 1970, UTC; 0 if that is not recorded
      * @param age now
      * @param legs in the order in which they were sent
      * @param localPrefill why decode computed the prompt
-     * @param firstByte of the answer to the client
-     * @param writes pieces of the answer, for server-sent events one for each event
-     * @param meanGap between two pieces; empty with fewer than two
      */
     public record Snapshot(
-            String id,
-            TraceContext context,
-            String spanId,
-            String method,
-            String path,
-            Optional<String> client,
-            long startedEpochNanos,
+            Head head,
             long age,
             List<Step> steps,
             List<LegTrace> legs,
             Optional<String> localPrefill,
-            OptionalLong firstByte,
-            long writes,
-            OptionalLong meanGap,
-            long longestGap,
-            long bytes,
+            Answer answer,
             Optional<Outcome> outcome) {
         /** The last prefill leg, unless the decode instance computed the prompt. */
         public Optional<LegTrace> prefill() {
@@ -160,36 +145,20 @@ public final class RequestTrace {
             return last(DECODE);
         }
 
-        private Optional<LegTrace> last(String role) {
+        /** The last leg of a role. */
+        public Optional<LegTrace> last(String role) {
             return legs.stream().filter(leg -> leg.role.equals(role)).reduce((_, last) -> last);
         }
     }
 
-    /**
-     * @param context the distributed trace that the request belongs to
-     * @param client the name of its key; empty where clients need none
-     * @param startedEpochNanos the time now, in nanoseconds since 1970, UTC; 0 if that is not to be recorded
-     */
-    public RequestTrace(
-            String id,
-            TraceContext context,
-            String method,
-            String path,
-            Optional<String> client,
-            Ticker ticker,
-            long startedEpochNanos) {
-        this.id = id;
-        this.context = context;
-        this.method = method;
-        this.path = path;
-        this.client = client;
+    public RequestTrace(Head head, Ticker ticker) {
+        this.head = head;
         this.ticker = ticker;
         this.started = ticker.nanos();
-        this.startedEpochNanos = startedEpochNanos;
     }
 
     public String id() {
-        return id;
+        return head.id;
     }
 
     private long now() {
@@ -211,7 +180,8 @@ public final class RequestTrace {
      */
     public synchronized String sent(String role, String instance, String why) {
         // A request that is not recorded here is no span: the instance's spans belong to the caller's.
-        boolean recorded = context.sampled() && startedEpochNanos != 0;
+        TraceContext context = head.context;
+        boolean recorded = context.sampled() && head.startedEpochNanos != 0;
         String leg = recorded ? TraceContext.newSpanId() : context.parentId().orElseGet(TraceContext::newSpanId);
         if (legs.size() < MOST_LEGS) {
             legs.add(new LegTrace(
@@ -231,7 +201,7 @@ public final class RequestTrace {
 
     /** The last leg of a role has its whole answer. */
     public synchronized void answered(String role, int status) {
-        change(role, leg -> leg.end(now(), OptionalInt.of(status)));
+        change(role, leg -> leg.withEnded(OptionalLong.of(now())).withStatus(OptionalInt.of(status)));
         if (role.equals(PREFILL)) {
             step("prefill answered");
         }
@@ -239,7 +209,7 @@ public final class RequestTrace {
 
     /** The answer of the last leg of a role says how many tokens the prompt has. */
     public synchronized void promptTokens(String role, PromptTokens tokens) {
-        change(role, leg -> leg.with(tokens));
+        change(role, leg -> leg.withPrompt(Optional.of(tokens)));
     }
 
     /** The last leg of a role that was sent to an instance has failed. */
@@ -247,19 +217,20 @@ public final class RequestTrace {
         for (int i = legs.size() - 1; i >= 0; i--) {
             LegTrace leg = legs.get(i);
             if (leg.role.equals(role) && leg.instance.equals(instance)) {
-                legs.set(i, leg.fail(now(), what));
+                legs.set(
+                        i,
+                        leg.withEnded(OptionalLong.of(leg.ended.orElse(now()))).withFailure(Optional.of(what)));
                 return;
             }
         }
     }
 
+    @GuardedBy("this")
     private void change(String role, UnaryOperator<LegTrace> change) {
-        synchronized (this) {
-            for (int i = legs.size() - 1; i >= 0; i--) {
-                if (legs.get(i).role.equals(role)) {
-                    legs.set(i, change.apply(legs.get(i)));
-                    return;
-                }
+        for (int i = legs.size() - 1; i >= 0; i--) {
+            if (legs.get(i).role.equals(role)) {
+                legs.set(i, change.apply(legs.get(i)));
+                return;
             }
         }
     }
@@ -294,22 +265,17 @@ public final class RequestTrace {
 
     public synchronized Snapshot snapshot() {
         return new Snapshot(
-                id,
-                context,
-                spanId,
-                method,
-                path,
-                client,
-                startedEpochNanos,
+                head,
                 now(),
                 List.copyOf(steps),
                 List.copyOf(legs),
                 localPrefill,
-                firstByte < 0 ? OptionalLong.empty() : OptionalLong.of(firstByte),
-                writes,
-                writes < 2 ? OptionalLong.empty() : OptionalLong.of((lastWrite - firstByte) / (writes - 1)),
-                longestGap,
-                bytes,
+                new Answer(
+                        firstByte < 0 ? OptionalLong.empty() : OptionalLong.of(firstByte),
+                        writes,
+                        writes < 2 ? OptionalLong.empty() : OptionalLong.of((lastWrite - firstByte) / (writes - 1)),
+                        longestGap,
+                        bytes),
                 outcome);
     }
 }

@@ -41,12 +41,15 @@ public final class RequestTraces {
         running.add(trace);
     }
 
-    public void ended(RequestTrace trace) {
-        byte[] bytes = TraceBytes.encode(trace.snapshot(), ticker.nanos());
+    /** Keeps a request that has ended, and returns it. */
+    public RequestTrace.Snapshot ended(RequestTrace trace) {
+        RequestTrace.Snapshot kept = trace.snapshot();
+        byte[] bytes = TraceBytes.encode(kept, ticker.nanos());
         synchronized (this) {
             running.remove(trace);
             ended.add(trace.id().hashCode(), bytes);
         }
+        return kept;
     }
 
     /** The latest request with this id among those that may be seen. */
@@ -67,7 +70,7 @@ public final class RequestTraces {
                 ? found
                 : over.stream()
                         .map(bytes -> TraceBytes.decode(bytes, now))
-                        .filter(trace -> trace.id().equals(id) && visible.test(trace))
+                        .filter(trace -> trace.head().id().equals(id) && visible.test(trace))
                         .findFirst();
     }
 

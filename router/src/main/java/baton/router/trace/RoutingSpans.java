@@ -34,17 +34,17 @@ public final class RoutingSpans {
 
     private static Span request(Snapshot trace, String handoffId, long end) {
         Span.Attributes attributes = new Span.Attributes()
-                .put("http.request.method", trace.method())
-                .put("url.path", trace.path())
-                .put("baton.request_id", trace.id())
-                .put("baton.answer.bytes", trace.bytes())
-                .put("baton.answer.pieces", trace.writes());
+                .put("http.request.method", trace.head().method())
+                .put("url.path", trace.head().path())
+                .put("baton.request_id", trace.head().id())
+                .put("baton.answer.bytes", trace.answer().bytes())
+                .put("baton.answer.pieces", trace.answer().writes());
         if (!handoffId.equals("-")) {
             attributes.put("baton.handoff_id", handoffId);
         }
         trace.localPrefill().ifPresent(reason -> attributes.put("baton.local_prefill", reason));
-        trace.firstByte().ifPresent(nanos -> attributes.put("baton.first_byte_seconds", nanos / 1e9));
-        trace.meanGap().ifPresent(nanos -> attributes.put("baton.mean_gap_seconds", nanos / 1e9));
+        trace.answer().firstByte().ifPresent(nanos -> attributes.put("baton.first_byte_seconds", nanos / 1e9));
+        trace.answer().meanGap().ifPresent(nanos -> attributes.put("baton.mean_gap_seconds", nanos / 1e9));
         Optional<String> error = Optional.empty();
         if (trace.outcome().isPresent()) {
             Outcome outcome = trace.outcome().get();
@@ -58,18 +58,20 @@ public final class RoutingSpans {
                         .or(() -> Optional.of(outcome.name()));
             }
         }
-        List<Span.Event> events = trace.firstByte().isPresent()
+        List<Span.Event> events = trace.answer().firstByte().isPresent()
                 ? List.of(new Span.Event(
-                        trace.startedEpochNanos() + trace.firstByte().getAsLong(), "first byte"))
+                        trace.head().startedEpochNanos()
+                                + trace.answer().firstByte().getAsLong(),
+                        "first byte"))
                 : List.of();
         return new Span(
-                trace.context().traceId(),
-                trace.spanId(),
-                trace.context().parentId(),
-                trace.method() + " " + route(trace.path()),
+                trace.head().context().traceId(),
+                trace.head().spanId(),
+                trace.head().context().parentId(),
+                trace.head().method() + " " + route(trace.head().path()),
                 Span.Kind.SERVER,
-                trace.startedEpochNanos(),
-                trace.startedEpochNanos() + end,
+                trace.head().startedEpochNanos(),
+                trace.head().startedEpochNanos() + end,
                 attributes.toMap(),
                 events,
                 error);
@@ -82,8 +84,8 @@ public final class RoutingSpans {
     private static Span leg(Snapshot trace, LegTrace leg, int attempt, long end) {
         URI address = URI.create(leg.instance());
         Span.Attributes attributes = new Span.Attributes()
-                .put("http.request.method", trace.method())
-                .put("url.full", leg.instance() + trace.path())
+                .put("http.request.method", trace.head().method())
+                .put("url.full", leg.instance() + trace.head().path())
                 .put("server.address", address.getHost())
                 .put("server.port", address.getPort())
                 .put("baton.leg", leg.role())
@@ -102,13 +104,13 @@ public final class RoutingSpans {
             error = Optional.of("HTTP " + leg.status().getAsInt());
         }
         return new Span(
-                trace.context().traceId(),
+                trace.head().context().traceId(),
                 leg.spanId(),
-                Optional.of(trace.spanId()),
+                Optional.of(trace.head().spanId()),
                 leg.role(),
                 Span.Kind.CLIENT,
-                trace.startedEpochNanos() + leg.sent(),
-                trace.startedEpochNanos() + leg.ended().orElse(end),
+                trace.head().startedEpochNanos() + leg.sent(),
+                trace.head().startedEpochNanos() + leg.ended().orElse(end),
                 attributes.toMap(),
                 List.of(),
                 error);

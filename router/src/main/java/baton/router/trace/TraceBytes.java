@@ -1,5 +1,6 @@
 package baton.router.trace;
 
+import baton.router.trace.RequestTrace.Head;
 import baton.router.trace.RequestTrace.LegTrace;
 import baton.router.trace.RequestTrace.Outcome;
 import baton.router.trace.RequestTrace.PromptTokens;
@@ -41,26 +42,19 @@ final class TraceBytes {
         try {
             DataOutputStream out = new DataOutputStream(bytes);
             out.writeLong(now - trace.age());
-            text(out, trace.id());
-            text(out, trace.context().traceId());
-            maybe(out, trace.context().parentId(), TraceBytes::text);
-            out.writeBoolean(trace.context().sampled());
-            text(out, trace.spanId());
-            text(out, trace.method());
-            text(out, trace.path());
-            maybe(out, trace.client(), TraceBytes::text);
-            out.writeLong(trace.startedEpochNanos());
+            head(out, trace.head());
             all(out, trace.steps(), (to, step) -> {
                 to.writeLong(step.nanos());
                 text(to, step.what());
             });
             all(out, trace.legs(), TraceBytes::leg);
             maybe(out, trace.localPrefill(), TraceBytes::text);
-            maybe(out, trace.firstByte());
-            out.writeLong(trace.writes());
-            maybe(out, trace.meanGap());
-            out.writeLong(trace.longestGap());
-            out.writeLong(trace.bytes());
+            RequestTrace.Answer answer = trace.answer();
+            maybe(out, answer.firstByte());
+            out.writeLong(answer.writes());
+            maybe(out, answer.meanGap());
+            out.writeLong(answer.longestGap());
+            out.writeLong(answer.bytes());
             maybe(out, trace.outcome(), (to, outcome) -> {
                 text(to, outcome.name());
                 to.writeInt(outcome.status());
@@ -70,6 +64,18 @@ final class TraceBytes {
             throw new UncheckedIOException(e);
         }
         return bytes.toByteArray();
+    }
+
+    private static void head(DataOutputStream out, Head head) throws IOException {
+        text(out, head.id());
+        text(out, head.context().traceId());
+        maybe(out, head.context().parentId(), TraceBytes::text);
+        out.writeBoolean(head.context().sampled());
+        text(out, head.spanId());
+        text(out, head.method());
+        text(out, head.path());
+        maybe(out, head.client(), TraceBytes::text);
+        out.writeLong(head.startedEpochNanos());
     }
 
     private static void leg(DataOutputStream out, LegTrace leg) throws IOException {
@@ -92,22 +98,19 @@ final class TraceBytes {
             DataInputStream in = new DataInputStream(new ByteArrayInputStream(bytes));
             long started = in.readLong();
             return new Snapshot(
-                    text(in),
-                    new TraceContext(text(in), maybe(in, TraceBytes::text), in.readBoolean()),
-                    text(in),
-                    text(in),
-                    text(in),
-                    maybe(in, TraceBytes::text),
-                    in.readLong(),
+                    new Head(
+                            text(in),
+                            new TraceContext(text(in), maybe(in, TraceBytes::text), in.readBoolean()),
+                            text(in),
+                            text(in),
+                            text(in),
+                            maybe(in, TraceBytes::text),
+                            in.readLong()),
                     now - started,
                     all(in, from -> new Step(from.readLong(), text(from))),
                     all(in, TraceBytes::leg),
                     maybe(in, TraceBytes::text),
-                    maybeLong(in),
-                    in.readLong(),
-                    maybeLong(in),
-                    in.readLong(),
-                    in.readLong(),
+                    new RequestTrace.Answer(maybeLong(in), in.readLong(), maybeLong(in), in.readLong(), in.readLong()),
                     maybe(in, from -> new Outcome(text(from), from.readInt(), from.readLong())));
         } catch (IOException e) {
             throw new UncheckedIOException(e);

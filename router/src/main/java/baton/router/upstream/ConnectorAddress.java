@@ -1,6 +1,8 @@
 package baton.router.upstream;
 
 import baton.kv.ConfigException;
+import baton.router.body.JsonObjectText;
+import java.nio.charset.StandardCharsets;
 import java.util.Optional;
 import tools.jackson.core.JacksonException;
 import tools.jackson.databind.JsonNode;
@@ -53,6 +55,15 @@ public record ConnectorAddress(String params) {
             }
         }
         return Optional.of(new ConnectorAddress(MAPPER.writeValueAsString(address)));
+    }
+
+    /** The parameters with one more field. */
+    public byte[] with(String name, String json) {
+        return JsonObjectText.parse(FIELD, params.getBytes(StandardCharsets.UTF_8))
+                .edit()
+                .set(name, json)
+                .build()
+                .getBytes();
     }
 
     private static ObjectNode address(JsonNode answer, String... names) {

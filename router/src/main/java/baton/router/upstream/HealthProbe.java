@@ -11,7 +11,6 @@ import io.vertx.core.Promise;
 import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpClientOptions;
-import io.vertx.core.http.HttpClientResponse;
 import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.PoolOptions;
 import io.vertx.core.net.ClientSSLOptions;
@@ -45,6 +44,8 @@ public final class HealthProbe {
             ClientSSLOptions tls) {}
 
     private static final int MISSED_ANSWERS = 3;
+    /** In bytes; only the status counts. */
+    private static final int MOST_ANSWER = 1 << 20;
 
     private final Vertx vertx;
     private final Context context;
@@ -124,14 +125,13 @@ public final class HealthProbe {
     }
 
     /** Probes one instance, at most once at a time. */
-    private final class Watch implements Leg.Receiver {
+    private final class Watch {
         private final Instance instance;
         private final Promise<Void> probed = Promise.promise();
         private final Optional<ConnectorAddressQuery> query;
         private boolean probing;
         private long timer = -1;
         private @Nullable Leg leg;
-        private int status;
         private int missed;
 
         Watch(Instance instance) {
@@ -146,8 +146,14 @@ public final class HealthProbe {
             if (!probing && !stopped) {
                 probing = true;
                 vertx.cancelTimer(timer);
-                leg = new Leg(upstream, instance, this, settings.deadline(), Leg.Bounds.WHOLE);
-                leg.send(HttpMethod.GET, "/health", MultiMap.caseInsensitiveMultiMap(), Buffer.buffer());
+                leg = new Question(
+                                HttpMethod.GET,
+                                "/health",
+                                MultiMap.caseInsensitiveMultiMap(),
+                                Buffer.buffer(),
+                                settings.deadline(),
+                                MOST_ANSWER)
+                        .ask(upstream, instance, Optional.empty(), answer -> answered(answer.status()), this::failed);
             }
         }
 
@@ -158,18 +164,7 @@ public final class HealthProbe {
             }
         }
 
-        @Override
-        public void onHead(Leg leg, HttpClientResponse head) {
-            status = head.statusCode();
-        }
-
-        @Override
-        public void onChunk(Leg leg, Buffer chunk) {
-            // Only the status counts.
-        }
-
-        @Override
-        public void onEnd() {
+        private void answered(int status) {
             missed = 0;
             if (status == 200) {
                 instance.probed();
@@ -184,8 +179,7 @@ public final class HealthProbe {
             }
         }
 
-        @Override
-        public void onFailure(UpstreamFailure failure) {
+        private void failed(UpstreamFailure failure) {
             missed++;
             if (failure.kind() != Kind.TIMEOUT || missed >= MISSED_ANSWERS) {
                 instance.markDown("GET /health: " + failure.reason());

@@ -61,10 +61,6 @@ public final class Leg {
     private boolean paused;
     private boolean over;
 
-    public Leg(UpstreamClient upstream, Instance instance, Receiver receiver, Duration deadline, Bounds bounds) {
-        this(upstream, instance, receiver, deadline, bounds, Optional.empty());
-    }
-
     /** @param counted receives the leg's end; empty for questions of the router itself */
     public Leg(
             UpstreamClient upstream,

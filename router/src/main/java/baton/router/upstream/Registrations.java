@@ -158,7 +158,7 @@ public final class Registrations implements AutoCloseable {
 
             @Override
             public void received(List<byte[]> frames) throws MessageException {
-                instance = receive(sender, frames);
+                instance = Optional.of(receive(sender, frames));
             }
 
             @Override
@@ -174,45 +174,52 @@ public final class Registrations implements AutoCloseable {
      *
      * @throws MessageException if the registration is refused; the connection is then closed
      */
-    private Optional<Instance> receive(Sender sender, List<byte[]> frames) throws MessageException {
-        RegistrationResult result;
-        String reason;
+    private Instance receive(Sender sender, List<byte[]> frames) throws MessageException {
         try {
             if (frames.size() != 1) {
                 throw new InvalidFieldException("registration", "has " + frames.size() + " frames, must have one");
             }
             Registration registration = Registration.decode(frames.getFirst());
-            if (!networks.contain(sender.address)) {
-                result = RegistrationResult.NOT_ALLOWED;
-                reason = "it is in none of the networks " + settings.networks();
-            } else if (!isAllowed(registration.http()) || !isAllowed(registration.control())) {
-                result = RegistrationResult.NOT_ALLOWED;
-                reason = "the addresses " + registration.http() + " and " + registration.control()
-                        + " must be IP addresses in the networks " + settings.networks();
-            } else if (router.isAt(
-                    registration.http().host(), registration.http().port())) {
-                result = RegistrationResult.OWN_ADDRESS;
-                reason = "the address " + registration.http() + " is this router's own";
-            } else {
-                switch (register(registration, sender, ticker.nanos())) {
-                    case Admitted(Instance instance) -> {
-                        return Optional.of(instance);
-                    }
-                    case Full(RegistrationResult why, String words) -> {
-                        result = why;
-                        reason = words;
-                    }
-                }
-            }
+            requireAllowed(registration, sender);
+            return register(registration, sender, ticker.nanos());
         } catch (InvalidFieldException e) {
-            result = RegistrationResult.MALFORMED;
-            reason = String.valueOf(e.getMessage());
+            throw refusal(sender, RegistrationResult.MALFORMED, String.valueOf(e.getMessage()));
+        } catch (Refused e) {
+            throw refusal(sender, e.result, String.valueOf(e.getMessage()));
         }
+    }
+
+    private MessageException refusal(Sender sender, RegistrationResult result, String reason) {
         metrics.count(RouterMetric.REGISTRATIONS, result);
-        String refused = reason;
         refusals.event(more ->
-                log.warn("a registration from {} is refused: {}{}", sender.address.getHostAddress(), refused, more));
-        throw new MessageException(reason);
+                log.warn("a registration from {} is refused: {}{}", sender.address.getHostAddress(), reason, more));
+        return new MessageException(reason);
+    }
+
+    /** A well-formed registration that is not accepted. */
+    private static final class Refused extends Exception {
+        private final RegistrationResult result;
+
+        private Refused(RegistrationResult result, String reason) {
+            super(reason, null, false, false);
+            this.result = result;
+        }
+    }
+
+    private void requireAllowed(Registration registration, Sender sender) throws Refused {
+        PeerAddress http = registration.http();
+        if (!networks.contain(sender.address)) {
+            throw new Refused(RegistrationResult.NOT_ALLOWED, "it is in none of the networks " + settings.networks());
+        }
+        if (!isAllowed(http) || !isAllowed(registration.control())) {
+            throw new Refused(
+                    RegistrationResult.NOT_ALLOWED,
+                    "the addresses " + http + " and " + registration.control()
+                            + " must be IP addresses in the networks " + settings.networks());
+        }
+        if (router.isAt(http.host(), http.port())) {
+            throw new Refused(RegistrationResult.OWN_ADDRESS, "the address " + http + " is this router's own");
+        }
     }
 
     private boolean isAllowed(PeerAddress address) {
@@ -230,13 +237,7 @@ public final class Registrations implements AutoCloseable {
         }
     }
 
-    private sealed interface Outcome {}
-
-    private record Admitted(Instance instance) implements Outcome {}
-
-    private record Full(RegistrationResult why, String words) implements Outcome {}
-
-    private synchronized Outcome register(Registration registration, Sender sender, long now) {
+    private synchronized Instance register(Registration registration, Sender sender, long now) throws Refused {
         Instance.Role role = switch (registration.kind()) {
             case PREFILL -> Instance.Role.PREFILL;
             case DECODE -> Instance.Role.DECODE;
@@ -248,12 +249,9 @@ public final class Registrations implements AutoCloseable {
         if (entry != null && entry.instance.kvAddress().equals(kvAddress)) {
             known.put(key, entry.heardAt(now));
             metrics.count(RouterMetric.REGISTRATIONS, RegistrationResult.RENEWED);
-            return new Admitted(entry.instance);
+            return entry.instance;
         }
-        Optional<Full> full = full(key, sender);
-        if (full.isPresent()) {
-            return full.get();
-        }
+        requireRoom(key, sender);
         InstanceSet set = instances.of(role);
         Optional<Instance> configured = entry != null ? entry.configured : set.find(key.url());
         Instance fresh = new Instance(
@@ -271,37 +269,33 @@ public final class Registrations implements AutoCloseable {
         metrics.count(RouterMetric.REGISTRATIONS, RegistrationResult.JOINED);
         joins.event(more ->
                 log.info("{} has registered, its connector listens on {}{}", fresh, registration.control(), more));
-        return new Admitted(fresh);
+        return fresh;
     }
 
-    /** Why the sender may not register one more instance besides the one with the key; empty if it may. */
-    private Optional<Full> full(Key key, Sender sender) {
-        int all = 0;
-        int ofConnection = 0;
-        int ofAddress = 0;
-        for (Map.Entry<Key, Entry> each : known.entrySet()) {
-            if (!each.getKey().equals(key)) {
-                all++;
-                ofConnection += each.getValue().sender == sender ? 1 : 0;
-                ofAddress += each.getValue().sender.address.equals(sender.address) ? 1 : 0;
-            }
-        }
-        int mostOfAddress = Math.max(MAX_PER_CONNECTION, settings.maxInstances() / 4);
-        if (all >= settings.maxInstances()) {
-            return Optional.of(new Full(
-                    RegistrationResult.FULL, settings.maxInstances() + " instances have registered, the most allowed"));
+    /** Whether the sender may register one more instance besides the one with the key. */
+    private void requireRoom(Key key, Sender sender) throws Refused {
+        List<Sender> others = known.entrySet().stream()
+                .filter(each -> !each.getKey().equals(key))
+                .map(each -> each.getValue().sender)
+                .toList();
+        long ofConnection = others.stream().filter(each -> each == sender).count();
+        long ofAddress = others.stream()
+                .filter(each -> each.address.equals(sender.address))
+                .count();
+        if (others.size() >= settings.maxInstances()) {
+            throw new Refused(
+                    RegistrationResult.FULL, settings.maxInstances() + " instances have registered, the most allowed");
         }
         if (ofConnection >= MAX_PER_CONNECTION) {
-            return Optional.of(new Full(
+            throw new Refused(
                     RegistrationResult.SENDER_FULL,
-                    ofConnection + " instances have registered over this connection, the most allowed"));
+                    ofConnection + " instances have registered over this connection, the most allowed");
         }
-        if (ofAddress >= mostOfAddress) {
-            return Optional.of(new Full(
+        if (ofAddress >= Math.max(MAX_PER_CONNECTION, settings.maxInstances() / 4)) {
+            throw new Refused(
                     RegistrationResult.SENDER_FULL,
-                    ofAddress + " instances have registered from this address, the most allowed"));
+                    ofAddress + " instances have registered from this address, the most allowed");
         }
-        return Optional.empty();
     }
 
     private synchronized void sweep(long now) {

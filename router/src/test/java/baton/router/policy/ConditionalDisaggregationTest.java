@@ -37,7 +37,7 @@ class ConditionalDisaggregationTest {
     }
 
     private RoutingPolicy policy(PolicySettings settings) {
-        return settings.policy(instances, any -> true, HeldBlocks.UNKNOWN);
+        return settings.policy(instances, _ -> true, (_, _) -> true, HeldBlocks.UNKNOWN);
     }
 
     private RoutingPolicy policy(LocalPrefill local) {
@@ -89,7 +89,11 @@ class ConditionalDisaggregationTest {
         Predicate<Instance> onlyDecode = instance -> instance.role() == Instance.Role.DECODE;
         assertThat(PolicySettings.DEFAULT
                         .withLocalPrefill(LocalPrefill.of(true, 0))
-                        .policy(instances, onlyDecode, HeldBlocks.UNKNOWN)
+                        .policy(
+                                instances,
+                                onlyDecode,
+                                (prefill, to) -> onlyDecode.test(prefill) && onlyDecode.test(to),
+                                HeldBlocks.UNKNOWN)
                         .place(REQUEST))
                 .isEqualTo(new Placement.DecodeOnly(decode, LocalPrefillReason.UNAVAILABLE));
     }

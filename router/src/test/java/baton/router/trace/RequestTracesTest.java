@@ -17,7 +17,15 @@ class RequestTracesTest {
 
     private RequestTrace trace(String id, Optional<String> client) {
         return new RequestTrace(
-                id, TraceContext.of(List.of(), true), "POST", "/v1/completions", client, nanos::incrementAndGet, 7);
+                new RequestTrace.Head(
+                        id,
+                        TraceContext.of(List.of(), true),
+                        TraceContext.newSpanId(),
+                        "POST",
+                        "/v1/completions",
+                        client,
+                        7),
+                nanos::incrementAndGet);
     }
 
     private static void answer(RequestTrace trace) {
@@ -47,7 +55,7 @@ class RequestTracesTest {
         assertThat(kept).usingRecursiveComparison().ignoringFields("age").isEqualTo(before);
         assertThat(kept.age()).isBetween(before.age() + 500, before.age() + 510);
         assertThat(traces.running(10, _ -> true)).isEmpty();
-        assertThat(traces.find("one", each -> each.client().equals(Optional.of("another"))))
+        assertThat(traces.find("one", each -> each.head().client().equals(Optional.of("another"))))
                 .isEmpty();
     }
 
@@ -69,8 +77,12 @@ class RequestTracesTest {
         for (int i = 0; i < 10; i++) {
             traces.ended(trace("r" + i, Optional.empty()));
         }
-        assertThat(traces.ended(10, _ -> true)).extracting(Snapshot::id).containsExactly("r9", "r8", "r7");
-        assertThat(traces.ended(2, _ -> true)).extracting(Snapshot::id).containsExactly("r9", "r8");
+        assertThat(traces.ended(10, _ -> true))
+                .extracting(each -> each.head().id())
+                .containsExactly("r9", "r8", "r7");
+        assertThat(traces.ended(2, _ -> true))
+                .extracting(each -> each.head().id())
+                .containsExactly("r9", "r8");
         assertThat(traces.find("r6", _ -> true)).isEmpty();
     }
 
@@ -79,9 +91,9 @@ class RequestTracesTest {
         RequestTraces traces = new RequestTraces(10, 100_000, nanos::get);
         traces.ended(trace("same", Optional.of("first")));
         traces.ended(trace("same", Optional.of("second")));
-        assertThat(traces.find("same", _ -> true).orElseThrow().client()).contains("second");
+        assertThat(traces.find("same", _ -> true).orElseThrow().head().client()).contains("second");
         traces.started(trace("same", Optional.of("third")));
-        assertThat(traces.find("same", _ -> true).orElseThrow().client()).contains("third");
+        assertThat(traces.find("same", _ -> true).orElseThrow().head().client()).contains("third");
     }
 
     /** Values of random sizes in little memory: what is kept is a run of the last ones, each whole. */
