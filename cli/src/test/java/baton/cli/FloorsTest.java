@@ -123,8 +123,7 @@ class FloorsTest {
             entry("baton.kv.BlockCopy", "a copy by the host, over a staging pool"),
             entry("baton.kv.staging.StagedWorker", "the staging pool itself"),
             entry("baton.connectors.bykey.PoolRanges", "stores take host memory, over a staging pool"),
-            entry("baton.connectors.mooncake.WrittenCheck", "digests by the host, over a staging pool"),
-            entry("baton.connectors.mooncake.PromptWrite", "digests by the host, over a staging pool"),
+            entry("baton.connectors.mooncake.WritePlan", "digests by the host; copies blocks of a device"),
             entry("baton.connectors.onesided.BlockChecksums", "digests by the host; a device digests its own"),
             entry("baton.connectors.onesided.RearrangedBlocks", "rearranges by the host; copies blocks of a device"),
             entry("baton.engine.kernel.KernelCheck", "a check of the processor's kernels"),
@@ -134,6 +133,7 @@ class FloorsTest {
             entry("baton.engine.kernel.VectorDecodeAttention", "a kernel of the processor"),
             entry("baton.engine.model.SdpaAttention", "a kernel of the processor"),
             entry("baton.engine.model.TorchKernels", "a kernel of the processor"),
+            entry("baton.testkit.RefusingMemory", "a device's own bytes, for agents of tests"),
             entry("baton.transfer.Region", "the host's memory, which agents ask for"),
             entry("baton.transfer.embedded.EmbeddedAgent", "refuses memory of a device"),
             entry("baton.transfer.mooncake.MooncakeAgent", "refuses memory of a device"));

@@ -1,6 +1,8 @@
 package baton.transfer;
 
+import baton.kv.ConfigException;
 import baton.kv.KvDevice;
+import baton.kv.KvMemory;
 import baton.memory.RunDigests;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
@@ -32,6 +34,22 @@ public interface TransferAgent extends AutoCloseable {
      * @throws TransferException if the implementation cannot register it
      */
     Registration register(Region region) throws TransferException;
+
+    /**
+     * An agent for a pool that connectors are given as it is.
+     *
+     * @throws ConfigException if the pool is a device's that the agent does not reach; the agent is closed then
+     */
+    static TransferAgent reaching(KvMemory pool, TransferAgent agent) {
+        if (pool instanceof KvMemory.Device of && !agent.reaches(of.device())) {
+            agent.close();
+            throw new ConfigException(
+                    "kv_buffer_device",
+                    "is cuda, but the transfer agent %s does not reach memory of %s: it must be cpu, or the agent one that does, such as NIXL's for cuda devices"
+                            .formatted(agent.name(), of.device()));
+        }
+        return agent;
+    }
 
     /** Whether it can register memory of that device, and move its bytes. */
     default boolean reaches(KvDevice device) {

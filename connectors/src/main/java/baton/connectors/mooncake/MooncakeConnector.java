@@ -89,6 +89,11 @@ public final class MooncakeConnector implements KvConnector {
     }
 
     @Override
+    public boolean needsHostMemory(KvTransferConfig config) {
+        return !config.buffersOnDevice();
+    }
+
+    @Override
     public void check(KvTransferConfig config, int ranks) {
         MooncakeSettings settings = MooncakeSettings.of(config, System.getenv());
         if (config.isProducer() && settings.registry().isEmpty()) {

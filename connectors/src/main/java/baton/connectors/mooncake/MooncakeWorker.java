@@ -7,6 +7,7 @@ import baton.connectors.onesided.LoadTable;
 import baton.connectors.onesided.TransferStats;
 import baton.kv.ConfigException;
 import baton.kv.KvCache;
+import baton.kv.KvFence;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HandshakeMetadata;
@@ -67,7 +68,7 @@ final class MooncakeWorker implements WorkerConnector {
 
     @Override
     public void register(KvCache cache) {
-        TransferAgent agent = agents.open(context.config(), settings);
+        TransferAgent agent = TransferAgent.reaching(cache.memory(), agents.open(context.config(), settings));
         agent.onProgress(context.wake());
         try {
             // Closing the agent ends the registration. Mooncake has no permits.
@@ -119,6 +120,10 @@ final class MooncakeWorker implements WorkerConnector {
         });
         work();
     }
+
+    /** Blocks are written when the step that computed them is over. */
+    @Override
+    public void saveLayer(int layer, KvFence computed) {}
 
     @Override
     public boolean savesByLayer() {

@@ -139,7 +139,7 @@ final class PromptWrite extends Push {
         prompt.writing++;
         Optional<Own> baton = message.request().own();
         if (baton.isPresent()) {
-            digesting.run(() -> checksums = plan.checksums(local.cache().host(), own));
+            digesting.run(() -> checksums = plan.checksums(local.cache().memory(), own));
         }
         byte[] metadata = baton.map(Own::agent).orElseGet(() -> session().getBytes(StandardCharsets.UTF_8));
         peer = Optional.of(local.background()

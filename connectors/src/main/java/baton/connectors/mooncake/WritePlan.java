@@ -1,13 +1,15 @@
 package baton.connectors.mooncake;
 
+import baton.kv.KvCopier;
+import baton.kv.KvFence;
+import baton.kv.KvMemory;
 import baton.transfer.Range;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.function.IntUnaryOperator;
 import java.util.zip.CRC32C;
 
 /**
@@ -154,7 +156,7 @@ record WritePlan(List<Pair> pairs, int[] readerRegions, long from, long to, long
     }
 
     /** Checksums of what is written, by block. */
-    int[] checksums(MemorySegment pool, int[] own) {
+    int[] checksums(KvMemory pool, int[] own) {
         return checksums(pool, pairs.stream().map(Pair::own).toList(), from, bytes, own);
     }
 
@@ -163,16 +165,30 @@ record WritePlan(List<Pair> pairs, int[] readerRegions, long from, long to, long
      *
      * @param pool that has the regions
      */
-    static int[] checksums(MemorySegment pool, List<Region> regions, long offset, long bytes, int[] blocks) {
+    static int[] checksums(KvMemory pool, List<Region> regions, long offset, long bytes, int[] blocks) {
         CRC32C crc = new CRC32C();
-        IntUnaryOperator one = block -> {
-            crc.reset();
-            for (Region region : regions) {
-                crc.update(pool.asSlice(region.page(block) + offset - pool.address(), bytes)
-                        .asByteBuffer());
+        int[] checksums = new int[blocks.length];
+        try (Arena arena = Arena.ofShared()) {
+            MemorySegment copy = arena.allocate(pool instanceof KvMemory.Device ? regions.size() * bytes : 0);
+            for (int i = 0; i < blocks.length; i++) {
+                List<KvCopier.Range> ranges = new ArrayList<>();
+                for (Region region : regions) {
+                    long page = region.page(blocks[i]) + offset - pool.address();
+                    ranges.add(new KvCopier.Range(page, ranges.size() * bytes, bytes));
+                }
+                crc.reset();
+                switch (pool) {
+                    case KvMemory.Host host ->
+                        ranges.forEach(range -> crc.update(
+                                host.host().asSlice(range.device(), bytes).asByteBuffer()));
+                    case KvMemory.Device device -> {
+                        device.copier().toHost(ranges, copy, KvFence.PASSED).await();
+                        crc.update(copy.asByteBuffer());
+                    }
+                }
+                checksums[i] = (int) crc.getValue();
             }
-            return (int) crc.getValue();
-        };
-        return Arrays.stream(blocks).map(one).toArray();
+        }
+        return checksums;
     }
 }

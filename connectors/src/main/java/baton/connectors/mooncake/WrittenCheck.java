@@ -34,7 +34,7 @@ final class WrittenCheck implements LoadCheck {
             if (covered.isEmpty() || part.bytes() == 0) {
                 continue;
             }
-            int[] checksums = WritePlan.checksums(local.cache().host(), covered, part.offset(), part.bytes(), blocks);
+            int[] checksums = WritePlan.checksums(local.cache().memory(), covered, part.offset(), part.bytes(), blocks);
             for (int i = 0; i < checksums.length; i++) {
                 if (checksums[i] != part.checksums()[i]) {
                     wrong.put(blocks[i], Rejection.CORRUPT);

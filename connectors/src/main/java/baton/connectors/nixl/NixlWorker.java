@@ -145,14 +145,8 @@ final class NixlWorker implements WorkerConnector {
 
     @Override
     public void register(KvCache cache) {
-        TransferAgent agent = runtime.transferAgent(settings.agent(), settings.host(), settings.access());
-        if (cache.memory() instanceof KvMemory.Device pool && !agent.reaches(pool.device())) {
-            agent.close();
-            throw new ConfigException(
-                    "kv_buffer_device",
-                    "is %s, but the transfer agent %s does not reach memory of %s: it must be cpu, or transfer_agent one that does, such as nixl for cuda devices"
-                            .formatted(context.config().bufferDevice(), agent.name(), pool.device()));
-        }
+        TransferAgent agent = TransferAgent.reaching(
+                cache.memory(), runtime.transferAgent(settings.agent(), settings.host(), settings.access()));
         agent.onProgress(context.wake());
         KvDigest digest =
                 settings.digest().orElse(cache.memory() instanceof KvMemory.Device ? KvDigest.SUM61 : KvDigest.CRC32C);
