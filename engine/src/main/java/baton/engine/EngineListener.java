@@ -77,7 +77,9 @@ public interface EngineListener {
             EngineStatus status) {}
 
     /** A prompt's tokens by where their KV came from. */
-    record PromptTokens(int localCompute, int localCacheHit, int externalKvTransfer) {}
+    record PromptTokens(int localCompute, int localCacheHit, int externalKvTransfer) {
+        public static final PromptTokens NONE = new PromptTokens(0, 0, 0);
+    }
 
     /**
      * Where a step's time went.
@@ -104,8 +106,8 @@ public interface EngineListener {
     }
 
     /**
-     * One sequence, when it ends. {@code maxTokens} is what its output could have had at most. Of the prompt's tokens, {@code
-     * localCompute + localCacheHit + externalKvTransfer = promptTokens} if it got as far as its first token.
+     * One sequence, when it ends. {@code maxTokens} is the limit of its output. The three parts of
+     * {@code prompt} add up to {@code promptTokens} if it got as far as its first token.
      *
      * @param requestId the engine's id of the sequence, as connectors know it
      */
@@ -115,9 +117,7 @@ public interface EngineListener {
             int promptTokens,
             int outputTokens,
             int maxTokens,
-            int localCompute,
-            int localCacheHit,
-            int externalKvTransfer,
+            PromptTokens prompt,
             double queueSeconds,
             double prefillSeconds,
             double decodeSeconds,

@@ -1,6 +1,7 @@
 package baton.server;
 
 import baton.engine.SamplingParams;
+import baton.kv.GeneratedBuilder;
 import baton.kv.JsonFields;
 import java.util.List;
 import java.util.Optional;
@@ -28,6 +29,7 @@ import java.util.OptionalInt;
  * @param tokensAsIds whether log probabilities show tokens as {@code token_id:7} and not as text
  * @param role of a chat message
  */
+@GeneratedBuilder
 record ApiRequest(
         Api api,
         String model,

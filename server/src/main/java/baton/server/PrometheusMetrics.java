@@ -227,7 +227,7 @@ public final class PrometheusMetrics implements EngineListener {
                 EngineMetric.PER_OUTPUT_TOKEN,
                 stats.outputTokens() > 1 ? stats.decodeSeconds() / (stats.outputTokens() - 1) : 0);
         record(EngineMetric.REQUEST_PROMPT_TOKENS, stats.promptTokens());
-        record(EngineMetric.REQUEST_COMPUTED_TOKENS, stats.localCompute());
+        record(EngineMetric.REQUEST_COMPUTED_TOKENS, stats.prompt().localCompute());
         record(EngineMetric.REQUEST_OUTPUT_TOKENS, stats.outputTokens());
         record(EngineMetric.REQUEST_MAX_TOKENS, stats.maxTokens());
     }

@@ -93,17 +93,15 @@ final class RequestReader {
             read.add(new ApiRequest.Prompt(ids, echo ? engine.tokenizer().decode(ids, true) : ""));
         }
         SamplingReader.requireFewPromptLogprobs(sampling, read);
-        return request(
-                fields,
-                ApiRequest.Api.COMPLETION,
-                model,
-                read,
-                sampling,
-                n,
-                logprobs,
-                echo,
-                generates,
-                config.responseRole());
+        return request(fields, ApiRequest.Api.COMPLETION, model)
+                .prompts(read)
+                .sampling(sampling)
+                .n(n)
+                .logprobs(logprobs)
+                .echo(echo)
+                .generates(generates)
+                .role(config.responseRole())
+                .build();
     }
 
     ApiRequest chat(JsonFields fields, Preparation preparation) {
@@ -134,17 +132,13 @@ final class RequestReader {
         int[] ids = Prompts.truncated(whole, kept);
         prompts.requireFits(ids, maxTokens, maxTokensField);
         boolean echo = fields.bool("echo").orElse(false);
-        return request(
-                fields,
-                ApiRequest.Api.CHAT,
-                model,
-                List.of(new ApiRequest.Prompt(ids, echo ? chat.continued() : "")),
-                sampling,
-                sampling.n(),
-                logprobs,
-                false,
-                true,
-                chat.responseRole());
+        return request(fields, ApiRequest.Api.CHAT, model)
+                .prompts(List.of(new ApiRequest.Prompt(ids, echo ? chat.continued() : "")))
+                .sampling(sampling)
+                .n(sampling.n())
+                .logprobs(logprobs)
+                .role(chat.responseRole())
+                .build();
     }
 
     private Optional<Prompts.Kept> kept(JsonFields fields, int maxTokens) {
@@ -201,17 +195,8 @@ final class RequestReader {
         return engine.tokenizer().decode(prompts.tokenIds("tokens", tokens), false);
     }
 
-    private ApiRequest request(
-            JsonFields fields,
-            ApiRequest.Api api,
-            String model,
-            List<ApiRequest.Prompt> prompts,
-            SamplingParams sampling,
-            int n,
-            OptionalInt logprobs,
-            boolean echo,
-            boolean generates,
-            String role) {
+    /** The parts that both families have in common. */
+    private static ApiRequestBuilder request(JsonFields fields, ApiRequest.Api api, String model) {
         RequestFields.checkIgnored(fields);
         boolean stream = fields.bool("stream").orElse(false);
         Optional<JsonFields> options = fields.object("stream_options");
@@ -230,30 +215,19 @@ final class RequestReader {
         if (cacheSalt.filter(salt -> !GenerationRequest.isText(salt)).isPresent()) {
             throw ApiException.badField("cache_salt", "has half of a surrogate pair, must be valid Unicode");
         }
-        int streamInterval = fields.integerAtLeast("stream_interval", 1).orElse(1);
         boolean includeUsage = options.flatMap(o -> o.bool("include_usage")).orElse(false);
         boolean continuousUsage =
                 options.flatMap(o -> o.bool("continuous_usage_stats")).orElse(false);
-        return new ApiRequest(
-                api,
-                model,
-                prompts,
-                sampling,
-                n,
-                logprobs,
-                stream,
-                streamInterval,
-                includeUsage,
-                includeUsage && continuousUsage,
-                echo,
-                generates,
-                fields.value("prompt_logprobs").isPresent(),
-                fields.bool("return_token_ids").orElse(false),
-                fields.bool("return_tokens_as_token_ids").orElse(false),
-                role,
-                fields.object("kv_transfer_params").flatMap(Prompts::forConnector),
-                cacheSalt,
-                RequestFields.integer(fields, "priority").orElse(0));
+        return ApiRequestBuilder.builder().api(api).model(model).generates(true).stream(stream)
+                .streamInterval(fields.integerAtLeast("stream_interval", 1).orElse(1))
+                .includeUsage(includeUsage)
+                .continuousUsage(includeUsage && continuousUsage)
+                .showPromptLogprobs(fields.value("prompt_logprobs").isPresent())
+                .returnTokenIds(fields.bool("return_token_ids").orElse(false))
+                .tokensAsIds(fields.bool("return_tokens_as_token_ids").orElse(false))
+                .kvTransferParams(fields.object("kv_transfer_params").flatMap(Prompts::forConnector))
+                .cacheSalt(cacheSalt)
+                .priority(RequestFields.integer(fields, "priority").orElse(0));
     }
 
     private String model(JsonFields fields) {

@@ -36,8 +36,18 @@ class PrometheusMetricsTest {
         metrics.onStart(CONFIG, 64, DType.BF16, 200);
         metrics.onFirstToken(0.004, new PromptTokens(4, 64, 32));
         metrics.onNextToken(0.03);
-        metrics.onFinished(
-                new RequestStats("r", FinishReason.STOP, 100, 3, 16, 4, 64, 32, 0.1, 0.2, 0.6, 0.9, RequestTimes.NONE));
+        metrics.onFinished(new RequestStats(
+                "r",
+                FinishReason.STOP,
+                100,
+                3,
+                16,
+                new PromptTokens(4, 64, 32),
+                0.1,
+                0.2,
+                0.6,
+                0.9,
+                RequestTimes.NONE));
         metrics.onAllFinished(2, 7);
         assertThat(lines())
                 .contains(

@@ -34,7 +34,17 @@ class PrometheusTextTest {
         metrics.onFirstToken(0.004, new PromptTokens(4, 64, 32));
         metrics.onNextToken(0.03);
         metrics.onFinished(new RequestStats(
-                "cmpl-1", FinishReason.STOP, 100, 3, 16, 4, 64, 32, 0.1, 0.2, 0.6, 0.9, RequestTimes.NONE));
+                "cmpl-1",
+                FinishReason.STOP,
+                100,
+                3,
+                16,
+                new PromptTokens(4, 64, 32),
+                0.1,
+                0.2,
+                0.6,
+                0.9,
+                RequestTimes.NONE));
         metrics.onAllFinished(2, 7);
         metrics.onMeasurements(List.of(
                 Measurement.count("baton:kv_load_bytes", 1e10, "connector", "ExampleConnector"),

@@ -242,7 +242,7 @@ public final class HandoverWarmUp implements AutoCloseable {
                 Optional<JsonFields> kvTransferParams,
                 Optional<String> error) {
             ended = true;
-            loaded = stats.externalKvTransfer();
+            loaded = stats.prompt().externalKvTransfer();
             params = kvTransferParams;
         }
     }

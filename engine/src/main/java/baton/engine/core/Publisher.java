@@ -52,7 +52,7 @@ final class Publisher {
         long now = ticker.nanos();
         if (request.firstTokenNanos == 0) {
             request.firstTokenNanos = now;
-            PromptTokens prompt = new PromptTokens(computed(request), request.localHit, request.externalHit);
+            PromptTokens prompt = promptTokens(request);
             tell(() -> listener.onFirstToken((now - request.arrivalNanos()) / 1e9, prompt));
         } else {
             long before = request.lastTokenNanos;
@@ -138,9 +138,7 @@ final class Publisher {
                 request.promptLength(),
                 request.outputLength(),
                 request.maxTokens(),
-                computed(request),
-                request.localHit,
-                request.externalHit,
+                promptTokens(request),
                 seconds(request.arrivalNanos(), scheduled),
                 seconds(scheduled, first),
                 seconds(first, now),
@@ -158,8 +156,9 @@ final class Publisher {
         return then == 0 ? OptionalDouble.empty() : OptionalDouble.of(seconds(request.arrivalNanos(), then));
     }
 
-    private static int computed(Request request) {
-        return request.everScheduled ? request.promptLength() - request.localHit - request.externalHit : 0;
+    private static PromptTokens promptTokens(Request request) {
+        int computed = request.everScheduled ? request.promptLength() - request.localHit - request.externalHit : 0;
+        return new PromptTokens(computed, request.localHit, request.externalHit);
     }
 
     private static double seconds(long from, long to) {

@@ -1,5 +1,6 @@
 package baton.engine.core;
 
+import baton.engine.EngineListener.PromptTokens;
 import baton.engine.EngineListener.RequestStats;
 import baton.engine.FinishReason;
 import baton.engine.RequestTimes;
@@ -310,7 +311,17 @@ public final class Request implements KvRequest {
                 FinishReason.ERROR,
                 Optional.empty(),
                 new RequestStats(
-                        id, FinishReason.ERROR, promptLength, 0, maxTokens(), 0, 0, 0, 0, 0, 0, 0, RequestTimes.NONE),
+                        id,
+                        FinishReason.ERROR,
+                        promptLength,
+                        0,
+                        maxTokens(),
+                        PromptTokens.NONE,
+                        0,
+                        0,
+                        0,
+                        0,
+                        RequestTimes.NONE),
                 Optional.empty(),
                 Optional.of(why));
     }

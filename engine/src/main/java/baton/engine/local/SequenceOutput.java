@@ -100,8 +100,8 @@ final class SequenceOutput implements RequestListener {
         }
         Usage usage = new Usage(
                 stats.promptTokens(),
-                stats.localCacheHit() + stats.externalKvTransfer(),
-                stats.externalKvTransfer(),
+                stats.prompt().localCacheHit() + stats.prompt().externalKvTransfer(),
+                stats.prompt().externalKvTransfer(),
                 stats.outputTokens());
         deliver(() ->
                 Optional.of(new Finished(index, reason, stopReason, usage, kvTransferParams, error, stats.times())));

@@ -97,7 +97,7 @@ class CacheEventsTest {
                 }
                 harness.run();
                 replay(harness);
-                assertThat(result.stats.orElseThrow().localCacheHit()).isEqualTo(expected);
+                assertThat(result.stats.orElseThrow().prompt().localCacheHit()).isEqualTo(expected);
                 hits += expected;
                 if (i % 50 == 49) {
                     assertThat(harness.core.resetPrefixCache()).isTrue();

@@ -231,7 +231,7 @@ class ConnectorFailureTest {
             harness.run();
             assertThat(arena.scope().isAlive()).isFalse();
             assertThat(result.tokens).isEqualTo(right);
-            assertThat(result.stats.orElseThrow().localCompute()).isZero();
+            assertThat(result.stats.orElseThrow().prompt().localCompute()).isZero();
         }
     }
 

@@ -49,8 +49,8 @@ class ConnectorLifecycleTest {
             harness.run();
             assertThat(result.tokens).isEqualTo(expected(prompt(1, 19), 4));
             assertThat(harness.runner.computed.getFirst().tokens()).hasSize(3);
-            assertThat(result.stats.orElseThrow().externalKvTransfer()).isEqualTo(16);
-            assertThat(result.stats.orElseThrow().localCompute()).isEqualTo(3);
+            assertThat(result.stats.orElseThrow().prompt().externalKvTransfer()).isEqualTo(16);
+            assertThat(result.stats.orElseThrow().prompt().localCompute()).isEqualTo(3);
             assertThat(connector.events).containsExactly("new a", "match a 0", "allocated a 16", "finished a LENGTH");
         }
     }
@@ -150,7 +150,7 @@ class ConnectorLifecycleTest {
             harness.step();
             Result same = harness.add("b", prompt(1, 19), 1);
             harness.step();
-            assertThat(same.stats.orElseThrow().localCacheHit()).isZero();
+            assertThat(same.stats.orElseThrow().prompt().localCacheHit()).isZero();
             assertThat(same.tokens).isEqualTo(expected(prompt(1, 19), 1));
             connector.complete("a");
             harness.run();
@@ -170,8 +170,8 @@ class ConnectorLifecycleTest {
             }
             harness.run();
             assertThat(result.tokens).isEqualTo(expected(prompt(1, 19), 4));
-            assertThat(result.stats.orElseThrow().externalKvTransfer()).isEqualTo(8);
-            assertThat(result.stats.orElseThrow().localCompute()).isEqualTo(11);
+            assertThat(result.stats.orElseThrow().prompt().externalKvTransfer()).isEqualTo(8);
+            assertThat(result.stats.orElseThrow().prompt().localCompute()).isEqualTo(11);
             assertThat(harness.measured).containsEntry("baton:kv_load_failed_requests", 1.0);
             assertThat(harness.measured).containsEntry("baton:kv_recomputed_tokens", 8.0);
             // Asked once: a load that failed is not tried again.
@@ -212,7 +212,7 @@ class ConnectorLifecycleTest {
             Result result = harness.add("b", prompt(1, 19), 4);
             harness.run();
             assertThat(result.tokens).isEqualTo(expected(prompt(1, 19), 4));
-            assertThat(result.stats.orElseThrow().localCacheHit()).isLessThanOrEqualTo(4);
+            assertThat(result.stats.orElseThrow().prompt().localCacheHit()).isLessThanOrEqualTo(4);
         }
     }
 

@@ -75,8 +75,8 @@ class EngineCoreTest {
             harness.run();
             assertThat(again.tokens).isEqualTo(expected(prompt, 3));
             assertThat(harness.tokensComputed() - before).isEqualTo(1 + 2);
-            assertThat(again.stats.orElseThrow().localCacheHit()).isEqualTo(32);
-            assertThat(again.stats.orElseThrow().localCompute()).isEqualTo(1);
+            assertThat(again.stats.orElseThrow().prompt().localCacheHit()).isEqualTo(32);
+            assertThat(again.stats.orElseThrow().prompt().localCompute()).isEqualTo(1);
         }
     }
 

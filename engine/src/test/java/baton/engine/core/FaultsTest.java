@@ -45,7 +45,7 @@ class FaultsTest {
             Result result = harness.add("good", good, 3);
             harness.run();
             assertThat(harness.result("bad").reason).contains(FinishReason.ERROR);
-            assertThat(result.stats.orElseThrow().localCacheHit()).isZero();
+            assertThat(result.stats.orElseThrow().prompt().localCacheHit()).isZero();
             assertThat(result.tokens).isEqualTo(expected(good, 3));
         }
     }

@@ -131,7 +131,7 @@ class HeldAnswersTest {
         Result result = harness.add("decode", prompt, 3);
         harness.run();
         assertThat(result.tokens).isEqualTo(expected(prompt, 3));
-        return result.stats.orElseThrow().externalKvTransfer();
+        return result.stats.orElseThrow().prompt().externalKvTransfer();
     }
 
     @ParameterizedTest

@@ -59,8 +59,8 @@ class HiddenStateTest {
             complete("a", prompt(1, LENGTH));
             harness.run();
             assertThat(result.tokens).isEqualTo(expected(prompt(1, LENGTH), 3));
-            assertThat(result.stats.orElseThrow().externalKvTransfer()).isEqualTo(LENGTH);
-            assertThat(result.stats.orElseThrow().localCompute()).isZero();
+            assertThat(result.stats.orElseThrow().prompt().externalKvTransfer()).isEqualTo(LENGTH);
+            assertThat(result.stats.orElseThrow().prompt().localCompute()).isZero();
             // The second and the third token's.
             assertThat(harness.tokensComputed()).isEqualTo(2);
             assertThat(scheduledTokens(harness)).isEqualTo(2);

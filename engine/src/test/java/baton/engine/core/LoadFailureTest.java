@@ -60,7 +60,7 @@ class LoadFailureTest {
             harness.run();
             for (int i = 0; i < 3; i++) {
                 assertThat(results.get(i).tokens).isEqualTo(expected(prompt(i + 1, 19), 2));
-                assertThat(results.get(i).stats.orElseThrow().externalKvTransfer())
+                assertThat(results.get(i).stats.orElseThrow().prompt().externalKvTransfer())
                         .isEqualTo(i == 1 ? 8 : 16);
                 RequestTimes times = results.get(i).stats.orElseThrow().times();
                 KvLoad load = times.load().orElseThrow();
@@ -192,7 +192,7 @@ class LoadFailureTest {
             connector.complete("a");
             harness.run();
             assertThat(result.tokens).isEqualTo(expected(prompt(1, 27), 2));
-            assertThat(result.stats.orElseThrow().externalKvTransfer()).isEqualTo(8);
+            assertThat(result.stats.orElseThrow().prompt().externalKvTransfer()).isEqualTo(8);
             assertThat(harness.measured).containsEntry("baton:kv_recomputed_tokens", 16.0);
         }
     }
@@ -271,7 +271,8 @@ class LoadFailureTest {
                 harness.run();
                 assertThat(next.tokens).isEqualTo(expected(prompt(1, 12), 3));
                 if (policy == LoadFailurePolicy.FAIL) {
-                    assertThat(next.stats.orElseThrow().localCacheHit()).isLessThanOrEqualTo(8);
+                    assertThat(next.stats.orElseThrow().prompt().localCacheHit())
+                            .isLessThanOrEqualTo(8);
                 }
             }
         }
@@ -291,7 +292,7 @@ class LoadFailureTest {
             assertThat(harness.runner.computed).isEmpty();
             Result next = harness.add("b", prompt(1, 19), 1);
             harness.run();
-            assertThat(next.stats.orElseThrow().localCacheHit()).isEqualTo(8);
+            assertThat(next.stats.orElseThrow().prompt().localCacheHit()).isEqualTo(8);
             assertThat(next.tokens).isEqualTo(expected(prompt(1, 19), 1));
         }
     }
@@ -308,7 +309,7 @@ class LoadFailureTest {
             assertThat(harness.used()).isZero();
             harness.run();
             assertThat(result.tokens).isEqualTo(expected(prompt(1, 19), 2));
-            assertThat(result.stats.orElseThrow().localCompute()).isEqualTo(19);
+            assertThat(result.stats.orElseThrow().prompt().localCompute()).isEqualTo(19);
             assertThat(asked("a")).isEqualTo(1);
             assertThat(harness.runner.computed.getFirst().tokens()).hasSize(19);
         }

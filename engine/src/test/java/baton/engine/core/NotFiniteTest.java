@@ -87,12 +87,12 @@ class NotFiniteTest {
             Result failed = harness.add("bad", bad, 3);
             harness.run();
 
-            assertThat(failed.stats.orElseThrow().localCacheHit()).isEqualTo(16);
+            assertThat(failed.stats.orElseThrow().prompt().localCacheHit()).isEqualTo(16);
             assertThat(harness.core.cachedHashes()).isEmpty();
             harness.runner.unusableAfter = -1;
             Result again = harness.add("again", bad, 3);
             harness.run();
-            assertThat(again.stats.orElseThrow().localCacheHit()).isZero();
+            assertThat(again.stats.orElseThrow().prompt().localCacheHit()).isZero();
             assertThat(again.tokens).isEqualTo(expected(bad, 3));
         }
     }
@@ -108,7 +108,7 @@ class NotFiniteTest {
             connector.complete("bad");
             harness.run();
 
-            assertThat(bad.stats.orElseThrow().externalKvTransfer()).isEqualTo(16);
+            assertThat(bad.stats.orElseThrow().prompt().externalKvTransfer()).isEqualTo(16);
             assertThat(bad.reason).contains(FinishReason.ERROR);
             assertThat(harness.core.cachedHashes()).isEmpty();
         }

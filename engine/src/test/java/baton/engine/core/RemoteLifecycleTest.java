@@ -79,13 +79,13 @@ class RemoteLifecycleTest {
             harness.step();
             Result early = harness.add("b", prompt(1, 17), 1);
             harness.step();
-            assertThat(early.stats.orElseThrow().localCacheHit()).isZero();
+            assertThat(early.stats.orElseThrow().prompt().localCacheHit()).isZero();
             assertThat(harness.core.resetPrefixCache()).isFalse();
             connector.complete("a");
             harness.run();
             Result late = harness.add("c", prompt(1, 17), 1);
             harness.run();
-            assertThat(late.stats.orElseThrow().localCacheHit()).isEqualTo(16);
+            assertThat(late.stats.orElseThrow().prompt().localCacheHit()).isEqualTo(16);
             assertThat(late.tokens).isEqualTo(expected(prompt(1, 17), 1));
         }
     }
@@ -237,8 +237,8 @@ class RemoteLifecycleTest {
             harness.run();
             Result after = harness.add("c", prompt(1, 19), 2);
             harness.run();
-            assertThat(during.stats.orElseThrow().localCacheHit()).isEqualTo(16);
-            assertThat(after.stats.orElseThrow().localCacheHit()).isEqualTo(16);
+            assertThat(during.stats.orElseThrow().prompt().localCacheHit()).isEqualTo(16);
+            assertThat(after.stats.orElseThrow().prompt().localCacheHit()).isEqualTo(16);
             assertThat(during.tokens).isEqualTo(expected(prompt(1, 19), 2));
             assertThat(after.tokens).isEqualTo(expected(prompt(1, 19), 2));
         }

@@ -51,7 +51,7 @@ class WarmUpRequestTest {
             Result later = harness.add("later", prompt(1, 19), 4);
             harness.run();
             assertThat(later.tokens).isEqualTo(expected(prompt(1, 19), 4));
-            assertThat(later.stats.orElseThrow().localCacheHit()).isZero();
+            assertThat(later.stats.orElseThrow().prompt().localCacheHit()).isZero();
             assertThat(connector.events)
                     .containsExactly("new later", "match later 0", "allocated later 0", "finished later LENGTH");
         }

@@ -136,7 +136,7 @@ class WorkersTest {
         connector.complete(1, "a");
         run(core);
         assertThat(result.tokens).isEqualTo(expected(prompt(1, 21), 3));
-        assertThat(result.stats.orElseThrow().externalKvTransfer()).isEqualTo(16);
+        assertThat(result.stats.orElseThrow().prompt().externalKvTransfer()).isEqualTo(16);
     }
 
     @Test
