@@ -23,6 +23,7 @@ public final class Forwarding {
      * An object that forwards all methods of an interface to {@code inner}, default methods too, but for those that {@code changes} has: its
      * public methods, each with the name and the parameters of one of the interface.
      */
+    @SuppressWarnings("ReferenceEquality") // a proxy equals itself only
     public static <T> T to(Class<T> type, T inner, Object changes) {
         Map<Signature, Method> changed = new HashMap<>();
         for (Method method : changes.getClass().getDeclaredMethods()) {
