@@ -32,8 +32,8 @@ public sealed interface GenerationEvent {
      * @param stopReason the stop string, or the stop token id as a number, that ended it
      * @param usage tokens read and written
      * @param kvTransferParams for the instance that takes over
-     * @param error what went wrong, for {@link FinishReason#ERROR}
-     * @param times when what happened to it
+     * @param error the reason, for {@link FinishReason#ERROR}
+     * @param times of its phases
      */
     record Finished(
             int index,

@@ -12,7 +12,7 @@ import java.util.Optional;
  * @param promptLogprobs one for each prompt token after the first, if asked for
  * @param completions its {@code n} continuations, in order
  * @param cachedTokens tokens of the prompt that were not computed here, for the first continuation
- * @param kvTransferParams what the connector hands on
+ * @param kvTransferParams the connector's parameters for the next instance
  */
 public record RequestOutput(
         String id,
@@ -37,7 +37,7 @@ public record RequestOutput(
      * @param tokens its ids, an ending token included
      * @param logprobs one for each token, if asked for
      * @param stopReason the stop string or stop token that ended it
-     * @param error what went wrong, for {@link FinishReason#ERROR}
+     * @param error the reason, for {@link FinishReason#ERROR}
      */
     public record Completion(
             int index,

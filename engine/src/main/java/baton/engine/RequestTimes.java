@@ -4,9 +4,9 @@ import java.util.Optional;
 import java.util.OptionalDouble;
 
 /**
- * When what happened to one sequence, in seconds since it came to the engine.
+ * Times of one sequence, in seconds since it came to the engine.
  *
- * @param load what a connector brought, or was to bring
+ * @param load the load by a connector
  * @param scheduled the first step that computed something of it began
  * @param firstToken it had its first token
  * @param ended it had its last token, or was given up

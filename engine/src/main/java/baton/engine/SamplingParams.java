@@ -20,7 +20,7 @@ import java.util.stream.Stream;
  * How to continue a prompt: the fields, defaults and limits of vLLM's {@code SamplingParams}.
  *
  * @param n sequences to generate, 1 to 16384
- * @param temperature in [0, 2]; 0 means greedy, and what lies between 0 and 0.01 becomes 0.01
+ * @param temperature in [0, 2]; 0 means greedy; values between 0 and 0.01 become 0.01
  * @param topP probability mass to choose from, in (0, 1]
  * @param topK number of tokens to choose from; 0 or less means all
  * @param minP least probability relative to the best token's, in [0, 1]

@@ -4,7 +4,7 @@ package baton.engine;
 public enum StepPhase {
     /** Since the step before, if there was work to do all along: commands taken, status and metrics published. */
     BETWEEN,
-    /** Choosing what to compute, blocks for it, and what follows from its being computed. */
+    /** Choosing the tokens of a step and their blocks, and the bookkeeping after the step. */
     SCHEDULE,
     /** In the connector's worker: loads started and waited for, saves, its report. */
     CONNECTOR,

@@ -1,4 +1,4 @@
-/** One serving engine: its configuration, what can be asked of it, and its offline API. */
+/** One serving engine: its configuration, its requests and answers, and its offline API. */
 @NullMarked
 package baton.engine;
 

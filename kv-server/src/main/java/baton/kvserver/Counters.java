@@ -4,7 +4,7 @@ import java.util.EnumMap;
 import java.util.Map;
 import java.util.concurrent.atomic.LongAdder;
 
-/** Counts what a server does. Thread-safe. */
+/** Counts a server's operations. Thread-safe. */
 final class Counters {
     /** A counter, in the order of the metrics' text. */
     enum Kind {

@@ -382,7 +382,7 @@ final class Files implements AutoCloseable {
         return reads.isIdle() && writes.isIdle();
     }
 
-    /** Begins nothing more, and waits for what has begun, with a deadline. */
+    /** Begins nothing more, and waits for the work under way, with a deadline. */
     @Override
     public void close() {
         closed = true;

@@ -40,9 +40,9 @@ final class KeyBatch {
     /**
      * Begins one.
      *
-     * @param ends what keys begin with, and what they end with
+     * @param ends the beginning of all keys, then their end
      * @param sizes with the numbers of the request
-     * @param length of what is to come
+     * @param length of the bytes to come
      * @return empty if it cannot be one
      */
     static Optional<KeyBatch> begin(Cache cache, byte[] ends, LmMetadata sizes, int length) {
@@ -84,7 +84,7 @@ final class KeyBatch {
     /**
      * Looks keys up that have come.
      *
-     * @return how many of them are there; negative if what came is no batch
+     * @return how many of them are there; negative if the bytes are no batch
      */
     int take(ByteBuf from) {
         int hits = ofHashes ? hashes(from) : texts(from);

@@ -1,6 +1,6 @@
 package baton.kv;
 
-/** A setting, request field or file entry that cannot be used. The message names field, value and what is allowed. */
+/** A setting, request field or file entry that cannot be used. The message names the field, its value and the allowed ones. */
 public final class ConfigException extends InvalidFieldException {
     public ConfigException(String field, String message) {
         super(field, message);

@@ -34,7 +34,7 @@ public final class Deadline {
         return new Deadline(ticker, clamp(timeout));
     }
 
-    /** One that is never over within a process's life, for what something else ends. */
+    /** One that is never over within a process's life, for waits that something else ends. */
     public static Deadline never(Ticker ticker) {
         return new Deadline(ticker, LONGEST);
     }

@@ -23,7 +23,7 @@ public sealed interface KvEvent {
      * @param blockSize tokens in a block
      * @param lora the LoRA adapter that the tokens were computed with
      * @param medium where the blocks are; empty if the event does not say
-     * @param details what vLLM leaves out of a message where it is not set
+     * @param details fields that vLLM leaves out of a message where they are not set
      */
     record BlockStored(
             List<BlockHash> blockHashes,
@@ -54,7 +54,7 @@ public sealed interface KvEvent {
      * Blocks are no longer stored.
      *
      * @param medium where they were; empty if the event does not say
-     * @param place what vLLM leaves out of a message where it is not set
+     * @param place fields that vLLM leaves out of a message where they are not set
      */
     record BlockRemoved(List<BlockHash> blockHashes, Optional<String> medium, Place place) implements KvEvent {
         public BlockRemoved {

@@ -498,7 +498,7 @@ public final class Assembler {
         }
     }
 
-    /** Into the first four lanes what all lanes come to, four by four. */
+    /** Into the first four lanes the result of all lanes, four by four. */
     private void toQuarter(Binary binary, int register, int spare) {
         if (width == Width.ZMM) {
             evex(Prefix.P66, Map.M0F3A, true, register, 0, spare >> 3 & 1, spare >> 4 & 1, 2);

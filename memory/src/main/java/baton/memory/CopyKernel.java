@@ -28,7 +28,7 @@ import org.slf4j.LoggerFactory;
  * Two ranges are copied side by side, a line of each in turn: a core follows two streams faster than one.
  *
  * The digest is the remainder of a polynomial over GF(2). Two carry-less products for each 128 bits move 512 bits of it on by 512
- * bits, where the next line is added; what is left at a run's end goes through the processor's crc32 instruction. See V. Gopal et al.,
+ * bits, where the next line is added; the rest at a run's end goes through the processor's crc32 instruction. See V. Gopal et al.,
  * "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009. The crc32 instruction alone takes 8 bytes at a
  * time and waits three cycles for the one before it, and its operand would be read from memory a second time, when it may have changed.
  */

@@ -48,7 +48,7 @@ final class CopyKernelCode {
     /** x^32 and the 32 lower terms of CRC32C's polynomial. */
     private static final long POLYNOMIAL = 0x11EDC6F41L;
 
-    // General registers, and what they are used for. None of them has to be kept for the caller.
+    // General registers and their uses. None of them has to be kept for the caller.
     private static final Reg TO = RDI;
     private static final Reg FROM = RSI;
     private static final Reg OTHER_TO = RDX;

@@ -43,7 +43,7 @@ public record MappableMemory(MemorySegment memory, Path file) {
      * to costs as much time as copying it once or twice.
      *
      * @param arena with which the memory ends, for this process; a process that has it mapped keeps it
-     * @param purpose what it is for, for errors and for {@code /proc/PID/maps}
+     * @param purpose its use, for errors and for {@code /proc/PID/maps}
      * @throws IllegalStateException if the kernel refuses
      * @throws UnsupportedOperationException if there is no such memory here, see {@link #whyNone}
      */

@@ -6,8 +6,8 @@ import java.util.Locale;
  * The platform of a process. Code that asks has an alternative in plain Java for platforms that lack what it is bound to, and says in its
  * log that it took it.
  *
- * @param os {@code linux}, {@code macosx}, or what else the JVM calls it
- * @param arch {@code x86_64}, {@code arm64}, or what else the JVM calls it
+ * @param os {@code linux}, {@code macosx}, or another name of the JVM
+ * @param arch {@code x86_64}, {@code arm64}, or another name of the JVM
  */
 public record Platform(String os, String arch) {
     /** System property: another platform to behave as, such as {@code macosx-arm64}, so that its alternatives can be tried here. */

@@ -1,4 +1,4 @@
-/** Machine code: what the processor can do, an assembler, and memory that code may be executed in. */
+/** Machine code: the processor's instructions, an assembler, and memory that code may be executed in. */
 @NullMarked
 package baton.memory;
 

@@ -59,7 +59,7 @@ record ApiRequest(
     /**
      * One prompt.
      *
-     * @param text what an echo shows: the prompt, or the last message of a chat that the answer continues; empty otherwise
+     * @param text of an echo: the prompt, or the last message of a chat that the answer continues; empty otherwise
      */
     record Prompt(int[] ids, String text) {}
 

@@ -22,7 +22,7 @@ final class BodyReader {
     }
 
     /**
-     * Calls {@code next} with the body when it is complete; the preparation then holds what the body takes. Answers with an error otherwise.
+     * Calls {@code next} with the body when it is complete; the preparation then holds the body's memory. Answers with an error otherwise.
      */
     static void read(
             HttpExchange exchange, Preparation preparation, ServerConfig config, Vertx vertx, Consumer<Buffer> next) {

@@ -55,7 +55,7 @@ final class RequestFields {
 
     private RequestFields() {}
 
-    /** @throws ApiException naming a field that asks for what the server does not do */
+    /** @throws ApiException naming a field that asks for a feature that the server does not have */
     static void refuseUnsupported(JsonFields fields) {
         for (String name : UNSUPPORTED) {
             fields.value(name).filter(RequestFields::isSet).ifPresent(value -> {

@@ -143,7 +143,7 @@ final class WarmUp {
                 handovers = warmUp.warmUpHandovers(budget.dividedBy(HANDOVERS_SHARE));
                 computeAll(port, deadline);
                 if (handovers > 0) {
-                    // By compiled code now, which meets what it was not compiled for.
+                    // By compiled code now, which meets cases that it was not compiled for.
                     handovers += warmUp.warmUpHandovers(deadline.remaining().dividedBy(HANDOVERS_SHARE));
                 }
                 unseen.scrape(engine.status());

@@ -1,4 +1,4 @@
-/** KV blocks kept by key: what every block store does, whatever it keeps them in. */
+/** KV blocks kept by key: the contract of every block store, whatever medium it keeps them in. */
 @NullMarked
 package baton.store;
 

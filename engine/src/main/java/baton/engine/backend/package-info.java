@@ -1,4 +1,4 @@
-/** The door to what models are computed on. */
+/** The door to the devices that compute models. */
 @NullMarked
 package baton.engine.backend;
 

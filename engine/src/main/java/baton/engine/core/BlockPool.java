@@ -91,7 +91,7 @@ final class BlockPool {
         return references[block];
     }
 
-    /** Hands out the least recently used free block with one reference; what it held is forgotten. */
+    /** Hands out the least recently used free block with one reference; its content is forgotten. */
     int allocate() {
         owner.check();
         int block = next[anchor];

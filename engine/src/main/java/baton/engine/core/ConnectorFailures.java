@@ -67,7 +67,7 @@ final class ConnectorFailures {
                 .max(Comparator.comparingDouble(ConnectorCall::seconds));
     }
 
-    /** Whether what a connector has thrown is its own failure, not the JVM's. */
+    /** Whether an exception of a connector is its own failure, not the JVM's. */
     boolean isOfConnector(Throwable e) {
         return !(e instanceof VirtualMachineError) || e instanceof InternalError;
     }

@@ -17,7 +17,7 @@ final class DelayedReleases {
         this.blocks = blocks;
     }
 
-    /** A request with what its blocks are kept for. */
+    /** A request and the reason why its blocks are kept. */
     private static final class Held {
         private final Request request;
         private boolean awaitsReceived;

@@ -279,14 +279,14 @@ public final class EngineCore implements AutoCloseable {
         List<Measurement> measurements = new ArrayList<>();
         try (StepLogits logits = execute(step)) {
             StepReport reported = workers.report(step.finished());
-            // A worker that has failed does not report, so what the others say is not of all ranks.
+            // A worker that has failed does not report, so the merged report is not of all ranks.
             StepReport report = switchOffIfFailed(Set.of()) ? reported.measurementsOnly() : reported;
             loaded = !report.merged().received().isEmpty();
             clock.enter(StepPhase.SCHEDULE);
             measurements.addAll(report.merged().measurements());
             Outcome outcome = scheduler.executed(
                     logits.failure().isEmpty() ? step : step.notComputed(), report, logits.notFinite());
-            // Before the step's results: a client that has an answer finds what it took in the metrics.
+            // Before the step's results: a client that has an answer finds its figures in the metrics.
             measurements.addAll(scheduler.takeMeasurements());
             countScheduler(before, scheduler.counters(), measurements);
             if (measurements.stream().anyMatch(each -> each.name().equals(CONNECTOR_FAILURES))) {

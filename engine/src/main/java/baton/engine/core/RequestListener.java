@@ -8,7 +8,7 @@ import baton.kv.JsonFields;
 import java.util.List;
 import java.util.Optional;
 
-/** Receives what a request produces, on the core's thread. Must not block. */
+/** Receives a request's tokens and its end, on the core's thread. Must not block. */
 public interface RequestListener {
     /** Log probabilities of further prompt tokens, in order. */
     default void onPromptLogprobs(List<TokenLogprobs> logprobs) {}
@@ -25,7 +25,7 @@ public interface RequestListener {
      * The end.
      *
      * @param stopReason the stop string or the stop token that ended it
-     * @param error what went wrong, for {@link FinishReason#ERROR}
+     * @param error the reason, for {@link FinishReason#ERROR}
      */
     void onFinished(
             FinishReason reason,

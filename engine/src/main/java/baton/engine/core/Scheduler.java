@@ -26,7 +26,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /*
- * The semantics are those of vLLM V1's scheduler, except for what follows.
+ * The semantics are those of vLLM V1's scheduler, except for the following.
  *
  * A step
  *
@@ -94,7 +94,7 @@ final class Scheduler {
     /**
      * The tokens that a step computes, in the order of the batch.
      *
-     * @param refused requests that must end, since the connector refuses them, and what it said
+     * @param refused requests that must end, since the connector refuses them, with its reasons
      */
     record Step(
             List<Slice> slices,
@@ -403,7 +403,7 @@ final class Scheduler {
     /**
      * Ends a request. Its blocks are released now, or when the transfers that use them are over.
      *
-     * @return what the connector has for the response
+     * @return the connector's part of the response
      */
     Release finish(Request request, RequestEnd end) {
         owner.check();
@@ -446,7 +446,7 @@ final class Scheduler {
     }
 
     /**
-     * The connector has failed. Requests that it was loading wait again, without what it may have loaded.
+     * The connector has failed. Requests that it was loading wait again, without the tokens that it may have loaded.
      *
      * @param transfersOver whether it could be closed, so that none of its transfers uses the pool any more
      * @return requests to end with an error

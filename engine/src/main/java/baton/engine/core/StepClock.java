@@ -34,7 +34,7 @@ final class StepClock {
         return new StepTimes(sequences, tokens, byPhase);
     }
 
-    /** Forgets what has passed since the last step ended: it was spent waiting. */
+    /** Forgets the time since the last step ended: it was spent waiting. */
     void reset() {
         forget();
         since = ticker.nanos();

@@ -9,7 +9,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** A step while it is being scheduled: what it computes so far, and the tokens and rows of logits that are left of its budget. */
+/** A step while it is being scheduled: its slices so far, and the tokens and rows of logits that are left of its budget. */
 final class StepPlan {
     private final int longPrefillTokenThreshold;
     private final Map<Request, Slice> slices = new LinkedHashMap<>();

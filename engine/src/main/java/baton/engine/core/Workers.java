@@ -56,7 +56,7 @@ final class Workers implements AutoCloseable {
     /**
      * The reports of the connectors of all ranks for a step.
      *
-     * @param merged what all ranks together have done
+     * @param merged the reports of all ranks, merged
      * @param metadata of the ranks whose reports had some
      */
     record StepReport(WorkerReport merged, Map<Rank, WorkerMetadata> metadata) {
@@ -97,7 +97,7 @@ final class Workers implements AutoCloseable {
     /**
      * @param context of the rank whose runner it is given
      * @param clock stopped by the rank that gives the logits
-     * @param failures gets what the connectors throw in steps
+     * @param failures records the exceptions of the connectors in steps
      */
     Workers(
             ModelRanks ranks,
@@ -304,7 +304,7 @@ final class Workers implements AutoCloseable {
                 _ -> {});
     }
 
-    /** @param discard what to do with results if there are not all */
+    /** @param discard releases results if some rank has none */
     private <T> List<T> all(Function<Worker, T> action, Consumer<T> discard) {
         if (threads.isEmpty()) {
             List<T> results = new ArrayList<>();
@@ -328,7 +328,7 @@ final class Workers implements AutoCloseable {
         }
     }
 
-    /** Waits for all, and throws what the one has thrown because of which others failed. */
+    /** Waits for all, and throws the exception because of which the others failed. */
     private <T> List<T> results(List<Future<T>> futures) {
         Deadline deadline = Deadline.after(ticker, TIMEOUT);
         List<T> results = new ArrayList<>();

@@ -1,4 +1,4 @@
-/** The engine's core: which tokens each step computes, which blocks they live in, and what the connector is asked. */
+/** The engine's core: which tokens each step computes, which blocks they live in, and the calls of the connector. */
 @NullMarked
 package baton.engine.core;
 

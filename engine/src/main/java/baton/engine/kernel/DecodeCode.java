@@ -73,7 +73,7 @@ final class DecodeCode {
         return code.code();
     }
 
-    /** Emits what is done with a column. */
+    /** Emits the code for a column. */
     interface Column {
         /**
          * @param element of the rows, 0, 4, 8, 12, 1, 5 and so on

@@ -97,7 +97,7 @@ public final class PagedAttention {
     }
 
     /**
-     * One call of {@link #attend}: what all its panels share.
+     * One call of {@link #attend}: the state that all its panels share.
      *
      * @param window how many positions a row attends to at most
      */
@@ -276,7 +276,7 @@ public final class PagedAttention {
             }
             // Head by head: keys and values stay in the caches of the head's thread. The last panels have the longest
             // contexts: they come
-            // first, so that what is left at the end is short.
+            // first, so that the pieces at the end are short.
             threads.parallelFor(heads * parts * panels, 1, (member, first, end) -> {
                 for (int task = first; task < end; task++) {
                     int row = (panels - 1 - task % panels) * panelRows;

@@ -28,7 +28,7 @@ final class RowCode {
     /** The operation on a tile's elements on their way to the output. */
     enum Finish {
         STORE,
-        /** Added to what is there. */
+        /** Added to the row. */
         ADD,
         /** Multiplied with the activation of the gate's element. */
         SILU,
@@ -223,7 +223,7 @@ final class RowCode {
         return row.end();
     }
 
-    /** Register 0 becomes the reciprocal of what a norm divides by, in each lane. */
+    /** Register 0 becomes the reciprocal of a norm's divisor, in each lane. */
     private void rootMeanSquare() {
         code.clear(0);
         code.move(RAX, RDI);

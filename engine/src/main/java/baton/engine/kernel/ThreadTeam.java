@@ -231,7 +231,7 @@ public final class ThreadTeam implements ParallelFor, AutoCloseable {
             return (part + 1) * APART;
         }
 
-        /** Does the member's part, and then what is left of the other ones. */
+        /** Does the member's part, and then the remaining pieces of the other ones. */
         void take(int member) {
             for (int i = 0; i < members && !isDone(); i++) {
                 int part = (member + i) % members;

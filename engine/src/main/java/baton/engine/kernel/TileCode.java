@@ -115,7 +115,7 @@ final class TileCode {
         return code.code();
     }
 
-    /** {@code ()}: ends what {@link #configure} has begun. */
+    /** {@code ()}: releases the tiles that {@link #configure} has set up. */
     static byte[] release() {
         Assembler code = new Assembler(Width.ZMM);
         code.releaseTiles();

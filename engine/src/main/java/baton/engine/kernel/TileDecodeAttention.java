@@ -158,7 +158,7 @@ final class TileDecodeAttention implements DecodeAttention {
         }
     }
 
-    /** Sets the addresses of what is prefetched while a run of so many positions is computed: as many positions from {@code at} on. */
+    /** Sets the addresses that are prefetched while a run of so many positions is computed: as many positions from {@code at} on. */
     private void prefetch(int layer, Context context, int at, int positions) {
         for (int done = 0; done < positions; done += TileCode.ROWS) {
             boolean exists = at + done < context.end();

@@ -76,7 +76,7 @@ final class TileDecodeCode {
     enum RunArgument implements Argument {
         /** Table of the addresses of keys, of 16 positions each. */
         KEYS(0),
-        /** Table of the addresses of what is prefetched, of 16 positions each. */
+        /** Table of the addresses that are prefetched, of 16 positions each. */
         PREFETCHED(1),
         /** From a position's key or value to the next position's. */
         ENTRY_BYTES(2),

@@ -61,7 +61,7 @@ public final class LLM implements AutoCloseable {
         return new LLM(EngineConfig.of(model).build());
     }
 
-    /** The engine underneath, for what this class does not offer. */
+    /** The engine underneath, for operations that this class does not offer. */
     public Engine engine() {
         return engine;
     }

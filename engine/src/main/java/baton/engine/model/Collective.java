@@ -29,7 +29,7 @@ import java.util.stream.IntStream;
  * Failures. A rank that fails, or waits beyond the deadline, makes all other ranks fail in this pass; the next is a new one.
  */
 final class Collective implements AutoCloseable {
-    /** The longest that one rank waits for another, what a connector may wait for in a layer included. */
+    /** The longest that one rank waits for another, a connector's waits in a layer included. */
     static final Duration TIMEOUT = Duration.ofMinutes(5);
 
     /** Rows that are summed together. */
@@ -38,7 +38,7 @@ final class Collective implements AutoCloseable {
     /** Rows that a thread adds up at once. */
     private static final int ROWS_AT_ONCE = 16;
 
-    /** A few microseconds, about what waking a thread takes. */
+    /** A few microseconds, about as long as it takes to wake a thread. */
     private static final int SPINS = 2_000;
 
     private final int tensorSize;

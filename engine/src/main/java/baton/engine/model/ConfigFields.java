@@ -171,7 +171,7 @@ final class ConfigFields {
             "use_qk_norm",
             "vision_config");
 
-    /** Switches that change nothing where they are on, by what they switch. */
+    /** Switches that change nothing where they are on. */
     private static final Set<String> ON = Set.of("is_causal", "use_rope", "use_rms_norm");
 
     private ConfigFields() {}

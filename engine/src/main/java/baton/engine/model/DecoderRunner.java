@@ -33,7 +33,7 @@ import java.util.stream.IntStream;
  * The fused projection gives [T, H*D + G*2D]: all queries, then for each key/value head its key and its value side by side. So
  * the right part of a row is the entries of the KV cache, and a token's entry of one head is one run of bytes to copy.
  *
- * Native memory. Every matrix made in a forward pass belongs to a scope of the kernels that ends within it; what lives longer is made at
+ * Native memory. Every matrix made in a forward pass belongs to a scope of the kernels that ends within it; memory that lives longer is made at
  * load, listed in `owned`, and freed by close. Nothing waits for the garbage collector.
  */
 final class DecoderRunner implements ModelRunner {

@@ -10,7 +10,7 @@ import java.util.OptionalInt;
  * {@code do_sample} is.
  *
  * @param maxTokens the file's {@code max_new_tokens}
- * @param mostTokens what a request may not exceed: its {@code max_tokens} is lowered to it
+ * @param mostTokens the limit to which a request's {@code max_tokens} is lowered
  */
 public record GenerationDefaults(
         OptionalDouble temperature,

@@ -110,7 +110,7 @@ final class HugePages {
     }
 
     /**
-     * Makes the C library keep what LibTorch frees, as each layer allocates again what the one before has freed. By itself it returns
+     * Makes the C library keep memory that LibTorch frees, as each layer allocates again what the one before has freed. By itself it returns
      * it to the kernel, which clears it page by page, again and again: a sixth of the time of a prefill of 2,048 tokens. Settings of
      * the user's own stay.
      */
@@ -131,7 +131,7 @@ final class HugePages {
     }
 
     /**
-     * Returns what LibTorch has freed to the kernel. The C library keeps it, for each thread that ever allocated apart, so that models
+     * Returns memory that LibTorch has freed to the kernel. The C library keeps it, for each thread that ever allocated apart, so that models
      * that come and go on threads of their own would leave a whole model's buffers with each.
      */
     static void giveBack() {

@@ -23,7 +23,7 @@ import java.util.function.Supplier;
  * operators, which are right everywhere.
  *
  * @param kind which
- * @param reasons one line each: what was taken, and what was not and why
+ * @param reasons one line each: the kernels that were taken, and the others with the reason
  */
 public record KernelChoice(Kind kind, List<String> reasons) {
     /** Forces the choice: a system property, and an environment variable. */
@@ -31,7 +31,7 @@ public record KernelChoice(Kind kind, List<String> reasons) {
 
     static final String VARIABLE = "BATON_KERNELS";
 
-    /** Caps what oneDNN uses, and so what is chosen here. */
+    /** Caps the instructions that oneDNN uses, and so the choice here. */
     private static final String ONEDNN_CAP = "ONEDNN_MAX_CPU_ISA";
 
     private static final String ATEN_CAP = "ATEN_CPU_CAPABILITY";
@@ -59,7 +59,7 @@ public record KernelChoice(Kind kind, List<String> reasons) {
     /**
      * Chooses for this process.
      *
-     * @throws ConfigException if what is forced cannot be had, or nothing here computes the model
+     * @throws ConfigException if the forced kernels cannot be had, or no kernels compute the model
      */
     public static KernelChoice here(ModelConfig model, DType dtype, Quantization quantization) {
         return choose(

@@ -42,7 +42,7 @@ public record ModelRanks(List<ModelRunner> runners, int tensorParallelSize, int 
         return (pipelineParallelSize - 1) * tensorParallelSize;
     }
 
-    /** Closes the runners, the first last: it may own what other runners use. */
+    /** Closes the runners, the first last: it may own memory that other runners use. */
     @Override
     public void close() {
         runners.reversed().forEach(ModelRunner::close);

@@ -6,7 +6,7 @@ import java.util.Locale;
  * The best rate that an operator of a model has reached.
  *
  * @param operator as checkpoints name it, e.g. {@code gate_proj}; {@code attention}
- * @param bound what limits it
+ * @param bound its limit
  * @param perThread operations, or bytes of weights or of keys and values, a second and thread
  */
 public record OperatorRate(String operator, Bound bound, double perThread) {

@@ -15,7 +15,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Random;
 
-/** Writes checkpoints of any shape with random weights, for measuring speed, which does not depend on what they are. */
+/** Writes checkpoints of any shape with random weights, for measuring speed, which does not depend on their values. */
 public final class RandomCheckpoint {
     private static final double STANDARD_DEVIATION = 0.02;
 

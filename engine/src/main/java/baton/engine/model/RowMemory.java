@@ -19,7 +19,7 @@ final class RowMemory implements AutoCloseable {
     private long least = LEAST_BYTES;
     private int current;
     private long used;
-    /** Bytes at most that were taken at once, with what was left free at slabs' ends. */
+    /** The most bytes that were taken at once, with the free ends of slabs. */
     private long most;
 
     private int open;
@@ -49,7 +49,7 @@ final class RowMemory implements AutoCloseable {
         };
     }
 
-    /** The end of what was taken meanwhile. */
+    /** The end of the memory that was taken meanwhile. */
     interface Scope extends AutoCloseable {
         @Override
         void close();

@@ -41,7 +41,7 @@ final class SdpaAttention implements Attention {
      */
     private static final int STACKED_ROWS = 1024;
 
-    /** Rows from which on the kernel takes large tiles by itself, and leaves out what is later than all queries of a tile. */
+    /** Rows from which on the kernel takes large tiles by itself, and leaves out keys that are later than all queries of a tile. */
     private static final int LARGE_TILE_ROWS = 768;
 
     /**
@@ -74,8 +74,8 @@ final class SdpaAttention implements Attention {
     private final int[] reach;
 
     /**
-     * @param type of queries and of what is attended
-     * @param owned what is made at the start belongs to it
+     * @param type of queries and of the attended values
+     * @param owned owns the objects that are made at the start
      */
     SdpaAttention(ModelConfig config, KvCache cache, ScalarType type, OmpTeam team, int[] reach, Weights.Owned owned) {
         this.config = config;

@@ -39,7 +39,7 @@ public final class Sampler {
          * The row has NaN or positive infinity or nothing but negative infinity, or choosing failed otherwise: the sequence cannot go on,
          * others can.
          *
-         * @param cause what has been thrown
+         * @param cause the exception
          */
         record Failed(RuntimeException cause) implements Choice {}
     }
@@ -74,7 +74,7 @@ public final class Sampler {
      * Chooses the next tokens of sequences by their rows of logits, which stay as they are.
      *
      * @param threads that the rows are divided among, where more than one takes time
-     * @return what each row has come to, in the same order
+     * @return the result of each row, in the same order
      */
     public List<Choice> choose(Logits logits, List<LogitRow> wanted, ParallelFor threads) {
         boolean alone = wanted.stream()
@@ -104,7 +104,7 @@ public final class Sampler {
     }
 
     /**
-     * Checks what {@link SamplingParams} cannot know: that its tokens exist, and that any is left to begin
+     * Checks facts that {@link SamplingParams} does not have: that its tokens exist, and that any is left to begin
      * with. May be called by any thread.
      *
      * @throws ConfigException if a parameter has a token outside the vocabulary, or none may be the first

@@ -19,12 +19,12 @@ import java.util.Set;
  * {@code raw_logprobs}):
  *
  * <ol>
- *   <li>{@code allowed_token_ids} and {@code bad_words}: what may not be chosen now becomes negative infinity;
+ *   <li>{@code allowed_token_ids} and {@code bad_words}: tokens that may not be chosen now become negative infinity;
  *   <li>{@code min_tokens} (no end token or stop token before) and {@code logit_bias};
  *   <li>penalties: repetition over prompt and output, dividing positive logits and multiplying others; then, over the output alone,
  *       frequency times count and presence, both subtracted;
  *   <li>temperature 0: the greatest logit. Else
- *   <li>temperature, {@code min_p}, {@code top_k}, {@code top_p}, each on what the one before left, and a draw.
+ *   <li>temperature, {@code min_p}, {@code top_k}, {@code top_p}, each on the tokens that the one before left, and a draw.
  * </ol>
  *
  * <p>Log probabilities are of the model's logits, before all of these. The smaller id comes first among equals everywhere; top-k

@@ -10,7 +10,7 @@ import tools.jackson.databind.JsonNode;
  *
  * @param messages OpenAI's message objects, in order
  * @param tools OpenAI's tool objects, as in a request's {@code tools}; none is not the same to a template as an empty list
- * @param addGenerationPrompt whether to end with what makes the model answer as the assistant
+ * @param addGenerationPrompt whether to end with the text after which the model answers as the assistant
  * @param continueFinalMessage whether to end within the last message, for the model to go on with it
  * @param variables further variables for the template ({@code chat_template_kwargs}); they replace special tokens of the same name
  */

@@ -221,7 +221,7 @@ public final class Tokenizer implements AutoCloseable {
         }
     }
 
-    /** The library's own answer: what tests compare the table with. */
+    /** The library's own answer, with which tests compare the table. */
     String decodeByLibrary(int[] ids, boolean skipSpecialTokens) {
         lifetime.readLock().lock();
         try {

@@ -6,7 +6,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 
-/** Passes every call on to another scheduler side; a subclass overrides what it changes. */
+/** Passes every call on to another scheduler side; a subclass overrides the methods that it changes. */
 public abstract class ForwardingScheduler implements SchedulerConnector {
     private final SchedulerConnector inner;
 

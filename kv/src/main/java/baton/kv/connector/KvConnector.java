@@ -73,7 +73,7 @@ public interface KvConnector {
     WorkerConnector worker(ConnectorContext context, Rank rank);
 
     /**
-     * How hand-overs are made ahead of the first request, as a warm-up, so that what comes with first use is done by then. The instance
+     * How hand-overs are made ahead of the first request, as a warm-up, so that the costs of first use are paid by then. The instance
      * itself has no part in it.
      *
      * @param config of the instance

@@ -43,7 +43,7 @@ public record SafetensorsHeader(Map<String, String> metadata, Map<String, Tensor
     /**
      * Reads the header of an open file.
      *
-     * @param file what to call the file in errors
+     * @param file the file's name in errors
      * @throws SafetensorsException if the file is malformed or shorter than its tensors
      */
     public static SafetensorsHeader read(FileChannel channel, String file) throws IOException {

@@ -52,7 +52,7 @@ public enum FileFault {
         };
     }
 
-    /** A file that is not what it should be. */
+    /** A file with the wrong content. */
     static final class BadFileException extends IOException {
         private final FileFault fault;
 

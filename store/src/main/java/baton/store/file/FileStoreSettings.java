@@ -87,7 +87,7 @@ public record FileStoreSettings(
      * As JSON gives them: {@code root_dir}, {@code n_read_threads} and {@code n_write_threads} as vLLM's fs tier has them, and
      * {@code io} ({@code direct} or {@code buffered}), {@code fsync}, {@code max_bytes}, {@code max_age_seconds}.
      *
-     * @throws ConfigException naming what is wrong
+     * @throws ConfigException naming the wrong setting
      */
     public static FileStoreSettings of(JsonFields given) {
         JsonFields fields = given.withDefaults(SETTINGS);

@@ -21,10 +21,10 @@ record StoreDirectory(FileStoreSettings settings, FsPathLayout layout, FileOpera
     private static final int MOST_CONFIG_BYTES = 1 << 20;
 
     /**
-     * Makes what is missing.
+     * Makes the directories and files that are missing.
      *
      * @return whether it can be written to
-     * @throws ConfigException if the root is not a directory, or what is there is not of this format
+     * @throws ConfigException if the root is not a directory, or its files are not of this format
      */
     boolean prepare() {
         Path root = settings.root();
@@ -68,7 +68,7 @@ record StoreDirectory(FileStoreSettings settings, FsPathLayout layout, FileOpera
         }
     }
 
-    /** False if there is none, or what a crash has left of it. */
+    /** False if there is none, or only a part that a crash has left. */
     private boolean isThere(Path config) throws IOException {
         String found;
         try {

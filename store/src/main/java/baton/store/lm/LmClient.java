@@ -23,7 +23,7 @@ import java.util.concurrent.atomic.AtomicReferenceArray;
  * once, and ends at its deadline at the latest. Bytes go straight between the network and the memory given, which belongs to shared arenas,
  * and which the operation uses until it is {@link StoreTask#isQuiet quiet}.
  *
- * <p>Nothing is thrown for what a server does: a server that is gone, hangs or refuses makes misses, which are counted. While it is away
+ * <p>No exception reports the behaviour of a server: one that is gone, hangs or refuses makes misses, which are counted. While it is away
  * operations are rejected at once, and it is found in the background when it is back. Thread-safe.
  */
 public final class LmClient implements AutoCloseable {

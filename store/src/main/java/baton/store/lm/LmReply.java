@@ -5,7 +5,7 @@ import io.netty.buffer.ByteBuf;
 /**
  * A reply's numbers.
  *
- * @param length of what follows
+ * @param length of the bytes that follow
  */
 record LmReply(int code, int length, LmMetadata metadata) {
     /** Reads {@link LmWire#REPLY_BYTES}. */

@@ -81,7 +81,7 @@ final class LmSession extends RemoteSession<LmRequest> {
         var _ = to.write(request, to.voidPromise());
     }
 
-    /** The first request: what the server adds to the protocol. */
+    /** The first request: asks for the server's additions to the protocol. */
     private final class Probe extends LmRequest {
         private int adds;
 

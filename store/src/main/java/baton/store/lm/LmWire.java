@@ -41,13 +41,13 @@ import io.netty.buffer.ByteBuf;
  * The HMACs are those of {@link baton.messages.PeerSecret#mac}. A side that finds the other's wrong closes the connection.
  */
 public final class LmWire {
-    /** Bytes of a request without what follows it. */
+    /** Bytes of a request without its value. */
     public static final int REQUEST_BYTES = 186;
 
     /** Where the key begins in a request. */
     public static final int KEY_AT = 36;
 
-    /** Bytes of a reply without what follows it. */
+    /** Bytes of a reply without its value. */
     public static final int REPLY_BYTES = 36;
 
     public static final int PUT = 1;

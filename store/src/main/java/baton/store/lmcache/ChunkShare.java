@@ -70,7 +70,7 @@ public record ChunkShare(StoreFormat format, int firstLayer, int layers, int fir
         }
     }
 
-    /** The reverse; what other ranks have of the value is left as it is. */
+    /** The reverse; the parts of other ranks are left as they are. */
     void decode(MemorySegment object, MemorySegment value) {
         BlockCopy copy = copy(value);
         int[] blocks = blocks();

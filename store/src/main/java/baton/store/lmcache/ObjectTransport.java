@@ -13,7 +13,7 @@ import java.util.List;
  */
 public interface ObjectTransport extends AutoCloseable {
     /**
-     * An object: what is stored, or where it goes.
+     * An object: its stored bytes, or the memory into which they go.
      *
      * @param metadata {@link ObjectMetadata#BYTES}
      * @param bytes of LMCache's chunk
@@ -51,7 +51,7 @@ public interface ObjectTransport extends AutoCloseable {
 
     Reads get(List<Entry> entries, Deadline deadline);
 
-    /** Writes objects over what is there. */
+    /** Writes objects over existing ones. */
     StoreTask put(List<Entry> entries, Deadline deadline);
 
     List<Measurement> takeMeasurements();

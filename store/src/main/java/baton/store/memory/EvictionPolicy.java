@@ -44,9 +44,9 @@ sealed interface EvictionPolicy permits LruPolicy, ArcPolicy {
     /** A selected slot is about to become free; its key is still there. */
     void evict(int slot);
 
-    /** Whether what it has learnt can be so, other than {@link NodeLists#isConsistent} of the slots' lists. */
+    /** Whether its state is consistent, apart from {@link NodeLists#isConsistent} of the slots' lists. */
     boolean isConsistent();
 
-    /** Forgets values that are not there, and what it has learnt from them. */
+    /** Forgets values that are not there, and the statistics of them. */
     void forget();
 }

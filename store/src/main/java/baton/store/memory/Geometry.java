@@ -7,7 +7,7 @@ import java.lang.foreign.MemorySegment;
  * Where things are in the memory of a store.
  *
  * @param slots number of values
- * @param slotBytes of a value, with what makes the next one aligned
+ * @param slotBytes of a value, with padding that aligns the next one
  */
 record Geometry(int slots, long slotBytes, Eviction eviction) {
     /** Of slots, as the copying kernel takes them. */

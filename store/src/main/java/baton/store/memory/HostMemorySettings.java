@@ -6,8 +6,8 @@ import java.util.Optional;
 /**
  * Of a {@link HostMemoryStore}.
  *
- * @param capacityBytes for values, their index not counted; what is left over of a value is not used
- * @param eviction what goes when there is no room
+ * @param capacityBytes for values, their index not counted; a remainder smaller than a value is not used
+ * @param eviction the policy when there is no room
  * @param threads that copy; with 0 of them, the calling thread copies, as a simulation needs it
  * @param checksums whether values get a CRC32C while they are copied in, which is compared when a whole value is copied out
  * @param events whether it keeps events

@@ -274,7 +274,7 @@ public final class HostMemoryStore implements ValueCache {
             if (reserved) {
                 job.start(from);
             } else {
-                // Without slots: it succeeds for what was there already.
+                // Without slots: it succeeds for values that were there already.
                 job.end(End.COPIED);
             }
         });

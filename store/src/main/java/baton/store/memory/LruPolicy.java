@@ -3,7 +3,7 @@ package baton.store.memory;
 import baton.kv.BlockHash;
 import java.util.function.IntPredicate;
 
-/** Evicts what was not used for the longest time. */
+/** Evicts the least recently used value. */
 final class LruPolicy implements EvictionPolicy {
     private static final int USED = FREE + 1;
 

@@ -6,7 +6,7 @@ import java.lang.foreign.MemorySegment;
 import java.nio.file.Path;
 import java.util.Optional;
 
-/** The memory of a store: slots with values, and the tables that say what is in them. */
+/** The memory of a store: slots with values, and the tables that describe their content. */
 interface Slab extends AutoCloseable {
     Geometry geometry();
 

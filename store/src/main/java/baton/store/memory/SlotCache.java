@@ -167,7 +167,7 @@ final class SlotCache {
         return (count & 1) != 0;
     }
 
-    /** A slot that had the key, or {@link #NONE}; what is in it now is to be checked. */
+    /** A slot that had the key, or {@link #NONE}; its content is to be checked. */
     private int find(BlockHash key) {
         for (int i = 0; i < TRIES; i++) {
             long before = changes();
@@ -313,7 +313,7 @@ final class SlotCache {
         }
     }
 
-    /** Takes the lock between processes, repairs, and does what has been put off. */
+    /** Takes the lock between processes, repairs, and does the deferred work. */
     @GuardedBy("lock")
     private boolean begin() {
         if (!slab.lock()) {
@@ -324,7 +324,7 @@ final class SlotCache {
         return true;
     }
 
-    /** The lock between processes is taken: repairs, and does what has been put off. */
+    /** The lock between processes is taken: repairs, and does the deferred work. */
     @GuardedBy("lock")
     private void begun() {
         long count = changes();
@@ -370,7 +370,7 @@ final class SlotCache {
         slab.unlock();
     }
 
-    /** Makes index and lists anew from the slots' records; frees what dead processes were filling. */
+    /** Makes index and lists anew from the slots' records; frees slots that dead processes were filling. */
     private void repair() {
         long alive = slab.alive();
         index.clear();
@@ -409,7 +409,7 @@ final class SlotCache {
         }
     }
 
-    /** Drops what processes that are not alive left. */
+    /** Drops pins and fills of processes that are not alive. */
     @GuardedBy("lock")
     private void reap(long alive) {
         for (int slot = 0; slot < table.slots(); slot++) {
@@ -664,7 +664,7 @@ final class SlotCache {
         }
     }
 
-    /** Drops what this process has pinned and was filling. */
+    /** Drops this process's pins and fills. */
     void detach() {
         lock.lock();
         try {
@@ -681,7 +681,7 @@ final class SlotCache {
         return record.takeEvents();
     }
 
-    /** By vLLM's names: use is what can not be evicted. */
+    /** By vLLM's names: the part in use cannot be evicted. */
     synchronized List<Measurement> takeMeasurements() {
         List<Measurement> taken = record.takeMeasurements();
         taken.add(share("vllm:kv_offload_cpu_cache_usage_perc", pinned + filling));

@@ -96,7 +96,7 @@ final class KeyCall {
         return names;
     }
 
-    /** For a key, what became of its objects: the first that is not done decides. */
+    /** For a key, the outcome of its objects: the first that is not done decides. */
     private static Outcome ofKey(List<Outcome> outcomes, int position, int shares) {
         Outcome worst = Outcome.DONE;
         for (Outcome outcome : outcomes.subList(position * shares, (position + 1) * shares)) {
@@ -166,7 +166,7 @@ final class KeyCall {
         }
     }
 
-    /** Replaces by its cause what cannot be trusted. */
+    /** Replaces objects that cannot be trusted by the cause. */
     private void verify(List<String> names, List<MemorySegment> to, List<Outcome> outcomes) {
         if (objects.isFramed()) {
             for (int i = 0; i < outcomes.size(); i++) {

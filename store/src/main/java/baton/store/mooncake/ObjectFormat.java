@@ -130,7 +130,7 @@ final class ObjectFormat {
         shares.get(share).scatter(object.asSlice(headerBytes), value);
     }
 
-    /** {@link Outcome#DONE}, or what is wrong with an object that has a header. */
+    /** {@link Outcome#DONE}, or the fault of an object that has a header. */
     Outcome check(int share, MemorySegment object, BlockHash key) {
         return headers.get(share).check(object, key).map(Outcome::of).orElse(Outcome.DONE);
     }

@@ -27,7 +27,7 @@ record ObjectKeys(String prefix, String model, String namespace) {
                         .formatted(model, namespace, share.tensor(), share.pipeline());
     }
 
-    /** @param start what all keys of its share begin with */
+    /** @param start the beginning of all keys of its share */
     static String key(String start, BlockHash hash) {
         return start + hash;
     }

@@ -47,7 +47,7 @@ enum Outcome {
         return Failure.valueOf(name());
     }
 
-    /** Whether what is stored under the key is useless. */
+    /** Whether the object under the key is useless. */
     boolean isOfValue() {
         return compareTo(LENGTH) >= 0;
     }

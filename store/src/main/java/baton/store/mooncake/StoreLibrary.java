@@ -31,9 +31,9 @@ public sealed interface StoreLibrary {
         }
     }
 
-    /** @param tried where it was looked for, and what was wrong there */
+    /** @param tried the places where it was looked for, with the errors there */
     record Absent(String tried) implements StoreLibrary {
-        /** One line: what was tried, and what to do. */
+        /** One line: the places that were tried, and the remedy. */
         public String reason() {
             return "Mooncake's store library is not available (" + tried + "); build it from Mooncake's sources with"
                     + " -DWITH_STORE_C_SHARED=ON, as Mooncake's Python package does not have it, and name the file by"

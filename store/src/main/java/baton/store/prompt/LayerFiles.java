@@ -34,7 +34,7 @@ record LayerFiles(SharedStorage.Format format, SharedStorage.Layouts layouts, Fi
     private static final String CHECKSUM = "baton.crc32c";
     private static final String OWN_KEYS = "baton.";
 
-    /** Far more than one tensor's header needs; bounds what a hostile file makes this process allocate. */
+    /** Far more than one tensor's header needs; bounds the memory that a hostile file makes this process allocate. */
     private static final int MAX_HEADER_BYTES = 64 * 1024;
 
     /** Small enough to stay in cache between the copy and the checksum. */
@@ -116,7 +116,7 @@ record LayerFiles(SharedStorage.Format format, SharedStorage.Layouts layouts, Fi
         }
     }
 
-    /** Opens what is surely a regular file: opening a pipe would wait for its writer. */
+    /** Opens a file that is surely a regular one: opening a pipe would wait for its writer. */
     private FileChannel open(Path file) throws IOException {
         if (!files.attributes(file).isRegularFile()) {
             throw new SafetensorsException(file + ": is not a regular file");

@@ -277,7 +277,7 @@ public final class SharedStorage {
         Path temporary = temporary();
         try {
             files.createDirectories(root);
-            // Not createTempDirectory: other users' instances must be able to read what becomes an entry.
+            // Not createTempDirectory: other users' instances must be able to read the entry.
             files.createDirectory(temporary);
         } catch (IOException e) {
             throw failed(temporary, e);
@@ -358,7 +358,7 @@ public final class SharedStorage {
             }
         }
 
-        /** Deletes what has been written, unless it was committed. */
+        /** Deletes the written files, unless they were committed. */
         @Override
         public void close() {
             if (open) {

@@ -35,7 +35,7 @@ public final class StorageException extends IOException {
     public enum Fault {
         /** A file or directory is not there. */
         MISSING,
-        /** A file is truncated, or not what an entry's file is. */
+        /** A file is truncated, or no file of an entry. */
         DAMAGED,
         /** The data's checksum is not the recorded one. */
         DIGEST,

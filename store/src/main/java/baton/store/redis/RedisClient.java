@@ -8,7 +8,7 @@ import baton.store.remote.RemoteServer;
 import baton.store.remote.StoreCounters;
 import java.time.Duration;
 
-/** A client of one server, and what the server's refusals mean for further commands. */
+/** A client of one server, and the consequences of the server's refusals for further commands. */
 final class RedisClient {
     private static final Duration PAUSE = Duration.ofSeconds(1);
     private static final long LEAST_WINDOW = 8L << 20;

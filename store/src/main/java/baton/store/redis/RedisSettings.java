@@ -16,7 +16,7 @@ import java.util.Set;
  *
  * @param url {@code redis://[[user]:password@]host[:port][/database]}, {@code rediss://} with TLS; {@code valkey://} and {@code valkeys://}
  *     mean the same. One server, or what speaks for several of them as one does: a cluster's node or a sentinel does not
- * @param prefix what all keys begin with
+ * @param prefix the beginning of all keys
  * @param ttl for which a value is kept after it was written or read; empty: until the server evicts it
  */
 public record RedisSettings(String url, String prefix, Optional<Duration> ttl, RemoteLimits limits) {

@@ -82,7 +82,7 @@ public final class RedisStrings implements AutoCloseable {
         return redis.remote().run(new Presence.Lookup(redis, new StoreTask(keys.size(), deadline), KeyList.of(keys)));
     }
 
-    /** Sets entries, over what is there. */
+    /** Sets entries, over existing ones. */
     public StoreTask set(List<Entry> entries, Deadline deadline) {
         return redis.remote().run(new Setting(new StoreTask(entries.size(), deadline), List.copyOf(entries)));
     }

@@ -85,7 +85,7 @@ public class Destination {
         }
     }
 
-    /** Copies what comes, as much as belongs here. */
+    /** Copies the next bytes, as many as belong here. */
     void copy(ByteBuf from) {
         while (from.isReadable() && left > 0) {
             int bytes = (int) Math.min(contiguous(), from.readableBytes());

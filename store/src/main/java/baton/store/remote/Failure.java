@@ -22,7 +22,7 @@ public enum Failure {
     OUT_OF_MEMORY,
     /** Readers hold a lease on it. */
     LEASED,
-    /** The server is a replica, or cannot persist what it is given. */
+    /** The server is a replica, or cannot persist values. */
     READ_ONLY,
     /** No or wrong credentials, or not permitted to them. */
     AUTHENTICATION,
@@ -47,7 +47,7 @@ public enum Failure {
         return name().toLowerCase(Locale.ROOT);
     }
 
-    /** Whether what is stored under the key is useless. */
+    /** Whether the value under the key is useless. */
     public boolean isOfValue() {
         return compareTo(LENGTH) >= 0;
     }

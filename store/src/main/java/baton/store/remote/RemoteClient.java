@@ -36,7 +36,7 @@ import org.slf4j.LoggerFactory;
 public final class RemoteClient<R extends RemoteRequest> implements AutoCloseable {
     private static final Logger log = LoggerFactory.getLogger(RemoteClient.class);
 
-    /** Event loops: what one reads the other can verify at the same time. */
+    /** Event loops: while one reads, the other can verify. */
     private static final int THREADS = 2;
 
     /** A connection is worth it for so many bytes. */
@@ -168,7 +168,7 @@ public final class RemoteClient<R extends RemoteRequest> implements AutoCloseabl
         }
     }
 
-    /** Has all connections end what they do for an operation. */
+    /** Has all connections end their work for an operation. */
     void abandon(RemoteOperation<R> operation) {
         all().forEach(connection -> connection.abandon(operation));
     }
@@ -260,7 +260,7 @@ public final class RemoteClient<R extends RemoteRequest> implements AutoCloseabl
         }
     }
 
-    /** Logs what is wrong with the server, once in a row. */
+    /** Logs the fault of the server, once in a row. */
     public void note(String text) {
         if (!text.equals(problem.getAndSet(text))) {
             log.warn("{} {}; its values are misses until it is back", server.name(), text);

@@ -179,7 +179,7 @@ public final class RemoteConnection<R extends RemoteRequest> {
         usable = ready;
     }
 
-    /** A reply, and what follows it, is complete. Whether it was the request's last one. */
+    /** A reply and its value are complete. Returns whether it was the request's last one. */
     boolean replied() {
         R request = sent.getFirst();
         if (!request.replied()) {

@@ -69,8 +69,8 @@ public abstract class RemoteRequest {
     /**
      * Writes a value straight from its memory, without a flush.
      *
-     * @param head what comes before it
-     * @param tail what comes behind it
+     * @param head the bytes before it
+     * @param tail the bytes behind it
      */
     protected final void write(Channel to, ByteBuf head, List<MemorySegment> value, ByteBuf tail) {
         var _ = to.write(head, to.voidPromise());
@@ -125,7 +125,7 @@ public abstract class RemoteRequest {
         endIfOver();
     }
 
-    /** Nothing waits for it: its memory is not used any more, but by what is being sent. */
+    /** Nothing waits for it: its memory is not used any more, except by bytes that are being sent. */
     final void abandon() {
         abandoned = true;
         endIfOver();

@@ -238,7 +238,7 @@ public abstract class RemoteSession<R extends RemoteRequest> extends ChannelInbo
         }
     }
 
-    /** The first request is not wanted any more: what comes for it is skipped. */
+    /** The first request is not wanted any more: its replies are skipped. */
     final void skipRest() {
         if (destination != null) {
             skipped += destination.left();

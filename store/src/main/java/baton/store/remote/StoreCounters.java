@@ -11,7 +11,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 
-/** Counts what happens to keys until it is taken. Thread-safe. */
+/** Counts the outcomes of keys until they are taken. Thread-safe. */
 public final class StoreCounters {
     /** The outcome of a key. */
     public enum Result {

@@ -41,7 +41,7 @@ public final class ValueHeader {
     /**
      * With another magic, for parts of values.
      *
-     * @param format describes what is stored
+     * @param format describes the stored value
      * @param valueBytes that follow the header
      */
     public ValueHeader(int magic, String format, long valueBytes) {

@@ -318,7 +318,7 @@ public final class TieredStore implements BlockStore {
         return all;
     }
 
-    /** Forgets what is in memory and not in use. Other tiers keep what they have. */
+    /** Forgets values that are in memory and not in use. Other tiers keep theirs. */
     public boolean reset() {
         return memory.reset();
     }
@@ -423,7 +423,7 @@ public final class TieredStore implements BlockStore {
             whenAll(asked, () -> promote(first, asked));
         }
 
-        /** Pins what is in memory; the index of the first key that is not. */
+        /** Pins the values in memory. Returns the index of the first key without one. */
         private int pinPresent() {
             for (int i = 0; i < keys.size(); i++) {
                 if (!pinned(i) && frontOnly) {
