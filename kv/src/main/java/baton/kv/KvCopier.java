@@ -3,13 +3,18 @@ package baton.kv;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
+import java.util.Iterator;
 import java.util.List;
+import java.util.stream.LongStream;
 
 /**
  * Copies between a device's memory and the host's, and digests of the device's. Copies are asynchronous, and one call is one batch: a
  * block of all layers is one range. Safe for use by several threads.
  */
 public interface KvCopier {
+    /** Bytes that {@link #digest} copies to host memory at once, if a value has no more. */
+    long DIGESTED_AT_ONCE = 8L << 20;
+
     /**
      * Some bytes in both memories.
      *
@@ -40,7 +45,18 @@ public interface KvCopier {
      * @param first offset of the first run in the device's memory
      * @param stride bytes from one run to the next
      */
-    record Runs(long first, long stride, int count, long bytes) {}
+    record Runs(long first, long stride, int count, long bytes) {
+        private long total() {
+            return count * bytes;
+        }
+
+        /** One after the other in host memory. */
+        private List<Range> ranges(long host) {
+            return LongStream.range(0, count)
+                    .mapToObj(run -> new Range(first + run * stride, host + run * bytes, bytes))
+                    .toList();
+        }
+    }
 
     /**
      * Starts to digest the device's bytes. A device that computes a kind of digest, {@link KvDigest#SUM61} mostly, does it there; any
@@ -52,22 +68,28 @@ public interface KvCopier {
      */
     default KvFence digest(KvDigest kind, List<Runs> values, long[] digests, KvFence after) {
         try (Arena arena = Arena.ofShared()) {
-            MemorySegment copy = arena.allocate(values.stream()
-                    .mapToLong(each -> each.count() * each.bytes())
-                    .max()
-                    .orElse(0));
-            for (int i = 0; i < digests.length; i++) {
-                Runs value = values.get(i);
+            long largest = values.stream().mapToLong(Runs::total).max().orElse(0);
+            long all = values.stream().mapToLong(Runs::total).sum();
+            MemorySegment copy = arena.allocate(Math.min(all, Math.max(largest, DIGESTED_AT_ONCE)));
+            for (int first = 0, end; first < digests.length; first = end) {
                 List<Range> ranges = new ArrayList<>();
-                for (int run = 0; run < value.count(); run++) {
-                    ranges.add(new Range(value.first() + run * value.stride(), run * value.bytes(), value.bytes()));
+                long filled = 0;
+                for (end = first;
+                        end < digests.length && filled + values.get(end).total() <= copy.byteSize();
+                        end++) {
+                    ranges.addAll(values.get(end).ranges(filled));
+                    filled += values.get(end).total();
                 }
                 toHost(ranges, copy, after).await();
-                KvDigest.Running digest = kind.begin();
-                for (Range range : ranges) {
-                    digest.add(copy.asSlice(range.host(), range.bytes()).asByteBuffer());
+                Iterator<Range> copied = ranges.iterator();
+                for (int value = first; value < end; value++) {
+                    KvDigest.Running digest = kind.begin();
+                    for (int run = 0; run < values.get(value).count(); run++) {
+                        Range next = copied.next();
+                        digest.add(copy.asSlice(next.host(), next.bytes()).asByteBuffer());
+                    }
+                    digests[value] = digest.value();
                 }
-                digests[i] = digest.value();
             }
         }
         return KvFence.PASSED;

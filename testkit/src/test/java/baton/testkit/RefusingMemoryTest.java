@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.DType;
 import baton.kv.KvCache;
+import baton.kv.KvCopier;
 import baton.kv.KvCopier.Range;
 import baton.kv.KvCopier.Runs;
 import baton.kv.KvDigest;
@@ -14,6 +15,7 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.List;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
@@ -66,6 +68,27 @@ class RefusingMemoryTest {
         KvFence digested = device.digest(KvDigest.SUM61, List.of(new Runs(0, 0, 1, 8)), late, KvFence.PASSED);
         assertThat(digested.isPassed()).isFalse();
         assertThat(late[0]).isZero();
+    }
+
+    @Test
+    void digestsOfMoreThanIsCopiedAtOnceAreRight() {
+        long value = KvCopier.DIGESTED_AT_ONCE / 2 + 4;
+        MemorySegment large = arena.allocate(3 * value);
+        for (long at = 0; at < large.byteSize(); at += 1000) {
+            large.set(ValueLayout.JAVA_BYTE, at, (byte) (at / 1000 % 127));
+        }
+        long[] digests = new long[3];
+        List<Runs> values = IntStream.range(0, 3)
+                .mapToObj(i -> new Runs(i * value, value / 2, 2, value / 2))
+                .toList();
+        new RefusingMemory(large)
+                .digest(KvDigest.CRC32C, values, digests, KvFence.PASSED)
+                .await();
+        for (int i = 0; i < 3; i++) {
+            KvDigest.Running digest = KvDigest.CRC32C.begin();
+            digest.add(large.asSlice(i * value, value).asByteBuffer());
+            assertThat(digests[i]).isEqualTo(digest.value());
+        }
     }
 
     private long digest(KvDigest kind, long length, long... offsets) {
