@@ -114,14 +114,6 @@ final class ApiClient implements AutoCloseable {
                 gaps);
     }
 
-    /** Whether {@code /health} answers 200. */
-    boolean isHealthy(URI base) throws IOException, InterruptedException {
-        HttpRequest request = HttpRequest.newBuilder(base.resolve("/health"))
-                .timeout(DEADLINE)
-                .build();
-        return http.send(request, BodyHandlers.discarding()).statusCode() == 200;
-    }
-
     /** The metrics page: the values of each sample's name, labels in braces included. */
     Map<String, Double> metrics(URI base) throws IOException, InterruptedException {
         HttpRequest request = HttpRequest.newBuilder(base.resolve("/metrics"))

@@ -25,16 +25,11 @@ final class Service {
      * Prints where the server listens and returns once it is closed: after a signal, or with the process's parent. A second signal
      * ends the process at once.
      *
+     * @param scheme of the URL that is printed
      * @param exitWithParent whether the end of standard input ends the process
      * @param drain lets the server finish what it has; called only after a signal, as a parent that has ended waits for nothing
      * @param stop closes the server; runs once
      */
-    static int run(String name, String host, int port, boolean exitWithParent, Runnable drain, Runnable stop)
-            throws InterruptedException {
-        return run(name, "http", host, port, exitWithParent, drain, stop);
-    }
-
-    /** As {@link #run(String, String, int, boolean, Runnable, Runnable)}, with another scheme than http in the URL that is printed. */
     static int run(
             String name, String scheme, String host, int port, boolean exitWithParent, Runnable drain, Runnable stop)
             throws InterruptedException {

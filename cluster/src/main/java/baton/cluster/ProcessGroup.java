@@ -57,17 +57,6 @@ public final class ProcessGroup implements AutoCloseable {
         return server;
     }
 
-    /**
-     * Starts another program, which must end when its standard input does.
-     *
-     * @param name names it in messages, and its log
-     */
-    public ChildProcess start(String name, List<String> command, ChildProcess.Output output) throws IOException {
-        ChildProcess child = ChildProcess.start(name, command, log(name), output);
-        members.add(child);
-        return child;
-    }
-
     private Path log(String name) {
         return directory().resolve(name + ".log");
     }

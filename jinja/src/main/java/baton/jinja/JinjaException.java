@@ -3,21 +3,14 @@ package baton.jinja;
 /** A template that cannot be compiled, or whose rendering failed, gave up ({@code raise_exception}) or ran past a limit. */
 public final class JinjaException extends RuntimeException {
     private final int line;
-    private final String problem;
 
     JinjaException(int line, String problem) {
         super("line " + line + ": " + problem);
         this.line = line;
-        this.problem = problem;
     }
 
     /** The template's line, counted from 1. */
     public int line() {
         return line;
-    }
-
-    /** The error, without the line. */
-    public String problem() {
-        return problem;
     }
 }

@@ -93,11 +93,6 @@ public record KvEventsConfig(
         requireAtLeast(MAX_QUEUE_SIZE, maxQueueSize, 1);
     }
 
-    /** vLLM's defaults: no events. */
-    public static KvEventsConfig none() {
-        return fromJson(JsonFields.empty(FIELD));
-    }
-
     /**
      * Reads vLLM's JSON form. Fields that are absent or {@code null} have their defaults; that of the publisher is {@code zmq} if events
      * are enabled.

@@ -28,10 +28,6 @@ public record Setting(String name, Optional<JsonNode> value, String byDefault, S
         return of(name, JsonNodeFactory.instance.numberNode(value), meaning);
     }
 
-    public static Setting of(String name, double value, String meaning) {
-        return of(name, JsonNodeFactory.instance.numberNode(value), meaning);
-    }
-
     public static Setting of(String name, boolean value, String meaning) {
         return of(name, JsonNodeFactory.instance.booleanNode(value), meaning);
     }

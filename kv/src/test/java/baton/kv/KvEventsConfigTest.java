@@ -10,11 +10,14 @@ import org.junit.jupiter.api.Test;
 class KvEventsConfigTest {
     @Test
     void defaultsOfKvEventsAreVllms() {
-        assertThat(KvEventsConfig.none().toJson().toString())
+        assertThat(KvEventsConfig.fromJson(JsonFields.empty("kv_events_config"))
+                        .toJson()
+                        .toString())
                 .isEqualTo("{\"enable_kv_cache_events\":false,\"publisher\":\"null\",\"endpoint\":\"tcp://*:5557\","
                         + "\"replay_endpoint\":null,\"buffer_steps\":10000,\"hwm\":100000,\"max_queue_size\":100000,"
                         + "\"topic\":\"\"}");
-        assertThat(KvEventsConfig.none().publishes()).isFalse();
+        assertThat(KvEventsConfig.fromJson(JsonFields.empty("kv_events_config")).publishes())
+                .isFalse();
     }
 
     @Test

@@ -257,16 +257,6 @@ final class LookupStore {
         }
     }
 
-    /** Bytes of entries that were inserted and not yet released. */
-    long bytes() {
-        lock.lock();
-        try {
-            return bytes;
-        } finally {
-            lock.unlock();
-        }
-    }
-
     private void failIfEnded() throws PipeException {
         if (ended != null) {
             throw new PipeException("the lookup buffer has ended: " + ended);

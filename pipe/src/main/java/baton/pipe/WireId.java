@@ -4,7 +4,6 @@ import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.UnknownHostException;
 import java.nio.ByteBuffer;
-import java.security.MessageDigest;
 import java.security.SecureRandom;
 import java.util.Arrays;
 import java.util.List;
@@ -126,11 +125,6 @@ public record WireId(Kind kind, Optional<InetAddress> address, int port, byte[] 
                     .formatted(at.getHostAddress(), host, known));
         }
         return new InetSocketAddress(at, port);
-    }
-
-    /** Whether that is the token; compares in constant time. */
-    public boolean admits(byte[] shown) {
-        return MessageDigest.isEqual(token, shown);
     }
 
     /**

@@ -83,7 +83,7 @@ class ClientParamsTest {
 
     @Test
     void clientKvTransferParamsAreRefusedForALocalPrefill() throws Exception {
-        Router router = router(KvTransferParamsFlow.NAME, LocalPrefill.of(false, 1000), false);
+        Router router = router(KvTransferParamsFlow.NAME, new LocalPrefill(false, 1000, 0, Integer.MAX_VALUE), false);
         assertRefused(router, "{\"kv_transfer_params\":" + PARAMS + "," + PLAIN.substring(1), "kv_transfer_params");
         assertThat(decode.received).isEmpty();
     }

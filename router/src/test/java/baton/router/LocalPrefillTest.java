@@ -54,7 +54,7 @@ class LocalPrefillTest {
             failing.behaviour = FakeInstance.json(500, "{}");
         }
         List<FakeInstance> prefills = List.of(prefill, other, third);
-        Router router = router(flow, prefills, LocalPrefill.of(true, 0));
+        Router router = router(flow, prefills, new LocalPrefill(true, 0, 0, Integer.MAX_VALUE));
         assertLocal(router, fixture.post(router, BODY), "failed");
         assertThat(prefills.stream().mapToInt(each -> each.received.size()).sum())
                 .isEqualTo(2);
@@ -68,7 +68,8 @@ class LocalPrefillTest {
     @Test
     void localPrefillIsUsedWithoutAPrefillInstance() throws Exception {
         prefill.health = 503;
-        Router router = router(KvTransferParamsFlow.NAME, List.of(prefill), LocalPrefill.of(true, 0));
+        Router router =
+                router(KvTransferParamsFlow.NAME, List.of(prefill), new LocalPrefill(true, 0, 0, Integer.MAX_VALUE));
         assertLocal(router, fixture.post(router, BODY), "unavailable");
         assertThat(prefill.received).isEmpty();
 
@@ -81,7 +82,8 @@ class LocalPrefillTest {
     @Test
     void localPrefillDoesNotFollowA4xxOfPrefill() throws Exception {
         prefill.behaviour = FakeInstance.json(400, "{\"error\":{\"message\":\"too long\"}}");
-        Router router = router(ContentKeyedFlow.NAME, List.of(prefill), LocalPrefill.of(true, 0));
+        Router router =
+                router(ContentKeyedFlow.NAME, List.of(prefill), new LocalPrefill(true, 0, 0, Integer.MAX_VALUE));
         assertThat(fixture.post(router, BODY).statusCode()).isEqualTo(400);
         assertThat(decode.received).isEmpty();
     }
@@ -90,7 +92,8 @@ class LocalPrefillTest {
     void localPrefillIsUsedForShortPrompts() throws Exception {
         prefill.behaviour = FakeInstance.json(200, "{\"id\":\"p\"}");
         // "hello" has seven bytes with its quotes.
-        Router router = router(ContentKeyedFlow.NAME, List.of(prefill), LocalPrefill.of(false, 8));
+        Router router =
+                router(ContentKeyedFlow.NAME, List.of(prefill), new LocalPrefill(false, 8, 0, Integer.MAX_VALUE));
         assertLocal(router, fixture.post(router, BODY), "short");
         assertThat(prefill.received).isEmpty();
 
@@ -110,7 +113,7 @@ class LocalPrefillTest {
                 List.of(prefill),
                 List.of(other, decode),
                 Optional.empty(),
-                LocalPrefill.of(false, 1000));
+                new LocalPrefill(false, 1000, 0, Integer.MAX_VALUE));
         other.behaviour = FakeInstance.json(503, "{}");
         assertLocal(router, fixture.post(router, BODY), "short");
     }

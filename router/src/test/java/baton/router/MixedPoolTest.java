@@ -140,7 +140,10 @@ class MixedPoolTest {
         first.behaviour = FakeInstance.json(500, "{}");
         FakeInstance wrong = baton("MooncakeConnector", "null");
         FakeInstance decode = batonNixl();
-        Router router = router(List.of(first.uri(), wrong.uri()), List.of(decode.uri()), LocalPrefill.of(true, 0));
+        Router router = router(
+                List.of(first.uri(), wrong.uri()),
+                List.of(decode.uri()),
+                new LocalPrefill(true, 0, 0, Integer.MAX_VALUE));
         HttpResponse<String> answer = fixture.post(router, "{\"prompt\":\"a\"}");
         assertThat(answer.statusCode()).isEqualTo(200);
         assertThat(answer.headers().firstValue("X-Baton-Local-Prefill")).contains("failed");
@@ -159,7 +162,8 @@ class MixedPoolTest {
         assertThat(fixture.get(router, "/health").statusCode()).isEqualTo(503);
         assertThat(prefill.received).isEmpty();
 
-        Router fallback = router(List.of(prefill.uri()), List.of(decode.uri()), LocalPrefill.of(true, 0));
+        Router fallback =
+                router(List.of(prefill.uri()), List.of(decode.uri()), new LocalPrefill(true, 0, 0, Integer.MAX_VALUE));
         assertThat(fixture.post(fallback, "{\"prompt\":\"a\"}").statusCode()).isEqualTo(200);
     }
 

@@ -89,7 +89,7 @@ class ObservationTest {
         failing.behaviour = FakeInstance.json(500, "{\"error\":{\"message\":\"out of order\"}}");
         FakeInstance alsoFailing = fixture.instance();
         alsoFailing.behaviour = failing.behaviour;
-        Router router = router(List.of(failing, alsoFailing), LocalPrefill.of(true, 0));
+        Router router = router(List.of(failing, alsoFailing), new LocalPrefill(true, 0, 0, Integer.MAX_VALUE));
         fixture.post(router, BODY, "X-Request-Id", "retried");
         JsonNode explained = json(router, "/v1/requests/retried/explain");
         assertThat(steps(explained))
@@ -168,7 +168,7 @@ class ObservationTest {
         decode.behaviour =
                 (request, response) -> FakeInstance.events(response, "data: 1\n\n", "data: 2\n\n", "data: [DONE]\n\n")
                         .end();
-        Router router = router(List.of(prefill), LocalPrefill.of(false, 10));
+        Router router = router(List.of(prefill), new LocalPrefill(false, 10, 0, Integer.MAX_VALUE));
         fixture.post(router, BODY);
         fixture.post(router, "{\"prompt\":\"short\",\"stream\":true}");
         for (String where : List.of("remote", "local")) {

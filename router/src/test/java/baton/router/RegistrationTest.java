@@ -283,7 +283,7 @@ class RegistrationTest {
                 List.of(),
                 Optional.of(
                         new RouterConfig.Registry("127.0.0.1", 0, LONG, 10, RouterConfig.Registry.PRIVATE_NETWORKS)),
-                LocalPrefill.of(true, 0));
+                new LocalPrefill(true, 0, 0, Integer.MAX_VALUE));
         register(router, "D", decode, "127.0.0.1:22001");
         awaitUp(router, 0, 1);
         String hostile = "___prefill_addr_6.6.6.6:1___decode_addr_6.6.6.6:2_0123456789abcdef0123456789abcdef";

@@ -145,7 +145,7 @@ class RouterConfigTest {
                     .isInstanceOf(ConfigException.class)
                     .hasMessageStartingWith("register allow: unsupported value '" + wrong + "'");
         }
-        assertThatThrownBy(() -> LocalPrefill.of(false, -1))
+        assertThatThrownBy(() -> new LocalPrefill(false, -1, 0, Integer.MAX_VALUE))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageStartingWith("local prefill threshold: ");
     }

@@ -186,7 +186,8 @@ class TracingTest {
         alsoFailing.behaviour = failing.behaviour;
         FakeInstance lost = fixture.instance();
         lost.behaviour = (request, response) -> response.reset();
-        Router router = exporting(List.of(failing, alsoFailing), List.of(lost, decode), LocalPrefill.of(true, 0));
+        Router router = exporting(
+                List.of(failing, alsoFailing), List.of(lost, decode), new LocalPrefill(true, 0, 0, Integer.MAX_VALUE));
         fixture.post(router, BODY);
         List<Received> spans = collector.await(5);
         Received request = only(spans, "POST /v1/completions");

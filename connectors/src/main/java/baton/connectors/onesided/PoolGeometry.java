@@ -1,7 +1,6 @@
 package baton.connectors.onesided;
 
 import baton.kv.KvLayout;
-import java.util.OptionalInt;
 
 /**
  * Where one rank's blocks lie, and which of the model's key/value heads they have.
@@ -13,12 +12,6 @@ import java.util.OptionalInt;
  * @param interior how a layer's share of a block lies
  */
 public record PoolGeometry(KvLayout layout, int firstHead, int blocks, LayerRegions regions, BlockInterior interior) {
-    /** Of a Baton pool. */
-    static PoolGeometry ofPool(KvLayout layout, int firstHead, int blocks, long address) {
-        LayerRegions regions = LayerRegions.ofPool(address, layout, OptionalInt.empty());
-        return new PoolGeometry(layout, firstHead, blocks, regions, BlockInterior.HEADS);
-    }
-
     /** Whether the blocks lie as Baton's do. */
     boolean isPool() {
         return interior == BlockInterior.HEADS && regions.isContiguous(layout);

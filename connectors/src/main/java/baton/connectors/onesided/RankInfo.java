@@ -71,11 +71,6 @@ public record RankInfo(
         return checksums.map(BlockChecksums.Table::kind).orElse(KvDigest.NONE);
     }
 
-    /** Address of block 0. */
-    public long pool() {
-        return regions.addresses()[0];
-    }
-
     PoolGeometry geometry() {
         return geometry(rank.tensor());
     }

@@ -172,7 +172,7 @@ class HostileClientTest {
             Transfer read = stranger.start(
                     TransferAgent.Operation.READ,
                     peer,
-                    List.of(new Range(own.address(), owner.pool(), bytes)),
+                    List.of(new Range(own.address(), owner.regions().addresses()[0], bytes)),
                     Optional.empty(),
                     SOON);
             long deadline = System.nanoTime() + 2 * SOON.toNanos();

@@ -10,6 +10,7 @@ import baton.kv.KvLayout;
 import baton.transfer.Range;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.OptionalInt;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -24,8 +25,8 @@ class BlockMappingTest {
     private static final long OWNER = 9_000_000;
 
     private static PoolGeometry pool(long address, int heads, int firstHead, int blockSize) {
-        return PoolGeometry.ofPool(
-                new KvLayout(LAYERS, heads, HEAD_DIM, blockSize, DType.F32), firstHead, BLOCKS, address);
+        KvLayout layout = new KvLayout(LAYERS, heads, HEAD_DIM, blockSize, DType.F32);
+        return new PoolGeometry(layout, firstHead, BLOCKS, LayerRegions.ofPool(address, layout, OptionalInt.empty()), BlockInterior.HEADS);
     }
 
     private static BlockMapping mapping(TransferPlan plan, PoolGeometry reader, PoolGeometry... owners) {

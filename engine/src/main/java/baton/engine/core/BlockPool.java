@@ -5,7 +5,6 @@ import baton.kv.OwnerThread;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
-import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Set;
 import org.jspecify.annotations.Nullable;
@@ -149,10 +148,6 @@ final class BlockPool {
             hashes[block] = null;
             events.removed(hash);
         }
-    }
-
-    Optional<BlockHash> hash(int block) {
-        return Optional.ofNullable(hashes[block]);
     }
 
     /** The hashes that {@link #cached} finds. */

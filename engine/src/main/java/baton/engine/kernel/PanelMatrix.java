@@ -163,10 +163,6 @@ public final class PanelMatrix {
         return outputs;
     }
 
-    public int inputs() {
-        return inputs;
-    }
-
     /**
      * {@code out = product}.
      *

@@ -50,11 +50,6 @@ public record MachineLimits(Products bf16, Products fp32, double readBytesPerSec
         return Math.max(bf16.flops, fp32.flops);
     }
 
-    /** Operations a second of the fastest single product of either type. */
-    public double gemmBurstFlops() {
-        return Math.max(bf16.burstFlops, fp32.burstFlops);
-    }
-
     /** The same products as {@link #gemmFlops} by LibTorch's {@code linear}, in the type that it is faster in. */
     public double linearFlops() {
         return Math.max(bf16.linearFlops, fp32.linearFlops);

@@ -1,11 +1,12 @@
 package baton.pipe.nccl;
 
+import baton.memory.NativeFunctions;
+import baton.memory.Posix;
 import baton.pipe.PipeException;
 import java.lang.foreign.AddressLayout;
 import java.lang.foreign.Arena;
 import java.lang.foreign.FunctionDescriptor;
 import java.lang.foreign.GroupLayout;
-import java.lang.foreign.Linker;
 import java.lang.foreign.MemoryLayout;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.SymbolLookup;
@@ -25,7 +26,7 @@ import java.util.Optional;
  *
  * <p>The libraries stay loaded for the life of the process.
  */
-final class NcclApi {
+final class NcclApi extends NativeFunctions {
     /** File of NCCL's library, or the directory that has it. */
     static final String NCCL_VARIABLE = "BATON_NCCL_LIBRARY";
 
@@ -63,48 +64,33 @@ final class NcclApi {
     private static final int CUDA_NOT_READY = 600;
     private static final int CUDA_NON_BLOCKING = 1;
 
-    private final MethodHandle getUniqueId;
-    private final MethodHandle commInitRankConfig;
-    private final MethodHandle send;
-    private final MethodHandle receive;
-    private final MethodHandle groupStart;
-    private final MethodHandle groupEnd;
-    private final MethodHandle commAbort;
-    private final MethodHandle commGetAsyncError;
-    private final MethodHandle ncclErrorString;
-    private final MethodHandle getDeviceCount;
-    private final MethodHandle setDevice;
-    private final MethodHandle malloc;
-    private final MethodHandle free;
-    private final MethodHandle mallocHost;
-    private final MethodHandle freeHost;
-    private final MethodHandle memcpyAsync;
-    private final MethodHandle streamCreate;
-    private final MethodHandle streamDestroy;
-    private final MethodHandle streamQuery;
-    private final MethodHandle cudaErrorString;
+    private static final FunctionDescriptor WORDS = FunctionDescriptor.of(
+            POINTER.withTargetLayout(MemoryLayout.sequenceLayout(Integer.MAX_VALUE, ValueLayout.JAVA_BYTE)), INT);
+
+    private final MethodHandle getUniqueId = function("ncclGetUniqueId", POINTER);
+    private final MethodHandle commInitRankConfig =
+            function("ncclCommInitRankConfig", POINTER, INT, UNIQUE_ID, INT, POINTER);
+    private final MethodHandle send = function("ncclSend", LONG, LONG, INT, INT, LONG, LONG);
+    private final MethodHandle receive = function("ncclRecv", LONG, LONG, INT, INT, LONG, LONG);
+    private final MethodHandle groupStart = function("ncclGroupStart");
+    private final MethodHandle groupEnd = function("ncclGroupEnd");
+    private final MethodHandle commAbort = function("ncclCommAbort", LONG);
+    private final MethodHandle commGetAsyncError = function("ncclCommGetAsyncError", LONG, POINTER);
+    private final MethodHandle ncclErrorString = function("ncclGetErrorString", WORDS);
+    private final MethodHandle getDeviceCount = function("cudaGetDeviceCount", POINTER);
+    private final MethodHandle setDevice = function("cudaSetDevice", INT);
+    private final MethodHandle malloc = function("cudaMalloc", POINTER, LONG);
+    private final MethodHandle free = function("cudaFree", LONG);
+    private final MethodHandle mallocHost = function("cudaMallocHost", POINTER, LONG);
+    private final MethodHandle freeHost = function("cudaFreeHost", LONG);
+    private final MethodHandle memcpyAsync = function("cudaMemcpyAsync", LONG, LONG, LONG, INT, LONG);
+    private final MethodHandle streamCreate = function("cudaStreamCreateWithFlags", POINTER, INT);
+    private final MethodHandle streamDestroy = function("cudaStreamDestroy", LONG);
+    private final MethodHandle streamQuery = function("cudaStreamQuery", LONG);
+    private final MethodHandle cudaErrorString = function("cudaGetErrorString", WORDS);
 
     private NcclApi(SymbolLookup nccl, SymbolLookup cuda) {
-        getUniqueId = handle(nccl, "ncclGetUniqueId", POINTER);
-        commInitRankConfig = handle(nccl, "ncclCommInitRankConfig", POINTER, INT, UNIQUE_ID, INT, POINTER);
-        send = handle(nccl, "ncclSend", LONG, LONG, INT, INT, LONG, LONG);
-        receive = handle(nccl, "ncclRecv", LONG, LONG, INT, INT, LONG, LONG);
-        groupStart = handle(nccl, "ncclGroupStart");
-        groupEnd = handle(nccl, "ncclGroupEnd");
-        commAbort = handle(nccl, "ncclCommAbort", LONG);
-        commGetAsyncError = handle(nccl, "ncclCommGetAsyncError", LONG, POINTER);
-        ncclErrorString = words(nccl, "ncclGetErrorString");
-        getDeviceCount = handle(cuda, "cudaGetDeviceCount", POINTER);
-        setDevice = handle(cuda, "cudaSetDevice", INT);
-        malloc = handle(cuda, "cudaMalloc", POINTER, LONG);
-        free = handle(cuda, "cudaFree", LONG);
-        mallocHost = handle(cuda, "cudaMallocHost", POINTER, LONG);
-        freeHost = handle(cuda, "cudaFreeHost", LONG);
-        memcpyAsync = handle(cuda, "cudaMemcpyAsync", LONG, LONG, LONG, INT, LONG);
-        streamCreate = handle(cuda, "cudaStreamCreateWithFlags", POINTER, INT);
-        streamDestroy = handle(cuda, "cudaStreamDestroy", LONG);
-        streamQuery = handle(cuda, "cudaStreamQuery", LONG);
-        cudaErrorString = words(cuda, "cudaGetErrorString");
+        super(nccl.or(cuda), "");
     }
 
     /** @throws PipeException if a library is missing, too old or finds no GPU; with what to do */
@@ -144,20 +130,6 @@ final class NcclApi {
                 "NCCL is not available (cannot load %s); %s".formatted(String.join(", ", candidates), REMEDY));
     }
 
-    private static MethodHandle handle(SymbolLookup symbols, String name, MemoryLayout... arguments) {
-        return Linker.nativeLinker().downcallHandle(symbols.findOrThrow(name), FunctionDescriptor.of(INT, arguments));
-    }
-
-    private static MethodHandle words(SymbolLookup symbols, String name) {
-        return Linker.nativeLinker()
-                .downcallHandle(
-                        symbols.findOrThrow(name),
-                        FunctionDescriptor.of(
-                                POINTER.withTargetLayout(
-                                        MemoryLayout.sequenceLayout(Integer.MAX_VALUE, ValueLayout.JAVA_BYTE)),
-                                INT));
-    }
-
     private interface Call<T> {
         T make() throws Throwable;
     }
@@ -165,10 +137,8 @@ final class NcclApi {
     private static <T> T call(Call<T> call) {
         try {
             return call.make();
-        } catch (RuntimeException | Error e) {
-            throw e;
         } catch (Throwable e) {
-            throw new AssertionError("native functions throw nothing", e);
+            throw Posix.thrown(e);
         }
     }
 

@@ -299,15 +299,6 @@ final class ReceiveStore implements AutoCloseable {
         return pool.used();
     }
 
-    int size() {
-        lock.lock();
-        try {
-            return slots.size();
-        } finally {
-            lock.unlock();
-        }
-    }
-
     @Override
     public void close() {
         lock.lock();

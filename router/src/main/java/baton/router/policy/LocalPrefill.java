@@ -35,9 +35,4 @@ public record LocalPrefill(
             throw ConfigException.unsupported(field, value, "at least " + least);
         }
     }
-
-    /** Where no prefill instance serves a prompt, and for short prompts. */
-    public static LocalPrefill of(boolean asFallback, int belowBytes) {
-        return new LocalPrefill(asFallback, belowBytes, 0, Integer.MAX_VALUE);
-    }
 }

@@ -83,17 +83,14 @@ class ConditionalDisaggregationTest {
     @Test
     void placementIsALocalPrefillForShortPromptsAndAsFallback() {
         Choice decode = turn(decodes.all().getFirst());
-        assertThat(policy(LocalPrefill.of(false, 8)).place(REQUEST))
+        assertThat(policy(new LocalPrefill(false, 8, 0, Integer.MAX_VALUE)).place(REQUEST))
                 .isEqualTo(new Placement.DecodeOnly(decode, LocalPrefillReason.SHORT));
-        assertThat(policy(LocalPrefill.of(false, 7)).place(REQUEST)).isInstanceOf(Placement.Pair.class);
+        assertThat(policy(new LocalPrefill(false, 7, 0, Integer.MAX_VALUE)).place(REQUEST))
+                .isInstanceOf(Placement.Pair.class);
         Predicate<Instance> onlyDecode = instance -> instance.role() == Instance.Role.DECODE;
         assertThat(PolicySettings.DEFAULT
-                        .withLocalPrefill(LocalPrefill.of(true, 0))
-                        .policy(
-                                instances,
-                                onlyDecode,
-                                (prefill, to) -> onlyDecode.test(prefill) && onlyDecode.test(to),
-                                HeldBlocks.UNKNOWN)
+                        .withLocalPrefill(new LocalPrefill(true, 0, 0, Integer.MAX_VALUE))
+                        .policy(instances, onlyDecode, (_, _) -> false, HeldBlocks.UNKNOWN)
                         .place(REQUEST))
                 .isEqualTo(new Placement.DecodeOnly(decode, LocalPrefillReason.UNAVAILABLE));
     }
@@ -103,7 +100,9 @@ class ConditionalDisaggregationTest {
         JsonObjectText body = JsonObjectText.parse("body", "{\"n\":1}".getBytes(StandardCharsets.UTF_8));
         for (boolean digests : new boolean[] {true, false}) {
             RoutingRequest request = RoutingRequest.of(body, Optional.empty(), digests);
-            assertThat(policy(LocalPrefill.of(false, 1000)).place(request)).isInstanceOf(Placement.Pair.class);
+            assertThat(policy(new LocalPrefill(false, 1000, 0, Integer.MAX_VALUE))
+                            .place(request))
+                    .isInstanceOf(Placement.Pair.class);
         }
     }
 

@@ -48,13 +48,4 @@ public record LmMetadata(int format, int dtype, int shape0, int shape1, int shap
     public static LmMetadata bytes(int length) {
         return new LmMetadata(BINARY_BUFFER, UINT8, length, 0, 0, 0);
     }
-
-    /** The shape without zeros at its end, as LMCache reads it; never empty. */
-    public List<Integer> shape() {
-        List<Integer> shape = new ArrayList<>(List.of(shape0, shape1, shape2, shape3));
-        while (shape.size() > 1 && shape.getLast() == 0) {
-            shape.removeLast();
-        }
-        return List.copyOf(shape);
-    }
 }

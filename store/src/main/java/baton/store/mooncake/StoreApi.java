@@ -1,9 +1,10 @@
 package baton.store.mooncake;
 
+import baton.memory.NativeFunctions;
+import baton.memory.Posix;
 import java.lang.foreign.AddressLayout;
 import java.lang.foreign.Arena;
 import java.lang.foreign.FunctionDescriptor;
-import java.lang.foreign.Linker;
 import java.lang.foreign.MemoryLayout;
 import java.lang.foreign.MemoryLayout.PathElement;
 import java.lang.foreign.MemorySegment;
@@ -19,7 +20,7 @@ import java.util.NoSuchElementException;
  * The functions of Mooncake's {@code store_c.h} that a client of the store needs, in Java's types. Results below 0 are codes of Mooncake's
  * {@code types.h}.
  */
-final class StoreApi {
+final class StoreApi extends NativeFunctions {
     private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT;
     private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG;
     private static final AddressLayout POINTER = ValueLayout.ADDRESS;
@@ -32,40 +33,22 @@ final class StoreApi {
             POINTER.withName("preferred_segments"),
             LONG.withName("preferred_segments_count"));
 
-    private final MethodHandle create;
-    private final MethodHandle destroy;
-    private final MethodHandle setup;
-    private final MethodHandle batchPutFrom;
-    private final MethodHandle batchGetInto;
-    private final MethodHandle batchIsExist;
-    private final MethodHandle remove;
-    private final MethodHandle registerBuffer;
-    private final MethodHandle unregisterBuffer;
+    private final MethodHandle create = function("create", FunctionDescriptor.of(POINTER));
+    private final MethodHandle destroy = function("destroy", FunctionDescriptor.ofVoid(POINTER));
+    private final MethodHandle setup =
+            function("setup", POINTER, POINTER, POINTER, LONG, LONG, POINTER, POINTER, POINTER);
+    private final MethodHandle batchPutFrom =
+            function("batch_put_from", POINTER, POINTER, POINTER, POINTER, LONG, POINTER, POINTER);
+    private final MethodHandle batchGetInto =
+            function("batch_get_into", POINTER, POINTER, POINTER, POINTER, LONG, POINTER);
+    private final MethodHandle batchIsExist = function("batch_is_exist", POINTER, POINTER, LONG, POINTER);
+    private final MethodHandle remove = function("remove", POINTER, POINTER, INT);
+    private final MethodHandle registerBuffer = function("register_buffer", POINTER, POINTER, LONG);
+    private final MethodHandle unregisterBuffer = function("unregister_buffer", POINTER, POINTER);
 
     /** @throws NoSuchElementException if a function is missing */
     StoreApi(SymbolLookup symbols) {
-        create = function(symbols, "create", FunctionDescriptor.of(POINTER));
-        destroy = function(symbols, "destroy", FunctionDescriptor.ofVoid(POINTER));
-        setup = function(
-                symbols,
-                "setup",
-                FunctionDescriptor.of(INT, POINTER, POINTER, POINTER, LONG, LONG, POINTER, POINTER, POINTER));
-        batchPutFrom = function(
-                symbols,
-                "batch_put_from",
-                FunctionDescriptor.of(INT, POINTER, POINTER, POINTER, POINTER, LONG, POINTER, POINTER));
-        batchGetInto = function(
-                symbols,
-                "batch_get_into",
-                FunctionDescriptor.of(INT, POINTER, POINTER, POINTER, POINTER, LONG, POINTER));
-        batchIsExist = function(symbols, "batch_is_exist", FunctionDescriptor.of(INT, POINTER, POINTER, LONG, POINTER));
-        remove = function(symbols, "remove", FunctionDescriptor.of(INT, POINTER, POINTER, INT));
-        registerBuffer = function(symbols, "register_buffer", FunctionDescriptor.of(INT, POINTER, POINTER, LONG));
-        unregisterBuffer = function(symbols, "unregister_buffer", FunctionDescriptor.of(INT, POINTER, POINTER));
-    }
-
-    private static MethodHandle function(SymbolLookup symbols, String name, FunctionDescriptor descriptor) {
-        return Linker.nativeLinker().downcallHandle(symbols.findOrThrow("mooncake_store_" + name), descriptor);
+        super(symbols, "mooncake_store_");
     }
 
     /** A handle; its address is 0 if there is none. */
@@ -73,7 +56,7 @@ final class StoreApi {
         try {
             return (MemorySegment) create.invokeExact();
         } catch (Throwable e) {
-            throw unexpected(e);
+            throw Posix.thrown(e);
         }
     }
 
@@ -81,7 +64,7 @@ final class StoreApi {
         try {
             destroy.invokeExact(store);
         } catch (Throwable e) {
-            throw unexpected(e);
+            throw Posix.thrown(e);
         }
     }
 
@@ -206,17 +189,7 @@ final class StoreApi {
         try {
             return call.run();
         } catch (Throwable e) {
-            throw unexpected(e);
+            throw Posix.thrown(e);
         }
-    }
-
-    private static RuntimeException unexpected(Throwable e) {
-        if (e instanceof Error error) {
-            throw error;
-        }
-        if (e instanceof RuntimeException runtime) {
-            return runtime;
-        }
-        throw new AssertionError("a C function throws nothing", e);
     }
 }

@@ -46,9 +46,4 @@ public enum Failure {
     public String label() {
         return name().toLowerCase(Locale.ROOT);
     }
-
-    /** Whether the value under the key is useless. */
-    public boolean isOfValue() {
-        return compareTo(LENGTH) >= 0;
-    }
 }

@@ -1,6 +1,7 @@
 package baton.transfer.mooncake;
 
 import baton.kv.KvDevice;
+import baton.memory.NativeFunctions;
 import baton.memory.Posix;
 import baton.transfer.TransferAgent.Notification;
 import baton.transfer.TransferAgent.Operation;
@@ -8,7 +9,6 @@ import baton.transfer.TransferException;
 import java.lang.foreign.AddressLayout;
 import java.lang.foreign.Arena;
 import java.lang.foreign.FunctionDescriptor;
-import java.lang.foreign.Linker;
 import java.lang.foreign.MemoryLayout;
 import java.lang.foreign.MemoryLayout.PathElement;
 import java.lang.foreign.MemorySegment;
@@ -25,7 +25,7 @@ import java.util.Optional;
  * The functions of {@code libtransfer_engine.so} that an agent needs, in Java's types; their C API is Mooncake's
  * {@code transfer_engine_c.h}. Any thread; an engine must not be used after {@link #destroy}.
  */
-final class MooncakeApi {
+final class MooncakeApi extends NativeFunctions {
     private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT;
     private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG;
     private static final AddressLayout POINTER = ValueLayout.ADDRESS;
@@ -55,20 +55,23 @@ final class MooncakeApi {
     /** The location of host memory. */
     private static final String HOST = "cpu:0";
 
-    private final MethodHandle create;
-    private final MethodHandle destroy;
-    private final MethodHandle discover;
-    private final MethodHandle localName;
-    private final MethodHandle install;
-    private final MethodHandle open;
-    private final MethodHandle register;
-    private final MethodHandle unregister;
-    private final MethodHandle allocateBatch;
-    private final MethodHandle submit;
-    private final MethodHandle status;
-    private final MethodHandle freeBatch;
-    private final MethodHandle takeNotifications;
-    private final MethodHandle freeNotifications;
+    private final MethodHandle create =
+            function("createTransferEngine", FunctionDescriptor.of(POINTER, POINTER, POINTER, POINTER, LONG, INT));
+    private final MethodHandle destroy = function("destroyTransferEngine", FunctionDescriptor.ofVoid(POINTER));
+    private final MethodHandle discover = function("discoverTopology", POINTER);
+    private final MethodHandle localName = function("getLocalIpAndPort", POINTER, POINTER, LONG);
+    private final MethodHandle install =
+            function("installTransport", FunctionDescriptor.of(POINTER, POINTER, POINTER, POINTER));
+    private final MethodHandle open = function("openSegmentNoCache", POINTER, POINTER);
+    private final MethodHandle register = function("registerLocalMemory", POINTER, LONG, LONG, POINTER, INT);
+    private final MethodHandle unregister = function("unregisterLocalMemory", POINTER, LONG);
+    private final MethodHandle allocateBatch = function("allocateBatchID", FunctionDescriptor.of(LONG, POINTER, LONG));
+    private final MethodHandle submit = function("submitTransfer", POINTER, LONG, POINTER, LONG);
+    private final MethodHandle status = function("getTransferStatus", POINTER, LONG, LONG, POINTER);
+    private final MethodHandle freeBatch = function("freeBatchID", POINTER, LONG);
+    private final MethodHandle takeNotifications =
+            function("getNotifsFromEngine", FunctionDescriptor.of(POINTER, POINTER, POINTER));
+    private final MethodHandle freeNotifications = function("freeNotifsMsgBuf", POINTER, INT);
 
     /** What has become of a request. */
     enum Status {
@@ -90,31 +93,10 @@ final class MooncakeApi {
 
     /** @throws NoSuchElementException if a function is missing */
     MooncakeApi(SymbolLookup symbols) {
-        Linker linker = Linker.nativeLinker();
-        create = function(linker, symbols, "createTransferEngine", of(POINTER, POINTER, POINTER, POINTER, LONG, INT));
-        destroy = function(linker, symbols, "destroyTransferEngine", FunctionDescriptor.ofVoid(POINTER));
-        discover = function(linker, symbols, "discoverTopology", of(INT, POINTER));
-        localName = function(linker, symbols, "getLocalIpAndPort", of(INT, POINTER, POINTER, LONG));
-        install = function(linker, symbols, "installTransport", of(POINTER, POINTER, POINTER, POINTER));
-        open = function(linker, symbols, "openSegmentNoCache", of(INT, POINTER, POINTER));
-        register = function(linker, symbols, "registerLocalMemory", of(INT, POINTER, LONG, LONG, POINTER, INT));
-        unregister = function(linker, symbols, "unregisterLocalMemory", of(INT, POINTER, LONG));
-        allocateBatch = function(linker, symbols, "allocateBatchID", of(LONG, POINTER, LONG));
-        submit = function(linker, symbols, "submitTransfer", of(INT, POINTER, LONG, POINTER, LONG));
-        status = function(linker, symbols, "getTransferStatus", of(INT, POINTER, LONG, LONG, POINTER));
-        freeBatch = function(linker, symbols, "freeBatchID", of(INT, POINTER, LONG));
-        takeNotifications = function(linker, symbols, "getNotifsFromEngine", of(POINTER, POINTER, POINTER));
-        freeNotifications = function(linker, symbols, "freeNotifsMsgBuf", of(INT, POINTER, INT));
-    }
-
-    private static FunctionDescriptor of(MemoryLayout result, MemoryLayout... arguments) {
-        return FunctionDescriptor.of(result, arguments);
-    }
-
-    private static MethodHandle function(
-            Linker linker, SymbolLookup symbols, String name, FunctionDescriptor descriptor) {
-        return linker.downcallHandle(
-                symbols.find(name).orElseThrow(() -> new NoSuchElementException("no function " + name)), descriptor);
+        super(
+                name -> Optional.of(
+                        symbols.find(name).orElseThrow(() -> new NoSuchElementException("no function " + name))),
+                "");
     }
 
     /**

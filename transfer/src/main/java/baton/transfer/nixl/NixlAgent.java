@@ -10,7 +10,6 @@ import baton.transfer.TransferAgent;
 import baton.transfer.TransferException;
 import java.security.SecureRandom;
 import java.time.Duration;
-import java.time.temporal.ChronoUnit;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -87,50 +86,6 @@ public final class NixlAgent implements TransferAgent {
         }
     }
 
-    /**
-     * What was moved since the agent was made, as NIXL's telemetry has it.
-     *
-     * @param transfers that were done
-     * @param failures transfers that failed
-     * @param requests of NIXL, several in a large transfer
-     * @param descriptors ranges, neighbours counting as one
-     * @param bytes moved
-     * @param posting the sum of what posting took
-     * @param moving the sum of what requests took from their post to their end
-     */
-    public record Totals(
-            long transfers,
-            long failures,
-            long requests,
-            long descriptors,
-            long bytes,
-            Duration posting,
-            Duration moving) {
-        static final Totals NONE = new Totals(0, 0, 0, 0, 0, Duration.ZERO, Duration.ZERO);
-
-        Totals plus(NixlApi.RequestTelemetry request) {
-            return new Totals(
-                    transfers,
-                    failures,
-                    requests + 1,
-                    descriptors + request.descriptors(),
-                    bytes + request.bytes(),
-                    posting.plus(request.postMicros(), ChronoUnit.MICROS),
-                    moving.plus(request.transferMicros(), ChronoUnit.MICROS));
-        }
-
-        Totals plus(boolean done) {
-            return new Totals(
-                    transfers + (done ? 1 : 0),
-                    failures + (done ? 0 : 1),
-                    requests,
-                    descriptors,
-                    bytes,
-                    posting,
-                    moving);
-        }
-    }
-
     private final String name;
     private final Ticker ticker;
     private final NixlApi api;
@@ -192,21 +147,6 @@ public final class NixlAgent implements TransferAgent {
     @Override
     public String name() {
         return name;
-    }
-
-    /** What was moved so far. */
-    public Totals totals() {
-        return transfers.totals();
-    }
-
-    /** Names of the backends that could be created in this process. */
-    public List<String> plugins() throws TransferException {
-        return thread.call(() -> api.plugins(nixl.handle()));
-    }
-
-    /** The parameters that a backend tells of, with their defaults. */
-    public Map<String, String> backendDefaults(String backend) throws TransferException {
-        return thread.call(() -> api.backendDefaults(nixl.handle(), backend));
     }
 
     @Override

@@ -1,5 +1,7 @@
 package baton.transfer.nixl;
 
+import baton.memory.NativeFunctions;
+import baton.memory.Posix;
 import baton.transfer.Range;
 import baton.transfer.TransferAgent.Notification;
 import baton.transfer.TransferAgent.Operation;
@@ -18,15 +20,13 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.NoSuchElementException;
-import java.util.Optional;
-import java.util.TreeMap;
 
 /**
  * The functions of {@code libnixl_capi.so} that an agent needs, in Java's types. The C API is NIXL's {@code src/bindings/rust/wrapper.h},
  * of version 1.0 and later. Handles are addresses of native objects; none may be used after its destruction, and those of one agent
  * by one thread at a time only.
  */
-final class NixlApi {
+final class NixlApi extends NativeFunctions {
     private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT;
     private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG;
     private static final AddressLayout POINTER = ValueLayout.ADDRESS;
@@ -44,8 +44,6 @@ final class NixlApi {
             ValueLayout.JAVA_BOOLEAN.withName("capture_telemetry"),
             MemoryLayout.paddingLayout(7));
 
-    private static final long CONFIG_TELEMETRY =
-            CONFIG.byteOffset(MemoryLayout.PathElement.groupElement("capture_telemetry"));
     private static final long CONFIG_LISTENER_DELAY =
             CONFIG.byteOffset(MemoryLayout.PathElement.groupElement("lthr_delay_us"));
     private static final long CONFIG_WORKERS = CONFIG.byteOffset(MemoryLayout.PathElement.groupElement("num_workers"));
@@ -92,122 +90,65 @@ final class NixlApi {
         }
     }
 
-    /** What NIXL measured of one request. */
-    record RequestTelemetry(long postMicros, long transferMicros, long bytes, long descriptors) {}
-
-    private final MethodHandle free;
-    private final MethodHandle isStub;
-    private final MethodHandle createAgent;
-    private final MethodHandle destroyAgent;
-    private final MethodHandle getAvailablePlugins;
-    private final MethodHandle stringListSize;
-    private final MethodHandle stringListGet;
-    private final MethodHandle destroyStringList;
-    private final MethodHandle getPluginParams;
-    private final MethodHandle destroyMemList;
-    private final MethodHandle destroyParams;
-    private final MethodHandle paramsAdd;
-    private final MethodHandle paramsIsEmpty;
-    private final MethodHandle paramsCreateIterator;
-    private final MethodHandle paramsIteratorNext;
-    private final MethodHandle paramsDestroyIterator;
-    private final MethodHandle createBackend;
-    private final MethodHandle destroyBackend;
-    private final MethodHandle createOptArgs;
-    private final MethodHandle destroyOptArgs;
-    private final MethodHandle optArgsAddBackend;
-    private final MethodHandle createRegDlist;
-    private final MethodHandle regDlistAddDesc;
-    private final MethodHandle destroyRegDlist;
-    private final MethodHandle registerMem;
-    private final MethodHandle deregisterMem;
-    private final MethodHandle getLocalMd;
-    private final MethodHandle loadRemoteMd;
-    private final MethodHandle invalidateRemoteMd;
-    private final MethodHandle makeConnection;
-    private final MethodHandle createXferDlist;
-    private final MethodHandle xferDlistAddDesc;
-    private final MethodHandle destroyXferDlist;
-    private final MethodHandle createXferReq;
-    private final MethodHandle postXferReq;
-    private final MethodHandle getXferStatus;
-    private final MethodHandle getXferTelemetry;
-    private final MethodHandle releaseXferReq;
-    private final MethodHandle destroyXferReq;
-    private final MethodHandle createNotifMap;
-    private final MethodHandle destroyNotifMap;
-    private final MethodHandle clearNotifMap;
-    private final MethodHandle getNotifs;
-    private final MethodHandle notifMapSize;
-    private final MethodHandle notifMapGetAgentAt;
-    private final MethodHandle notifMapGetNotifsSize;
-    private final MethodHandle notifMapGetNotif;
-    private final MethodHandle genNotif;
+    private final MethodHandle free = Linker.nativeLinker()
+            .downcallHandle(
+                    Linker.nativeLinker().defaultLookup().findOrThrow("free"), FunctionDescriptor.ofVoid(POINTER));
+    private final MethodHandle isStub = function("is_stub", FunctionDescriptor.of(ValueLayout.JAVA_BOOLEAN));
+    private final MethodHandle createAgent = function("create_configured_agent", POINTER, POINTER, POINTER);
+    private final MethodHandle destroyAgent = function("destroy_agent", POINTER);
+    private final MethodHandle getAvailablePlugins = function("get_available_plugins", POINTER, POINTER);
+    private final MethodHandle stringListSize = function("string_list_size", POINTER, POINTER);
+    private final MethodHandle stringListGet = function("string_list_get", POINTER, LONG, POINTER);
+    private final MethodHandle destroyStringList = function("destroy_string_list", POINTER);
+    private final MethodHandle getPluginParams = function("get_plugin_params", POINTER, POINTER, POINTER, POINTER);
+    private final MethodHandle destroyMemList = function("destroy_mem_list", POINTER);
+    private final MethodHandle destroyParams = function("destroy_params", POINTER);
+    private final MethodHandle paramsAdd = function("params_add", POINTER, POINTER, POINTER);
+    private final MethodHandle createBackend = function("create_backend", POINTER, POINTER, POINTER, POINTER);
+    private final MethodHandle destroyBackend = function("destroy_backend", POINTER);
+    private final MethodHandle createOptArgs = function("create_opt_args", POINTER);
+    private final MethodHandle destroyOptArgs = function("destroy_opt_args", POINTER);
+    private final MethodHandle optArgsAddBackend = function("opt_args_add_backend", POINTER, POINTER);
+    private final MethodHandle createRegDlist = function("create_reg_dlist", INT, POINTER);
+    private final MethodHandle regDlistAddDesc =
+            function("reg_dlist_add_desc", POINTER, LONG, LONG, LONG, POINTER, LONG);
+    private final MethodHandle destroyRegDlist = function("destroy_reg_dlist", POINTER);
+    private final MethodHandle registerMem = function("register_mem", POINTER, POINTER, POINTER);
+    private final MethodHandle deregisterMem = function("deregister_mem", POINTER, POINTER, POINTER);
+    private final MethodHandle getLocalMd = function("get_local_md", POINTER, POINTER, POINTER);
+    private final MethodHandle loadRemoteMd = function("load_remote_md", POINTER, POINTER, LONG, POINTER);
+    private final MethodHandle invalidateRemoteMd = function("invalidate_remote_md", POINTER, POINTER);
+    private final MethodHandle makeConnection = function("agent_make_connection", POINTER, POINTER, POINTER);
+    private final MethodHandle createXferDlist = function("create_xfer_dlist", INT, POINTER);
+    private final MethodHandle xferDlistAddDesc = function("xfer_dlist_add_desc", POINTER, LONG, LONG, LONG);
+    private final MethodHandle destroyXferDlist = function("destroy_xfer_dlist", POINTER);
+    private final MethodHandle createXferReq =
+            function("create_xfer_req", POINTER, INT, POINTER, POINTER, POINTER, POINTER, POINTER);
+    private final MethodHandle postXferReq = function("post_xfer_req", POINTER, POINTER, POINTER);
+    private final MethodHandle getXferStatus = function("get_xfer_status", POINTER, POINTER);
+    private final MethodHandle releaseXferReq = function("release_xfer_req", POINTER, POINTER);
+    private final MethodHandle destroyXferReq = function("destroy_xfer_req", POINTER);
+    private final MethodHandle createNotifMap = function("create_notif_map", POINTER);
+    private final MethodHandle destroyNotifMap = function("destroy_notif_map", POINTER);
+    private final MethodHandle clearNotifMap = function("notif_map_clear", POINTER);
+    private final MethodHandle getNotifs = function("get_notifs", POINTER, POINTER, POINTER);
+    private final MethodHandle notifMapSize = function("notif_map_size", POINTER, POINTER);
+    private final MethodHandle notifMapGetAgentAt = function("notif_map_get_agent_at", POINTER, LONG, POINTER);
+    private final MethodHandle notifMapGetNotifsSize = function("notif_map_get_notifs_size", POINTER, POINTER, POINTER);
+    private final MethodHandle notifMapGetNotif =
+            function("notif_map_get_notif", POINTER, POINTER, LONG, POINTER, POINTER);
+    private final MethodHandle genNotif = function("gen_notif", POINTER, POINTER, POINTER, LONG, POINTER);
 
     /** @throws NoSuchElementException if a function is missing */
     NixlApi(SymbolLookup symbols) {
-        Linker linker = Linker.nativeLinker();
-        free = linker.downcallHandle(linker.defaultLookup().findOrThrow("free"), FunctionDescriptor.ofVoid(POINTER));
-        isStub = linker.downcallHandle(
-                symbols.findOrThrow("nixl_capi_is_stub"), FunctionDescriptor.of(ValueLayout.JAVA_BOOLEAN));
-        createAgent = function(symbols, "create_configured_agent", POINTER, POINTER, POINTER);
-        destroyAgent = function(symbols, "destroy_agent", POINTER);
-        getAvailablePlugins = function(symbols, "get_available_plugins", POINTER, POINTER);
-        stringListSize = function(symbols, "string_list_size", POINTER, POINTER);
-        stringListGet = function(symbols, "string_list_get", POINTER, LONG, POINTER);
-        destroyStringList = function(symbols, "destroy_string_list", POINTER);
-        getPluginParams = function(symbols, "get_plugin_params", POINTER, POINTER, POINTER, POINTER);
-        destroyMemList = function(symbols, "destroy_mem_list", POINTER);
-        destroyParams = function(symbols, "destroy_params", POINTER);
-        paramsAdd = function(symbols, "params_add", POINTER, POINTER, POINTER);
-        paramsIsEmpty = function(symbols, "params_is_empty", POINTER, POINTER);
-        paramsCreateIterator = function(symbols, "params_create_iterator", POINTER, POINTER);
-        paramsIteratorNext = function(symbols, "params_iterator_next", POINTER, POINTER, POINTER, POINTER);
-        paramsDestroyIterator = function(symbols, "params_destroy_iterator", POINTER);
-        createBackend = function(symbols, "create_backend", POINTER, POINTER, POINTER, POINTER);
-        destroyBackend = function(symbols, "destroy_backend", POINTER);
-        createOptArgs = function(symbols, "create_opt_args", POINTER);
-        destroyOptArgs = function(symbols, "destroy_opt_args", POINTER);
-        optArgsAddBackend = function(symbols, "opt_args_add_backend", POINTER, POINTER);
-        createRegDlist = function(symbols, "create_reg_dlist", INT, POINTER);
-        regDlistAddDesc = function(symbols, "reg_dlist_add_desc", POINTER, LONG, LONG, LONG, POINTER, LONG);
-        destroyRegDlist = function(symbols, "destroy_reg_dlist", POINTER);
-        registerMem = function(symbols, "register_mem", POINTER, POINTER, POINTER);
-        deregisterMem = function(symbols, "deregister_mem", POINTER, POINTER, POINTER);
-        getLocalMd = function(symbols, "get_local_md", POINTER, POINTER, POINTER);
-        loadRemoteMd = function(symbols, "load_remote_md", POINTER, POINTER, LONG, POINTER);
-        invalidateRemoteMd = function(symbols, "invalidate_remote_md", POINTER, POINTER);
-        makeConnection = function(symbols, "agent_make_connection", POINTER, POINTER, POINTER);
-        createXferDlist = function(symbols, "create_xfer_dlist", INT, POINTER);
-        xferDlistAddDesc = function(symbols, "xfer_dlist_add_desc", POINTER, LONG, LONG, LONG);
-        destroyXferDlist = function(symbols, "destroy_xfer_dlist", POINTER);
-        createXferReq = function(symbols, "create_xfer_req", POINTER, INT, POINTER, POINTER, POINTER, POINTER, POINTER);
-        postXferReq = function(symbols, "post_xfer_req", POINTER, POINTER, POINTER);
-        getXferStatus = function(symbols, "get_xfer_status", POINTER, POINTER);
-        getXferTelemetry = function(symbols, "get_xfer_telemetry", POINTER, POINTER, POINTER);
-        releaseXferReq = function(symbols, "release_xfer_req", POINTER, POINTER);
-        destroyXferReq = function(symbols, "destroy_xfer_req", POINTER);
-        createNotifMap = function(symbols, "create_notif_map", POINTER);
-        destroyNotifMap = function(symbols, "destroy_notif_map", POINTER);
-        clearNotifMap = function(symbols, "notif_map_clear", POINTER);
-        getNotifs = function(symbols, "get_notifs", POINTER, POINTER, POINTER);
-        notifMapSize = function(symbols, "notif_map_size", POINTER, POINTER);
-        notifMapGetAgentAt = function(symbols, "notif_map_get_agent_at", POINTER, LONG, POINTER);
-        notifMapGetNotifsSize = function(symbols, "notif_map_get_notifs_size", POINTER, POINTER, POINTER);
-        notifMapGetNotif = function(symbols, "notif_map_get_notif", POINTER, POINTER, LONG, POINTER, POINTER);
-        genNotif = function(symbols, "gen_notif", POINTER, POINTER, POINTER, LONG, POINTER);
-    }
-
-    private static MethodHandle function(SymbolLookup symbols, String name, MemoryLayout... parameters) {
-        return Linker.nativeLinker()
-                .downcallHandle(symbols.findOrThrow("nixl_capi_" + name), FunctionDescriptor.of(INT, parameters));
+        super(symbols, "nixl_capi_");
     }
 
     boolean isStub() {
         try {
             return (boolean) isStub.invokeExact();
         } catch (Throwable e) {
-            throw unexpected(e);
+            throw Posix.thrown(e);
         }
     }
 
@@ -221,7 +162,6 @@ final class NixlApi {
             MemorySegment config = arena.allocate(CONFIG);
             config.set(INT, CONFIG_WORKERS, 1);
             config.set(LONG, CONFIG_LISTENER_DELAY, LISTENER_DELAY_MICROS);
-            config.set(ValueLayout.JAVA_BOOLEAN, CONFIG_TELEMETRY, true);
             MemorySegment out = arena.allocate(POINTER);
             require("create_configured_agent", call(() ->
                     (int) createAgent.invokeExact(arena.allocateFrom(name), config, out)));
@@ -249,39 +189,6 @@ final class NixlApi {
             }
             Status _ = call(() -> (int) destroyStringList.invokeExact(list));
             return names.stream().sorted().toList();
-        }
-    }
-
-    /**
-     * The parameters of a backend with their defaults, as far as it tells.
-     *
-     * @throws TransferException if there is no such plugin or it cannot be loaded
-     */
-    Map<String, String> backendDefaults(MemorySegment agent, String plugin) throws TransferException {
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment parameters = pluginParameters(agent, plugin, arena);
-            Map<String, String> defaults = new TreeMap<>();
-            MemorySegment empty = arena.allocate(ValueLayout.JAVA_BOOLEAN);
-            MemorySegment out = arena.allocate(POINTER);
-            if (!call(() -> (int) paramsIsEmpty.invokeExact(parameters, empty)).failed()
-                    && !empty.get(ValueLayout.JAVA_BOOLEAN, 0)
-                    && !call(() -> (int) paramsCreateIterator.invokeExact(parameters, out))
-                            .failed()) {
-                MemorySegment iterator = out.get(POINTER, 0);
-                MemorySegment key = arena.allocate(POINTER);
-                MemorySegment value = arena.allocate(POINTER);
-                MemorySegment more = arena.allocate(ValueLayout.JAVA_BOOLEAN);
-                more.set(ValueLayout.JAVA_BOOLEAN, 0, true);
-                while (more.get(ValueLayout.JAVA_BOOLEAN, 0)
-                        && !call(() -> (int) paramsIteratorNext.invokeExact(iterator, key, value, more))
-                                .failed()
-                        && key.get(POINTER, 0).address() != 0) {
-                    defaults.put(string(key.get(POINTER, 0)), string(value.get(POINTER, 0)));
-                }
-                Status _ = call(() -> (int) paramsDestroyIterator.invokeExact(iterator));
-            }
-            Status _ = call(() -> (int) destroyParams.invokeExact(parameters));
-            return defaults;
         }
     }
 
@@ -480,7 +387,7 @@ final class NixlApi {
         try {
             code = (int) xferDlistAddDesc.invokeExact(list, address, bytes, device);
         } catch (Throwable e) {
-            throw unexpected(e);
+            throw Posix.thrown(e);
         }
         if (code != Status.SUCCESS.code) {
             throw new TransferException("nixl_capi_xfer_dlist_add_desc: " + Status.of(code));
@@ -494,21 +401,6 @@ final class NixlApi {
     /** Where a posted request is; calling it makes progress. */
     Status status(MemorySegment agent, MemorySegment request) {
         return call(() -> (int) getXferStatus.invokeExact(agent, request));
-    }
-
-    Optional<RequestTelemetry> telemetry(MemorySegment agent, MemorySegment request) {
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment out = arena.allocate(LONG, 5);
-            if (call(() -> (int) getXferTelemetry.invokeExact(agent, request, out))
-                    .failed()) {
-                return Optional.empty();
-            }
-            return Optional.of(new RequestTelemetry(
-                    out.getAtIndex(LONG, 1),
-                    out.getAtIndex(LONG, 2),
-                    out.getAtIndex(LONG, 3),
-                    out.getAtIndex(LONG, 4)));
-        }
     }
 
     /** Gives a request back, cancelling it if it is under way: NIXL does not say when the cancelled one stops to touch memory. */
@@ -585,7 +477,7 @@ final class NixlApi {
         try {
             free.invokeExact(allocated);
         } catch (Throwable e) {
-            throw unexpected(e);
+            throw Posix.thrown(e);
         }
     }
 
@@ -607,17 +499,7 @@ final class NixlApi {
         try {
             return Status.of(call.run());
         } catch (Throwable e) {
-            throw unexpected(e);
+            throw Posix.thrown(e);
         }
-    }
-
-    private static RuntimeException unexpected(Throwable e) {
-        if (e instanceof Error error) {
-            throw error;
-        }
-        if (e instanceof RuntimeException runtime) {
-            return runtime;
-        }
-        throw new AssertionError("a C function throws nothing", e);
     }
 }

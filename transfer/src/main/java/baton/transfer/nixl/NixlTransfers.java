@@ -31,8 +31,6 @@ final class NixlTransfers {
     private final Consumer<String> restart;
 
     private final List<NixlTransfer> active = new ArrayList<>();
-    /** Written by the owner thread, read by any. */
-    private volatile NixlAgent.Totals totals = NixlAgent.Totals.NONE;
 
     /**
      * @param progress called when a transfer is over
@@ -65,11 +63,6 @@ final class NixlTransfers {
             transfer.end(new Transfer.State.Failed(Transfer.Cause.REFUSED, thread.whyEnded()));
         }
         return transfer;
-    }
-
-    /** Called by any thread, as {@link NixlAgent#totals}. */
-    NixlAgent.Totals totals() {
-        return totals;
     }
 
     boolean isEmpty() {
@@ -299,7 +292,6 @@ final class NixlTransfers {
             api.release(nixl.handle(), request);
             fail(transfer, peer, Transfer.Cause.TRANSPORT, "NIXL reports " + status);
         } else {
-            totals = api.telemetry(nixl.handle(), request).map(totals::plus).orElse(totals);
             api.release(nixl.handle(), request);
             transfer.moved += bytes;
         }
@@ -335,7 +327,6 @@ final class NixlTransfers {
     private void finish(NixlTransfer transfer, Transfer.State state) {
         thread.check();
         active.remove(transfer);
-        totals = totals.plus(state instanceof Transfer.State.Done);
         transfer.end(state);
         progress.run();
     }
