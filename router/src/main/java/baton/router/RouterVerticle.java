@@ -59,7 +59,7 @@ final class RouterVerticle extends VerticleBase {
     /** How much of a body is read after a refusal, so that the client reads that: so many times the largest body that is taken. */
     private static final int MOST_DROPPED = 4;
 
-    private final RouterContext context;
+    private final RouterContext shared;
     private final RouterConfig config;
     private final RouterContext.Routing routing;
     private final RouterContext.InFlight inFlight;
@@ -96,19 +96,16 @@ final class RouterVerticle extends VerticleBase {
         void accept(UpstreamClient upstream, HttpServerRequest request, ClientPass pass);
     }
 
-    RouterVerticle(RouterContext context) {
-        this.context = context;
-        this.config = context.config();
-        this.routing = context.routing();
-        this.inFlight = context.inFlight();
-        this.metrics = context.reporting().metrics();
+    RouterVerticle(RouterContext shared) {
+        this.shared = shared;
+        this.config = shared.config();
+        this.routing = shared.routing();
+        this.inFlight = shared.inFlight();
+        this.metrics = shared.reporting().metrics();
         this.webGuard = config.webGuard();
         this.observation = new Observation(
-                config.policy(),
-                routing,
-                inFlight.running(),
-                context.reporting().traces());
-        this.admin = new Admin(inFlight.worker().vertx(), config.sources().adminKey(), context.membership());
+                config.policy(), routing, inFlight.running(), shared.reporting().traces());
+        this.admin = new Admin(inFlight.worker().vertx(), config.sources().adminKey(), shared.membership());
     }
 
     @Override
@@ -126,11 +123,11 @@ final class RouterVerticle extends VerticleBase {
                 .setKeepAlive(true)
                 .setKeepAliveTimeout(KEEP_ALIVE_SECONDS)
                 .setMaxHeaderSize(64 << 10);
-        RouterTls tls = context.guards().tls();
+        RouterTls tls = shared.guards().tls();
         KeptConnections toInstances = KeptConnections.open(vertx, clientOptions, pool, Optional.of(tls.client()));
         client = toInstances;
         UpstreamClient upstream =
-                new UpstreamClient(vertx, toInstances, context.reporting().ticker());
+                new UpstreamClient(vertx, toInstances, shared.reporting().ticker());
         // All verticles share one port, chosen or free.
         SocketAddress address = config.port() == 0
                 ? SocketAddress.sharedRandomPort(1, config.host())
@@ -154,7 +151,7 @@ final class RouterVerticle extends VerticleBase {
         HttpServer created = vertx.createHttpServer(options);
         server = created;
         Duration idle = limits.idle().compareTo(MOST_IDLE) < 0 ? limits.idle() : MOST_IDLE;
-        IdleConnections watched = new IdleConnections(vertx, context.reporting().ticker(), idle);
+        IdleConnections watched = new IdleConnections(vertx, shared.reporting().ticker(), idle);
         connections = watched;
         return created.connectionHandler(connection -> {
                     FlushConsolidation.of(connection);
@@ -266,7 +263,7 @@ final class RouterVerticle extends VerticleBase {
 
     /** Runs a route's handler if the request's key allows that. */
     private void enter(Route route, UpstreamClient upstream, HttpServerRequest request) {
-        Optional<ClientGate> gate = context.guards().gate();
+        Optional<ClientGate> gate = shared.guards().gate();
         if (route.open || gate.isEmpty()) {
             route.handler.accept(upstream, request, ClientPass.open());
             return;
@@ -310,7 +307,7 @@ final class RouterVerticle extends VerticleBase {
 
     /** Answers about the router: all with the admin key, or where clients need no key; with a client's key what concerns it. */
     private void observe(String path, HttpServerRequest request) {
-        Optional<ClientGate> gate = context.guards().gate();
+        Optional<ClientGate> gate = shared.guards().gate();
         if (gate.isEmpty() || observation.isPage(path) || admin.hasKey(request)) {
             observation.answer(request, _ -> true);
             return;
@@ -324,7 +321,7 @@ final class RouterVerticle extends VerticleBase {
     }
 
     private void handOff(UpstreamClient upstream, HttpServerRequest request, ClientPass pass) {
-        readJson(request, body -> ProxiedRequest.handOff(context, upstream, request, pass, body));
+        readJson(request, body -> ProxiedRequest.handOff(shared, upstream, request, pass, body));
     }
 
     private void administer(String path, HttpServerRequest request) {
@@ -349,12 +346,12 @@ final class RouterVerticle extends VerticleBase {
     }
 
     private void proxyPost(UpstreamClient upstream, HttpServerRequest request, ClientPass pass) {
-        readJson(request, body -> ProxiedRequest.proxy(context, upstream, request, pass, body));
+        readJson(request, body -> ProxiedRequest.proxy(shared, upstream, request, pass, body));
     }
 
     private void proxyGet(UpstreamClient upstream, HttpServerRequest request, ClientPass pass) {
         if (admit(request)) {
-            ProxiedRequest.proxy(context, upstream, request, pass, new ReceivedBody(0));
+            ProxiedRequest.proxy(shared, upstream, request, pass, new ReceivedBody(0));
         }
     }
 
@@ -391,9 +388,7 @@ final class RouterVerticle extends VerticleBase {
             if (set.all().stream()
                     .noneMatch(instance -> instance.isUp()
                             && !instance.isDraining()
-                            && context.routing()
-                                    .flow()
-                                    .fits(instance, routing.instances().others(set)))) {
+                            && routing.flow().fits(instance, routing.instances().others(set)))) {
                 missing.add(set.role().label());
             }
             set.all().forEach(instance -> instance.downReason().ifPresent(reason -> down.put(instance.url(), reason)));
@@ -412,10 +407,10 @@ final class RouterVerticle extends VerticleBase {
                         .put("status", "ok")
                         .put(
                                 "prefill_instances",
-                                context.routing().instances().prefills().all().size())
+                                routing.instances().prefills().all().size())
                         .put(
                                 "decode_instances",
-                                context.routing().instances().decodes().all().size()));
+                                routing.instances().decodes().all().size()));
     }
 
     private void metrics(UpstreamClient upstream, HttpServerRequest request, ClientPass pass) {

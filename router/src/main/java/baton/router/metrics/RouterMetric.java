@@ -154,8 +154,12 @@ public enum RouterMetric {
     final Kind kind;
     final String title;
     final String description;
+
+    @SuppressWarnings("ImmutableEnumChecker") // Of List.of.
     final List<String> labels;
+
     /** Values of the only label that are shown before the first one is recorded. */
+    @SuppressWarnings("ImmutableEnumChecker") // Of List.of.
     final List<Object> shown;
 
     RouterMetric(Kind kind, String title, String description, String... labels) {
