@@ -6,11 +6,11 @@ import baton.bench.frame.Require;
 import baton.bench.plan.Fleet;
 import baton.bench.plan.FleetCheck;
 import baton.bench.plan.Goals;
-import baton.bench.plan.Load;
 import baton.bench.plan.MachineProfile;
 import baton.bench.plan.PlanReport;
 import baton.bench.plan.Planner;
 import baton.bench.plan.Planner.Plan;
+import baton.bench.plan.Workload;
 import baton.engine.model.Checkpoint;
 import baton.kv.ConfigException;
 import java.io.IOException;
@@ -179,10 +179,10 @@ final class PlanCommand implements Callable<Integer> {
         }
         Require.atLeast("output_tokens", outputTokens, 1);
         Require.atLeast("requests", requests, 20);
-        List<Load.Shape> shapes = new ArrayList<>();
+        List<Workload.Shape> shapes = new ArrayList<>();
         for (int tokens : promptTokens) {
             Require.atLeast("prompt_tokens", tokens, 1);
-            shapes.add(new Load.Shape(tokens, outputTokens));
+            shapes.add(new Workload.Shape(tokens, outputTokens));
         }
         Require.positive("ttft", ttft);
         Require.positive("itl", itl);
@@ -192,7 +192,7 @@ final class PlanCommand implements Callable<Integer> {
         Optional<Double> asked = Optional.ofNullable(rate);
         asked.ifPresent(each -> Require.positive("rate", each));
         Planner planner = new Planner(new Goals(ttft, itl, attained), requests, seed);
-        Load load = new Load(shapes);
+        Workload load = new Workload(shapes);
         if (url != null) {
             check(planner, prefill, decode, load, url);
         } else if (fleets.isEmpty()) {
@@ -212,7 +212,7 @@ final class PlanCommand implements Callable<Integer> {
         return 0;
     }
 
-    private void check(Planner planner, MachineProfile prefill, MachineProfile decode, Load load, String at)
+    private void check(Planner planner, MachineProfile prefill, MachineProfile decode, Workload load, String at)
             throws IOException, InterruptedException {
         if (fleets.size() != 1) {
             throw new ConfigException("fleet", "is given " + fleets.size() + " times; --url needs the one fleet there");
@@ -226,7 +226,7 @@ final class PlanCommand implements Callable<Integer> {
         output.measure(FleetCheck.FIGURES, figures -> check.run(at, plan, figures));
     }
 
-    private void predict(Planner planner, MachineProfile prefill, MachineProfile decode, Load load, double at)
+    private void predict(Planner planner, MachineProfile prefill, MachineProfile decode, Workload load, double at)
             throws IOException {
         ObjectNode figures = JsonNodeFactory.instance.objectNode();
         for (String name : fleets) {

@@ -174,6 +174,9 @@ class FloorsTest {
 
     private static final Map<String, String> LONG_CONSTRUCTORS = Map.of();
 
+    /** Simple names that several classes have, and why each of them cannot have another. */
+    private static final Map<String, String> SHARED_NAMES = Map.of();
+
     private static final int MOST_LINES = 700;
 
     private static final Map<String, String> LONG_FILES = Map.of();
@@ -340,6 +343,20 @@ class FloorsTest {
             }
         }
         assertOnly(LONG_CONSTRUCTORS, found);
+    }
+
+    /** A name has one meaning in the whole code. */
+    @Test
+    void simpleNamesOfTopLevelClassesAreUnique() {
+        Map<String, List<String>> found = new TreeMap<>();
+        for (JavaClass type : CODE) {
+            if (type.isTopLevelClass() && !type.getSimpleName().equals("package-info")) {
+                found.computeIfAbsent(type.getSimpleName(), _ -> new ArrayList<>())
+                        .add(type.getName());
+            }
+        }
+        found.values().removeIf(types -> types.size() == 1);
+        assertOnly(SHARED_NAMES, found);
     }
 
     @Test

@@ -3,7 +3,7 @@ package baton.bench.plan;
 import baton.bench.frame.Column;
 import baton.bench.frame.Layout;
 import baton.bench.frame.Require;
-import baton.bench.plan.Load.Arrival;
+import baton.bench.plan.Workload.Arrival;
 import baton.bench.serve.Backend;
 import baton.bench.serve.Endpoint;
 import baton.bench.serve.Exchange;
@@ -32,7 +32,7 @@ import tools.jackson.databind.node.ObjectNode;
  * @param vocabulary of the served model
  * @param progress receives a line for each rate
  */
-public record FleetCheck(Goals goals, Load load, double seconds, int vocabulary, Consumer<String> progress) {
+public record FleetCheck(Goals goals, Workload load, double seconds, int vocabulary, Consumer<String> progress) {
     /** From the first rate to the second; from each further one to the next it is the square of the one before. */
     private static final double STRIDE = 1.2;
 

@@ -38,7 +38,7 @@ final class FleetSimulation {
     private record Event(double at, long number, Runnable action) {}
 
     private static final class Job {
-        private final Load.Shape shape;
+        private final Workload.Shape shape;
         private final double arrived;
         private final boolean counts;
         private int computed;
@@ -48,7 +48,7 @@ final class FleetSimulation {
         private int longer;
         private boolean bad;
 
-        private Job(Load.Arrival arrival, boolean counts) {
+        private Job(Workload.Arrival arrival, boolean counts) {
             this.shape = arrival.shape();
             this.arrived = arrival.at();
             this.counts = counts;
@@ -77,26 +77,26 @@ final class FleetSimulation {
      * @param rate requests per second
      * @param count how many
      */
-    static Outcome run(Fleet fleet, Load load, double rate, int count, Goals goals, long seed) {
+    static Outcome run(Fleet fleet, Workload load, double rate, int count, Goals goals, long seed) {
         FleetSimulation simulation = new FleetSimulation(goals, true);
-        List<Load.Arrival> arrivals = simulation.run(fleet, load, rate, count, seed, Integer.MAX_VALUE);
+        List<Workload.Arrival> arrivals = simulation.run(fleet, load, rate, count, seed, Integer.MAX_VALUE);
         return simulation.outcome(arrivals);
     }
 
     /** Whether enough requests are served well; ends as soon as it is known that they are not. */
-    static boolean isGood(Fleet fleet, Load load, double rate, int count, Goals goals, long seed) {
+    static boolean isGood(Fleet fleet, Workload load, double rate, int count, Goals goals, long seed) {
         FleetSimulation simulation = new FleetSimulation(goals, false);
         long counted = count - (long) Math.ceil(count * WARM_UP);
         int allowed = (int) Math.floor(counted * (1 - goals.attained()) + 1e-9);
-        List<Load.Arrival> unusedArrivals = simulation.run(fleet, load, rate, count, seed, allowed);
+        List<Workload.Arrival> unusedArrivals = simulation.run(fleet, load, rate, count, seed, allowed);
         return simulation.badlyServed <= allowed;
     }
 
-    private List<Load.Arrival> run(Fleet fleet, Load load, double rate, int count, long seed, int allowed) {
+    private List<Workload.Arrival> run(Fleet fleet, Workload load, double rate, int count, long seed, int allowed) {
         Consumer<Job> entry = build(fleet);
-        List<Load.Arrival> arrivals = load.arrivals(rate, count, seed);
+        List<Workload.Arrival> arrivals = load.arrivals(rate, count, seed);
         for (int i = 0; i < arrivals.size(); i++) {
-            Load.Arrival arrival = arrivals.get(i);
+            Workload.Arrival arrival = arrivals.get(i);
             Job job = new Job(arrival, i >= count * WARM_UP);
             at(arrival.at(), () -> entry.accept(job));
         }
@@ -185,7 +185,7 @@ final class FleetSimulation {
         return goals.met(job.firstToken - job.arrived, job.shape.output() - 1, job.longer);
     }
 
-    private Outcome outcome(List<Load.Arrival> arrivals) {
+    private Outcome outcome(List<Workload.Arrival> arrivals) {
         List<Job> counted = done.stream().filter(job -> job.counts).toList();
         long well = counted.stream().filter(this::isWell).count();
         double[] ttft = counted.stream()

@@ -21,7 +21,12 @@ import tools.jackson.databind.node.ObjectNode;
  * @param crossings the same for other lengths of prompts
  */
 public record PlanReport(
-        Goals goals, Load load, int units, List<Plan> plans, Optional<Smallest> smallest, List<Crossing> crossings) {
+        Goals goals,
+        Workload load,
+        int units,
+        List<Plan> plans,
+        Optional<Smallest> smallest,
+        List<Crossing> crossings) {
     private static final int[] PROMPTS = {128, 256, 512, 1024, 2048, 4096, 8192};
     private static final int MOST_UNITS = 1024;
     /** A goodput that is higher by less than this share is not worth two kinds of instances. */
@@ -50,13 +55,13 @@ public record PlanReport(
             MachineProfile prefill,
             MachineProfile decode,
             int units,
-            Load load,
+            Workload load,
             Optional<Double> rate) {
         List<Plan> plans = plans(planner, prefill, decode, units, load);
         List<Crossing> crossings = new ArrayList<>();
         int output = (int) Math.round(load.meanOutput());
         for (int prompt : PROMPTS) {
-            List<Plan> of = plans(planner, prefill, decode, units, Load.of(prompt, output));
+            List<Plan> of = plans(planner, prefill, decode, units, Workload.of(prompt, output));
             crossings.add(new Crossing(prompt, of.getFirst(), Planner.best(of.subList(1, of.size()))));
         }
         return new PlanReport(
@@ -69,7 +74,7 @@ public record PlanReport(
     }
 
     private static List<Plan> plans(
-            Planner planner, MachineProfile prefill, MachineProfile decode, int units, Load load) {
+            Planner planner, MachineProfile prefill, MachineProfile decode, int units, Workload load) {
         List<Plan> plans = new ArrayList<>();
         plans.add(planner.bestColocated(prefill, units, load));
         for (Map.Entry<String, Curve> connector : prefill.handoff().entrySet()) {
@@ -80,7 +85,7 @@ public record PlanReport(
     }
 
     private static Smallest smallest(
-            Planner planner, MachineProfile prefill, MachineProfile decode, Load load, double rate) {
+            Planner planner, MachineProfile prefill, MachineProfile decode, Workload load, double rate) {
         List<Plan> found = new ArrayList<>();
         int low = 0;
         int high = 1;
@@ -107,7 +112,7 @@ public record PlanReport(
     }
 
     private static boolean serves(
-            Planner planner, MachineProfile prefill, MachineProfile decode, int units, Load load, double rate) {
+            Planner planner, MachineProfile prefill, MachineProfile decode, int units, Workload load, double rate) {
         return units >= prefill.units()
                 && plans(planner, prefill, decode, units, load).stream().anyMatch(plan -> plan.goodput() >= rate);
     }

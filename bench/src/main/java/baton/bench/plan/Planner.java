@@ -62,12 +62,12 @@ public record Planner(Goals goals, int requests, long seed) {
     }
 
     /** What comes of this rate. */
-    public Prediction predict(Fleet fleet, Load load, double rate) {
+    public Prediction predict(Fleet fleet, Workload load, double rate) {
         return Prediction.of(rate, FleetSimulation.run(fleet, load, rate, count(fleet), goals, seed));
     }
 
     /** The highest rate that a fleet serves within the goals. */
-    public Plan goodput(Fleet fleet, Load load) {
+    public Plan goodput(Fleet fleet, Workload load) {
         double high = upperBound(fleet, load);
         if (!isGood(fleet, load, Math.min(LEAST_RATE, high))) {
             return new Plan(fleet, 0, predict(fleet, load, LEAST_RATE));
@@ -88,7 +88,7 @@ public record Planner(Goals goals, int requests, long seed) {
         return new Plan(fleet, low, predict(fleet, load, low));
     }
 
-    private boolean isGood(Fleet fleet, Load load, double rate) {
+    private boolean isGood(Fleet fleet, Workload load, double rate) {
         return FleetSimulation.isGood(fleet, load, rate, count(fleet), goals, seed);
     }
 
@@ -102,7 +102,7 @@ public record Planner(Goals goals, int requests, long seed) {
     }
 
     /** More than any fleet can do, whatever its goals: the rate at which its instances are always busy. */
-    private static double upperBound(Fleet fleet, Load load) {
+    private static double upperBound(Fleet fleet, Workload load) {
         return switch (fleet) {
             case Fleet.Colocated(MachineProfile machine, int instances, int _) ->
                 1.5
@@ -118,7 +118,7 @@ public record Planner(Goals goals, int requests, long seed) {
         };
     }
 
-    private static double promptSeconds(MachineProfile machine, Load load) {
+    private static double promptSeconds(MachineProfile machine, Workload load) {
         return load.shapes().stream()
                 .mapToDouble(shape -> machine.promptSeconds(0, shape.prompt()))
                 .average()
@@ -126,7 +126,7 @@ public record Planner(Goals goals, int requests, long seed) {
     }
 
     /** In a full batch a request has this share of the steps. */
-    private static double decodeSeconds(MachineProfile machine, Load load) {
+    private static double decodeSeconds(MachineProfile machine, Workload load) {
         int batch = machine.maxSequences();
         double least = Double.MAX_VALUE;
         for (int sequences = 1; sequences <= batch; sequences *= 2) {
@@ -137,7 +137,7 @@ public record Planner(Goals goals, int requests, long seed) {
     }
 
     /** The colocated fleet on so many units with the best budget. */
-    public Plan bestColocated(MachineProfile machine, int units, Load load) {
+    public Plan bestColocated(MachineProfile machine, int units, Workload load) {
         List<Plan> plans = new ArrayList<>();
         for (int budget : BUDGETS) {
             plans.add(goodput(new Fleet.Colocated(machine, units / machine.units(), budget), load));
@@ -151,7 +151,7 @@ public record Planner(Goals goals, int requests, long seed) {
      * @param connector of the prefill machine's profile
      */
     public Optional<Plan> bestDisaggregated(
-            MachineProfile prefill, MachineProfile decode, int units, Load load, String connector) {
+            MachineProfile prefill, MachineProfile decode, int units, Workload load, String connector) {
         int most = (units - decode.units()) / prefill.units();
         if (most < 1) {
             return Optional.empty();

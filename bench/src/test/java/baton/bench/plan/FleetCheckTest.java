@@ -72,7 +72,7 @@ class FleetCheckTest {
         Plan plan = new Plan(
                 new Fleet.Colocated(machine, 1, 512), predicted, new Prediction(predicted, 1, predicted, 0, 0, 0, 0));
         ObjectNode json = JsonNodeFactory.instance.objectNode();
-        new FleetCheck(new Goals(2, 2, 0.9), Load.of(8, 1), 0.5, 1000, progress::add).run(url, plan, json);
+        new FleetCheck(new Goals(2, 2, 0.9), Workload.of(8, 1), 0.5, 1000, progress::add).run(url, plan, json);
         return json;
     }
 

@@ -46,7 +46,7 @@ class PlannerTest {
     void promptsOnOnePrefillInstanceWaitAsInAQueueWithConstantService(double load) {
         double service = 0.5;
         Fleet fleet = new Fleet.Disaggregated(MACHINE, 1, MACHINE, 8, "connector");
-        Outcome outcome = FleetSimulation.run(fleet, Load.of(500, 1), load / service, 40_000, ANY, 1);
+        Outcome outcome = FleetSimulation.run(fleet, Workload.of(500, 1), load / service, 40_000, ANY, 1);
         double wait = load * service / (2 * (1 - load));
         // Then the hand-off and a step.
         assertThat(mean(outcome.ttft())).isCloseTo(service + wait + 0.03, within(0.06 * (service + wait)));
@@ -55,11 +55,11 @@ class PlannerTest {
     @Test
     void anIdleFleetHasTheTimesOfTheProfile() {
         Outcome apart = FleetSimulation.run(
-                new Fleet.Disaggregated(MACHINE, 1, MACHINE, 1, "connector"), Load.of(100, 10), 0.001, 20, ANY, 1);
+                new Fleet.Disaggregated(MACHINE, 1, MACHINE, 1, "connector"), Workload.of(100, 10), 0.001, 20, ANY, 1);
         assertAll(apart.ttft(), 18, 0.1 + 0.01 + 0.02);
         assertAll(apart.itl(), 18 * 9, 0.02);
         Outcome together =
-                FleetSimulation.run(new Fleet.Colocated(MACHINE, 1, 512), Load.of(100, 10), 0.001, 20, ANY, 1);
+                FleetSimulation.run(new Fleet.Colocated(MACHINE, 1, 512), Workload.of(100, 10), 0.001, 20, ANY, 1);
         assertAll(together.ttft(), 18, 0.1);
     }
 
@@ -71,7 +71,7 @@ class PlannerTest {
 
     @Test
     void aSmallerBudgetShortensIntervalsAndLengthensTheTimeToTheFirstToken() {
-        Load load = Load.of(1000, 100);
+        Workload load = Workload.of(1000, 100);
         Outcome large = FleetSimulation.run(new Fleet.Colocated(MACHINE, 1, 8192), load, 0.3, 2000, ANY, 1);
         Outcome small = FleetSimulation.run(new Fleet.Colocated(MACHINE, 1, 128), load, 0.3, 2000, ANY, 1);
         Outcome apart = FleetSimulation.run(
@@ -85,7 +85,7 @@ class PlannerTest {
     @Test
     void aHundredInstancesServeAlmostAHundredTimesWhatOneServes() {
         Planner planner = new Planner(new Goals(2, 10, 0.9), 1000, 1);
-        Load load = Load.of(500, 20);
+        Workload load = Workload.of(500, 20);
         Plan one = planner.goodput(new Fleet.Colocated(MACHINE, 1, 2048), load);
         Plan hundred =
                 new Planner(new Goals(2, 10, 0.9), 8000, 1).goodput(new Fleet.Colocated(MACHINE, 100, 2048), load);
@@ -97,13 +97,13 @@ class PlannerTest {
     @Test
     void theDivisionFollowsTheLoad() {
         Planner planner = new Planner(new Goals(5, 0.05, 0.9), 100, 1);
-        Plan prompts = planner.bestDisaggregated(MACHINE, MACHINE, 8, Load.of(2000, 10), "connector")
+        Plan prompts = planner.bestDisaggregated(MACHINE, MACHINE, 8, Workload.of(2000, 10), "connector")
                 .orElseThrow();
-        Plan answers = planner.bestDisaggregated(MACHINE, MACHINE, 8, Load.of(50, 2000), "connector")
+        Plan answers = planner.bestDisaggregated(MACHINE, MACHINE, 8, Workload.of(50, 2000), "connector")
                 .orElseThrow();
         assertThat(((Fleet.Disaggregated) prompts.fleet()).prefills()).isEqualTo(7);
         assertThat(((Fleet.Disaggregated) answers.fleet()).prefills()).isLessThan(4);
-        assertThat(planner.bestDisaggregated(MACHINE, MACHINE, 1, Load.of(1, 1), "connector"))
+        assertThat(planner.bestDisaggregated(MACHINE, MACHINE, 1, Workload.of(1, 1), "connector"))
                 .isEmpty();
     }
 
@@ -112,7 +112,7 @@ class PlannerTest {
     void promptsWithPartsThatCostNothingAreComputedToTheEnd() {
         MachineProfile flat = new MachineProfile(
                 "flat", 1, Curve.constant(0.03), Curve.constant(0.02), 0, 1, Map.of("connector", Curve.constant(0)), 8);
-        Outcome outcome = FleetSimulation.run(new Fleet.Colocated(flat, 1, 64), Load.of(200, 2), 0.1, 20, ANY, 1);
+        Outcome outcome = FleetSimulation.run(new Fleet.Colocated(flat, 1, 64), Workload.of(200, 2), 0.1, 20, ANY, 1);
         assertThat(outcome.ttft()).hasSize(18);
         assertThat(outcome.wellServed()).isEqualTo(1);
     }
@@ -120,14 +120,14 @@ class PlannerTest {
     @Test
     void noFleetServesMoreThanItsInstancesCanCompute() {
         Plan plan = new Planner(new Goals(2, 10, 0.9), 20, 1)
-                .goodput(new Fleet.Disaggregated(MACHINE, 40, MACHINE, 40, "connector"), Load.of(500, 1));
+                .goodput(new Fleet.Disaggregated(MACHINE, 40, MACHINE, 40, "connector"), Workload.of(500, 1));
         // Half a second for each prompt; what waits at the end is less than the goal allows.
         assertThat(plan.goodput()).isBetween(70.0, 90.0);
     }
 
     @Test
     void goalsForIntervalsDecideWhetherItPaysToDisaggregate() {
-        Load load = Load.of(1000, 100);
+        Workload load = Workload.of(1000, 100);
         PlanReport strict =
                 PlanReport.of(new Planner(new Goals(3, 0.03, 0.9), 40, 1), MACHINE, MACHINE, 2, load, Optional.of(1.0));
         assertThat(strict.advice()).startsWith("Disaggregate (1P1D, connector)");

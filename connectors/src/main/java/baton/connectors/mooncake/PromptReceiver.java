@@ -14,7 +14,7 @@ final class PromptReceiver extends LoadTable<PromptLoad> {
     private final LocalRank local;
     private final MooncakeExchange exchange;
     private final PeerAddress session;
-    private final List<Region> regions;
+    private final List<MooncakeRegion> regions;
     private final EngineDirectory engines;
     private final String incarnation = UUID.randomUUID().toString();
     /** Events of other threads. */
@@ -27,7 +27,7 @@ final class PromptReceiver extends LoadTable<PromptLoad> {
         this.local = local;
         this.exchange = exchange;
         this.session = session;
-        this.regions = Region.of(local.cache());
+        this.regions = MooncakeRegion.of(local.cache());
         this.engines = new EngineDirectory(local, exchange);
     }
 
@@ -43,7 +43,7 @@ final class PromptReceiver extends LoadTable<PromptLoad> {
         return session;
     }
 
-    List<Region> regions() {
+    List<MooncakeRegion> regions() {
         return regions;
     }
 

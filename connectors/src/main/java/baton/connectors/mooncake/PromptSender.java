@@ -43,7 +43,7 @@ final class PromptSender {
     /** Of messages, which a peer may send as often as it likes. */
     private final Bursts complaints;
 
-    private final List<Region> regions;
+    private final List<MooncakeRegion> regions;
     private final Queue<Question> arrivals = new ConcurrentLinkedQueue<>();
     private final Map<String, Prompt> prompts = new LinkedHashMap<>();
     private final List<PromptWrite> writes = new ArrayList<>();
@@ -56,7 +56,7 @@ final class PromptSender {
 
     PromptSender(LocalRank local) {
         this.local = local;
-        this.regions = Region.of(local.cache());
+        this.regions = MooncakeRegion.of(local.cache());
         this.complaints = new Bursts(1, Duration.ofSeconds(10), local.context().ticker());
     }
 

@@ -23,7 +23,7 @@ import java.util.zip.CRC32C;
  * @param bytes of each page; 0 if another prefill rank writes the same heads
  */
 record WritePlan(List<Pair> pairs, int[] readerRegions, long from, long to, long bytes) {
-    record Pair(Region own, Region reader) {}
+    record Pair(MooncakeRegion own, MooncakeRegion reader) {}
 
     /** Tensor and pipeline ranks of one side. */
     record Ranks(int tpSize, int tpRank, int ppSize) {
@@ -69,7 +69,8 @@ record WritePlan(List<Pair> pairs, int[] readerRegions, long from, long to, long
      * @param modelHeads key/value heads of the whole model
      * @throws Misfit if the pools do not fit together
      */
-    static WritePlan of(List<Region> own, Ranks writer, List<Region> reader, Ranks readerRanks, int modelHeads)
+    static WritePlan of(
+            List<MooncakeRegion> own, Ranks writer, List<MooncakeRegion> reader, Ranks readerRanks, int modelHeads)
             throws Misfit {
         if (readerRanks.tpRank() >= readerRanks.tpSize()) {
             throw new Misfit("tp_rank " + readerRanks.tpRank() + " of " + readerRanks.tpSize());
@@ -99,7 +100,7 @@ record WritePlan(List<Pair> pairs, int[] readerRegions, long from, long to, long
                         + " has several regions; only layers of plain attention in one region are exchanged");
             }
         }
-        for (Region region : own) {
+        for (MooncakeRegion region : own) {
             Integer at = byLayer.get(region.layer());
             if (at == null) {
                 if (writer.ppSize() == readerRanks.ppSize()) {
@@ -107,7 +108,7 @@ record WritePlan(List<Pair> pairs, int[] readerRegions, long from, long to, long
                 }
                 continue;
             }
-            Region other = reader.get(at);
+            MooncakeRegion other = reader.get(at);
             if (other.layerIndex() != region.layerIndex() || other.group() != region.group()) {
                 throw new Misfit("layer %s has index %d and group %d here, %d and %d at the decode rank"
                         .formatted(
@@ -165,14 +166,14 @@ record WritePlan(List<Pair> pairs, int[] readerRegions, long from, long to, long
      *
      * @param pool that has the regions
      */
-    static int[] checksums(KvMemory pool, List<Region> regions, long offset, long bytes, int[] blocks) {
+    static int[] checksums(KvMemory pool, List<MooncakeRegion> regions, long offset, long bytes, int[] blocks) {
         CRC32C crc = new CRC32C();
         int[] checksums = new int[blocks.length];
         try (Arena arena = Arena.ofShared()) {
             MemorySegment copy = arena.allocate(pool instanceof KvMemory.Device ? regions.size() * bytes : 0);
             for (int i = 0; i < blocks.length; i++) {
                 List<KvCopier.Range> ranges = new ArrayList<>();
-                for (Region region : regions) {
+                for (MooncakeRegion region : regions) {
                     long page = region.page(blocks[i]) + offset - pool.address();
                     ranges.add(new KvCopier.Range(page, ranges.size() * bytes, bytes));
                 }

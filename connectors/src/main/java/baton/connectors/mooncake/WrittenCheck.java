@@ -19,7 +19,7 @@ final class WrittenCheck implements LoadCheck {
     private final Map<Integer, Rejection> wrong = new LinkedHashMap<>();
 
     /** @param parts of the blocks; none if the prefill instance has no checksums */
-    WrittenCheck(LocalRank local, List<Region> regions, int[] blocks, List<Written> parts) {
+    WrittenCheck(LocalRank local, List<MooncakeRegion> regions, int[] blocks, List<Written> parts) {
         this.parts = parts;
         this.tasks = new TaskGroup(local.background());
         if (!parts.isEmpty()) {
@@ -27,9 +27,9 @@ final class WrittenCheck implements LoadCheck {
         }
     }
 
-    private void compare(LocalRank local, List<Region> regions, int[] blocks) {
+    private void compare(LocalRank local, List<MooncakeRegion> regions, int[] blocks) {
         for (Written part : parts) {
-            List<Region> covered =
+            List<MooncakeRegion> covered =
                     IntStream.of(part.regions()).mapToObj(regions::get).toList();
             if (covered.isEmpty() || part.bytes() == 0) {
                 continue;

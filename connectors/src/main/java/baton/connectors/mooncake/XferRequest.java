@@ -32,7 +32,7 @@ record XferRequest(
         int tpRank,
         int ppSize,
         Map<String, Wanted> requests,
-        List<Region> regions,
+        List<MooncakeRegion> regions,
         Optional<Own> own) {
     /** In msgpack, beside vLLM's fields; vLLM's decoder skips it. */
     static final String OWN = "baton";
@@ -89,35 +89,35 @@ record XferRequest(
                 }
             }
             packer.packString("kv_caches_base_addr").packArrayHeader(regions.size());
-            for (Region region : regions) {
+            for (MooncakeRegion region : regions) {
                 packer.packLong(region.address());
             }
             packer.packString("block_lens").packArrayHeader(regions.size());
-            for (Region region : regions) {
+            for (MooncakeRegion region : regions) {
                 packer.packLong(region.stride());
             }
             packer.packString("kv_block_lens").packArrayHeader(regions.size());
-            for (Region region : regions) {
+            for (MooncakeRegion region : regions) {
                 packer.packLong(region.bytes());
             }
             packer.packString("registered_layer_names").packArrayHeader(regions.size());
-            for (Region region : regions) {
+            for (MooncakeRegion region : regions) {
                 packer.packString(region.layer());
             }
             packer.packString("registered_layer_indices").packArrayHeader(regions.size());
-            for (Region region : regions) {
+            for (MooncakeRegion region : regions) {
                 packer.packInt(region.layerIndex());
             }
             packer.packString("registered_group_indices").packArrayHeader(regions.size());
-            for (Region region : regions) {
+            for (MooncakeRegion region : regions) {
                 packer.packInt(region.group());
             }
             packer.packString("registered_shared_group_ids").packArrayHeader(regions.size());
-            for (Region region : regions) {
+            for (MooncakeRegion region : regions) {
                 packer.packArrayHeader(1).packInt(region.group());
             }
             packer.packString("registered_row_offsets").packArrayHeader(regions.size());
-            for (Region _ : regions) {
+            for (MooncakeRegion _ : regions) {
                 // Not a view into a packed row: to be moved by its own length only.
                 packer.packInt(-1);
             }
@@ -261,13 +261,13 @@ record XferRequest(
                                         indices.length,
                                         groups.length));
             }
-            List<Region> regions = new ArrayList<>();
+            List<MooncakeRegion> regions = new ArrayList<>();
             for (int i = 0; i < count; i++) {
                 if (bytes[i] <= 0 || strides[i] < bytes[i]) {
                     throw new InvalidFieldException(
                             WHAT, "has kv_block_lens[" + i + "]=" + bytes[i] + " and block_lens=" + strides[i]);
                 }
-                regions.add(new Region(
+                regions.add(new MooncakeRegion(
                         names.get(i),
                         indices.length == 0 ? i : indices[i],
                         groups.length == 0 ? 0 : groups[i],

@@ -35,11 +35,11 @@ final class HandshakeClient implements PeerHandshake {
     public Answer ask(PeerAddress peer, Rank rank, Duration timeout) throws TransferException {
         try (GuardedSideChannel channel = runtime.sideChannel(access)) {
             long asked = runtime.ticker().nanos();
-            List<byte[]> answer = channel.ask(peer.host(), peer.port(), List.of(Handshake.question(rank)), timeout)
+            List<byte[]> answer = channel.ask(peer.host(), peer.port(), List.of(NixlHandshake.question(rank)), timeout)
                     .get(timeout.toMillis() + GRACE_MILLIS, TimeUnit.MILLISECONDS);
             double midpoint = (asked + (runtime.ticker().nanos() - asked) / 2) / 1e9;
             return new Answer(
-                    Handshake.read(answer.getFirst(), rank, access.secret(), vllm),
+                    NixlHandshake.read(answer.getFirst(), rank, access.secret(), vllm),
                     answer.size() > 1 ? offset(answer.get(1), midpoint) : OptionalDouble.empty());
         } catch (ExecutionException | TimeoutException | InvalidFieldException e) {
             Throwable cause = e instanceof ExecutionException && e.getCause() != null ? e.getCause() : e;
@@ -53,7 +53,7 @@ final class HandshakeClient implements PeerHandshake {
     /** The peer's clock less this one, in seconds; empty if the frame is no clock, which only the check of an expiry time needs. */
     private static OptionalDouble offset(byte[] clock, double own) {
         try {
-            return OptionalDouble.of(Handshake.readClock(clock) - own);
+            return OptionalDouble.of(NixlHandshake.readClock(clock) - own);
         } catch (InvalidFieldException _) {
             return OptionalDouble.empty();
         }

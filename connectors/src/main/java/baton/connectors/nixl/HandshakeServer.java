@@ -74,18 +74,18 @@ final class HandshakeServer implements AutoCloseable {
             Supplier<Optional<String>> mirrored) {
         Rank rank;
         try {
-            rank = Handshake.readQuestion(frames.getFirst());
+            rank = NixlHandshake.readQuestion(frames.getFirst());
         } catch (InvalidFieldException e) {
             access.refuse("side channel: a peer", "its question is not a handshake's: " + e.getMessage());
             return List.of();
         }
         return Optional.ofNullable(ranks.get(rank))
                 .map(info -> List.of(
-                        Handshake.encode(
+                        NixlHandshake.encode(
                                 info,
                                 info.vllmCompatibility().or(mirrored).orElse(info.compatibility()),
                                 access.secret()),
-                        Handshake.clock(ticker.nanos() / 1e9)))
+                        NixlHandshake.clock(ticker.nanos() / 1e9)))
                 .orElse(List.of());
     }
 

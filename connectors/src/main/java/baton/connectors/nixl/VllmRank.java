@@ -1,7 +1,7 @@
 package baton.connectors.nixl;
 
-import baton.connectors.nixl.Handshake.Metadata;
-import baton.connectors.nixl.Handshake.Regions;
+import baton.connectors.nixl.NixlHandshake.Metadata;
+import baton.connectors.nixl.NixlHandshake.Regions;
 import baton.connectors.onesided.BlockInterior;
 import baton.connectors.onesided.LayerRegions;
 import baton.connectors.onesided.RankInfo;

@@ -52,7 +52,7 @@ class MessagesTest {
             Map<String, Wanted> wanted = new LinkedHashMap<>();
             wanted.put("cmpl-1", new Wanted("xfer-1", List.of(new int[] {2, 0, 70_000})));
             wanted.put("cmpl-2", new Wanted("xfer-2", List.of(new int[0])));
-            return new XferRequest("10.0.0.1", 15_000, 2, 1, stages, wanted, Region.of(cache), own);
+            return new XferRequest("10.0.0.1", 15_000, 2, 1, stages, wanted, MooncakeRegion.of(cache), own);
         }
     }
 
@@ -87,11 +87,11 @@ class MessagesTest {
 
     @Test
     void regionsAreThoseOfThePool() {
-        List<Region> regions = request(Optional.empty(), 1).regions();
+        List<MooncakeRegion> regions = request(Optional.empty(), 1).regions();
         assertThat(regions.get(1).address() - regions.get(0).address()).isEqualTo(LAYOUT.layerBytes());
-        assertThat(regions).extracting(Region::layerIndex).containsExactly(0, 1);
-        assertThat(regions).extracting(Region::stride).containsOnly(LAYOUT.blockBytes());
-        assertThat(regions).extracting(Region::bytes).containsOnly(LAYOUT.layerBytes());
+        assertThat(regions).extracting(MooncakeRegion::layerIndex).containsExactly(0, 1);
+        assertThat(regions).extracting(MooncakeRegion::stride).containsOnly(LAYOUT.blockBytes());
+        assertThat(regions).extracting(MooncakeRegion::bytes).containsOnly(LAYOUT.layerBytes());
     }
 
     /** Whatever bytes come, nothing but the promised error is thrown. */

@@ -267,7 +267,7 @@ class MooncakeConnectorTest {
                             0,
                             1,
                             Map.of("r", new XferRequest.Wanted("t", List.of(new int[] {0, 1, 2}))),
-                            Region.of(prefill.cache()),
+                            MooncakeRegion.of(prefill.cache()),
                             Optional.empty())
                     .encode();
             try (MooncakeExchange.Asking _ = vllm.ask(rank, question, Duration.ofSeconds(10), NOBODY)) {

@@ -17,10 +17,11 @@ import org.junit.jupiter.params.provider.CsvSource;
 class WritePlanTest {
     private static final int HEAD = 32;
 
-    private static List<Region> regions(int layers, int heads, long base) {
+    private static List<MooncakeRegion> regions(int layers, int heads, long base) {
         long layer = (long) heads * HEAD;
         return IntStream.range(0, layers)
-                .mapToObj(i -> new Region("layers." + i + ".attn", i, 0, base + i * layer, layers * layer, layer))
+                .mapToObj(
+                        i -> new MooncakeRegion("layers." + i + ".attn", i, 0, base + i * layer, layers * layer, layer))
                 .toList();
     }
 
@@ -68,8 +69,8 @@ class WritePlanTest {
     /** A stage has some of the layers. */
     @Test
     void layersAreMatchedByName() throws Misfit {
-        List<Region> all = regions(3, 2, 5_000_000);
-        List<Region> stage = new ArrayList<>(regions(3, 2, 1_000_000).subList(1, 2));
+        List<MooncakeRegion> all = regions(3, 2, 5_000_000);
+        List<MooncakeRegion> stage = new ArrayList<>(regions(3, 2, 1_000_000).subList(1, 2));
         WritePlan plan = WritePlan.of(stage, new Ranks(1, 0, 3), all, new Ranks(1, 0, 1), 2);
         assertThat(plan.readerRegions()).containsExactly(1);
         assertThatThrownBy(() -> WritePlan.of(all, new Ranks(1, 0, 1), stage, new Ranks(1, 0, 1), 2))

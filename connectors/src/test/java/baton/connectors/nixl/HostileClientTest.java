@@ -151,10 +151,10 @@ class HostileClientTest {
             List<byte[]> answer = channel.ask(
                             params.string("remote_host").orElseThrow(),
                             params.integerAtLeast("remote_port", 1).orElseThrow(),
-                            List.of(Handshake.question(Rank.FIRST)),
+                            List.of(NixlHandshake.question(Rank.FIRST)),
                             SOON)
                     .join();
-            return Optional.of(Handshake.read(answer.getFirst(), Rank.FIRST, Optional.empty(), VLLM));
+            return Optional.of(NixlHandshake.read(answer.getFirst(), Rank.FIRST, Optional.empty(), VLLM));
         } catch (InvalidFieldException e) {
             return Optional.empty();
         }

@@ -74,7 +74,7 @@ public final class MemoryNet {
         if (sideChannelsDown) {
             throw new MessageException("side channels are down");
         }
-        beforeAnswer.accept(Handshake.readQuestion(question.getFirst()));
+        beforeAnswer.accept(NixlHandshake.readQuestion(question.getFirst()));
     }
 
     /** A handshake in which peers answer as vLLM does while {@link #vllmAnswers} is on. */

@@ -3,10 +3,10 @@ package baton.connectors.nixl;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
-import baton.connectors.nixl.Handshake.BatonFacts;
-import baton.connectors.nixl.Handshake.Metadata;
-import baton.connectors.nixl.Handshake.Payload;
-import baton.connectors.nixl.Handshake.Regions;
+import baton.connectors.nixl.NixlHandshake.BatonFacts;
+import baton.connectors.nixl.NixlHandshake.Metadata;
+import baton.connectors.nixl.NixlHandshake.Payload;
+import baton.connectors.nixl.NixlHandshake.Regions;
 import baton.connectors.onesided.BlockChecksums.Table;
 import baton.connectors.onesided.PeerNotification;
 import baton.connectors.onesided.PeerNotification.Completion;
@@ -82,15 +82,15 @@ class MessagesTest {
 
     @Test
     void theHandshakesQuestionIsVllms() {
-        assertThat(Handshake.question(new Rank(0, 1))).isEqualTo(hex(QUESTION));
-        assertThat(Handshake.readQuestion(hex(QUESTION))).isEqualTo(new Rank(0, 1));
+        assertThat(NixlHandshake.question(new Rank(0, 1))).isEqualTo(hex(QUESTION));
+        assertThat(NixlHandshake.readQuestion(hex(QUESTION))).isEqualTo(new Rank(0, 1));
     }
 
     @Test
     void theHandshakesClockIsVllms() {
-        assertThat(Handshake.clock(123456.789)).isEqualTo(hex(CLOCK));
-        assertThat(Handshake.readClock(hex(CLOCK))).isEqualTo(123456.789);
-        assertThat(Handshake.readClock(hex("cd03e8"))).isEqualTo(1000);
+        assertThat(NixlHandshake.clock(123456.789)).isEqualTo(hex(CLOCK));
+        assertThat(NixlHandshake.readClock(hex(CLOCK))).isEqualTo(123456.789);
+        assertThat(NixlHandshake.readClock(hex("cd03e8"))).isEqualTo(1000);
     }
 
     @Test
@@ -249,14 +249,17 @@ class MessagesTest {
 
     @Test
     void handshakeErrorsNameTheField() {
-        refused(Handshake::readQuestion, "92c40c6765745f6d6574615f6d736700", "question: has 2 elements, must have 3");
-        refused(Handshake::readQuestion, QUESTION.replace("6765", "6764"), "must be get_meta_msg");
         refused(
-                Handshake::readQuestion,
+                NixlHandshake::readQuestion,
+                "92c40c6765745f6d6574615f6d736700",
+                "question: has 2 elements, must have 3");
+        refused(NixlHandshake::readQuestion, QUESTION.replace("6765", "6764"), "must be get_meta_msg");
+        refused(
+                NixlHandshake::readQuestion,
                 QUESTION.replace("730067", "67ff67").replace("670001", "67ff01"),
                 "pp_rank: is -1");
-        refused(Handshake::readQuestion, QUESTION + "00", "question: is followed by 1 bytes");
-        refused(Handshake::readClock, "a161", "clock: is not a number");
+        refused(NixlHandshake::readQuestion, QUESTION + "00", "question: is followed by 1 bytes");
+        refused(NixlHandshake::readClock, "a161", "clock: is not a number");
         refused(Payload::read, "80", "NixlHandshakePayload.compatibility_hash: is missing");
         refused(Payload::read, PAYLOAD.replace("d940", "db7fffffff"), "announces 2147483647 bytes");
         refused(Payload::read, PAYLOAD.replace("c501e9", "c6ffffffff"), "agent_metadata_bytes: is not bytes");
@@ -307,8 +310,8 @@ class MessagesTest {
                 text("PUSH_OVER:r:1"),
                 text("PUSH_CANCEL:r"));
         List<Consumer<byte[]>> readers = List.of(
-                Handshake::readQuestion,
-                Handshake::readClock,
+                NixlHandshake::readQuestion,
+                NixlHandshake::readClock,
                 Payload::read,
                 Metadata::read,
                 CODEC::read,

@@ -3,9 +3,9 @@ package baton.connectors.nixl;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
-import baton.connectors.nixl.Handshake.Metadata;
-import baton.connectors.nixl.Handshake.Payload;
-import baton.connectors.nixl.Handshake.Regions;
+import baton.connectors.nixl.NixlHandshake.Metadata;
+import baton.connectors.nixl.NixlHandshake.Payload;
+import baton.connectors.nixl.NixlHandshake.Regions;
 import baton.connectors.onesided.BlockInterior;
 import baton.connectors.onesided.RankInfo;
 import baton.connectors.onesided.TransferMode;
@@ -55,7 +55,7 @@ class VllmContractTest {
 
     @Test
     void theQuestionIsVllms() {
-        assertThat(Handshake.question(Rank.FIRST)).isEqualTo(recorded("question"));
+        assertThat(NixlHandshake.question(Rank.FIRST)).isEqualTo(recorded("question"));
     }
 
     @Test
@@ -65,13 +65,13 @@ class VllmContractTest {
         // A map of 21 entries has no field of Baton's.
         assertThat(new Payload(payload.compatibilityHash(), read.encode()).encode())
                 .isEqualTo(recorded("payload"));
-        assertThat(Handshake.readClock(recorded("clock"))).isPositive();
+        assertThat(NixlHandshake.readClock(recorded("clock"))).isPositive();
     }
 
     @Test
     void aRanksBlocksAreWhereItsRegionsSay() {
         Regions regions = metadata().regions();
-        RankInfo info = Handshake.read(recorded("payload"), Rank.FIRST, Optional.empty(), READER);
+        RankInfo info = NixlHandshake.read(recorded("payload"), Rank.FIRST, Optional.empty(), READER);
         assertThat(info.layout()).isEqualTo(MODEL);
         assertThat(info.tensorParallelSize()).isEqualTo(1);
         assertThat(info.interior()).isEqualTo(BlockInterior.CPU_VEC);

@@ -2,7 +2,7 @@ package baton.connectors.nixl;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.connectors.nixl.Handshake.Payload;
+import baton.connectors.nixl.NixlHandshake.Payload;
 import baton.connectors.onesided.BlockInterior;
 import baton.connectors.onesided.PeerHandshake;
 import baton.connectors.onesided.RankInfo;
@@ -40,7 +40,8 @@ class VllmMirrorTest {
         if (answer == null) {
             throw new TransferException(peer + " does not answer");
         }
-        return new PeerHandshake.Answer(Handshake.read(answer, rank, Optional.empty(), READER), OptionalDouble.empty());
+        return new PeerHandshake.Answer(
+                NixlHandshake.read(answer, rank, Optional.empty(), READER), OptionalDouble.empty());
     };
 
     /** As a vLLM instance with that hash answers. */
@@ -51,7 +52,7 @@ class VllmMirrorTest {
     }
 
     private static List<String> layers() {
-        RankInfo info = Handshake.read(vllm(""), Rank.FIRST, Optional.empty(), READER);
+        RankInfo info = NixlHandshake.read(vllm(""), Rank.FIRST, Optional.empty(), READER);
         return info.layerNames();
     }
 

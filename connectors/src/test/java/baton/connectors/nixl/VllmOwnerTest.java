@@ -2,9 +2,9 @@ package baton.connectors.nixl;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import baton.connectors.nixl.Handshake.Metadata;
-import baton.connectors.nixl.Handshake.Regions;
 import baton.connectors.nixl.MemoryNet.MemoryRuntime;
+import baton.connectors.nixl.NixlHandshake.Metadata;
+import baton.connectors.nixl.NixlHandshake.Regions;
 import baton.connectors.onesided.PeerHandshake;
 import baton.kv.DType;
 import baton.kv.JsonFields;

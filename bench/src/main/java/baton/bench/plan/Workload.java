@@ -10,7 +10,7 @@ import java.util.Random;
  *
  * @param shapes drawn from, equally likely
  */
-public record Load(List<Shape> shapes) {
+public record Workload(List<Shape> shapes) {
     /** One kind of request, in tokens. */
     public record Shape(int prompt, int output) {
         public Shape {
@@ -23,13 +23,13 @@ public record Load(List<Shape> shapes) {
     /** @param at seconds after the beginning */
     record Arrival(double at, Shape shape) {}
 
-    public Load {
+    public Workload {
         shapes = List.copyOf(shapes);
     }
 
     /** All requests alike. */
-    public static Load of(int prompt, int output) {
-        return new Load(List.of(new Shape(prompt, output)));
+    public static Workload of(int prompt, int output) {
+        return new Workload(List.of(new Shape(prompt, output)));
     }
 
     /** Tokens of a prompt, on average. */

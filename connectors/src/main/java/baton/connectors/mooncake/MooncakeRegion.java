@@ -14,15 +14,15 @@ import java.util.regex.Pattern;
  * @param layerIndex number in the name, of the whole model's layers
  * @param group index of the KV cache group of the block ids
  */
-record Region(String layer, int layerIndex, int group, long address, long stride, long bytes) {
+record MooncakeRegion(String layer, int layerIndex, int group, long address, long stride, long bytes) {
     private static final Pattern NUMBER = Pattern.compile("(?:^|\\.)([0-9]{1,6})(?:\\.|$)");
 
     /** A pool's regions. A block has all of its layers in one range, so the stride is the block's length. */
-    static List<Region> of(KvCache cache) {
-        List<Region> regions = new ArrayList<>();
+    static List<MooncakeRegion> of(KvCache cache) {
+        List<MooncakeRegion> regions = new ArrayList<>();
         for (int layer = 0; layer < cache.layerNames().size(); layer++) {
             String name = cache.layerNames().get(layer);
-            regions.add(new Region(
+            regions.add(new MooncakeRegion(
                     name,
                     index(name, layer),
                     0,

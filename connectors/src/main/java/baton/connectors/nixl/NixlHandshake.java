@@ -29,11 +29,11 @@ import org.msgpack.core.MessagePack;
  * frames, a {@link Payload} and the owner's clock in seconds. vLLM's msgspec writes dataclasses as maps with their fields' names, and
  * skips names that it does not know, as is done here.
  */
-final class Handshake {
+final class NixlHandshake {
     private static final byte[] GET_META = "get_meta_msg".getBytes(StandardCharsets.US_ASCII);
     private static final int MOST_RANKS = 65_535;
 
-    private Handshake() {}
+    private NixlHandshake() {}
 
     @FunctionalInterface
     private interface Packing {
@@ -185,7 +185,7 @@ final class Handshake {
             return pack(packer -> {
                 packer.packMapHeader(baton.isPresent() ? 22 : 21);
                 packer.packString("engine_id").packString(engineId);
-                Handshake.bytes(packer, "agent_metadata", agent);
+                NixlHandshake.bytes(packer, "agent_metadata", agent);
                 numbers(packer, "kv_caches_base_addr", regions.baseAddresses());
                 packer.packString("device_id").packInt(deviceId);
                 packer.packString("num_blocks").packInt(blocks);
@@ -208,8 +208,8 @@ final class Handshake {
                 } else {
                     packer.packNil();
                 }
-                Handshake.texts(packer, "region_names", regions.names());
-                Handshake.texts(packer, "region_mem_types", regions.memoryTypes());
+                NixlHandshake.texts(packer, "region_names", regions.names());
+                NixlHandshake.texts(packer, "region_mem_types", regions.memoryTypes());
                 packer.packString("dcp_size").packInt(1);
                 packer.packString("pcp_size").packInt(1);
                 packer.packString("ple_block_len").packNil();
@@ -344,7 +344,7 @@ final class Handshake {
             packer.packMapHeader(14 + (checksums.isPresent() ? 1 : 0) + (digest.isPresent() ? 1 : 0));
             packer.packString("compatibility").packString(compatibility);
             packer.packString("epoch").packString(epoch);
-            Handshake.bytes(packer, "key", key);
+            NixlHandshake.bytes(packer, "key", key);
             packer.packString("fingerprint").packString(fingerprint);
             packer.packString("layers").packInt(layout.layers());
             packer.packString("kv_heads").packInt(layout.kvHeads());
