@@ -1,7 +1,6 @@
 package baton.connectors.lmcache.pd;
 
 import baton.kv.BlockHash;
-import baton.kv.Deadline;
 import baton.kv.InvalidFieldException;
 import baton.kv.Ticker;
 import baton.messages.MessageException;
@@ -10,6 +9,7 @@ import baton.messages.PeerChannel;
 import baton.messages.PeerGreeting;
 import baton.messages.PeerSecret;
 import baton.store.StoreTask;
+import baton.store.remote.Breaker;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
@@ -17,6 +17,7 @@ import java.util.UUID;
 import java.util.concurrent.ArrayBlockingQueue;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.function.BiPredicate;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -26,7 +27,7 @@ final class PdLink implements Runnable {
     private static final int MOST_JOBS = 4096;
     /** After it a connection that is not used is closed. */
     private static final Duration IDLE = Duration.ofMinutes(5);
-    /** After a failure, for what waits then to fail at once. */
+    /** After a failure, in which the jobs that wait fail at once. */
     private static final Duration AWAY = Duration.ofSeconds(1);
     /** Blocks in one offer: while it is answered the next ones wait. */
     private static final int MOST_OFFERED = 512;
@@ -35,39 +36,36 @@ final class PdLink implements Runnable {
     private final PdSettings settings;
     private final PdPool pool;
     private final PeerChannel channel;
-    private final Ticker ticker;
-    private final Ending ending;
+    private final Breaker presence;
+    private final BiPredicate<PdLink, Boolean> ends;
     private final String identity = "lmcache-pd-" + UUID.randomUUID();
     private final BlockingQueue<Job> jobs = new ArrayBlockingQueue<>(MOST_JOBS);
-    private volatile boolean failed;
     private volatile boolean closed;
 
     private Optional<PeerChannel.Call> call = Optional.empty();
-    private Optional<Deadline> away = Optional.empty();
 
-    /** Decides whether a link that has nothing to do ends. */
     @FunctionalInterface
-    interface Ending {
-        /** @param always if it ends in any case */
-        boolean ends(PdLink link, boolean always);
+    private interface Work {
+        void run() throws MessageException;
     }
 
-    private sealed interface Job {}
+    /** @param end runs behind the work, be it done or not */
+    private record Job(Work work, Runnable end) {}
 
-    private record Tell(PdMessage message) implements Job {}
-
-    private record Offer(List<BlockHash> blocks, long[] offsets, StoreTask task) implements Job {}
-
-    /** Has the thread look at {@link #closed}. */
-    private record End() implements Job {}
-
-    PdLink(PeerAddress receiver, PdSettings settings, PdPool pool, PeerChannel channel, Ticker ticker, Ending ending) {
+    /** @param ends whether a link that has nothing to do ends; the second argument is true if it does in any case */
+    PdLink(
+            PeerAddress receiver,
+            PdSettings settings,
+            PdPool pool,
+            PeerChannel channel,
+            Ticker ticker,
+            BiPredicate<PdLink, Boolean> ends) {
         this.receiver = receiver;
         this.settings = settings;
         this.pool = pool;
         this.channel = channel;
-        this.ticker = ticker;
-        this.ending = ending;
+        this.presence = new Breaker(ticker, AWAY);
+        this.ends = ends;
     }
 
     PeerAddress receiver() {
@@ -75,7 +73,7 @@ final class PdLink implements Runnable {
     }
 
     boolean isFailed() {
-        return failed;
+        return !presence.isClosed();
     }
 
     boolean isIdle() {
@@ -84,17 +82,18 @@ final class PdLink implements Runnable {
 
     /** Announcements that find no room are not made: then the blocks come, or not, unannounced. */
     void tell(PdMessage message) {
-        boolean _ = jobs.offer(new Tell(message));
+        boolean _ = jobs.offer(new Job(() -> connected().tell(List.of(message.encode()), PdSettings.TELL), () -> {}));
     }
 
     /** @return false if too much waits */
     boolean offer(List<BlockHash> blocks, long[] offsets, StoreTask task) {
-        return jobs.offer(new Offer(blocks, offsets, task));
+        return jobs.offer(new Job(() -> put(blocks, offsets, task), task::end));
     }
 
     void close() {
         closed = true;
-        boolean _ = jobs.offer(new End());
+        // Has the thread look at it.
+        boolean _ = jobs.offer(new Job(() -> {}, () -> {}));
     }
 
     @Override
@@ -104,7 +103,7 @@ final class PdLink implements Runnable {
                 Job job = jobs.poll(IDLE.toNanos(), TimeUnit.NANOSECONDS);
                 if (job != null) {
                     work(job);
-                } else if (ending.ends(this, false)) {
+                } else if (ends.test(this, false)) {
                     return;
                 }
             }
@@ -113,35 +112,26 @@ final class PdLink implements Runnable {
         } finally {
             call.ifPresent(PeerChannel.Call::close);
             for (Job job = jobs.poll(); job != null; job = jobs.poll()) {
-                if (job instanceof Offer offer) {
-                    offer.task.end();
-                }
+                job.end.run();
             }
-            boolean _ = ending.ends(this, true);
+            boolean _ = ends.test(this, true);
         }
     }
 
     private void work(Job job) {
         try {
-            switch (job) {
-                case Tell(PdMessage message) -> connected().tell(List.of(message.encode()), PdSettings.TELL);
-                case Offer offer -> offer(offer);
-                case End() -> {}
-            }
+            job.work.run();
         } catch (MessageException | InvalidFieldException e) {
-            if (!failed && !closed) {
-                log.warn("the decode instance at {} gets no blocks: {}", receiver, e.getMessage());
+            if (presence.isClosed()) {
+                presence.refused();
+                if (!closed) {
+                    log.warn("the decode instance at {} gets no blocks: {}", receiver, e.getMessage());
+                }
             }
-            failed = true;
             call.ifPresent(PeerChannel.Call::close);
             call = Optional.empty();
-            if (away.isEmpty()) {
-                away = Optional.of(Deadline.after(ticker, AWAY));
-            }
         } finally {
-            if (job instanceof Offer offer) {
-                offer.task.end();
-            }
+            job.end.run();
         }
     }
 
@@ -150,10 +140,9 @@ final class PdLink implements Runnable {
             return call.get();
         }
         call = Optional.empty();
-        if (away.isPresent() && !away.get().isOver()) {
+        if (!presence.admits()) {
             throw new MessageException(receiver + " was away a moment ago");
         }
-        away = Optional.empty();
         PeerChannel.Call made = channel.call(receiver.host(), receiver.port(), identity, PdSettings.CONNECT, () -> {});
         call = Optional.of(made);
         Optional<PeerSecret> secret = settings.access().secret();
@@ -163,7 +152,7 @@ final class PdLink implements Runnable {
         PdMessage.Hello hello =
                 new PdMessage.Hello(pool.format().describe(), pool.agent().metadata());
         ask(made, hello, PdSettings.CONNECT.multipliedBy(2));
-        failed = false;
+        presence.succeeded();
         return made;
     }
 
@@ -179,23 +168,23 @@ final class PdLink implements Runnable {
         return answer;
     }
 
-    private void offer(Offer offer) throws MessageException {
+    private void put(List<BlockHash> blocks, long[] offsets, StoreTask task) throws MessageException {
         PeerChannel.Call to = connected();
         // An offer that is late already would time out, and end a connection that works.
-        for (int at = 0; at < offer.blocks.size() && !offer.task.deadline().isOver(); at += MOST_OFFERED) {
-            int end = Math.min(at + MOST_OFFERED, offer.blocks.size());
+        for (int at = 0; at < blocks.size() && !task.deadline().isOver(); at += MOST_OFFERED) {
+            int end = Math.min(at + MOST_OFFERED, blocks.size());
             long[] addresses = new long[end - at];
             int[] checksums = new int[end - at];
             for (int i = at; i < end; i++) {
-                addresses[i - at] = pool.memory().memory().address() + offer.offsets[i];
-                checksums[i - at] = pool.checksum(offer.blocks.get(i), offer.offsets[i]);
+                addresses[i - at] = pool.memory().memory().address() + offsets[i];
+                checksums[i - at] = pool.checksum(blocks.get(i), offsets[i]);
             }
-            Duration timeout = offer.task.deadline().remaining(settings.answerTimeout());
+            Duration timeout = task.deadline().remaining(settings.answerTimeout());
             PdMessage.Answer answer =
-                    ask(to, new PdMessage.Ready(offer.blocks.subList(at, end), addresses, checksums), timeout);
+                    ask(to, new PdMessage.Ready(blocks.subList(at, end), addresses, checksums), timeout);
             for (int i = at; i < end; i++) {
                 if (answer.there().get(i - at)) {
-                    offer.task.succeed(i);
+                    task.succeed(i);
                 }
             }
         }

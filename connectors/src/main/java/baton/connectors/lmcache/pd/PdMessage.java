@@ -8,6 +8,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.ByteOrder;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.BitSet;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
@@ -123,8 +124,7 @@ sealed interface PdMessage {
     final class Fields {
         private final Map<String, String> texts = new LinkedHashMap<>();
         private final Map<String, byte[]> bytes = new LinkedHashMap<>();
-        private final List<long[]> addresses = new ArrayList<>();
-        private final List<long[]> checksums = new ArrayList<>();
+        private final Map<String, long[]> numbers = new LinkedHashMap<>();
         private boolean last;
 
         private Fields() {}
@@ -135,8 +135,7 @@ sealed interface PdMessage {
                 case "type", "format", "transfer", "refused" -> texts.put(name, value.text(field));
                 case "agent", "blocks", "there" -> bytes.put(name, value.bytes(field));
                 case "last" -> last = value.integer(field, 0, 1) == 1;
-                case "addresses" -> addresses.add(value.unsignedNumbers(field));
-                case "checksums" -> checksums.add(value.unsignedNumbers(field));
+                case "addresses", "checksums" -> numbers.put(name, value.unsignedNumbers(field));
                 default -> {
                     return false;
                 }
@@ -158,30 +157,30 @@ sealed interface PdMessage {
 
         private Ready ready() {
             List<BlockHash> blocks = blocks();
-            if (addresses.size() != 1
-                    || addresses.getFirst().length != blocks.size()
-                    || checksums.size() != 1
-                    || checksums.getFirst().length != blocks.size()) {
+            long[] addresses = numbers.get("addresses");
+            long[] checksums = numbers.get("checksums");
+            if (addresses == null
+                    || checksums == null
+                    || addresses.length != blocks.size()
+                    || checksums.length != blocks.size()) {
                 throw new InvalidFieldException("message", "must have an address and a checksum for each block");
             }
-            long[] given = checksums.getFirst();
-            int[] sums = new int[given.length];
-            for (int i = 0; i < given.length; i++) {
-                sums[i] = (int) given[i];
-            }
-            return new Ready(blocks, addresses.getFirst(), sums);
+            return new Ready(
+                    blocks,
+                    addresses,
+                    Arrays.stream(checksums).mapToInt(sum -> (int) sum).toArray());
         }
 
         private String text(String name) {
-            String text = texts.get(name);
-            if (text == null) {
-                throw new InvalidFieldException("message." + name, "is missing");
-            }
-            return text;
+            return given(texts, name);
         }
 
         private byte[] bytes(String name) {
-            byte[] value = bytes.get(name);
+            return given(bytes, name);
+        }
+
+        private static <T> T given(Map<String, T> values, String name) {
+            T value = values.get(name);
             if (value == null) {
                 throw new InvalidFieldException("message." + name, "is missing");
             }

@@ -21,6 +21,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.atomic.LongAdder;
+import java.util.stream.Gatherers;
 
 /*
  * A request's blocks are announced to its receiver when the request comes. When some have been computed they are copied into the buffer,
@@ -135,10 +136,9 @@ public final class PdSender implements BlockStore {
         for (BlockHash own : transfer.named) {
             names.remove(own);
         }
-        List<BlockHash> left = List.copyOf(transfer.left);
-        for (int at = 0; at < left.size(); at += PdMessage.MOST_BLOCKS) {
-            transfer.link.tell(new PdMessage.Gone(left.subList(at, Math.min(at + PdMessage.MOST_BLOCKS, left.size()))));
-        }
+        transfer.left.stream()
+                .gather(Gatherers.windowFixed(PdMessage.MOST_BLOCKS))
+                .forEach(some -> transfer.link.tell(new PdMessage.Gone(some)));
     }
 
     /** Nothing is read back from a receiver. */
