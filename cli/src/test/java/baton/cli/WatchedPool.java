@@ -115,6 +115,7 @@ final class WatchedPool {
         }
 
         @Override
+        @SuppressWarnings({"UnusedMethod", "EffectivelyPrivate"}) // called by Forwarding
         public WorkerConnector worker(ConnectorContext context, Rank rank) {
             WorkerConnector worker = connector.worker(context, rank);
             WatchedPool pool = of(context.config().engineId());

@@ -22,7 +22,6 @@ import java.util.Optional;
  * blocks, so that a block that was reused meanwhile is detected.
  */
 final class BlockCheck implements LoadCheck {
-    private final RankContext context;
     private final BlockMapping map;
     private final SourceBlocks source;
     private final PieceDigests digests;
@@ -41,7 +40,6 @@ final class BlockCheck implements LoadCheck {
      */
     BlockCheck(RankContext context, BlockMapping map, SourceBlocks source, PieceDigests digests, Duration timeout)
             throws TransferException {
-        this.context = context;
         this.map = map;
         this.source = source;
         this.digests = digests;

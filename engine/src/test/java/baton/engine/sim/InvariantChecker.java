@@ -352,6 +352,7 @@ final class InvariantChecker {
         }
     }
 
+    @SuppressWarnings({"UnusedMethod", "EffectivelyPrivate"}) // called by Forwarding
     private final class Moving {
         private final WorkerConnector inner;
 

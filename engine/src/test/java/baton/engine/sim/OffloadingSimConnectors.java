@@ -202,6 +202,7 @@ final class OffloadingSimConnectors extends FaultyConnectors {
     }
 
     /** Host memory with copies to and from the pool that take some time. One that is cancelled ends at once. */
+    @SuppressWarnings({"UnusedMethod", "EffectivelyPrivate"}) // called by Forwarding
     private final class Memory {
         private final ValueCache memory;
         private final DueTasks copies = new DueTasks(site.ticker());

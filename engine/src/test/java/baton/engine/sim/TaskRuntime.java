@@ -60,6 +60,7 @@ final class TaskRuntime implements ConnectorRuntime {
     }
 
     @Override
+    @SuppressWarnings({"UnusedMethod", "EffectivelyPrivate"}) // called by Forwarding
     public TransferAgent transferAgent(JsonFields extra, String own, PeerAccess access) {
         TransferAgent agent = agents.get();
         // Lets the tasks run whenever a worker looks for news.
