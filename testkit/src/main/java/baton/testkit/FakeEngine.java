@@ -309,22 +309,22 @@ public final class FakeEngine implements AutoCloseable {
         Set<String> ended = takeFinished();
         ConnectorMetadata metadata = scheduler.buildMetadata(new ScheduledStep(scheduled, ended, preempted));
         ranks.forEach(rank -> rank.worker().startLoad(metadata));
+        List<KvFence> launched = new ArrayList<>();
         for (int layer = 0; layer < layout.layers(); layer++) {
             for (RankSide rank : ranks) {
                 rank.worker().layerLoaded(layer).await();
             }
-            for (Share share : shares) {
-                compute(
-                        share.running,
-                        layer,
-                        share.running.computedTokens,
-                        share.running.computedTokens + share.tokens);
+            KvFence computed = new Layer(layer, shares);
+            if (ranks.getFirst().cache().memory() instanceof KvMemory.Host) {
+                computed.await();
             }
             for (RankSide rank : ranks) {
-                rank.worker().saveLayer(layer, KvFence.PASSED);
+                rank.worker().saveLayer(layer, computed);
             }
+            launched.add(computed);
             afterLayer.accept(layer);
         }
+        launched.forEach(KvFence::await);
         for (RankSide rank : ranks) {
             if (rank.worker().wantsHidden()) {
                 Arrays.stream(shares)
@@ -341,6 +341,34 @@ public final class FakeEngine implements AutoCloseable {
             share.running.computedTokens += share.tokens;
         }
         return report;
+    }
+
+    /** A layer of a step, which a device computes as late as when its fence is awaited. */
+    private final class Layer implements KvFence {
+        private final int layer;
+        private final Share[] shares;
+        private boolean computed;
+
+        private Layer(int layer, Share... shares) {
+            this.layer = layer;
+            this.shares = shares;
+        }
+
+        @Override
+        public boolean isPassed() {
+            return computed;
+        }
+
+        @Override
+        public void await() {
+            if (!computed) {
+                computed = true;
+                for (Share share : shares) {
+                    int from = share.running.computedTokens;
+                    compute(share.running, layer, from, from + share.tokens);
+                }
+            }
+        }
     }
 
     /** Whether the connector wants steps although nothing is to be computed. */
