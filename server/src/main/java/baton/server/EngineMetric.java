@@ -94,7 +94,10 @@ enum EngineMetric {
     final Kind kind;
     final String title;
     final String help;
+    @SuppressWarnings("ImmutableEnumChecker") // the Prometheus client takes arrays, of which it makes copies
     final double[] buckets;
+
+    @SuppressWarnings("ImmutableEnumChecker")
     final String[] labels;
 
     EngineMetric(Kind kind, String title, String help, String... labels) {

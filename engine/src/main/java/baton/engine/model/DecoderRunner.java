@@ -481,17 +481,17 @@ final class DecoderRunner implements ModelRunner {
 
     /** Between the keys of two heads are values, so they are copied beside each other and back. */
     private void normAllKeys(Matrix projected, Norm norm) {
-        int head = config.headDim();
+        long head = config.headDim();
         Matrix keys = kernels.rows(projected.rows(), config.kvHeads() * head);
         for (int i = 0; i < config.kvHeads(); i++) {
             projected
-                    .columns(queryElements + 2L * i * head, head)
-                    .convert(keys.columns((long) i * head, head), kernels.threads());
+                    .columns(queryElements + 2 * i * head, head)
+                    .convert(keys.columns(i * head, head), kernels.threads());
         }
         norm.apply(Heads.ofRows(keys), Heads.ofRows(keys));
         for (int i = 0; i < config.kvHeads(); i++) {
-            keys.columns((long) i * head, head)
-                    .convert(projected.columns(queryElements + 2L * i * head, head), kernels.threads());
+            keys.columns(i * head, head)
+                    .convert(projected.columns(queryElements + 2 * i * head, head), kernels.threads());
         }
     }
 
