@@ -21,6 +21,10 @@ public abstract class Gate<E> {
     @GuardedBy("this")
     private boolean over;
 
+    /** {@link #over} has returned. */
+    @GuardedBy("this")
+    private boolean finished;
+
     /** Called once, after the end, when no thread is inside: nothing touches the memory any more. */
     protected abstract void over(E end);
 
@@ -41,7 +45,7 @@ public abstract class Gate<E> {
             last = takeEnd();
         }
         if (last != null) {
-            over(last);
+            finish(last);
         }
     }
 
@@ -61,7 +65,7 @@ public abstract class Gate<E> {
             last = takeEnd();
         }
         if (last != null) {
-            over(last);
+            finish(last);
         }
     }
 
@@ -72,18 +76,29 @@ public abstract class Gate<E> {
             return null;
         }
         over = true;
-        notifyAll();
         return end;
     }
 
+    private void finish(E last) {
+        try {
+            over(last);
+        } finally {
+            synchronized (this) {
+                finished = true;
+                notifyAll();
+            }
+        }
+    }
+
     /**
-     * Waits until no thread is inside; it has been ended before. Without a deadline, because the caller is about to give the memory
-     * back, for which there is no alternative to waiting, and a thread that is inside copies a piece and waits for nothing.
+     * Waits until no thread is inside and {@link #over} has returned; the gate has been ended before. Without a deadline, because the
+     * caller is about to give the memory back, for which there is no alternative to waiting, and a thread that is inside copies a piece
+     * and waits for nothing.
      */
     public final void awaitEmpty() {
         boolean interrupted = false;
         synchronized (this) {
-            while (!over) {
+            while (!finished) {
                 try {
                     wait();
                 } catch (InterruptedException _) {

@@ -94,6 +94,7 @@ enum EngineMetric {
     final Kind kind;
     final String title;
     final String help;
+
     @SuppressWarnings("ImmutableEnumChecker") // the Prometheus client takes arrays, of which it makes copies
     final double[] buckets;
 

@@ -26,7 +26,12 @@ class BlockMappingTest {
 
     private static PoolGeometry pool(long address, int heads, int firstHead, int blockSize) {
         KvLayout layout = new KvLayout(LAYERS, heads, HEAD_DIM, blockSize, DType.F32);
-        return new PoolGeometry(layout, firstHead, BLOCKS, LayerRegions.ofPool(address, layout, OptionalInt.empty()), BlockInterior.HEADS);
+        return new PoolGeometry(
+                layout,
+                firstHead,
+                BLOCKS,
+                LayerRegions.ofPool(address, layout, OptionalInt.empty()),
+                BlockInterior.HEADS);
     }
 
     private static BlockMapping mapping(TransferPlan plan, PoolGeometry reader, PoolGeometry... owners) {

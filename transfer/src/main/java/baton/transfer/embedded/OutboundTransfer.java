@@ -101,7 +101,6 @@ final class OutboundTransfer extends InFlightTransfer implements Transfer {
     @Override
     protected void over(State end) {
         State last = end;
-        forget();
         switch (end) {
             case State.Done _ -> {
                 if (request.notification().isPresent()) {
@@ -122,6 +121,8 @@ final class OutboundTransfer extends InFlightTransfer implements Transfer {
             case State.UnderWay _ -> throw new IllegalStateException("over and under way");
         }
         state = last;
+        // After its state: the agent waits only for transfers that it knows.
+        forget();
         connection.agent().tellProgress();
     }
 

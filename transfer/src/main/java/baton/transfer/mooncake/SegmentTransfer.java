@@ -90,7 +90,6 @@ abstract class SegmentTransfer extends MemoryUse<Transfer.State> implements Tran
 
     @Override
     protected final void over(State end) {
-        release();
         State last = end;
         if (end instanceof State.Done && asked.notification().isPresent()) {
             try {
@@ -101,6 +100,8 @@ abstract class SegmentTransfer extends MemoryUse<Transfer.State> implements Tran
             }
         }
         state = last;
+        // After its state: the agent waits only for transfers that hold buffers.
+        release();
         peer.forget(this);
     }
 
