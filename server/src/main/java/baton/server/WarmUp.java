@@ -285,8 +285,15 @@ final class WarmUp {
 
     private record Answer(int status, String body, long nanos) {}
 
-    /** Sends a request and reads its whole answer, with as little code outside the server as possible. */
+    /**
+     * Sends a request and reads its whole answer, with as little code outside the server as possible.
+     *
+     * @throws SocketTimeoutException if the deadline is over; nothing is sent after it
+     */
     private Answer ask(int port, String path, ObjectNode json, Deadline deadline) throws IOException {
+        if (deadline.isOver()) {
+            throw new SocketTimeoutException("the warm-up's budget of " + budget + " is used up");
+        }
         byte[] body = MAPPER.writeValueAsBytes(json);
         StringBuilder head = new StringBuilder("POST " + path + " HTTP/1.1\r\nHost: localhost\r\n")
                 .append("Content-Type: application/json\r\nConnection: close\r\nContent-Length: ")
