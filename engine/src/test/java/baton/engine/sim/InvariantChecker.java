@@ -115,9 +115,9 @@ final class InvariantChecker {
         }
     }
 
-    /** The pool that the connector uses. */
-    private KvCache connected() {
-        return connected.orElseThrow();
+    /** Whether a load puts bytes into a block of the pool that the connector uses. */
+    private boolean isWritten(int block) {
+        return connected.isPresent() && network.isWritten(connected.get().block(block));
     }
 
     private long bytes() {
@@ -128,7 +128,7 @@ final class InvariantChecker {
         if (network.isRead(node.endpoint(), block * bytes(), bytes())) {
             throw broken("block=" + block + " goes to request " + request + " while a peer reads it");
         }
-        if (network.isWritten(connected().block(block))) {
+        if (isWritten(block)) {
             throw broken("block=" + block + " goes to request " + request + " while a load writes it");
         }
     }
@@ -190,7 +190,7 @@ final class InvariantChecker {
                     }
                     for (int i = 0; i * blockSize < end; i++) {
                         int block = slice.blockTable()[i];
-                        if (network.isWritten(connected().block(block))) {
+                        if (isWritten(block)) {
                             throw broken("block=" + block + " is used while a load writes it");
                         }
                         if ((i + 1) * blockSize > slice.start()
@@ -399,6 +399,8 @@ final class InvariantChecker {
         public void close() {
             inner.close();
             forget();
+            // A mirror of a device's pool is unmapped, and another instance may have memory there.
+            connected = connected.filter(pool -> pool.equals(runner.cache()));
         }
     }
 }
