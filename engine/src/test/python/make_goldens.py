@@ -4,7 +4,7 @@ Hugging Face transformers computes with them in fp32: greedy continuations and e
     pip install torch transformers
     python engine/src/test/python/make_goldens.py [NAME...]
 
-Made with transformers 5.23.0 (gemma3, granite, phi3, smollm3 and olmo2 with 5.19.0) and torch 2.15.0 on a CPU. Tests read only what it wrote. Weights are drawn so that attention is
+Made with transformers 5.23.0 (those from gemma3 on with 5.19.0) and torch 2.15.0 on a CPU. Tests read only what it wrote. Weights are drawn so that attention is
 far from uniform and no logit of a chosen token is near the second's; they are stored in bf16, so that fp32 and bf16 start alike.
 """
 
@@ -21,10 +21,13 @@ from transformers import (
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     Olmo2Config,
     Phi3Config,
     Qwen2Config,
+    Qwen2MoeConfig,
     Qwen3Config,
+    Qwen3MoeConfig,
     SmolLM3Config,
 )
 
@@ -122,6 +125,27 @@ FAMILIES = {
         **rope("default", rope_theta=2000000.0),
     ),
     "olmo2": Olmo2Config(**SHAPE, attention_bias=True, **rope("default", rope_theta=500000.0)),
+    "qwen3-moe": Qwen3MoeConfig(
+        **{**SHAPE, "num_hidden_layers": 3},
+        head_dim=32,
+        num_experts=8,
+        num_experts_per_tok=3,
+        moe_intermediate_size=48,
+        norm_topk_prob=True,
+        mlp_only_layers=[1],
+        **rope("default", rope_theta=1000000.0),
+    ),
+    "mixtral": MixtralConfig(**SHAPE, num_local_experts=5, num_experts_per_tok=2, sliding_window=30),
+    "qwen2-moe": Qwen2MoeConfig(
+        **{**SHAPE, "num_hidden_layers": 4},
+        tie_word_embeddings=True,
+        num_experts=6,
+        num_experts_per_tok=2,
+        moe_intermediate_size=40,
+        shared_expert_intermediate_size=56,
+        decoder_sparse_step=2,
+        use_sliding_window=False,
+    ),
 }
 
 # These get the config.json that transformers 4 wrote.

@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.model.Recipe.Experts;
 import baton.engine.model.Recipe.Rotation;
 import baton.engine.model.Recipe.Window;
 import baton.kv.ConfigException;
@@ -36,7 +37,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * A Hugging Face checkpoint directory of a dense decoder: config.json, the weights in model.safetensors or in the shards of
+ * A Hugging Face checkpoint directory of a decoder: config.json, the weights in model.safetensors or in the shards of
  * model.safetensors.index.json, mapped into memory, and generation_config.json if there is one. Opening checks that every tensor
  * of the model is there in the right shape, and that the files have no tensor by which the model would compute something else.
  */
@@ -217,10 +218,9 @@ public final class Checkpoint implements AutoCloseable {
         long hidden = config.hiddenSize();
         SequencedMap<String, List<Long>> shapes = new TreeMap<>();
         shapes.put(EMBEDDING, List.of((long) config.vocabularySize(), hidden));
-        Map<String, List<Long>> ofLayer = config.recipe().shapes(config);
         for (int layer = 0; layer < config.layers(); layer++) {
             String prefix = "model.layers." + layer + ".";
-            ofLayer.forEach((name, shape) -> shapes.put(prefix + name, shape));
+            config.recipe().shapes(layer, config).forEach((name, shape) -> shapes.put(prefix + name, shape));
         }
         shapes.put("model.norm.weight", List.of(hidden));
         if (!config.tiedEmbeddings()) {
@@ -284,10 +284,18 @@ public final class Checkpoint implements AutoCloseable {
     }
 
     private void checkTensors(Path directory) throws IOException {
-        // Before a list of the tensors of any number of layers is made.
+        // Before a list of the tensors of any number of layers and experts is made.
         if (config.layers() > fileOfTensor.size()) {
             throw new SafetensorsException("%s: config.json.num_hidden_layers is %d, but the files have only %d weights"
                     .formatted(directory, config.layers(), fileOfTensor.size()));
+        }
+        long experts = config.recipe().feedForward().stream()
+                .mapToLong(each -> each instanceof Experts some ? some.count() : 0)
+                .sum();
+        if (experts > fileOfTensor.size()) {
+            throw new SafetensorsException(
+                    "%s: config.json has %d experts in all layers, but the files have only %d weights"
+                            .formatted(directory, experts, fileOfTensor.size()));
         }
         SequencedMap<String, List<Long>> shapes = tensorShapes(config);
         for (Map.Entry<String, List<Long>> wanted : shapes.entrySet()) {

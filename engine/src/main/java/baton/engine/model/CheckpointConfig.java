@@ -4,6 +4,8 @@ import baton.engine.model.ModelConfig.LinearRopeScaling;
 import baton.engine.model.ModelConfig.Llama3RopeScaling;
 import baton.engine.model.ModelConfig.RopeScaling;
 import baton.engine.model.ModelConfig.YarnRopeScaling;
+import baton.engine.model.Recipe.Dense;
+import baton.engine.model.Recipe.Experts;
 import baton.engine.model.Recipe.Part;
 import baton.engine.model.Recipe.Rotation;
 import baton.engine.model.Recipe.Window;
@@ -81,7 +83,7 @@ final class CheckpointConfig {
                 family.reader().read(json, new DecoderFamily.Shape(layers, hidden, headDim, configured, rope)));
     }
 
-    /** The config.json that {@link #parse} reads as {@code config}, of a family with SiLU, one rotation and no factors. */
+    /** The config.json that {@link #parse} reads as {@code config}, of a family with SiLU, one rotation, no factors and Qwen's experts or none. */
     static ObjectNode write(ModelConfig config) {
         ObjectNode json = JsonNodeFactory.instance.objectNode();
         Recipe recipe = config.recipe();
@@ -116,9 +118,25 @@ final class CheckpointConfig {
                     .forEach(layer ->
                             types.add(layer.reach() instanceof Window ? "sliding_attention" : "full_attention"));
         });
+        recipe.experts().ifPresent(experts -> write(experts, recipe, json));
         json.put("tie_word_embeddings", config.tiedEmbeddings());
         json.put("torch_dtype", config.dtype().torchName());
         return json;
+    }
+
+    /** As Qwen's families have it. */
+    private static void write(Experts experts, Recipe recipe, ObjectNode json) {
+        json.put("num_experts", experts.count());
+        json.put("num_experts_per_tok", experts.chosen());
+        json.put("norm_topk_prob", experts.normalised());
+        json.put("moe_intermediate_size", experts.width());
+        json.put("shared_expert_intermediate_size", experts.sharedWidth());
+        ArrayNode dense = json.putArray("mlp_only_layers");
+        for (int layer = 0; layer < recipe.layers().size(); layer++) {
+            if (recipe.feedForward().get(layer) instanceof Dense) {
+                dense.add(layer);
+            }
+        }
     }
 
     /** {@code eos_token_id}, one, several or none. A model could never choose an id beyond its vocabulary, and so never end. */

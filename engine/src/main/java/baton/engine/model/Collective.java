@@ -158,6 +158,12 @@ final class Collective implements AutoCloseable {
         return pass;
     }
 
+    /** Some rows of a rank's results. */
+    @FunctionalInterface
+    private interface Piece {
+        Matrix of(long first, long count);
+    }
+
     /** Used by the rank's thread alone; the first rank's closes the whole. All members go through the same calls in every forward pass. */
     final class Member implements AutoCloseable {
         private final int stage;
@@ -207,12 +213,25 @@ final class Collective implements AutoCloseable {
         void addTo(Matrix x, Linear part, Matrix rows, ModelKernels kernels) {
             if (tensorSize == 1) {
                 part.addTo(x, rows);
-                return;
+            } else {
+                addTo(x, (first, count) -> part.apply(rows.part(first, count)), kernels);
             }
-            for (long first = 0; first < rows.rows(); first += ROWS) {
-                long count = Math.min(ROWS, rows.rows() - first);
+        }
+
+        /** Adds each rank's {@code own} to {@code x}, both [rows, hidden]. */
+        void addTo(Matrix x, Matrix own, ModelKernels kernels) {
+            if (tensorSize == 1) {
+                own.addTo(x, 1, kernels.threads());
+            } else {
+                addTo(x, own::part, kernels);
+            }
+        }
+
+        private void addTo(Matrix x, Piece own, ModelKernels kernels) {
+            for (long first = 0; first < x.rows(); first += ROWS) {
+                long count = Math.min(ROWS, x.rows() - first);
                 try (RowMemory.Scope _ = kernels.scope()) {
-                    part.apply(rows.part(first, count)).convert(product(tensor, count), kernels.threads());
+                    own.of(first, count).convert(product(tensor, count), kernels.threads());
                     await();
                     addProducts(x.part(first, count), kernels.threads());
                 }

@@ -82,6 +82,7 @@ final class ConfigFields {
             "num_return_sequences",
             "output_attentions",
             "output_hidden_states",
+            "output_router_logits",
             "output_scores",
             "pad_token_id",
             "prefix",
@@ -92,6 +93,8 @@ final class ConfigFields {
             "resid_pdrop",
             "return_dict",
             "return_dict_in_generate",
+            "router_aux_loss_coef",
+            "router_jitter_noise",
             "sep_token_id",
             "suppress_tokens",
             "task_specific_params",
@@ -163,6 +166,7 @@ final class ConfigFields {
             "rope_interleave",
             "rope_interleaved",
             "scale_depth",
+            "shared_expert_intermediate_size",
             "sliding_window_pattern",
             "text_config",
             "use_alibi",
@@ -215,7 +219,9 @@ final class ConfigFields {
     /** The fields that have a value and that Baton knows nothing of, in order. */
     static Set<String> unknown(JsonFields json) {
         Set<String> unknown = new TreeSet<>(json.names());
-        unknown.removeAll(DecoderFamily.of(json).ownFields());
+        DecoderFamily family = DecoderFamily.of(json);
+        unknown.removeAll(family.ownFields());
+        unknown.removeAll(family.fixed().keySet());
         unknown.removeIf(name -> name.startsWith("_")
                 || json.value(name).isEmpty()
                 || READ.contains(name)

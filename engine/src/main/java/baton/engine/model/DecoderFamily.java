@@ -3,6 +3,8 @@ package baton.engine.model;
 import baton.engine.kernel.Activation;
 import baton.engine.model.Recipe.Dense;
 import baton.engine.model.Recipe.Everything;
+import baton.engine.model.Recipe.Experts;
+import baton.engine.model.Recipe.FeedForward;
 import baton.engine.model.Recipe.LayerAttention;
 import baton.engine.model.Recipe.Part;
 import baton.engine.model.Recipe.Reach;
@@ -21,7 +23,9 @@ import java.util.Set;
 import java.util.function.IntFunction;
 import java.util.function.IntPredicate;
 import java.util.function.IntUnaryOperator;
+import java.util.stream.Collectors;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 import tools.jackson.databind.JsonNode;
 
 /**
@@ -52,6 +56,13 @@ record DecoderFamily(
     /** Tensors of a Qwen 3. */
     static final Map<Part, String> NORMED_HEADS = Recipe.with(
             Recipe.USUAL_TENSORS, Map.of(Part.QUERY_NORM, "self_attn.q_norm", Part.KEY_NORM, "self_attn.k_norm"));
+
+    /** Tensors of experts of Qwen's families. */
+    static final Map<Part, String> QWEN_EXPERTS = Map.of(
+            Part.ROUTER, "mlp.gate",
+            Part.EXPERT_GATE, "mlp.experts.*.gate_proj",
+            Part.EXPERT_UP, "mlp.experts.*.up_proj",
+            Part.EXPERT_DOWN, "mlp.experts.*.down_proj");
 
     /** Llama 2 and 3. */
     static final DecoderFamily LLAMA = new DecoderFamily(
@@ -169,8 +180,79 @@ record DecoderFamily(
                                     Part.AFTER_FEED_FORWARD_NORM, "post_feedforward_layernorm")),
                     attentionBiases(json)));
 
+    private static final Set<String> QWEN_EXPERT_FIELDS = Set.of(
+            "decoder_sparse_step",
+            "mlp_only_layers",
+            "moe_intermediate_size",
+            "norm_topk_prob",
+            "num_experts",
+            "num_experts_per_tok",
+            "num_local_experts");
+
+    /** Qwen 3 with experts. */
+    static final DecoderFamily QWEN3_MOE = new DecoderFamily(
+            "Qwen3MoeForCausalLM",
+            "qwen3_moe",
+            _ -> 4,
+            Optional.empty(),
+            USUAL,
+            Map.of(
+                    "hidden_act", "silu",
+                    "mlp_bias", false,
+                    "qkv_bias", false,
+                    "use_qk_norm", true,
+                    "use_sliding_window", false),
+            union(QWEN_EXPERT_FIELDS, Set.of("use_qk_norm")),
+            (json, shape) -> qwenWithExperts(
+                    "Qwen3MoeForCausalLM",
+                    json,
+                    shape,
+                    NORMED_HEADS,
+                    attentionBiases(json),
+                    new Experts(128, 8, false, 768, 0, Activation.SILU)));
+
+    /** Qwen 1.5 and 2 with experts, and a shared one that computes every token. */
+    static final DecoderFamily QWEN2_MOE = new DecoderFamily(
+            "Qwen2MoeForCausalLM",
+            "qwen2_moe",
+            _ -> 16,
+            Optional.empty(),
+            USUAL,
+            Map.of("hidden_act", "silu", "mlp_bias", false, "use_sliding_window", false),
+            union(QWEN_EXPERT_FIELDS, Set.of("qkv_bias", "shared_expert_intermediate_size")),
+            (json, shape) -> qwenWithExperts(
+                    "Qwen2MoeForCausalLM",
+                    json,
+                    shape,
+                    Recipe.with(
+                            Recipe.USUAL_TENSORS,
+                            Map.of(
+                                    Part.SHARED_ROUTER, "mlp.shared_expert_gate",
+                                    Part.SHARED_GATE, "mlp.shared_expert.gate_proj",
+                                    Part.SHARED_UP, "mlp.shared_expert.up_proj",
+                                    Part.SHARED_DOWN, "mlp.shared_expert.down_proj")),
+                    json.bool("qkv_bias").orElse(true) ? Part.PROJECTIONS : Set.of(),
+                    new Experts(60, 4, false, 1408, 5632, Activation.SILU)));
+
+    /** Mixtral: all layers have experts, and the sliding window if there is one. */
+    static final DecoderFamily MIXTRAL = new DecoderFamily(
+            "MixtralForCausalLM",
+            "mixtral",
+            _ -> 8,
+            Optional.empty(),
+            new Defaults(1e6, false, 1e-5),
+            Map.of(
+                    "hidden_act", "silu",
+                    "attention_bias", false,
+                    "mlp_bias", false,
+                    "norm_topk_prob", true,
+                    "qkv_bias", false),
+            Set.of("num_experts", "num_experts_per_tok", "num_local_experts"),
+            DecoderFamily::mixtral);
+
     /** The supported families. */
-    static final List<DecoderFamily> ALL = List.of(LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA3, GRANITE, PHI3, SMOLLM3, OLMO2);
+    static final List<DecoderFamily> ALL =
+            List.of(LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA3, GRANITE, PHI3, SMOLLM3, OLMO2, QWEN3_MOE, QWEN2_MOE, MIXTRAL);
 
     /**
      * Values of fields that a config.json does not have.
@@ -264,7 +346,7 @@ record DecoderFamily(
                                 Part.FEED_FORWARD_NORM, "pre_feedforward_layernorm",
                                 Part.AFTER_FEED_FORWARD_NORM, "post_feedforward_layernorm")),
                 attentionBiases(json),
-                new Dense(Activation.GELU_TANH),
+                Collections.nCopies(shape.layers, new Dense(Activation.GELU_TANH)),
                 new Scales(Math.sqrt(shape.hiddenSize), Optional.of(1 / Math.sqrt(perHead)), 1, 1),
                 true,
                 CheckpointConfig.positiveNumber(json, "final_logit_softcapping"));
@@ -282,10 +364,14 @@ record DecoderFamily(
                 attendingToAll(shape),
                 Recipe.USUAL_TENSORS,
                 biased,
-                new Dense(Activation.SILU),
+                Collections.nCopies(shape.layers, new Dense(Activation.SILU)),
                 scales,
                 false,
                 Optional.empty());
+    }
+
+    private static Set<String> union(Set<String> fields, Set<String> more) {
+        return Stream.concat(fields.stream(), more.stream()).collect(Collectors.toUnmodifiableSet());
     }
 
     private static double factor(JsonFields json, String field) {
@@ -314,7 +400,7 @@ record DecoderFamily(
                 ? json.integerAtLeast("sliding_window", 1)
                 : Optional.empty();
         IntPredicate slides = slidingLayers(json, shape.layers, positions, rotates.negate());
-        List<LayerAttention> attention = attention(
+        List<LayerAttention> attention = byLayer(
                 shape.layers,
                 layer -> new LayerAttention(
                         positions
@@ -323,6 +409,93 @@ record DecoderFamily(
                                 .orElse(EVERYTHING),
                         Optional.of(shape.rotation).filter(_ -> rotates.test(layer))));
         return Recipe.usual("SmolLM3ForCausalLM", attention, Recipe.USUAL_TENSORS, biases(json));
+    }
+
+    /** @param defaults of the fields of experts */
+    private static Recipe qwenWithExperts(
+            String architecture,
+            JsonFields json,
+            Shape shape,
+            Map<Part, String> tensors,
+            Set<Part> biased,
+            Experts defaults) {
+        json.value("layer_types").ifPresent(types -> checkLayerTypes(json, types, shape.layers, false));
+        int width = json.integerAtLeast("moe_intermediate_size", 1).orElse(defaults.width());
+        int sharedWidth = defaults.sharedWidth() == 0
+                ? 0
+                : json.integerAtLeast("shared_expert_intermediate_size", 1).orElse(defaults.sharedWidth());
+        boolean normalised = json.bool("norm_topk_prob").orElse(defaults.normalised());
+        FeedForward experts = experts(json, defaults, normalised, width, sharedWidth);
+        FeedForward dense = new Dense(defaults.activation());
+        int step = json.integerAtLeast("decoder_sparse_step", 1).orElse(1);
+        Set<Integer> denseLayers = denseLayers(json);
+        return withExperts(
+                architecture,
+                attendingToAll(shape),
+                Recipe.with(tensors, QWEN_EXPERTS),
+                biased,
+                byLayer(
+                        shape.layers,
+                        layer -> (layer + 1) % step != 0 || denseLayers.contains(layer) ? dense : experts));
+    }
+
+    private static Set<Integer> denseLayers(JsonFields json) {
+        Optional<JsonNode> layers = json.value("mlp_only_layers");
+        layers.ifPresent(given -> {
+            if (!given.isArray() || given.valueStream().anyMatch(each -> !each.isInt())) {
+                throw new ConfigException(
+                        json.field("mlp_only_layers"), "must be an array of numbers of layers, is " + given);
+            }
+        });
+        return layers.stream()
+                .flatMap(JsonNode::valueStream)
+                .map(JsonNode::asInt)
+                .collect(Collectors.toSet());
+    }
+
+    private static Recipe mixtral(JsonFields json, Shape shape) {
+        int width = json.integerAtLeast("intermediate_size", 1).orElse(14336);
+        Experts experts = experts(json, new Experts(8, 2, true, 14336, 0, Activation.SILU), true, width, 0);
+        return withExperts(
+                "MixtralForCausalLM",
+                attention(shape, json.integerAtLeast("sliding_window", 1), _ -> true, shape.rotation),
+                Recipe.with(
+                        Recipe.USUAL_TENSORS,
+                        Map.of(
+                                Part.ROUTER, "block_sparse_moe.gate",
+                                Part.EXPERT_GATE, "block_sparse_moe.experts.*.w1",
+                                Part.EXPERT_UP, "block_sparse_moe.experts.*.w3",
+                                Part.EXPERT_DOWN, "block_sparse_moe.experts.*.w2")),
+                Set.of(),
+                Collections.nCopies(shape.layers, experts));
+    }
+
+    /** transformers writes {@code num_experts} as {@code num_local_experts} too. */
+    private static Experts experts(JsonFields json, Experts defaults, boolean normalised, int width, int sharedWidth) {
+        Optional<Integer> given = json.integerAtLeast("num_experts", 1);
+        Optional<Integer> local = json.integerAtLeast("num_local_experts", 1);
+        if (given.isPresent() && local.isPresent() && !given.equals(local)) {
+            throw new ConfigException(
+                    json.field("num_local_experts"),
+                    "is %d, but num_experts is %d; both must be the same".formatted(local.get(), given.get()));
+        }
+        int count = given.or(() -> local).orElse(defaults.count());
+        int chosen = json.integerAtLeast("num_experts_per_tok", 1).orElse(defaults.chosen());
+        if (chosen > count) {
+            throw new ConfigException(
+                    json.field("num_experts_per_tok"),
+                    "is %d, must be at most the number of experts, which is %d".formatted(chosen, count));
+        }
+        return new Experts(count, chosen, normalised, width, sharedWidth, defaults.activation());
+    }
+
+    private static Recipe withExperts(
+            String architecture,
+            List<LayerAttention> layers,
+            Map<Part, String> tensors,
+            Set<Part> biased,
+            List<FeedForward> feedForward) {
+        return new Recipe(architecture, layers, tensors, biased, feedForward, Scales.NONE, false, Optional.empty());
     }
 
     /** {@code no_rope_layers} has 1 for a layer that rotates, and 0 for one that does not. */
@@ -377,15 +550,15 @@ record DecoderFamily(
         LayerAttention everything = new LayerAttention(EVERYTHING, shape.rotation);
         Optional<LayerAttention> sliding =
                 window.map(positions -> new LayerAttention(new Window(positions), ofSliding));
-        return attention(
+        return byLayer(
                 shape.layers, layer -> sliding.filter(_ -> slides.test(layer)).orElse(everything));
     }
 
     /** Each layer's is made when it is asked for: config.json may name any number of layers, which the weights do not have. */
-    private static List<LayerAttention> attention(int layers, IntFunction<LayerAttention> ofLayer) {
+    private static <T> List<T> byLayer(int layers, IntFunction<T> ofLayer) {
         return new AbstractList<>() {
             @Override
-            public LayerAttention get(int layer) {
+            public T get(int layer) {
                 return ofLayer.apply(layer);
             }
 

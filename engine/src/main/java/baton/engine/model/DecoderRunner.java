@@ -3,11 +3,12 @@ package baton.engine.model;
 import baton.engine.kernel.ParallelFor;
 import baton.engine.model.ModelKernels.Heads;
 import baton.engine.model.ModelKernels.Norm;
-import baton.engine.model.Recipe.Dense;
 import baton.engine.model.Recipe.Rotation;
+import baton.engine.model.Weights.Gated;
 import baton.engine.model.Weights.LayerWeights;
 import baton.engine.model.Weights.Owned;
 import baton.engine.model.Weights.RotatedNorms;
+import baton.engine.model.Weights.Routed;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvFence;
@@ -24,6 +25,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.function.Consumer;
 import java.util.stream.IntStream;
 
 /*
@@ -43,9 +45,6 @@ final class DecoderRunner implements ModelRunner {
      */
     private static final int PIECE_ROWS = 1024;
 
-    /** Rows that a thread adds up at once. */
-    private static final int ROWS_AT_ONCE = 16;
-
     private static final int LOGITS_AT_ONCE = 4096;
 
     private final Shard shard;
@@ -63,6 +62,7 @@ final class DecoderRunner implements ModelRunner {
     private final KernelChoice choice;
     private final OperatorTimes times;
     private final Attention attention;
+    private final ExpertLayers experts;
     private final Arena arena;
     private final Owned owned;
     private final Weights weights;
@@ -102,6 +102,7 @@ final class DecoderRunner implements ModelRunner {
         int[] reach = IntStream.range(0, config.layers())
                 .map(config::attendedPositions)
                 .toArray();
+        this.experts = new ExpertLayers(kernels, config.hiddenSize());
         this.times = loaded.times;
         this.attention = times.timed(
                 kernels.attention(config, cache, reach), config, reach, layout.tokenBytes() / config.layers());
@@ -416,36 +417,35 @@ final class DecoderRunner implements ModelRunner {
 
     private void feedForward(LayerWeights layerWeights, Matrix x) {
         Matrix normed = norm(x, layerWeights.feedForwardNorm());
-        switch (config.recipe().feedForward()) {
-            case Dense dense -> {
-                Matrix gated = layerWeights.up().applyGated(layerWeights.gate(), dense.activation(), normed);
-                add(x, layerWeights.down(), kernels.asInputs(gated), layerWeights.afterFeedForwardNorm());
+        switch (layerWeights.feedForward()) {
+            case Gated gated -> add(x, gated.down(), gated.gated(normed, kernels), layerWeights.afterFeedForwardNorm());
+            case Routed routed -> {
+                Matrix own = experts.results(routed, normed);
+                add(x, sum -> ranks.addTo(sum, own, kernels), layerWeights.afterFeedForwardNorm());
             }
         }
     }
 
-    /** Adds the product of all ranks to the residual stream {@code x}: normed, if there is a norm, and times the recipe's factor. */
     private void add(Matrix x, Linear matrix, Matrix rows, Optional<Norm> norm) {
+        add(x, sum -> ranks.addTo(sum, matrix, rows, kernels), norm);
+    }
+
+    /**
+     * Adds the result of all ranks to the residual stream {@code x}: normed, if there is a norm, and times the recipe's factor.
+     *
+     * @param result adds it to a matrix
+     */
+    private void add(Matrix x, Consumer<Matrix> result, Optional<Norm> norm) {
         float factor = (float) config.recipe().scales().residual();
         if (norm.isEmpty() && factor == 1) {
-            ranks.addTo(x, matrix, rows, kernels);
+            result.accept(x);
             return;
         }
         Matrix sum = kernels.rows(x.rows(), x.columns());
         sum.memory().fill((byte) 0);
-        ranks.addTo(sum, matrix, rows, kernels);
+        result.accept(sum);
         norm.ifPresent(each -> each.apply(Heads.ofRows(sum), Heads.ofRows(sum)));
-        kernels.threads().parallelFor(x.rows(), ROWS_AT_ONCE, (_, first, end) -> {
-            RowBuffer addend = new RowBuffer(x.columns());
-            RowBuffer stream = new RowBuffer(x.columns());
-            for (int row = first; row < end; row++) {
-                addend.load(sum, row, 0, x.columns());
-                addend.multiply(factor, x.columns());
-                stream.load(x, row, 0, x.columns());
-                stream.add(addend, x.columns());
-                stream.store(x, row, 0, x.columns());
-            }
-        });
+        sum.addTo(x, factor, kernels.threads());
     }
 
     private Matrix norm(Matrix x, Optional<Norm> norm) {

@@ -12,7 +12,7 @@ import java.lang.foreign.MemorySegment;
  * @param stride elements from a row to the next one
  */
 record Matrix(MemorySegment memory, int rows, int columns, long stride, DType type) {
-    /** Rows that a thread converts at once. */
+    /** Rows that a thread converts or adds at once. */
     private static final int PIECE = 16;
 
     /** Without gaps between rows. */
@@ -82,6 +82,25 @@ record Matrix(MemorySegment memory, int rows, int columns, long stride, DType ty
                     buffer.load(this, row, 0, columns);
                     buffer.store(to, row, 0, columns);
                 }
+            }
+        });
+    }
+
+    /**
+     * Adds these rows, times a factor, to others.
+     *
+     * @param to as many rows, as wide
+     */
+    void addTo(Matrix to, float factor, ParallelFor threads) {
+        threads.parallelFor(rows, PIECE, (_, first, end) -> {
+            RowBuffer addend = new RowBuffer(columns);
+            RowBuffer sum = new RowBuffer(columns);
+            for (int row = first; row < end; row++) {
+                addend.load(this, row, 0, columns);
+                addend.multiply(factor, columns);
+                sum.load(to, row, 0, columns);
+                sum.add(addend, columns);
+                sum.store(to, row, 0, columns);
             }
         });
     }

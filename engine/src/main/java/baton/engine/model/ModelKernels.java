@@ -44,6 +44,9 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
      */
     Linear linear(List<Matrix> parts, Optional<float[]> bias);
 
+    /** Packs a matrix in the type of computation, whatever the quantisation. */
+    Linear unquantised(List<Matrix> parts);
+
     /** Packs a matrix that stays in memory anyway. */
     Linear shared(Matrix matrix);
 

@@ -31,6 +31,11 @@ final class PanelKernels implements ModelKernels {
      */
     private static final long GAP_BYTES = 64;
 
+    /** Bytes of a mapping for matrices of {@link #LEAST_TOGETHER_BYTES} to half of it. */
+    private static final long TOGETHER_BYTES = 64L << 20;
+
+    private static final long LEAST_TOGETHER_BYTES = 256L << 10;
+
     private final Kernels kernels;
     private final DType dtype;
     private final WeightType weightType;
@@ -40,6 +45,9 @@ final class PanelKernels implements ModelKernels {
     private final PanelMatrix.Scratch scratch;
     private final RowKernels rowKernels;
     private final RowMemory rowMemory = new RowMemory();
+
+    /** The free part of the last such mapping. */
+    private MemorySegment together = MemorySegment.NULL;
 
     /**
      * @param dtype of weights that are not quantised
@@ -121,12 +129,24 @@ final class PanelKernels implements ModelKernels {
 
     @Override
     public Linear linear(List<Matrix> parts, Optional<float[]> bias) {
+        return linear(parts, bias, weightType(parts.getFirst().columns()));
+    }
+
+    @Override
+    public Linear unquantised(List<Matrix> parts) {
+        WeightType type = switch (weightType(parts.getFirst().columns())) {
+            case INT8 -> dtype == DType.F32 ? WeightType.FP32 : WeightType.BF16;
+            case INT8_PAIRS -> WeightType.BF16_PAIRS;
+            case WeightType other -> other;
+        };
+        return linear(parts, Optional.empty(), type);
+    }
+
+    private Linear linear(List<Matrix> parts, Optional<float[]> bias, WeightType weightType) {
         int inputs = parts.getFirst().columns();
         int outputs = parts.stream().mapToInt(Matrix::rows).sum();
         long padded = (long) Math.ceilDiv(outputs, kernels.panelWidth()) * kernels.panelWidth() * Float.BYTES;
-        WeightType weightType = weightType(inputs);
-        MemorySegment panels =
-                HugePages.allocate(arena, PanelMatrix.bytes(kernels, weightType, outputs, inputs), "weights");
+        MemorySegment panels = panels(PanelMatrix.bytes(kernels, weightType, outputs, inputs));
         MemorySegment scales = weightType.hasScales() ? arena.allocate(padded, 64) : MemorySegment.NULL;
         MemorySegment biases = bias.map(values -> {
                     MemorySegment memory = arena.allocate(padded, 64);
@@ -142,6 +162,19 @@ final class PanelKernels implements ModelKernels {
                         scratch,
                         new PanelMatrix.Weights(weightType, panels, scales, biases, outputs, inputs)),
                 this);
+    }
+
+    /** Of zeros. Matrices of experts are many: in mappings of their own they would be more than the system allows, and not in huge pages. */
+    private MemorySegment panels(long bytes) {
+        if (bytes < LEAST_TOGETHER_BYTES || bytes > TOGETHER_BYTES / 2) {
+            return HugePages.allocate(arena, bytes, "weights");
+        }
+        if (together.byteSize() < bytes) {
+            together = HugePages.allocate(arena, TOGETHER_BYTES, "weights");
+        }
+        MemorySegment panels = together.asSlice(0, bytes);
+        together = together.asSlice(Math.min(together.byteSize(), Math.ceilDiv(bytes, GAP_BYTES) * GAP_BYTES));
+        return panels;
     }
 
     @Override

@@ -1,6 +1,12 @@
 package baton.engine.model;
 
+import baton.engine.kernel.Activation;
 import baton.engine.model.ModelConfig.Llama3RopeScaling;
+import baton.engine.model.Recipe.Everything;
+import baton.engine.model.Recipe.Experts;
+import baton.engine.model.Recipe.LayerAttention;
+import baton.engine.model.Recipe.Rotation;
+import baton.engine.model.Recipe.Scales;
 import baton.kv.DType;
 import baton.kv.safetensors.SafetensorsWriter;
 import java.io.IOException;
@@ -10,10 +16,12 @@ import java.lang.foreign.ValueLayout;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Random;
+import java.util.Set;
 
 /** Writes checkpoints of any shape with random weights, for measuring speed, which does not depend on their values. */
 public final class RandomCheckpoint {
@@ -41,6 +49,24 @@ public final class RandomCheckpoint {
                 Optional.of(new Llama3RopeScaling(32, 1, 4, 8192)),
                 true,
                 DType.BF16);
+    }
+
+    /** Four layers of the shape of OLMoE-1B-7B, with 8 of 64 experts for each token, in Qwen 3's form. */
+    public static ModelConfig experts() {
+        int layers = 4;
+        LayerAttention attention = new LayerAttention(new Everything(), new Rotation(10000, Optional.empty()));
+        Experts experts = new Experts(64, 8, true, 1024, 0, Activation.SILU);
+        Recipe recipe = new Recipe(
+                "Qwen3MoeForCausalLM",
+                Collections.nCopies(layers, attention),
+                Recipe.with(DecoderFamily.NORMED_HEADS, DecoderFamily.QWEN_EXPERTS),
+                Set.of(),
+                Collections.nCopies(layers, experts),
+                Scales.NONE,
+                false,
+                Optional.empty());
+        return new ModelConfig(
+                "random-8-of-64-experts", 32768, 2048, 1024, 16, 16, 128, 4096, 1e-5, true, DType.BF16, recipe);
     }
 
     /**

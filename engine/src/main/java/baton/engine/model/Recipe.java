@@ -12,17 +12,21 @@ import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.stream.IntStream;
+import java.util.stream.Stream;
 
 /**
  * The computation of a decoder as data: {@link DecoderFamily} makes it of config.json, {@link DecoderRunner} carries it out. Every layer
- * is attention and a gated feed-forward layer, each of which adds to the residual stream, with the norms that {@code tensors} names.
+ * is attention and a gated feed-forward layer or experts, each of which adds to the residual stream, with the norms that {@code tensors}
+ * names.
  *
  * @param architecture the family's name in config.json
  * @param layers the attention of each layer, which may be computed when it is asked for
  * @param tensors by part of a layer, the tensor that holds it, as its name in the checkpoint reads between {@code model.layers.N.} and
- *     {@code .weight}. Parts in one tensor are its rows in the order of {@link Part}. A layer has the parts that are named
+ *     {@code .weight}; {@code *} stands for the number of an expert. Parts in one tensor are its rows in the order of {@link Part}. A layer
+ *     has the parts that are named, of its feed-forward part those of its kind
  * @param biased the parts whose product has a bias added, beside the weight in the checkpoint
- * @param feedForward kind of the feed-forward layer
+ * @param feedForward the kind of each layer's feed-forward part
  * @param onePlusNorms norms multiply by 1 plus their weights
  * @param logitCap bound of logits: {@code cap * tanh(logit / cap)}
  */
@@ -31,7 +35,7 @@ public record Recipe(
         List<LayerAttention> layers,
         Map<Part, String> tensors,
         Set<Part> biased,
-        FeedForward feedForward,
+        List<FeedForward> feedForward,
         Scales scales,
         boolean onePlusNorms,
         Optional<Double> logitCap) {
@@ -49,6 +53,8 @@ public record Recipe(
     static final Map<Part, String> USUAL_TENSORS = with(
             USUAL_PRODUCTS,
             Map.of(Part.ATTENTION_NORM, "input_layernorm", Part.FEED_FORWARD_NORM, "post_attention_layernorm"));
+
+    private static final FeedForward USUAL_FEED_FORWARD = new Dense(Activation.SILU);
 
     public Recipe {
         tensors = Map.copyOf(tensors);
@@ -78,12 +84,34 @@ public record Recipe(
         GATE,
         UP,
         DOWN,
+        /** Chooses experts: a row for each of them. */
+        ROUTER,
+        EXPERT_GATE,
+        EXPERT_UP,
+        EXPERT_DOWN,
+        /** One row, whose product decides how much of the shared expert's result is added. */
+        SHARED_ROUTER,
+        SHARED_GATE,
+        SHARED_UP,
+        SHARED_DOWN,
         /** Norm of the result of the feed-forward layer. */
         AFTER_FEED_FORWARD_NORM;
 
         static final Set<Part> PROJECTIONS = Set.of(QUERIES, KEYS, VALUES);
+        private static final Set<Part> OF_DENSE = Set.of(GATE, UP, DOWN);
+        private static final Set<Part> OF_EACH_EXPERT = Set.of(EXPERT_GATE, EXPERT_UP, EXPERT_DOWN);
+        private static final Set<Part> OF_SHARED_EXPERT = Set.of(SHARED_ROUTER, SHARED_GATE, SHARED_UP, SHARED_DOWN);
 
-        /** Shape of the weight in a model. */
+        /** Whether a layer with such a feed-forward part may have it. */
+        private boolean isOf(FeedForward feedForward) {
+            return switch (feedForward) {
+                case Dense _ -> this != ROUTER && !OF_EACH_EXPERT.contains(this) && !OF_SHARED_EXPERT.contains(this);
+                case Experts experts ->
+                    !OF_DENSE.contains(this) && (experts.sharedWidth() > 0 || !OF_SHARED_EXPERT.contains(this));
+            };
+        }
+
+        /** Shape of the weight in a model, of one expert. */
         List<Long> shape(ModelConfig config) {
             long hidden = config.hiddenSize();
             long queries = (long) config.heads() * config.headDim();
@@ -100,7 +128,17 @@ public record Recipe(
                 case OUTPUT -> List.of(hidden, queries);
                 case GATE, UP -> List.of(intermediate, hidden);
                 case DOWN -> List.of(hidden, intermediate);
+                case ROUTER -> List.of((long) experts(config).count(), hidden);
+                case EXPERT_GATE, EXPERT_UP -> List.of((long) experts(config).width(), hidden);
+                case EXPERT_DOWN -> List.of(hidden, (long) experts(config).width());
+                case SHARED_ROUTER -> List.of(1L, hidden);
+                case SHARED_GATE, SHARED_UP -> List.of((long) experts(config).sharedWidth(), hidden);
+                case SHARED_DOWN -> List.of(hidden, (long) experts(config).sharedWidth());
             };
+        }
+
+        private static Experts experts(ModelConfig config) {
+            return config.recipe().experts().orElseThrow();
         }
     }
 
@@ -139,6 +177,19 @@ public record Recipe(
     public record Dense(Activation activation) implements FeedForward {}
 
     /**
+     * A mixture of experts. A router gives each expert a share of every token, all shares together are 1. The experts with the largest
+     * shares compute as {@link Dense} does, and their results are added, times their shares.
+     *
+     * @param count experts, the same in all layers that have some
+     * @param chosen experts that compute a token
+     * @param normalised the shares of the chosen experts are divided by their sum
+     * @param width of an expert, in the whole model
+     * @param sharedWidth of an expert that computes every token, whose result is added times the sigmoid of a product; 0: there is none
+     */
+    public record Experts(int count, int chosen, boolean normalised, int width, int sharedWidth, Activation activation)
+            implements FeedForward {}
+
+    /**
      * Factors.
      *
      * @param embedding of a token's embedding, rounded to the type that the model computes in
@@ -166,7 +217,7 @@ public record Recipe(
                 layers,
                 tensors,
                 biased,
-                new Dense(Activation.SILU),
+                Collections.nCopies(layers.size(), USUAL_FEED_FORWARD),
                 Scales.NONE,
                 false,
                 Optional.empty());
@@ -183,6 +234,18 @@ public record Recipe(
         return tensors.containsKey(part);
     }
 
+    /** Whether a layer has a part. */
+    private boolean has(Part part, int layer) {
+        return has(part) && part.isOf(feedForward.get(layer));
+    }
+
+    /** The experts of the layers that have some. */
+    public Optional<Experts> experts() {
+        return feedForward.stream()
+                .flatMap(each -> each instanceof Experts experts ? Stream.of(experts) : Stream.empty())
+                .findFirst();
+    }
+
     /**
      * The fingerprint's text of traits that differ from Llama's and do not show in the tensors' names and shapes; may be empty. A trait
      * must stay as it is written here, and one that no family has had until now must not change the text of the others.
@@ -195,9 +258,16 @@ public record Recipe(
                             .map(layer -> layer.rotation().map(Object::toString).orElse("none"))
                             .toList());
         }
-        if (!feedForward.equals(new Dense(Activation.SILU))) {
-            traits.add("feed_forward=" + feedForward);
-        }
+        feedForward.stream()
+                .distinct()
+                .filter(kind -> !kind.equals(USUAL_FEED_FORWARD))
+                .forEach(kind -> traits.add(
+                        switch (kind) {
+                            case Dense dense -> "feed_forward=" + dense;
+                            case Experts experts ->
+                                "experts_per_token=%d normalised=%s activation=%s"
+                                        .formatted(experts.chosen(), experts.normalised(), experts.activation());
+                        }));
         if (!scales.equals(Scales.NONE)) {
             traits.add("scales=" + scales);
         }
@@ -218,17 +288,25 @@ public record Recipe(
 
     /** The same of some of the layers. */
     Recipe ofLayers(Shard.Range range) {
-        List<LayerAttention> some = List.copyOf(layers.subList(range.first(), range.first() + range.count()));
-        return new Recipe(architecture, some, tensors, biased, feedForward, scales, onePlusNorms, logitCap);
+        int end = range.first() + range.count();
+        return new Recipe(
+                architecture,
+                List.copyOf(layers.subList(range.first(), end)),
+                tensors,
+                biased,
+                List.copyOf(feedForward.subList(range.first(), end)),
+                scales,
+                onePlusNorms,
+                logitCap);
     }
 
     /** A layer's tensors in a model by name, as it reads behind {@code model.layers.N.}. */
-    Map<String, List<Long>> shapes(ModelConfig config) {
+    Map<String, List<Long>> shapes(int layer, ModelConfig config) {
         Map<String, List<Long>> shapes = new TreeMap<>();
         for (Part part : Part.values()) {
-            if (has(part)) {
+            if (has(part, layer)) {
                 List<Long> shape = part.shape(config);
-                shapes.merge(weight(part), shape, Recipe::below);
+                weights(part).forEach(name -> shapes.merge(name, shape, Recipe::below));
                 if (biased.contains(part)) {
                     shapes.merge(bias(part), shape.subList(0, 1), Recipe::below);
                 }
@@ -245,6 +323,14 @@ public record Recipe(
 
     String weight(Part part) {
         return Objects.requireNonNull(tensors.get(part)) + ".weight";
+    }
+
+    /** The tensors of a part: one of each expert if the part is an expert's. */
+    List<String> weights(Part part) {
+        int count = Part.OF_EACH_EXPERT.contains(part) ? experts().orElseThrow().count() : 1;
+        return IntStream.range(0, count)
+                .mapToObj(expert -> weight(part).replace("*", Integer.toString(expert)))
+                .toList();
     }
 
     String bias(Part part) {

@@ -9,7 +9,7 @@ import java.util.List;
 /**
  * One rank's part of a model. The tensor ranks of a stage share its matrices as in Megatron-LM (arXiv 1909.08053): the rows of
  * what makes queries, keys, values, gates and logits, and the columns of what takes attention's and the feed-forward layer's
- * results back, whose products are then summed. The stages share the layers.
+ * results back, whose products are then summed. Each rank has its part of every expert, and the whole router. The stages share the layers.
  *
  * @param model the whole model
  * @param tensorSize ranks in each stage
@@ -74,13 +74,13 @@ record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
         return new Range(first, Math.max(1, model.kvHeads() / tensorSize));
     }
 
-    private Range intermediate() {
-        return Range.of(model.intermediateSize(), rank.tensor(), tensorSize);
-    }
-
     /** The tokens whose logits this rank computes, if it is in the last stage. */
     Range vocabulary() {
-        return Range.of(model.vocabularySize(), rank.tensor(), tensorSize);
+        return share(model.vocabularySize());
+    }
+
+    private Range share(int total) {
+        return Range.of(total, rank.tensor(), tensorSize);
     }
 
     boolean isFirstStage() {
@@ -94,7 +94,10 @@ record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
     /** The model as far as this rank computes it: its layers, and of each its heads and its part of the feed-forward layer. */
     ModelConfig config() {
         return model.share(
-                layers(), heads().count(), kvHeads().count(), intermediate().count());
+                layers(),
+                heads().count(),
+                kvHeads().count(),
+                share(model.intermediateSize()).count());
     }
 
     /** This rank's part of a layer's part, whose weight or bias is {@code whole}. */
@@ -105,14 +108,16 @@ record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
         return switch (part) {
             case QUERIES -> rows(whole, heads(), model.headDim());
             case KEYS, VALUES -> rows(whole, kvHeads(), model.headDim());
-            case GATE, UP -> rows(whole, intermediate(), 1);
+            case GATE, UP, EXPERT_GATE, EXPERT_UP, SHARED_GATE, SHARED_UP -> rows(whole, share(whole.rows()), 1);
             case OUTPUT -> columns(whole, heads(), model.headDim());
-            case DOWN -> columns(whole, intermediate(), 1);
+            case DOWN, EXPERT_DOWN, SHARED_DOWN -> columns(whole, share(whole.columns()), 1);
             case ATTENTION_NORM,
                     QUERY_NORM,
                     KEY_NORM,
                     QUERIES_NORM,
                     KEYS_NORM,
+                    ROUTER,
+                    SHARED_ROUTER,
                     AFTER_ATTENTION_NORM,
                     FEED_FORWARD_NORM,
                     AFTER_FEED_FORWARD_NORM -> whole;

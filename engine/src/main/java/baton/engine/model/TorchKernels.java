@@ -105,6 +105,11 @@ final class TorchKernels implements ModelKernels {
         }
     }
 
+    @Override
+    public Linear unquantised(List<Matrix> parts) {
+        return linear(parts, Optional.empty());
+    }
+
     private TorchLinear packed(List<Matrix> parts) {
         long rows = parts.stream().mapToLong(Matrix::rows).sum();
         long columns = parts.getFirst().columns();

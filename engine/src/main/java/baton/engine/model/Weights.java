@@ -1,6 +1,10 @@
 package baton.engine.model;
 
+import baton.engine.kernel.Activation;
 import baton.engine.model.ModelKernels.Norm;
+import baton.engine.model.Recipe.Dense;
+import baton.engine.model.Recipe.Experts;
+import baton.engine.model.Recipe.FeedForward;
 import baton.engine.model.Recipe.Part;
 import baton.engine.model.Recipe.Rotation;
 import baton.kv.DType;
@@ -15,6 +19,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.function.Supplier;
+import java.util.stream.IntStream;
 
 /** A model's weights as the forward pass uses them: in huge pages, in the type of computation, and fused where one input goes through several. */
 final class Weights {
@@ -71,10 +76,25 @@ final class Weights {
             Linear output,
             Optional<Norm> afterAttentionNorm,
             Optional<Norm> feedForwardNorm,
-            Linear gate,
-            Linear up,
-            Linear down,
+            FeedForwardWeights feedForward,
             Optional<Norm> afterFeedForwardNorm) {}
+
+    sealed interface FeedForwardWeights {}
+
+    /** Of {@link Recipe.Dense}, or of one expert. */
+    record Gated(Activation activation, Linear gate, Linear up, Linear down) implements FeedForwardWeights {
+        /** The rows that {@code down} multiplies. */
+        Matrix gated(Matrix rows, ModelKernels kernels) {
+            return kernels.asInputs(up.applyGated(gate, activation, rows));
+        }
+    }
+
+    /**
+     * Of {@link Recipe.Experts}. The shared expert is the last one, if there is one.
+     *
+     * @param router one output for each expert
+     */
+    record Routed(Experts kind, Linear router, List<Gated> experts) implements FeedForwardWeights {}
 
     /** @param ofAllHeads of all heads together, [H*D] and [G*D]; else of each head, [D] */
     record RotatedNorms(Norm queries, Norm keys, boolean ofAllHeads) {}
@@ -127,10 +147,44 @@ final class Weights {
                     linear(prefix, Part.OUTPUT, "o_proj"),
                     optionalNorm(prefix, Part.AFTER_ATTENTION_NORM),
                     optionalNorm(prefix, Part.FEED_FORWARD_NORM),
-                    linear(prefix, Part.GATE, "gate_proj"),
-                    linear(prefix, Part.UP, "up_proj"),
-                    linear(prefix, Part.DOWN, "down_proj"),
+                    feedForward(prefix, shard.model().recipe().feedForward().get(number)),
                     optionalNorm(prefix, Part.AFTER_FEED_FORWARD_NORM));
+        }
+
+        private FeedForwardWeights feedForward(String prefix, FeedForward kind) throws IOException {
+            return switch (kind) {
+                case Dense dense ->
+                    new Gated(
+                            dense.activation(),
+                            linear(prefix, Part.GATE, "gate_proj"),
+                            linear(prefix, Part.UP, "up_proj"),
+                            linear(prefix, Part.DOWN, "down_proj"));
+                case Experts experts -> {
+                    List<Matrix> router = new ArrayList<>(weights(prefix, Part.ROUTER));
+                    List<Gated> all = new ArrayList<>(
+                            gated(prefix, experts, "expert_", Part.EXPERT_GATE, Part.EXPERT_UP, Part.EXPERT_DOWN));
+                    if (experts.sharedWidth() > 0) {
+                        router.addAll(weights(prefix, Part.SHARED_ROUTER));
+                        all.addAll(
+                                gated(prefix, experts, "shared_", Part.SHARED_GATE, Part.SHARED_UP, Part.SHARED_DOWN));
+                    }
+                    yield new Routed(experts, timed("router", router, () -> kernels.unquantised(router)), all);
+                }
+            };
+        }
+
+        private List<Gated> gated(String prefix, Experts experts, String operators, Part gate, Part up, Part down)
+                throws IOException {
+            List<Matrix> gates = weights(prefix, gate);
+            List<Matrix> ups = weights(prefix, up);
+            List<Matrix> downs = weights(prefix, down);
+            return IntStream.range(0, gates.size())
+                    .mapToObj(i -> new Gated(
+                            experts.activation(),
+                            linear(operators + "gate_proj", List.of(gates.get(i)), Optional.empty()),
+                            linear(operators + "up_proj", List.of(ups.get(i)), Optional.empty()),
+                            linear(operators + "down_proj", List.of(downs.get(i)), Optional.empty())))
+                    .toList();
         }
 
         private Optional<RotatedNorms> rotatedNorms(String prefix) throws IOException {
@@ -254,6 +308,15 @@ final class Weights {
         /** This rank's part of a weight. */
         private Matrix weight(String prefix, Part part) throws IOException {
             return share(part, source(prefix + config.recipe().weight(part)));
+        }
+
+        /** The same of each expert, if the part is an expert's. */
+        private List<Matrix> weights(String prefix, Part part) throws IOException {
+            List<Matrix> weights = new ArrayList<>();
+            for (String name : shard.model().recipe().weights(part)) {
+                weights.add(share(part, source(prefix + name)));
+            }
+            return weights;
         }
 
         private Matrix bias(String prefix, Part part) throws IOException {

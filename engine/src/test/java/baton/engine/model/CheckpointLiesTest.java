@@ -131,6 +131,16 @@ class CheckpointLiesTest {
         }
     }
 
+    @Test
+    void expertsThatTheFilesLack() throws IOException {
+        set("config.json", "architectures", "[\"MixtralForCausalLM\"]");
+        set("config.json", "model_type", "\"mixtral\"");
+        set("config.json", "num_local_experts", "2147483647");
+        assertRefused("config.json has 4294967294 experts in all layers, but the files have only 20 weights");
+        set("config.json", "num_local_experts", "4");
+        assertRefused("weight 'model.layers.0.block_sparse_moe.experts.0.w1.weight' is missing");
+    }
+
     /** Written by trainers and converters into configurations that compute the same as without. */
     @Test
     void fieldsThatChangeNothing() throws IOException {

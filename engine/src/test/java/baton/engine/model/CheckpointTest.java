@@ -3,8 +3,11 @@ package baton.engine.model;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.engine.kernel.Activation;
 import baton.engine.model.ModelConfig.LinearRopeScaling;
 import baton.engine.model.ModelConfig.YarnRopeScaling;
+import baton.engine.model.Recipe.Dense;
+import baton.engine.model.Recipe.Experts;
 import baton.engine.model.Recipe.Part;
 import baton.engine.model.Recipe.Rotation;
 import baton.engine.model.Recipe.Window;
@@ -229,6 +232,70 @@ class CheckpointTest {
                 .hasMessageContaining("config.json.mlp_bias: is true, must be false");
     }
 
+    @Test
+    void expertsOfFamilies() {
+        Dense dense = new Dense(Activation.SILU);
+        Recipe qwen3 = recipe(
+                "Qwen3MoeForCausalLM",
+                "\"num_experts\": 6, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 8,"
+                        + " \"norm_topk_prob\": true, \"decoder_sparse_step\": 2");
+        assertThat(qwen3.feedForward()).containsExactly(dense, new Experts(6, 2, true, 8, 0, Activation.SILU), dense);
+        assertThat(recipe("Qwen3MoeForCausalLM", "\"num_local_experts\": 9, \"mlp_only_layers\": [0, 2]")
+                        .feedForward())
+                .containsExactly(dense, new Experts(9, 8, false, 768, 0, Activation.SILU), dense);
+        Recipe qwen2 = recipe("Qwen2MoeForCausalLM", "\"use_sliding_window\": false");
+        assertThat(qwen2.feedForward()).hasSize(3).containsOnly(new Experts(60, 4, false, 1408, 5632, Activation.SILU));
+        assertThat(qwen2.biased()).isEqualTo(Part.PROJECTIONS);
+        assertThat(recipe("Qwen2MoeForCausalLM", "\"qkv_bias\": false").biased())
+                .isEmpty();
+        Recipe mixtral = recipe("MixtralForCausalLM", "\"num_local_experts\": 4, \"sliding_window\": 7");
+        assertThat(mixtral.feedForward()).containsOnly(new Experts(4, 2, true, 24, 0, Activation.SILU));
+        assertThat(windows(mixtral)).containsExactly(7, 7, 7);
+    }
+
+    @ParameterizedTest
+    @CsvSource(
+            delimiter = '|',
+            quoteCharacter = '`',
+            value = {
+                "Qwen3Moe | \"num_experts\": 4, \"num_local_experts\": 8 | config.json.num_local_experts: is 8, but num_experts is 4; both must be the same",
+                "Mixtral | \"num_experts_per_tok\": 9 | config.json.num_experts_per_tok: is 9, must be at most the number of experts, which is 8",
+                "Qwen2Moe | \"num_experts\": 0 | config.json.num_experts: is 0, must be at least 1",
+                "Qwen3Moe | \"mlp_only_layers\": [0.5] | config.json.mlp_only_layers: must be an array of numbers of layers, is [0.5]",
+                "Qwen3Moe | \"decoder_sparse_step\": 0 | config.json.decoder_sparse_step: is 0, must be at least 1",
+                "Qwen3Moe | \"shared_expert_intermediate_size\": 64 | config.json.shared_expert_intermediate_size: is 64, but Qwen3MoeForCausalLM has no such part; it must be left out",
+                "Qwen2Moe | \"shared_expert_intermediate_size\": 0 | config.json.shared_expert_intermediate_size: is 0, must be at least 1",
+                "Qwen2Moe | \"use_sliding_window\": true | config.json.use_sliding_window: is true, must be false: so Qwen2MoeForCausalLM is defined",
+                "Qwen3Moe | \"use_qk_norm\": false | config.json.use_qk_norm: is false, must be true: so Qwen3MoeForCausalLM is defined",
+                "Mixtral | \"norm_topk_prob\": false | config.json.norm_topk_prob: is false, must be true: so MixtralForCausalLM is defined",
+                "Mixtral | \"moe_intermediate_size\": 64 | config.json.moe_intermediate_size: is 64, but MixtralForCausalLM has no such part; it must be left out",
+                "Llama | \"num_experts_per_tok\": 2 | config.json.num_experts_per_tok: is 2, but LlamaForCausalLM has no such part; it must be left out",
+            })
+    void expertsThatCannotBe(String family, String fields, String message) {
+        assertThatThrownBy(() -> recipe(family + "ForCausalLM", fields))
+                .isInstanceOf(ConfigException.class)
+                .hasMessage(message);
+    }
+
+    /** As Qwen published Qwen3-Coder-30B-A3B. */
+    @Test
+    void everyFieldOfAPublishedModelWithExpertsIsKnown() {
+        JsonFields published = JsonFields.parse("config.json", """
+                {"architectures": ["Qwen3MoeForCausalLM"], "attention_dropout": 0.0, "decoder_sparse_step": 1, "eos_token_id": 151645,
+                "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 5472,
+                "max_position_embeddings": 262144, "max_window_layers": 28, "mlp_only_layers": [], "model_type": "qwen3_moe",
+                "moe_intermediate_size": 768, "norm_topk_prob": true, "num_attention_heads": 32, "num_experts": 128,
+                "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_key_value_heads": 4, "output_router_logits": false,
+                "qkv_bias": false, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 10000000, "router_aux_loss_coef": 0.0,
+                "shared_expert_intermediate_size": 0, "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+                "transformers_version": "4.52.3", "use_cache": true, "use_qk_norm": true, "use_sliding_window": false,
+                "vocab_size": 151936}""");
+        ModelConfig config = CheckpointConfig.parse("coder", published);
+        assertThat(ConfigFields.unknown(published)).isEmpty();
+        assertThat(config.recipe().experts()).contains(new Experts(128, 8, true, 768, 0, Activation.SILU));
+        assertThat(config.parameters()).as("30.5 B").isEqualTo(30_532_122_624L);
+    }
+
     private static List<Boolean> rotates(Recipe recipe) {
         return recipe.layers().stream()
                 .map(layer -> layer.rotation().isPresent())
@@ -265,7 +332,7 @@ class CheckpointTest {
             delimiter = '|',
             quoteCharacter = '`',
             value = {
-                "LlamaForCausalLM | MixtralForCausalLM | config.json.architectures: unsupported value '[\"MixtralForCausalLM\"]'; allowed: one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma3ForCausalLM, GraniteForCausalLM, Phi3ForCausalLM, SmolLM3ForCausalLM, Olmo2ForCausalLM",
+                "LlamaForCausalLM | BloomForCausalLM | config.json.architectures: unsupported value '[\"BloomForCausalLM\"]'; allowed: one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma3ForCausalLM, GraniteForCausalLM, Phi3ForCausalLM, SmolLM3ForCausalLM, Olmo2ForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, MixtralForCausalLM",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"longrope\", \"factor\": 2} | config.json.rope_scaling.rope_type: unsupported value 'longrope'; allowed: default, linear, llama3, yarn",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"llama3\"} | config.json.rope_scaling.low_freq_factor: is missing",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0} | config.json.rope_scaling.factor: is 0.0, must be positive",

@@ -61,6 +61,10 @@ class FamiliesTest {
         }
     }
 
+    static Path checkpoint(String name) throws IOException, URISyntaxException {
+        return checkpoints().filter(path -> path.endsWith(name)).findFirst().orElseThrow();
+    }
+
     @ParameterizedTest
     @MethodSource("checkpoints")
     void logitsInFp32(Path directory) throws IOException {

@@ -23,15 +23,13 @@ class FingerprintsTest {
         "phi3, 9ca7199d3d03f34c985a3ae1a03dddab95d7205bf3d95be2cd5e52d713d11728",
         "smollm3, 95fd935e1edbb610eb505adef3dbee2b88c8bc67d43f1fd75531bee4f0c6a1b3",
         "olmo2, ebe0ac7ca152b565d77c6c919748b41e219aafb5b039ca9c5eae61ecbcc6b07f",
+        "qwen3-moe, 986847d559071207aff4802fe78dc8efaf72aab597717328833cb35857ba4db1",
+        "qwen2-moe, 61c66353cf89fee8e23a4956d92e7234a23a157afeae2d35605396438727a6db",
+        "mixtral, a8d3258fcfc1ab307d19c1dceb0c9f63849493111bee2a9c5d43a4f3a3f8aab3",
         "tiny-ledger, d3c127668fa6922e9b034317a0eb615f4a5d67671e350f9bde689741321a0238"
     })
     void fingerprintsStayTheSame(String name, String digest) throws Exception {
-        Path directory = name.equals("tiny-ledger")
-                ? Golden.TINY_LEDGER
-                : FamiliesTest.checkpoints()
-                        .filter(path -> path.endsWith(name))
-                        .findFirst()
-                        .orElseThrow();
+        Path directory = name.equals("tiny-ledger") ? Golden.TINY_LEDGER : FamiliesTest.checkpoint(name);
         try (Checkpoint checkpoint = Checkpoint.open(directory)) {
             assertThat(checkpoint.fingerprint().digest()).isEqualTo(digest);
         }

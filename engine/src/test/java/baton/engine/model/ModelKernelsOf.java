@@ -6,6 +6,7 @@ import baton.engine.model.KernelChoice.Kind;
 import baton.kv.DType;
 import baton.memory.Processor;
 import java.io.IOException;
+import java.nio.file.Path;
 import java.util.List;
 import java.util.OptionalInt;
 
@@ -15,8 +16,13 @@ final class ModelKernelsOf {
 
     /** Tiny-ledger with these kernels and two threads; skips the test where the processor cannot run them. */
     static ModelRanks tinyLedger(Kind kind, DType dtype, Quantization quantization) throws IOException {
+        return load(Golden.TINY_LEDGER, kind, dtype, quantization);
+    }
+
+    /** The same of any checkpoint. */
+    static ModelRanks load(Path directory, Kind kind, DType dtype, Quantization quantization) throws IOException {
         requireProcessor(kind);
-        try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
+        try (Checkpoint checkpoint = Checkpoint.open(directory)) {
             int positions = checkpoint.config().maxPositions();
             ModelOptions options =
                     new ModelOptions(dtype, quantization, dtype, 16, 500, OptionalInt.of(2), positions, 1, 1, false);

@@ -2,6 +2,7 @@ package baton.engine.model;
 
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
+import static org.assertj.core.api.Assertions.within;
 
 import baton.engine.model.ModelRunner.LayerHooks;
 import baton.engine.model.ModelRunner.SequenceSlice;
@@ -41,7 +42,13 @@ class RanksTest {
 
     static RanksTogether load(DType dtype, int blockSize, int blocks, int tensorSize, int pipelineSize)
             throws IOException {
-        try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
+        return load(Golden.TINY_LEDGER, dtype, blockSize, blocks, tensorSize, pipelineSize);
+    }
+
+    private static RanksTogether load(
+            Path directory, DType dtype, int blockSize, int blocks, int tensorSize, int pipelineSize)
+            throws IOException {
+        try (Checkpoint checkpoint = Checkpoint.open(directory)) {
             int positions = checkpoint.config().maxPositions();
             ModelOptions options = new ModelOptions(
                     dtype,
@@ -134,6 +141,20 @@ class RanksTest {
                     }
                 }
             }
+        }
+    }
+
+    /** Each rank has a part of every expert, and all choose the same ones. */
+    @ParameterizedTest(name = "{0}, {1} tensor ranks, {2} stages")
+    @CsvSource({"qwen3-moe, 2, 1", "qwen2-moe, 4, 2", "mixtral, 2, 2"})
+    void ranksShareExperts(String name, int tensorSize, int pipelineSize) throws Exception {
+        Path directory = FamiliesTest.checkpoint(name);
+        int[] tokens = new Random(3).ints(100, 0, 192).toArray();
+        SequenceSlice slice = new SequenceSlice(tokens, 0, IntStream.range(0, 7).toArray(), 1);
+        try (RanksTogether whole = load(directory, DType.F32, 16, BLOCKS, 1, 1);
+                RanksTogether shared = load(directory, DType.F32, 16, BLOCKS, tensorSize, pipelineSize)) {
+            float[] expected = row(whole.forward(List.of(slice), LayerHooks.NONE));
+            assertThat(row(shared.forward(List.of(slice), LayerHooks.NONE))).containsExactly(expected, within(1e-4f));
         }
     }
 
@@ -237,11 +258,7 @@ class RanksTest {
         assertThatThrownBy(() -> load(DType.F32, 16, BLOCKS, 1, 7))
                 .isInstanceOf(ConfigException.class)
                 .hasMessage("pipeline_parallel_size: is 7, must be at most the model's number of layers, which is 6");
-        Path olmo2 = FamiliesTest.checkpoints()
-                .filter(path -> path.endsWith("olmo2"))
-                .findFirst()
-                .orElseThrow();
-        try (Checkpoint checkpoint = Checkpoint.open(olmo2)) {
+        try (Checkpoint checkpoint = Checkpoint.open(FamiliesTest.checkpoint("olmo2"))) {
             assertThat(Shard.of(checkpoint.config(), 1, 2)).hasSize(2);
             assertThatThrownBy(() -> Shard.of(checkpoint.config(), 2, 1))
                     .isInstanceOf(ConfigException.class)

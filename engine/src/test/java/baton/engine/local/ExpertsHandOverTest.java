@@ -1,0 +1,110 @@
+package baton.engine.local;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.engine.CpuBinding;
+import baton.engine.EngineConfig;
+import baton.engine.EngineListener;
+import baton.engine.GenerationRequest;
+import baton.engine.ParallelConfig;
+import baton.engine.RequestOutput;
+import baton.engine.SamplingParams;
+import baton.kv.DType;
+import baton.kv.JsonFields;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import java.io.IOException;
+import java.net.URISyntaxException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.json.JsonMapper;
+
+/** Mixtures of experts, handed over by {@code NixlConnector}: the decode instance answers as transformers did. */
+@Timeout(value = 2, unit = TimeUnit.MINUTES)
+class ExpertsHandOverTest {
+    private static final String TOKENIZER = """
+            {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
+             "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false},
+             "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false}}
+            """;
+
+    @TempDir
+    Path directory;
+
+    @ParameterizedTest(name = "{0}, TP {1} to {2}")
+    @CsvSource({"qwen3-moe, 1, 1", "qwen2-moe, 2, 1", "mixtral, 1, 2"})
+    void theDecodeInstanceAnswersAsTransformersDid(String family, int prefillRanks, int decodeRanks) throws Exception {
+        copy(family);
+        JsonNode golden = JsonMapper.builder().build().readTree(Files.readString(directory.resolve("golden.json")));
+        try (LocalEngine prefill = start(prefillRanks);
+                LocalEngine decode = start(decodeRanks)) {
+            for (JsonNode each : golden.get("prompts")) {
+                int[] prompt = ints(each.get("prompt_ids"));
+                int[] expected = ints(each.get("output_ids"));
+                String id = family + "-" + prompt.length;
+                RequestOutput first = ask(
+                        prefill, id, prompt, 1, JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}"));
+                JsonFields params = first.kvTransferParams().orElseThrow();
+                RequestOutput second = ask(decode, id, prompt, expected.length, params);
+                assertThat(second.tokens()).as(id).isEqualTo(expected);
+                assertThat(prompt.length - second.cachedTokens())
+                        .as("computed of %s", id)
+                        .isLessThanOrEqualTo(1);
+            }
+            LLMTest.await(
+                    () -> prefill.status().usedBlocks() == 0 && decode.status().usedBlocks() == 0);
+        }
+    }
+
+    private void copy(String family) throws IOException, URISyntaxException {
+        Path golden = Path.of(
+                Objects.requireNonNull(ExpertsHandOverTest.class.getResource("/baton/engine/model/goldens/" + family))
+                        .toURI());
+        for (String name : List.of("config.json", "model.safetensors", "golden.json")) {
+            Files.copy(golden.resolve(name), directory.resolve(name));
+        }
+        Files.writeString(directory.resolve("tokenizer.json"), TOKENIZER);
+    }
+
+    private LocalEngine start(int ranks) throws IOException {
+        EngineConfig config = EngineConfig.of(directory)
+                .dtype(DType.F32)
+                .threads(1)
+                .numBlocks(100)
+                .parallel(ranks == 1 ? ParallelConfig.SINGLE : new ParallelConfig(ranks, 1, CpuBinding.NONE))
+                .kvTransfer(KvTransferConfig.builder("NixlConnector", KvRole.BOTH)
+                        .extra("side_channel_port", 0)
+                        .extra("transfer_agent", "embedded")
+                        .build())
+                .build();
+        return LocalEngine.start(config, EngineListener.NONE);
+    }
+
+    private static RequestOutput ask(LocalEngine engine, String id, int[] prompt, int tokens, JsonFields params)
+            throws Exception {
+        SamplingParams greedy = SamplingParams.builder()
+                .temperature(0)
+                .maxTokens(tokens)
+                .ignoreEos(true)
+                .build();
+        GenerationRequest request = new GenerationRequest(id, prompt, greedy, Optional.of(params), Optional.empty(), 0);
+        GenerationCollector collector = new GenerationCollector(request);
+        engine.submit(request, collector);
+        RequestOutput output = collector.result().get(60, TimeUnit.SECONDS);
+        assertThat(output.completions().getFirst().error()).isEmpty();
+        return output;
+    }
+
+    private static int[] ints(JsonNode array) {
+        return array.values().stream().mapToInt(JsonNode::asInt).toArray();
+    }
+}
