@@ -12,7 +12,6 @@ import baton.engine.model.MachineLimits;
 import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelRunner;
 import baton.engine.model.Quantization;
-import baton.engine.model.RandomCheckpoint;
 import baton.engine.text.Tokenizer;
 import baton.kv.ConfigException;
 import baton.kv.DType;
@@ -56,7 +55,7 @@ public record EngineBench(
         Budget budget,
         Optional<Duration> each,
         Consumer<String> progress) {
-    /** Weight of the random checkpoint in the division of the budget; any other model has 1. It is slower to make and to run. */
+    /** Weight of a random checkpoint in the division of the budget; any other model has 1. It is slower to make and to run. */
     private static final double RANDOM_WEIGHT = 3;
 
     /** How the figures are shown. */
@@ -77,13 +76,13 @@ public record EngineBench(
     }
 
     /**
-     * Measures the checkpoints in these directories, and, if asked to, a random one of Llama-3.2-1B's shape, which it writes into
-     * a temporary directory for as long as it takes to load.
+     * Measures the checkpoints in these directories, and random ones of these shapes, each of which it writes into a temporary directory
+     * for as long as it takes to load.
      *
      * @throws ConfigException if a checkpoint does not fit
-     * @throws IOException if a checkpoint cannot be read, or the random one has no room
+     * @throws IOException if a checkpoint cannot be read, or a random one has no room
      */
-    public void run(List<Path> models, boolean random1b, ObjectNode json) throws IOException {
+    public void run(List<Path> models, List<ModelConfig> random, ObjectNode json) throws IOException {
         for (Path model : models) {
             // The engine needs it, minutes after the forward passes that do not.
             Tokenizer.load(model).close();
@@ -91,7 +90,7 @@ public record EngineBench(
         json.put("threads", threads.orElse(Runtime.getRuntime().availableProcessors()));
         Machine.here().writeTo(json.putObject("machine"));
         Results results = new Results(json, new ArrayList<>(), json.putArray("models"), json.putArray("left_out"));
-        double weights = models.size() + (random1b ? RANDOM_WEIGHT : 0);
+        double weights = models.size() + RANDOM_WEIGHT * random.size();
         for (Path model : models) {
             if (results.models.isEmpty() || !budget.left().isZero()) {
                 measure(model, budget.share(1 / weights), results);
@@ -100,8 +99,8 @@ public record EngineBench(
             }
             weights--;
         }
-        if (random1b) {
-            measureRandom(RandomCheckpoint.llama1b(), results);
+        for (int i = 0; i < random.size(); i++) {
+            measureRandom(random.get(i), budget.share(1.0 / (random.size() - i)), results);
         }
         json.path("against").path("left_out").forEach(results.leftOut::add);
     }
@@ -110,21 +109,21 @@ public record EngineBench(
 
     private record Loaded(double loadSeconds, int positions, ForwardBench.Measured forward, ObjectNode figures) {}
 
-    private void measureRandom(ModelConfig config, Results results) throws IOException {
+    private void measureRandom(ModelConfig config, Budget share, Results results) throws IOException {
         long start = System.nanoTime();
         try {
-            RandomModel.with(config, budget.left(), progress, directory -> {
+            RandomModel.with(config, share.left(), progress, directory -> {
                 double written = (System.nanoTime() - start) * 1e-9;
                 // Loading reads as much as was written.
-                if (budget.fits(written)) {
-                    measure(directory, budget, results);
+                if (share.fits(written)) {
+                    measure(directory, share, results);
                 } else {
                     results.leftOut.add(String.format(
                             Locale.ROOT,
                             "%s: writing its checkpoint took %.1f s, %.1f s of the budget are left",
                             config.name(),
                             written,
-                            budget.leftSeconds()));
+                            share.leftSeconds()));
                 }
                 return true;
             });

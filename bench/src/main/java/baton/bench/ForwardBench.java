@@ -264,7 +264,9 @@ final class ForwardBench {
     static SequenceSlice slice(int sequence, int start, int length) {
         int blocks = Math.ceilDiv(start + length, BLOCK_SIZE);
         return new SequenceSlice(
-                IntStream.range(0, length).map(i -> 5 + i % 1000).toArray(),
+                IntStream.range(0, length)
+                        .map(i -> 5 + (131 * sequence + i) % 1000)
+                        .toArray(),
                 start,
                 IntStream.range(blocks * sequence, blocks * (sequence + 1)).toArray(),
                 1);

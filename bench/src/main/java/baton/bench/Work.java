@@ -1,6 +1,9 @@
 package baton.bench;
 
 import baton.engine.model.ModelConfig;
+import baton.engine.model.Recipe.Dense;
+import baton.engine.model.Recipe.Experts;
+import baton.engine.model.Recipe.FeedForward;
 
 /** The least work of a forward pass, in operations and bytes; shares of the machine's limits are computed from it. */
 final class Work {
@@ -10,7 +13,7 @@ final class Work {
             keys and of weights times values, keys after the query left out. For the last token only: the output projection, and what
             the last layer does beside making keys and values.
             Counted for decode: the weights of the linear layers and of the output projection once a step, and the keys and values
-            of each sequence's context. Norms, rotary embedding, activations and what else is done are not counted.
+            of each sequence's context; of experts, as many as the batch's tokens have on average if all are chosen alike. Norms, rotary embedding, activations and what else is done are not counted.
             Shares and the speed-up compare best runs with best runs: other programs slow medians, and the limits' medians as well.
             Of GEMM: of products in the faster of bf16 and fp32; of linear: of those among them by LibTorch's linear. Beside: of the
             products that were done right before and after each prefill for as long as it takes, the median. The read rate is that
@@ -19,7 +22,7 @@ final class Work {
     private Work() {}
 
     static double prefillFlops(ModelConfig config, int tokens) {
-        double layer = layerWeights(config) / config.layers();
+        double layer = layerWeights(config, 1) / config.layers();
         double keysAndValues = 2.0 * config.hiddenSize() * config.kvHeads() * config.headDim();
         double before = layer * tokens * (config.layers() - 1);
         double last = keysAndValues * tokens + (layer - keysAndValues) + outputWeights(config);
@@ -33,14 +36,27 @@ final class Work {
      */
     static double decodeBytes(ModelConfig config, int batch, int context, int weightBytes, int cacheBytes) {
         double cached = 2.0 * config.layers() * config.kvHeads() * config.headDim() * context * batch;
-        return weightBytes * (layerWeights(config) + outputWeights(config)) + cacheBytes * cached;
+        return weightBytes * (layerWeights(config, batch) + outputWeights(config)) + cacheBytes * cached;
     }
 
-    private static double layerWeights(ModelConfig config) {
+    /** Weights of all layers that as many tokens use, each at least once. */
+    private static double layerWeights(ModelConfig config, int tokens) {
         double attention =
                 (double) config.hiddenSize() * config.headDim() * (2L * config.heads() + 2L * config.kvHeads());
-        double feedForward = 3.0 * config.hiddenSize() * config.intermediateSize();
-        return config.layers() * (attention + feedForward);
+        return config.recipe().feedForward().stream()
+                .mapToDouble(each -> attention + config.hiddenSize() * outputs(each, config, tokens))
+                .sum();
+    }
+
+    /** Of the matrices of a feed-forward part, as if all had {@code hidden_size} inputs. */
+    private static double outputs(FeedForward kind, ModelConfig config, int tokens) {
+        return switch (kind) {
+            case Dense _ -> 3.0 * config.intermediateSize();
+            case Experts experts -> {
+                double unused = Math.pow(1 - (double) experts.chosen() / experts.count(), tokens);
+                yield 3 * (experts.count() * (1 - unused) * experts.width() + experts.sharedWidth()) + experts.count();
+            }
+        };
     }
 
     private static double outputWeights(ModelConfig config) {

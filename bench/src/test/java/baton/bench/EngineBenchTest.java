@@ -40,7 +40,7 @@ class EngineBenchTest {
         List<String> progress = new ArrayList<>();
         ObjectNode json = JsonNodeFactory.instance.objectNode();
         bench(Budget.of(Duration.ofMinutes(5)), Optional.of(Duration.ofMillis(2)), progress)
-                .run(List.of(TINY_LEDGER), false, json);
+                .run(List.of(TINY_LEDGER), List.of(), json);
         assertThat(json.path("threads").asInt()).isEqualTo(2);
         assertThat(progress)
                 .containsExactly(
@@ -137,7 +137,7 @@ class EngineBenchTest {
         long start = System.nanoTime();
         ObjectNode json = JsonNodeFactory.instance.objectNode();
         bench(Budget.of(Duration.ofNanos(1)), Optional.empty(), new ArrayList<>())
-                .run(List.of(TINY_LEDGER, TINY_LEDGER), true, json);
+                .run(List.of(TINY_LEDGER, TINY_LEDGER), List.of(RandomCheckpoint.llama1b()), json);
         assertThat(Duration.ofNanos(System.nanoTime() - start)).isLessThan(Duration.ofMinutes(1));
         // The limits and the smallest case come first and are always there.
         assertThat(json.path("limits")).isNotEmpty();
@@ -195,7 +195,7 @@ class EngineBenchTest {
     void aModelWithoutATokenizerIsRefusedBeforeAnythingIsMeasured(@TempDir Path model) {
         List<String> progress = new ArrayList<>();
         EngineBench bench = bench(Budget.of(Duration.ofMinutes(5)), Optional.empty(), progress);
-        assertThatThrownBy(() -> bench.run(List.of(model), false, JsonNodeFactory.instance.objectNode()))
+        assertThatThrownBy(() -> bench.run(List.of(model), List.of(), JsonNodeFactory.instance.objectNode()))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining(model + "/tokenizer.json");
         assertThat(progress).isEmpty();
@@ -220,6 +220,18 @@ class EngineBenchTest {
         double pairs = 15 * (2048 * 2049 / 2.0) + 2048;
         assertThat(Work.prefillFlops(config, 2048))
                 .isCloseTo(2 * (before + layer - lastKeysAndValues + output) + 4.0 * 32 * 64 * pairs, within(1.0));
+    }
+
+    @Test
+    void countsTheExpertsThatTokensUse() {
+        ModelConfig config = RandomCheckpoint.experts();
+        double rest = 4 * (2048 * 2048 * 4 + 2048 * 64) + 32768.0 * 2048;
+        double expert = 3 * 2048 * 1024;
+        assertThat(Work.prefillFlops(config, 1)).isEqualTo(2 * (rest + 4 * 8 * expert) + 4.0 * 4 * 16 * 128);
+        double of8Tokens = 64 * (1 - Math.pow(7 / 8.0, 8));
+        double cached = 2.0 * 4 * 16 * 128 * 128 * 8;
+        assertThat(Work.decodeBytes(config, 8, 128, 2, 2))
+                .isCloseTo(2 * (rest + 4 * of8Tokens * expert + cached), within(1.0));
     }
 
     @Test

@@ -7,7 +7,9 @@ import baton.bench.frame.Budget;
 import baton.cluster.ProcessGroup;
 import baton.cluster.ServerProcess;
 import baton.engine.model.Checkpoint;
+import baton.engine.model.ModelConfig;
 import baton.engine.model.Quantization;
+import baton.engine.model.RandomCheckpoint;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import java.io.IOException;
@@ -64,6 +66,13 @@ final class BenchEngineCommand implements Callable<Integer> {
     private boolean skip1b;
 
     @Option(
+            names = "--experts",
+            description =
+                    "Measure a random checkpoint with 8 of 64 experts for each token too, which takes 3.5 GB of disk"
+                            + " and of memory while it is measured.")
+    private boolean experts;
+
+    @Option(
             names = "--budget",
             paramLabel = "SECONDS",
             defaultValue = "240",
@@ -114,7 +123,14 @@ final class BenchEngineCommand implements Callable<Integer> {
                     if (against != null) {
                         compare(against, measured, all, each, figures);
                     }
-                    bench.run(measured, !skip1b && against == null, figures);
+                    List<ModelConfig> random = new ArrayList<>();
+                    if (!skip1b && against == null) {
+                        random.add(RandomCheckpoint.llama1b());
+                    }
+                    if (experts) {
+                        random.add(RandomCheckpoint.experts());
+                    }
+                    bench.run(measured, random, figures);
                 });
         return 0;
     }
