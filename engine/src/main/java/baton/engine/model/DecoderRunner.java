@@ -485,13 +485,13 @@ final class DecoderRunner implements ModelRunner {
         Matrix keys = kernels.rows(projected.rows(), config.kvHeads() * head);
         for (int i = 0; i < config.kvHeads(); i++) {
             projected
-                    .columns(queryElements + 2 * i * head, head)
+                    .columns(queryElements + 2L * i * head, head)
                     .convert(keys.columns(i * head, head), kernels.threads());
         }
         norm.apply(Heads.ofRows(keys), Heads.ofRows(keys));
         for (int i = 0; i < config.kvHeads(); i++) {
             keys.columns(i * head, head)
-                    .convert(projected.columns(queryElements + 2 * i * head, head), kernels.threads());
+                    .convert(projected.columns(queryElements + 2L * i * head, head), kernels.threads());
         }
     }
 
