@@ -115,6 +115,29 @@ class Int8Test {
         }
     }
 
+    /** The router is not quantised, so tokens keep their experts. */
+    @Test
+    void quantisedExpertsComputeNearlyTheSame() throws Exception {
+        SequenceSlice slice = new SequenceSlice(
+                new Random(3).ints(96, 0, 192).toArray(),
+                0,
+                IntStream.range(0, 6).toArray(),
+                1);
+        try (Checkpoint checkpoint = Checkpoint.open(FamiliesTest.checkpoint("qwen2-moe"));
+                DecoderRunner dense = load(checkpoint, DType.F32, Quantization.NONE, DType.F32, 8);
+                DecoderRunner int8 = load(checkpoint, DType.F32, Quantization.INT8, DType.F32, 8)) {
+            float[] expected = last(dense, slice);
+            float[] actual = last(int8, slice);
+            double error = 0;
+            double spread = 0;
+            for (int id = 0; id < expected.length; id++) {
+                error += Math.pow(actual[id] - expected[id], 2);
+                spread += Math.pow(expected[id], 2);
+            }
+            assertThat(Math.sqrt(error / spread)).isBetween(1e-4, 0.1);
+        }
+    }
+
     /** Different ways to compute the same model must not take over one another's keys and values. */
     @Test
     void fingerprintsTellTheWaysToComputeApart() throws IOException {
