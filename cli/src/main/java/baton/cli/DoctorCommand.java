@@ -27,7 +27,7 @@ final class DoctorCommand implements Callable<Integer> {
             index = "0",
             arity = "0..1",
             paramLabel = "MODEL_DIR",
-            description = "Checkpoint that kernels are chosen for (default: the embedded tiny-ledger).")
+            description = "Checkpoint or GGUF file that kernels are chosen for (default: the embedded tiny-ledger).")
     private @Nullable Path model;
 
     @Option(names = "--json", description = "Print JSON.")

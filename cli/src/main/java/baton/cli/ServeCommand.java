@@ -8,6 +8,7 @@ import baton.engine.EngineUnavailableException;
 import baton.engine.ParallelConfig;
 import baton.engine.SamplingParams;
 import baton.engine.SchedulingPolicy;
+import baton.engine.gguf.GgufModel;
 import baton.engine.local.LocalEngine;
 import baton.engine.model.Device;
 import baton.engine.model.GenerationConfig;
@@ -66,7 +67,7 @@ final class ServeCommand implements Callable<Integer> {
             index = "0",
             arity = "0..1",
             paramLabel = "MODEL_DIR",
-            description = "Hugging Face checkpoint directory; the embedded tiny-ledger if not given.")
+            description = "Hugging Face checkpoint directory, or a GGUF file; the embedded tiny-ledger if not given.")
     private @Nullable Path model;
 
     @Option(names = "--model", paramLabel = "MODEL_DIR", description = "The same, as a flag.")
@@ -87,7 +88,7 @@ final class ServeCommand implements Callable<Integer> {
     @Option(
             names = "--served-model-name",
             arity = "1..*",
-            description = "Names of the model in the API (default: the directory's name).")
+            description = "Names of the model in the API (default: the directory's or the file's name).")
     private String[] servedModelNames = {};
 
     @Mixin
@@ -451,7 +452,10 @@ final class ServeCommand implements Callable<Integer> {
     }
 
     ServerConfigBuilder serverConfig(EngineConfig config) {
-        String name = config.model().toAbsolutePath().normalize().getFileName().toString();
+        Path model = config.model().toAbsolutePath().normalize();
+        String name = GgufModel.isFile(model)
+                ? GgufModel.name(model)
+                : model.getFileName().toString();
         List<String> names = servedModelNames.length == 0 ? List.of(name) : List.of(servedModelNames);
         ServerConfigBuilder server = ServerConfig.of(names.getFirst())
                 .servedModelNames(names)

@@ -1,5 +1,7 @@
 package baton.engine.model;
 
+import baton.engine.gguf.GgufModel;
+import baton.engine.kernel.ParallelFor;
 import baton.engine.model.Recipe.Experts;
 import baton.engine.model.Recipe.Rotation;
 import baton.engine.model.Recipe.Window;
@@ -9,8 +11,10 @@ import baton.kv.JsonFields;
 import baton.kv.ModelFingerprint;
 import baton.kv.safetensors.SafetensorsException;
 import baton.kv.safetensors.SafetensorsFile;
+import baton.kv.safetensors.TensorFile;
 import baton.kv.safetensors.TensorInfo;
 import java.io.IOException;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.math.BigInteger;
 import java.nio.charset.CharacterCodingException;
@@ -38,14 +42,16 @@ import org.slf4j.LoggerFactory;
 
 /**
  * A Hugging Face checkpoint directory of a decoder: config.json, the weights in model.safetensors or in the shards of
- * model.safetensors.index.json, mapped into memory, and generation_config.json if there is one. Opening checks that every tensor
- * of the model is there in the right shape, and that the files have no tensor by which the model would compute something else.
+ * model.safetensors.index.json, mapped into memory, and generation_config.json if there is one; or a GGUF file, which has the same.
+ * Opening checks that every tensor of the model is there in the right shape, and that the files have no tensor by which the model would
+ * compute something else.
  */
 public final class Checkpoint implements AutoCloseable {
     private static final int FINGERPRINT_SAMPLE_BYTES = 4096;
 
     private static final Logger LOG = LoggerFactory.getLogger(Checkpoint.class);
 
+    private static final String CONFIG = "config.json";
     private static final String SINGLE = "model.safetensors";
     private static final String INDEX = "model.safetensors.index.json";
     private static final String EMBEDDING = "model.embed_tokens.weight";
@@ -61,35 +67,32 @@ public final class Checkpoint implements AutoCloseable {
     private final List<Integer> eosTokenIds;
     private final List<Integer> ownEosTokenIds;
     private final GenerationDefaults generationDefaults;
-    private final Map<Path, SafetensorsFile> files = new HashMap<>();
-    private final SequencedMap<String, SafetensorsFile> fileOfTensor = new TreeMap<>();
+    private final Map<Path, TensorFile> files = new HashMap<>();
+    private final SequencedMap<String, TensorFile> fileOfTensor = new TreeMap<>();
 
     private Checkpoint(Path directory, GenerationConfig generation) throws IOException {
-        Path configFile = directory.resolve("config.json");
-        if (!Files.isDirectory(directory)) {
-            throw new ConfigException("model", "no directory '" + directory + "'");
-        }
-        if (!Files.isRegularFile(configFile)) {
-            throw new ConfigException("model", "'" + directory + "' is no checkpoint: config.json is missing");
-        }
-        Path name = directory.toRealPath().getFileName();
-        JsonFields json = readJson(configFile);
-        config = CheckpointConfig.parse(name == null ? "" : name.toString(), json);
-        Optional<JsonFields> generationFile = generation.read(directory);
-        ownEosTokenIds = CheckpointConfig.eosTokenIds(json, config.vocabularySize());
-        eosTokenIds = generationFile.isPresent()
-                ? CheckpointConfig.eosTokenIds(generationFile.get(), config.vocabularySize())
-                : ownEosTokenIds;
-        generationDefaults = generation.defaults(generationFile);
         try {
-            openWeights(directory);
+            boolean isGguf = GgufModel.isFile(directory);
+            JsonFields json = isGguf ? openGguf(directory) : readConfig(directory);
+            Path last = directory.toRealPath().getFileName();
+            String name = isGguf ? GgufModel.name(directory) : last == null ? "" : last.toString();
+            config = CheckpointConfig.parse(name, json);
+            Optional<JsonFields> generationFile = generation.read(directory);
+            ownEosTokenIds = CheckpointConfig.eosTokenIds(json, config.vocabularySize());
+            eosTokenIds = generationFile.isPresent()
+                    ? CheckpointConfig.eosTokenIds(generationFile.get(), config.vocabularySize())
+                    : ownEosTokenIds;
+            generationDefaults = generation.defaults(generationFile);
+            if (!isGguf) {
+                openWeights(directory);
+            }
             checkTensors(directory);
             CheckpointConfig.requireRotation(json, config);
             Set<String> unknown = ConfigFields.unknown(json);
             if (!unknown.isEmpty()) {
                 LOG.warn(
                         "{}: fields {} mean nothing to {} and are not used",
-                        configFile,
+                        isGguf ? directory : directory.resolve(CONFIG),
                         unknown,
                         config.recipe().architecture());
             }
@@ -100,9 +103,9 @@ public final class Checkpoint implements AutoCloseable {
     }
 
     /**
-     * Opens a checkpoint directory.
+     * Opens a checkpoint directory or a GGUF file.
      *
-     * @throws ConfigException naming the file and field if the directory is no checkpoint or of a kind that is not supported
+     * @throws ConfigException naming the file and field if it is no checkpoint or of a kind that is not supported
      * @throws SafetensorsException naming the file and tensor if a weight is missing, misshapen or cut off
      * @throws IOException if a file cannot be read
      */
@@ -200,7 +203,7 @@ public final class Checkpoint implements AutoCloseable {
     /** Unmaps the weights. A loaded model does not need them any more. */
     @Override
     public void close() {
-        files.values().forEach(SafetensorsFile::close);
+        files.values().forEach(TensorFile::close);
         files.clear();
         fileOfTensor.clear();
     }
@@ -229,6 +232,51 @@ public final class Checkpoint implements AutoCloseable {
         return shapes;
     }
 
+    /**
+     * A tensor's rows; a vector's elements are rows. Packed ones are unpacked.
+     *
+     * @param dtype that they are unpacked to
+     * @param arena of unpacked rows
+     */
+    Matrix matrix(String tensor, DType dtype, ParallelFor threads, Arena arena) throws IOException {
+        TensorInfo info = info(tensor);
+        boolean isVector = info.shape().size() == 1;
+        long rows = info.shape().getFirst();
+        long columns = isVector ? 1 : info.shape().getLast();
+        if (!(file(tensor) instanceof GgufModel packed)) {
+            return Matrix.dense(data(tensor), rows, columns, dtypeOf(info).orElseThrow());
+        }
+        MemorySegment memory = HugePages.allocate(arena, rows * columns * dtype.bytes(), "unpacked weights");
+        Matrix unpacked = isVector ? Matrix.dense(memory, 1, rows, dtype) : Matrix.dense(memory, rows, columns, dtype);
+        threads.parallelFor(unpacked.rows(), Matrix.PIECE, (_, first, end) -> {
+            RowBuffer row = new RowBuffer(unpacked.columns());
+            GgufModel.Rows source = packed.rows(tensor);
+            for (int i = first; i < end; i++) {
+                source.read(i, row.values());
+                row.store(unpacked, i, 0, unpacked.columns());
+            }
+        });
+        return Matrix.dense(memory, rows, columns, dtype);
+    }
+
+    private static JsonFields readConfig(Path directory) throws IOException {
+        Path configFile = directory.resolve(CONFIG);
+        if (!Files.isDirectory(directory)) {
+            throw new ConfigException("model", "no directory '" + directory + "'");
+        }
+        if (!Files.isRegularFile(configFile)) {
+            throw new ConfigException("model", "'" + directory + "' is no checkpoint: config.json is missing");
+        }
+        return readJson(configFile);
+    }
+
+    private JsonFields openGguf(Path path) throws IOException {
+        GgufModel model = GgufModel.open(path);
+        files.put(path, model);
+        model.names().forEach(name -> fileOfTensor.put(name, model));
+        return JsonFields.of(String.valueOf(path.getFileName()), model.config());
+    }
+
     private void openWeights(Path directory) throws IOException {
         Path index = directory.resolve(INDEX);
         Path single = directory.resolve(SINGLE);
@@ -236,7 +284,7 @@ public final class Checkpoint implements AutoCloseable {
         if (Files.exists(index)) {
             openIndexed(directory, readJson(index), isSingle);
         } else if (isSingle) {
-            SafetensorsFile file = openFile(single);
+            TensorFile file = openFile(single);
             file.names().forEach(name -> fileOfTensor.put(name, file));
         } else {
             throw new ConfigException("model", "'" + directory + "' has neither " + SINGLE + " nor " + INDEX);
@@ -257,13 +305,13 @@ public final class Checkpoint implements AutoCloseable {
                         "is '%s', but there is a %s too; '%s' must have one of the two"
                                 .formatted(shard, SINGLE, directory));
             }
-            SafetensorsFile file = openFile(directory.resolve(shard));
+            TensorFile file = openFile(directory.resolve(shard));
             file.info(tensor);
             fileOfTensor.put(tensor, file);
         }
-        for (SafetensorsFile file : files.values()) {
+        for (TensorFile file : files.values()) {
             for (String name : file.names()) {
-                if (fileOfTensor.get(name) != file) {
+                if (!file.equals(fileOfTensor.get(name))) {
                     throw new SafetensorsException("%s: weight '%s' is not in the weight_map of %s as this file's"
                             .formatted(file.path(), name, INDEX));
                 }
@@ -271,8 +319,8 @@ public final class Checkpoint implements AutoCloseable {
         }
     }
 
-    private SafetensorsFile openFile(Path path) throws IOException {
-        SafetensorsFile file = files.get(path);
+    private TensorFile openFile(Path path) throws IOException {
+        TensorFile file = files.get(path);
         if (file == null) {
             if (!Files.isRegularFile(path)) {
                 throw new ConfigException("model", "'" + path + "' is named by the index but missing");
@@ -352,7 +400,7 @@ public final class Checkpoint implements AutoCloseable {
         return Optional.empty();
     }
 
-    private SafetensorsFile file(String tensor) {
+    private TensorFile file(String tensor) {
         return Objects.requireNonNull(fileOfTensor.get(tensor), tensor);
     }
 

@@ -13,7 +13,7 @@ import java.lang.foreign.MemorySegment;
  */
 record Matrix(MemorySegment memory, int rows, int columns, long stride, DType type) {
     /** Rows that a thread converts or adds at once. */
-    private static final int PIECE = 16;
+    static final int PIECE = 16;
 
     /** Without gaps between rows. */
     static Matrix dense(MemorySegment memory, long rows, long columns, DType type) {

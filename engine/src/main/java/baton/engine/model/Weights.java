@@ -8,7 +8,6 @@ import baton.engine.model.Recipe.FeedForward;
 import baton.engine.model.Recipe.Part;
 import baton.engine.model.Recipe.Rotation;
 import baton.kv.DType;
-import baton.kv.safetensors.TensorInfo;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.util.ArrayDeque;
@@ -35,13 +34,22 @@ final class Weights {
 
     private Weights(Loader loader, int maxPositions, Optional<Weights> shared) throws IOException {
         ModelConfig config = loader.config;
-        embedding = shared.isPresent() ? shared.get().embedding : loader.embedding();
+        try (Arena unpacked = Arena.ofShared()) {
+            embedding = shared.isPresent()
+                    ? shared.get().embedding
+                    : loader.with(unpacked).embedding();
+        }
         layers = new ArrayList<>();
         for (int i = 0; i < config.layers(); i++) {
-            layers.add(loader.layer(loader.shard.layers().first() + i));
+            try (Arena unpacked = Arena.ofShared()) {
+                layers.add(loader.with(unpacked).layer(loader.shard.layers().first() + i));
+            }
         }
-        finalNorm = loader.norm("model.norm.weight");
-        head = loader.shard.isLastStage() ? Optional.of(loader.head(embedding)) : Optional.empty();
+        try (Arena unpacked = Arena.ofShared()) {
+            Loader last = loader.with(unpacked);
+            finalNorm = last.norm("model.norm.weight");
+            head = loader.shard.isLastStage() ? Optional.of(last.head(embedding)) : Optional.empty();
+        }
         rotations = new HashMap<>();
         for (Rotation rotation : config.recipe().rotations()) {
             Optional<Matrix> known = shared.map(weights -> weights.rotations.get(rotation));
@@ -61,7 +69,7 @@ final class Weights {
             Owned owned,
             Optional<Weights> shared)
             throws IOException {
-        Loader loader = new Loader(checkpoint, shard, shard.config(), dtype, kernels, times, arena, owned);
+        Loader loader = new Loader(checkpoint, shard, shard.config(), dtype, kernels, times, arena, owned, arena);
         return new Weights(loader, maxPositions, shared);
     }
 
@@ -127,6 +135,7 @@ final class Weights {
         }
     }
 
+    /** @param unpacked memory for what a file has packed, until it is laid out */
     private record Loader(
             Checkpoint checkpoint,
             Shard shard,
@@ -135,8 +144,13 @@ final class Weights {
             ModelKernels kernels,
             OperatorTimes times,
             Arena arena,
-            Owned owned) {
+            Owned owned,
+            Arena unpacked) {
         private static final String HEAD = "lm_head";
+
+        Loader with(Arena unpacked) {
+            return new Loader(checkpoint, shard, config, dtype, kernels, times, arena, owned, unpacked);
+        }
 
         LayerWeights layer(int number) throws IOException {
             String prefix = "model.layers." + number + ".";
@@ -332,12 +346,8 @@ final class Weights {
                             part.shape(model).getFirst()));
         }
 
-        /** A tensor of the checkpoint; a vector's elements are rows. */
         private Matrix source(String name) throws IOException {
-            TensorInfo info = checkpoint.info(name);
-            DType stored = Checkpoint.dtypeOf(info).orElseThrow();
-            long columns = info.shape().size() == 1 ? 1 : info.shape().getLast();
-            return Matrix.dense(checkpoint.data(name), info.shape().getFirst(), columns, stored);
+            return checkpoint.matrix(name, dtype, kernels.threads(), unpacked);
         }
 
         private Matrix allocate(long rows, long columns, DType type) {

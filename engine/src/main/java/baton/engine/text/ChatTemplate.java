@@ -1,5 +1,6 @@
 package baton.engine.text;
 
+import baton.engine.gguf.GgufModel;
 import baton.jinja.JinjaException;
 import baton.jinja.Template;
 import baton.kv.ConfigException;
@@ -75,8 +76,8 @@ public final class ChatTemplate {
 
     /**
      * Finds the template of a model directory: {@code chat_template.jinja}, else {@code chat_template} of
-     * {@code tokenizer_config.json} (a string, or a list of named ones), else {@code chat_template.json}. A directory without
-     * one loads, and every rendering fails.
+     * {@code tokenizer_config.json} (a string, or a list of named ones), else {@code chat_template.json}; or takes that of a GGUF file. A
+     * model without one loads, and every rendering fails.
      *
      * @throws ConfigException naming file and line, if a file cannot be read or a template not compiled
      */
@@ -87,7 +88,7 @@ public final class ChatTemplate {
     /** As {@link #load(Path)}, with the clock that {@code strftime_now} reads. */
     public static ChatTemplate load(Path modelDir, Clock clock) {
         Path configFile = modelDir.resolve("tokenizer_config.json");
-        JsonNode config = readJson(configFile);
+        JsonNode config = GgufModel.isFile(modelDir) ? ofGguf(modelDir) : readJson(configFile);
         Path file = modelDir.resolve("chat_template.jinja");
         Map<String, Compiled> templates = new LinkedHashMap<>();
         Optional<String> source = read(file);
@@ -267,6 +268,14 @@ public final class ChatTemplate {
             }
         }
         return tokens;
+    }
+
+    private static JsonNode ofGguf(Path file) {
+        try {
+            return GgufTokenizer.config(file);
+        } catch (IOException e) {
+            throw new ConfigException(file.toString(), "cannot be read: " + e, e);
+        }
     }
 
     private static JsonNode readJson(Path file) {

@@ -26,14 +26,18 @@ final class TextCuts {
     private static final String SIGNS = "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*";
     private static final String SIGNS_SLASH = "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*";
 
-    /** Of GPT-2, Llama 3, Qwen 2 and 3, o200k and Tekken. */
-    static final Set<String> KNOWN_PATTERNS = Set.of(
-            "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
-            CONTRACTIONS + "|" + BEFORE + "\\p{L}+|\\p{N}{1,3}" + SIGNS + LINES,
-            CONTRACTIONS + "|" + BEFORE + "\\p{L}+|\\p{N}" + SIGNS + LINES,
-            BEFORE + UPPER + "*" + LOWER + "+" + CONTRACTIONS + "?|" + BEFORE + UPPER + "+" + LOWER + "*" + CONTRACTIONS
-                    + "?|\\p{N}{1,3}" + SIGNS_SLASH + LINES,
-            BEFORE + UPPER + "*" + LOWER + "+|" + BEFORE + UPPER + "+" + LOWER + "*|\\p{N}" + SIGNS_SLASH + LINES);
+    static final String GPT2 = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+    static final String LLAMA3 = CONTRACTIONS + "|" + BEFORE + "\\p{L}+|\\p{N}{1,3}" + SIGNS + LINES;
+
+    /** Of Qwen 3 too. */
+    static final String QWEN2 = CONTRACTIONS + "|" + BEFORE + "\\p{L}+|\\p{N}" + SIGNS + LINES;
+
+    static final String O200K = BEFORE + UPPER + "*" + LOWER + "+" + CONTRACTIONS + "?|" + BEFORE + UPPER + "+" + LOWER
+            + "*" + CONTRACTIONS + "?|\\p{N}{1,3}" + SIGNS_SLASH + LINES;
+    static final String TEKKEN =
+            BEFORE + UPPER + "*" + LOWER + "+|" + BEFORE + UPPER + "+" + LOWER + "*|\\p{N}" + SIGNS_SLASH + LINES;
+
+    static final Set<String> KNOWN_PATTERNS = Set.of(GPT2, LLAMA3, QWEN2, O200K, TEKKEN);
 
     private static final String BEFORE_LETTERS = " .,\u3002\uFF0C\u3001";
 

@@ -2,6 +2,7 @@ package baton.engine.text;
 
 import ai.djl.huggingface.tokenizers.HuggingFaceTokenizer;
 import ai.djl.huggingface.tokenizers.jni.TokenizersLibrary;
+import baton.engine.gguf.GgufModel;
 import baton.kv.ConfigException;
 import java.io.ByteArrayInputStream;
 import java.io.IOException;
@@ -58,15 +59,16 @@ public final class Tokenizer implements AutoCloseable {
     }
 
     /**
-     * Reads {@code tokenizer.json} of a Hugging Face model directory. Nothing is fetched from or reported to a network.
+     * Reads {@code tokenizer.json} of a Hugging Face model directory, or the tokenizer of a GGUF file. Nothing is fetched from or reported to a network.
      *
      * @throws ConfigException naming the file and the reason, if it is missing, unreadable or not a tokenizer
      */
     public static Tokenizer load(Path modelDir) {
-        Path file = modelDir.resolve("tokenizer.json");
+        boolean isGguf = GgufModel.isFile(modelDir);
+        Path file = isGguf ? modelDir : modelDir.resolve("tokenizer.json");
         keepLibraryOffline();
         try {
-            byte[] json = Files.readAllBytes(file);
+            byte[] json = isGguf ? GgufTokenizer.tokenizer(file) : Files.readAllBytes(file);
             JsonNode root = JsonMapper.builder().build().readTree(json);
             Vocabulary vocabulary = Vocabulary.read(file.toString(), root);
             // "false" undoes the truncation and padding that many published files carry.

@@ -9,8 +9,8 @@ import java.nio.file.StandardOpenOption;
 import java.util.Map;
 import java.util.Set;
 
-/** A safetensors file, mapped into memory. The segments it gives out end with {@link #close}; it may be read by many threads. */
-public final class SafetensorsFile implements AutoCloseable {
+/** A safetensors file. */
+public final class SafetensorsFile implements TensorFile {
     private final Path path;
     private final SafetensorsHeader header;
     private final Arena arena;
@@ -43,6 +43,7 @@ public final class SafetensorsFile implements AutoCloseable {
         }
     }
 
+    @Override
     public Path path() {
         return path;
     }
@@ -52,12 +53,13 @@ public final class SafetensorsFile implements AutoCloseable {
         return header.metadata();
     }
 
-    /** The tensors' names, in the header's order. */
+    /** In the header's order. */
+    @Override
     public Set<String> names() {
         return header.tensors().keySet();
     }
 
-    /** @throws SafetensorsException if the file has no such tensor */
+    @Override
     public TensorInfo info(String name) throws SafetensorsException {
         TensorInfo info = header.tensors().get(name);
         if (info == null) {
@@ -66,17 +68,12 @@ public final class SafetensorsFile implements AutoCloseable {
         return info;
     }
 
-    /**
-     * The tensor's bytes, read-only, straight from the mapping.
-     *
-     * @throws SafetensorsException if the file has no such tensor
-     */
+    @Override
     public MemorySegment data(String name) throws SafetensorsException {
         TensorInfo info = info(name);
         return data.asSlice(info.begin(), info.bytes());
     }
 
-    /** Unmaps the file. */
     @Override
     public void close() {
         arena.close();

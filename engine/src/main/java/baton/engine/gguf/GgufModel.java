@@ -1,0 +1,252 @@
+package baton.engine.gguf;
+
+import baton.engine.gguf.GgufFile.Tensor;
+import baton.kv.ConfigException;
+import baton.kv.safetensors.SafetensorsException;
+import baton.kv.safetensors.TensorFile;
+import baton.kv.safetensors.TensorInfo;
+import java.io.IOException;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.Set;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * A model in a GGUF file, or in several that are named {@code NAME-00001-of-00003.gguf}, as the Hugging Face checkpoint that it was made
+ * of: its config.json, and its tensors by the checkpoint's names. The changes of the conversion are undone while rows are read.
+ */
+public final class GgufModel implements TensorFile {
+    private static final Pattern PART = Pattern.compile("(.*)-(\\d{5})-of-(\\d{5})\\.gguf");
+
+    /** Factors of the rotation, which become fields of config.json. */
+    private static final Set<String> OF_CONFIG =
+            Set.of("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight");
+
+    private final Path path;
+    private final List<GgufFile> parts = new ArrayList<>();
+    private final Map<String, Place> places = new HashMap<>();
+
+    /** A tensor and the file that has it. */
+    private record Place(GgufFile file, String name, Tensor tensor) {}
+
+    private GgufModel(Path path) {
+        this.path = path;
+    }
+
+    /** Whether a model is read by this class: it is a file. Checkpoints are directories. */
+    public static boolean isFile(Path model) {
+        return Files.isRegularFile(model);
+    }
+
+    /**
+     * Opens a file, and with the first of several files the others.
+     *
+     * @throws ConfigException naming the file, the place and the value if it is damaged or of a kind that is not supported
+     * @throws IOException if it cannot be read
+     */
+    public static GgufModel open(Path path) throws IOException {
+        GgufModel model = new GgufModel(path);
+        try {
+            model.openParts();
+            return model;
+        } catch (IOException | RuntimeException e) {
+            model.close();
+            throw e;
+        }
+    }
+
+    @Override
+    public Path path() {
+        return path;
+    }
+
+    /** The file with the metadata. */
+    public GgufFile metadata() {
+        return parts.getFirst();
+    }
+
+    /** The name without {@code .gguf} and without the number of a part. */
+    public static String name(Path path) {
+        String name = String.valueOf(path.getFileName());
+        Matcher part = PART.matcher(name);
+        return part.matches() ? part.group(1) : name.endsWith(".gguf") ? name.substring(0, name.length() - 5) : name;
+    }
+
+    /**
+     * The config.json of the checkpoint.
+     *
+     * @throws ConfigException naming the key that is missing, malformed or asks for something unsupported
+     */
+    public ObjectNode config() {
+        return new GgufConfig(this).json();
+    }
+
+    /** Names that a checkpoint has, or the file's own for tensors that no checkpoint has. */
+    @Override
+    public Set<String> names() {
+        return places.keySet();
+    }
+
+    /** With the type that rows are unpacked to. */
+    @Override
+    public TensorInfo info(String name) throws SafetensorsException {
+        Tensor tensor = place(name).tensor;
+        return new TensorInfo("F32", tensor.shape(), tensor.start(), tensor.start() + tensor.bytes());
+    }
+
+    /** The tensor as it is packed. */
+    @Override
+    public MemorySegment data(String name) throws SafetensorsException {
+        Place place = place(name);
+        return place.file.data(place.tensor);
+    }
+
+    /** Reads rows of a tensor; a vector is one row. Used by one thread. */
+    @FunctionalInterface
+    public interface Rows {
+        /** @param to from its first element on */
+        void read(long row, float[] to);
+    }
+
+    /** @param name of {@link #names} */
+    public Rows rows(String name) {
+        Place place = Objects.requireNonNull(places.get(name), name);
+        Tensor tensor = place.tensor;
+        GgufArchitecture architecture = GgufArchitecture.of(metadata());
+        int columns = Math.toIntExact(tensor.columns());
+        MemorySegment data = place.file.data(tensor);
+        byte[] packed = new byte[Math.toIntExact(tensor.type().rowBytes(columns))];
+        boolean interleaved = architecture.interleaves(name);
+        int heads = interleaved ? heads(name) : 1;
+        boolean isVector = tensor.shape().size() == 1;
+        Rows plain = (row, to) -> {
+            MemorySegment.copy(data, ValueLayout.JAVA_BYTE, row * packed.length, packed, 0, packed.length);
+            tensor.type().unpack(packed, columns, to);
+        };
+        if (architecture.addsOne(name)) {
+            return (row, to) -> {
+                plain.read(row, to);
+                for (int i = 0; i < columns; i++) {
+                    to[i] -= 1;
+                }
+            };
+        }
+        if (!interleaved) {
+            return plain;
+        }
+        long headRows = tensor.shape().getFirst() / heads;
+        if (!isVector) {
+            return (row, to) -> plain.read(interleaved(row, headRows), to);
+        }
+        return (row, to) -> {
+            plain.read(row, to);
+            float[] turns = to.clone();
+            for (int i = 0; i < columns; i++) {
+                to[i] = turns[(int) interleaved(i, headRows)];
+            }
+        };
+    }
+
+    @Override
+    public void close() {
+        parts.forEach(GgufFile::close);
+    }
+
+    Optional<Tensor> tensor(String name) {
+        return Optional.ofNullable(places.get(name)).map(Place::tensor);
+    }
+
+    List<Tensor> tensors() {
+        return places.values().stream().map(Place::tensor).toList();
+    }
+
+    /** The elements of a vector that belongs to config.json. */
+    Optional<float[]> ofConfig(String name) {
+        for (GgufFile part : parts) {
+            Tensor tensor = part.tensors().get(name);
+            if (tensor != null) {
+                if (tensor.type() != GgufType.F32 || tensor.bytes() > 1 << 20) {
+                    throw part.damaged(
+                            name, "is %s %s, must be F32 of a head's pairs".formatted(tensor.type(), tensor.shape()));
+                }
+                float[] values = new float[(int) (tensor.bytes() / Float.BYTES)];
+                tensor.type().unpack(part.data(tensor).toArray(ValueLayout.JAVA_BYTE), values.length, values);
+                return Optional.of(values);
+            }
+        }
+        return Optional.empty();
+    }
+
+    /** Where the row of a head's half in a checkpoint is in the file: element i of half h is the element 2 i + h. */
+    private static long interleaved(long row, long headRows) {
+        long half = headRows / 2;
+        long inHead = row % headRows;
+        return row - inHead + inHead % half * 2 + inHead / half;
+    }
+
+    private int heads(String name) {
+        GgufConfig config = new GgufConfig(this);
+        return name.contains(".k_proj.") ? config.kvHeads() : config.heads();
+    }
+
+    private Place place(String name) throws SafetensorsException {
+        Place place = places.get(name);
+        if (place == null) {
+            throw new SafetensorsException("%s: has no tensor '%s'".formatted(path, name));
+        }
+        return place;
+    }
+
+    private void openParts() throws IOException {
+        GgufFile first = openPart(path);
+        int count = first.integer("split.count").orElse(0);
+        if (count > 1) {
+            Matcher name = PART.matcher(path.toString());
+            if (!name.matches() || Integer.parseInt(name.group(2)) != 1 || Integer.parseInt(name.group(3)) != count) {
+                throw first.damaged(
+                        "split.count",
+                        "is %d, so the model is the file NAME-00001-of-%05d.gguf".formatted(count, count));
+            }
+            for (int i = 1; i < count; i++) {
+                Path next = Path.of("%s-%05d-of-%05d.gguf".formatted(name.group(1), i + 1, count));
+                if (!Files.isRegularFile(next)) {
+                    throw first.damaged("split.count", "is %d, but there is no file %s".formatted(count, next));
+                }
+                GgufFile part = openPart(next);
+                int number = part.integer("split.no").orElse(0);
+                if (number != i) {
+                    throw part.damaged("split.no", "is %d, must be %d".formatted(number, i));
+                }
+            }
+            int tensors = parts.stream().mapToInt(part -> part.tensors().size()).sum();
+            first.integer("split.tensors.count").filter(all -> all != tensors).ifPresent(all -> {
+                throw first.damaged("split.tensors.count", "is %d, but the files have %d".formatted(all, tensors));
+            });
+        }
+        GgufArchitecture architecture = GgufArchitecture.of(first);
+        for (GgufFile part : parts) {
+            part.tensors().forEach((name, tensor) -> {
+                if (!OF_CONFIG.contains(name)
+                        && places.put(architecture.checkpointName(name), new Place(part, name, tensor)) != null) {
+                    throw part.damaged(name, "is there twice");
+                }
+            });
+        }
+    }
+
+    private GgufFile openPart(Path file) throws IOException {
+        GgufFile part = GgufFile.open(file);
+        parts.add(part);
+        return part;
+    }
+}

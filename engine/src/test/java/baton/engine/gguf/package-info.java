@@ -1,0 +1,4 @@
+@NullMarked
+package baton.engine.gguf;
+
+import org.jspecify.annotations.NullMarked;
