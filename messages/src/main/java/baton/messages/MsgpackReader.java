@@ -5,7 +5,9 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Set;
 import org.msgpack.core.MessageFormat;
 import org.msgpack.core.MessagePack;
@@ -147,6 +149,14 @@ public final class MsgpackReader implements AutoCloseable {
             numbers[i] = integer(field, min, max);
         }
         return numbers;
+    }
+
+    public List<String> texts(String field) {
+        List<String> texts = new ArrayList<>();
+        for (int left = array(field); left > 0; left--) {
+            texts.add(text(field));
+        }
+        return List.copyOf(texts);
     }
 
     public double number(String field) {

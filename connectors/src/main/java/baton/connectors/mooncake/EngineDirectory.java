@@ -1,9 +1,10 @@
 package baton.connectors.mooncake;
 
+import baton.connectors.mooncake.MooncakeConnectorMetadata.Source;
 import baton.messages.PeerAddress;
-import baton.messages.mooncake.EngineTable;
 import baton.messages.mooncake.EngineTable.Engine;
 import baton.messages.mooncake.MooncakeExchange;
+import baton.transfer.TransferException;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Optional;
@@ -16,9 +17,7 @@ final class EngineDirectory {
 
     private final LocalRank local;
     private final MooncakeExchange exchange;
-    /** By engine id. */
-    private final Map<String, Engine> engines = new LinkedHashMap<>();
-    /** By the registry's address. */
+    /** The last question to the registry of each instance, by {@link Source#instance}. */
     private final Map<String, Lookup> lookups = new LinkedHashMap<>();
 
     EngineDirectory(LocalRank local, MooncakeExchange exchange) {
@@ -26,30 +25,24 @@ final class EngineDirectory {
         this.exchange = exchange;
     }
 
-    /** An instance that is not known, with the reason. */
-    static final class UnknownEngine extends Exception {
-        private static final long serialVersionUID = 1;
-
-        UnknownEngine(String message) {
-            super(message);
-        }
-    }
-
-    /** A question to a registry, for all loads that wait for its answer. */
+    /** A question to a registry, for all loads from an instance. */
     private static final class Lookup {
-        private final CompletableFuture<EngineTable> answer;
+        private final CompletableFuture<Optional<Engine>> answer;
         /** When its end was first seen. */
         private OptionalLong ended = OptionalLong.empty();
 
-        private Lookup(CompletableFuture<EngineTable> answer) {
+        private Lookup(CompletableFuture<Optional<Engine>> answer) {
             this.answer = answer;
         }
 
+        /** Whether it is under way, has found the instance, or has ended since then. */
         private boolean isOf(long since, long now) {
             if (answer.isDone() && ended.isEmpty()) {
                 ended = OptionalLong.of(now);
             }
-            return ended.isEmpty() || ended.getAsLong() - since >= 0;
+            return ended.isEmpty()
+                    || ended.getAsLong() - since >= 0
+                    || (!answer.isCompletedExceptionally() && answer.resultNow().isPresent());
         }
     }
 
@@ -58,53 +51,40 @@ final class EngineDirectory {
      *
      * @param since a registry that has answered, or failed to answer, since then is not asked again
      * @return empty as long as the registry has not answered
-     * @throws UnknownEngine if the registry does not answer, or has no such instance
+     * @throws TransferException if the registry does not answer, or has no such instance
      */
-    Optional<Engine> find(MooncakeConnectorMetadata.Source source, long since, long now) throws UnknownEngine {
-        Engine known = engines.get(source.engineId());
-        if (known == null) {
-            CompletableFuture<EngineTable> query = lookup(source.bootstrap(), since, now).answer;
-            if (!query.isDone()) {
-                return Optional.empty();
+    Optional<Engine> find(Source source, long since, long now) throws TransferException {
+        Lookup lookup = lookups.get(source.instance());
+        if (lookup == null || !lookup.isOf(since, now)) {
+            if (lookups.size() >= MOST) {
+                lookups.clear();
             }
-            if (query.isCompletedExceptionally()) {
-                throw new UnknownEngine(
-                        "bootstrap server: " + query.exceptionNow().getMessage());
-            }
-            for (Engine engine : query.resultNow().engines().values()) {
-                if (engines.size() >= MOST) {
-                    engines.clear();
-                }
-                engines.put(engine.id(), engine);
-            }
-            known = engines.get(source.engineId());
+            lookup = new Lookup(exchange.query(
+                            source.bootstrap(), local.settings().timeouts().handshake())
+                    .thenApply(table -> table.engines().values().stream()
+                            .filter(engine -> engine.id().equals(source.engineId()))
+                            .findFirst()));
+            CompletableFuture<?> _ =
+                    lookup.answer.whenComplete((_, _) -> local.context().wake().run());
+            lookups.put(source.instance(), lookup);
         }
-        if (known == null) {
-            throw new UnknownEngine("remote engine_id %s not found from bootstrap server %s"
+        if (!lookup.answer.isDone()) {
+            return Optional.empty();
+        }
+        if (lookup.answer.isCompletedExceptionally()) {
+            throw new TransferException(
+                    "bootstrap server: " + lookup.answer.exceptionNow().getMessage());
+        }
+        Optional<Engine> engine = lookup.answer.resultNow();
+        if (engine.isEmpty()) {
+            throw new TransferException("remote engine_id %s not found from bootstrap server %s"
                     .formatted(PeerAddress.shown(source.engineId()), PeerAddress.shown(source.bootstrap())));
         }
-        return Optional.of(known);
+        return engine;
     }
 
-    /** Its ranks cannot be reached where they were. */
-    void forget(String engineId) {
-        engines.remove(engineId);
-    }
-
-    /** The question to a registry that is under way, or that has ended since then; else a new one. */
-    private Lookup lookup(String bootstrap, long since, long now) {
-        Lookup known = lookups.get(bootstrap);
-        if (known != null && known.isOf(since, now)) {
-            return known;
-        }
-        if (lookups.size() >= MOST) {
-            lookups.clear();
-        }
-        Lookup begun =
-                new Lookup(exchange.query(bootstrap, local.settings().timeouts().handshake()));
-        CompletableFuture<?> _ =
-                begun.answer.whenComplete((_, _) -> local.context().wake().run());
-        lookups.put(bootstrap, begun);
-        return begun;
+    /** The instance's ranks cannot be reached where the registry said: it is asked again. */
+    void forget(Source source) {
+        lookups.remove(source.instance());
     }
 }

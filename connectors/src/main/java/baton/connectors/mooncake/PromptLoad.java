@@ -1,14 +1,13 @@
 package baton.connectors.mooncake;
 
-import baton.connectors.mooncake.EngineDirectory.UnknownEngine;
 import baton.connectors.mooncake.MooncakeConnectorMetadata.Load;
-import baton.connectors.mooncake.WritePlan.Misfit;
 import baton.connectors.mooncake.XferReply.Written;
 import baton.connectors.onesided.Arrival;
 import baton.connectors.onesided.LoadCheck;
 import baton.connectors.onesided.Rejection;
 import baton.messages.PeerAddress;
 import baton.messages.mooncake.EngineTable.Engine;
+import baton.transfer.TransferException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -33,12 +32,12 @@ final class PromptLoad extends baton.connectors.onesided.Load {
     PromptLoad(PromptReceiver receiver, Load load, String attempt, long now) {
         super(
                 load.blocks(),
-                receiver.local().rank(),
-                receiver.local().stats(),
+                receiver.local.rank(),
+                receiver.local.stats(),
                 now,
-                receiver.local().settings().timeouts().load());
+                receiver.local.settings().timeouts().load());
         this.receiver = receiver;
-        this.local = receiver.local();
+        this.local = receiver.local;
         this.load = load;
         this.attempt = attempt;
     }
@@ -51,18 +50,18 @@ final class PromptLoad extends baton.connectors.onesided.Load {
     @Override
     protected Optional<? extends Arrival> connect(long now) {
         try {
-            Optional<Engine> engine = receiver.engines().find(load.source(), load.waitsSince(), now);
+            Optional<Engine> engine = receiver.engines.find(load.source(), load.waitsSince(), now);
             if (engine.isPresent()) {
                 prompt = Optional.of(new WrittenPrompt(receiver, load, attempt, ranks(engine.get()), now));
             }
-        } catch (UnknownEngine | Misfit e) {
+        } catch (TransferException e) {
             fail(NO_HANDSHAKE, String.valueOf(e.getMessage()), now);
         }
         return prompt;
     }
 
     /** The prefill ranks that have this rank's heads and layers, or may have. */
-    private List<PeerAddress> ranks(Engine engine) throws Misfit {
+    private List<PeerAddress> ranks(Engine engine) throws TransferException {
         List<PeerAddress> ranks = new ArrayList<>();
         int stages = local.context().pipelineParallelSize();
         for (int tensor : WritePlan.paired(
@@ -72,7 +71,7 @@ final class PromptLoad extends baton.connectors.onesided.Load {
             Map<Integer, PeerAddress> byStage = engine.workers().getOrDefault(tensor, Map.of());
             PeerAddress same = byStage.get(local.rank().pipeline());
             if (byStage.isEmpty()) {
-                throw new Misfit("the registry has no rank " + tensor + " of engine " + engine.id());
+                throw new TransferException("the registry has no rank " + tensor + " of engine " + engine.id());
             }
             ranks.addAll(byStage.size() == stages && same != null ? List.of(same) : byStage.values());
         }
@@ -89,11 +88,11 @@ final class PromptLoad extends baton.connectors.onesided.Load {
             boolean fits = part.prompt().equals(load.prompt())
                     && part.checksums().length == load.blocks().length
                     && IntStream.of(part.regions())
-                            .allMatch(index -> index < receiver.regions().size()
+                            .allMatch(index -> index < receiver.regions.size()
                                     && part.offset() >= 0
                                     && part.bytes() >= 0
                                     && part.bytes()
-                                            <= receiver.regions().get(index).bytes() - part.offset());
+                                            <= receiver.regions.get(index).bytes() - part.offset());
             if (!fits) {
                 reject(Rejection.MISMATCH, "the blocks that came are of another prompt, or are other blocks");
                 return Optional.empty();
@@ -105,7 +104,7 @@ final class PromptLoad extends baton.connectors.onesided.Load {
             reject(Rejection.TRUNCATED, "%d of %d bytes of each block came".formatted(covered, whole));
             return Optional.empty();
         }
-        return Optional.of(new WrittenCheck(local, receiver.regions(), load.blocks(), parts));
+        return Optional.of(new WrittenCheck(local, receiver.regions, load.blocks(), parts));
     }
 
     @Override

@@ -11,11 +11,11 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 
 /** The decode side of one rank: has prompts written into its blocks. The rank's thread owns it. */
 final class PromptReceiver extends LoadTable<PromptLoad> {
-    private final LocalRank local;
-    private final MooncakeExchange exchange;
-    private final PeerAddress session;
-    private final List<MooncakeRegion> regions;
-    private final EngineDirectory engines;
+    final LocalRank local;
+    final MooncakeExchange exchange;
+    final PeerAddress session;
+    final List<MooncakeRegion> regions;
+    final EngineDirectory engines;
     private final String incarnation = UUID.randomUUID().toString();
     /** Events of other threads. */
     private final Queue<Runnable> events = new ConcurrentLinkedQueue<>();
@@ -29,26 +29,6 @@ final class PromptReceiver extends LoadTable<PromptLoad> {
         this.session = session;
         this.regions = MooncakeRegion.of(local.cache());
         this.engines = new EngineDirectory(local, exchange);
-    }
-
-    LocalRank local() {
-        return local;
-    }
-
-    MooncakeExchange exchange() {
-        return exchange;
-    }
-
-    PeerAddress session() {
-        return session;
-    }
-
-    List<MooncakeRegion> regions() {
-        return regions;
-    }
-
-    EngineDirectory engines() {
-        return engines;
     }
 
     void start(Load load, long now) {

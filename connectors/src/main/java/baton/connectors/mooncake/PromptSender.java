@@ -1,15 +1,16 @@
 package baton.connectors.mooncake;
 
 import baton.connectors.mooncake.MooncakeConnectorMetadata.Ready;
-import baton.connectors.mooncake.WritePlan.Misfit;
 import baton.connectors.mooncake.XferReply.Status;
 import baton.connectors.mooncake.XferRequest.Own;
 import baton.kv.Bursts;
 import baton.kv.InvalidFieldException;
 import baton.messages.PeerAddress;
 import baton.messages.mooncake.MooncakeExchange.Question;
+import baton.transfer.TransferException;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -78,41 +79,14 @@ final class PromptSender {
         }
     }
 
-    /** A message of a decode rank. */
-    static final class Message {
-        private final Question question;
-        private final XferRequest request;
-        private final WritePlan plan;
-        /** Requests without an answer. */
-        private int open;
-
-        private Message(Question question, XferRequest request, WritePlan plan) {
-            this.question = question;
-            this.request = request;
-            this.plan = plan;
-            this.open = request.requests().size();
-        }
-
-        Question question() {
-            return question;
-        }
-
-        XferRequest request() {
-            return request;
-        }
-
-        WritePlan plan() {
-            return plan;
-        }
-
+    /**
+     * A message of a decode rank.
+     *
+     * @param open requests without an answer
+     */
+    record Message(Question question, XferRequest request, WritePlan plan, Set<String> open) {
         Optional<String> attempt() {
             return request.own().map(Own::attempt);
-        }
-
-        /** Counts an answer: whether it is the last. */
-        boolean isLast() {
-            open--;
-            return open == 0;
         }
     }
 
@@ -231,22 +205,22 @@ final class PromptSender {
         try {
             if (own.filter(each -> !each.compatibility().equals(local.compatibility()))
                     .isPresent()) {
-                throw new Misfit("the instances cannot exchange blocks: here " + local.compatibility()
+                throw new TransferException("the instances cannot exchange blocks: here " + local.compatibility()
                         + ", at the decode instance "
                         + PeerAddress.shown(own.get().compatibility()));
             }
             if (own.filter(each -> endedAttempts.containsKey(each.attempt())).isPresent()) {
-                throw new Misfit("the attempt is over");
+                throw new TransferException("the attempt is over");
             }
             if (!local.settings().access().mayConnect(request.hostname())) {
                 local.settings()
                         .access()
                         .refuse(request.hostname(), local.settings().access().notAllowed());
-                throw new Misfit(
+                throw new TransferException(
                         "remote_hostname is " + local.settings().access().notAllowed());
             }
             if (writes.size() + request.requests().size() > MOST_WRITES) {
-                throw new Misfit("too many requests wait");
+                throw new TransferException("too many requests wait");
             }
             WritePlan plan = WritePlan.of(
                     regions,
@@ -254,14 +228,15 @@ final class PromptSender {
                     request.regions(),
                     new WritePlan.Ranks(request.tpSize(), request.tpRank(), request.ppSize()),
                     local.context().modelLayout().kvHeads());
-            Message message = new Message(question, request, plan);
+            Message message = new Message(
+                    question, request, plan, new HashSet<>(request.requests().keySet()));
             long deadline = now + local.settings().timeouts().abort().toNanos();
             request.requests().forEach((id, wanted) -> {
                 Prompt prompt = prompt(wanted.transferId(), now);
                 prompt.needed = needed(request);
                 writes.add(new PromptWrite(this, local, message, id, wanted, prompt, deadline));
             });
-        } catch (Misfit e) {
+        } catch (TransferException e) {
             complaints.event(more -> log.warn("Error processing Mooncake xfer request: {}{}", e.getMessage(), more));
             local.stats().count("baton:mooncake_refused_requests");
             question.answer(XferReply.error(String.valueOf(e.getMessage())).encode());

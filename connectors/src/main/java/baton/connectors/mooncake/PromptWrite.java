@@ -207,7 +207,8 @@ final class PromptWrite extends Push {
         } else {
             transfers.count(local.stats());
         }
-        Status status = message.isLast() ? Status.FINISH : Status.CONTINUE;
+        message.open().remove(requestId);
+        Status status = message.open().isEmpty() ? Status.FINISH : Status.CONTINUE;
         XferReply reply = hasFailed()
                 ? new XferReply(status, List.of(), List.of(requestId), failure(), Optional.empty())
                 : new XferReply(status, List.of(requestId), List.of(), Optional.empty(), written());

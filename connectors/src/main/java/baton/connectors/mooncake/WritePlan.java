@@ -4,6 +4,7 @@ import baton.kv.KvCopier;
 import baton.kv.KvFence;
 import baton.kv.KvMemory;
 import baton.transfer.Range;
+import baton.transfer.TransferException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
@@ -36,23 +37,15 @@ record WritePlan(List<Pair> pairs, int[] readerRegions, long from, long to, long
         }
     }
 
-    /** Two ranks that cannot exchange blocks, with the reason. */
-    static final class Misfit extends Exception {
-        private static final long serialVersionUID = 1;
-
-        Misfit(String message) {
-            super(message);
-        }
-    }
-
     /**
      * The ranks of the other side that a rank exchanges blocks with, as vLLM's {@code handshake_target_ranks}.
      *
-     * @throws Misfit if neither size divides the other
+     * @throws TransferException if neither size divides the other
      */
-    static List<Integer> paired(int rank, int size, int otherSize) throws Misfit {
+    static List<Integer> paired(int rank, int size, int otherSize) throws TransferException {
         if (size % otherSize != 0 && otherSize % size != 0) {
-            throw new Misfit("tensor parallel sizes %d and %d: one must divide the other".formatted(size, otherSize));
+            throw new TransferException(
+                    "tensor parallel sizes %d and %d: one must divide the other".formatted(size, otherSize));
         }
         if (size >= otherSize) {
             return List.of(rank / (size / otherSize));
@@ -67,17 +60,17 @@ record WritePlan(List<Pair> pairs, int[] readerRegions, long from, long to, long
 
     /**
      * @param modelHeads key/value heads of the whole model
-     * @throws Misfit if the pools do not fit together
+     * @throws TransferException if the pools do not fit together
      */
     static WritePlan of(
             List<MooncakeRegion> own, Ranks writer, List<MooncakeRegion> reader, Ranks readerRanks, int modelHeads)
-            throws Misfit {
+            throws TransferException {
         if (readerRanks.tpRank() >= readerRanks.tpSize()) {
-            throw new Misfit("tp_rank " + readerRanks.tpRank() + " of " + readerRanks.tpSize());
+            throw new TransferException("tp_rank " + readerRanks.tpRank() + " of " + readerRanks.tpSize());
         }
         List<Integer> readers = paired(writer.tpRank(), writer.tpSize(), readerRanks.tpSize());
         if (!readers.contains(readerRanks.tpRank())) {
-            throw new Misfit("This D tp_rank %d is not paired with P tp_rank %d; expected one of %s."
+            throw new TransferException("This D tp_rank %d is not paired with P tp_rank %d; expected one of %s."
                     .formatted(readerRanks.tpRank(), writer.tpRank(), readers));
         }
         int firstOwn = writer.firstHead(writer.tpRank(), modelHeads);
@@ -96,7 +89,7 @@ record WritePlan(List<Pair> pairs, int[] readerRegions, long from, long to, long
         Map<String, Integer> byLayer = new HashMap<>();
         for (int i = 0; i < reader.size(); i++) {
             if (byLayer.putIfAbsent(reader.get(i).layer(), i) != null) {
-                throw new Misfit("layer " + reader.get(i).layer()
+                throw new TransferException("layer " + reader.get(i).layer()
                         + " has several regions; only layers of plain attention in one region are exchanged");
             }
         }
@@ -104,13 +97,13 @@ record WritePlan(List<Pair> pairs, int[] readerRegions, long from, long to, long
             Integer at = byLayer.get(region.layer());
             if (at == null) {
                 if (writer.ppSize() == readerRanks.ppSize()) {
-                    throw new Misfit("the decode rank has no layer " + region.layer());
+                    throw new TransferException("the decode rank has no layer " + region.layer());
                 }
                 continue;
             }
             MooncakeRegion other = reader.get(at);
             if (other.layerIndex() != region.layerIndex() || other.group() != region.group()) {
-                throw new Misfit("layer %s has index %d and group %d here, %d and %d at the decode rank"
+                throw new TransferException("layer %s has index %d and group %d here, %d and %d at the decode rank"
                         .formatted(
                                 region.layer(),
                                 region.layerIndex(),
@@ -119,7 +112,7 @@ record WritePlan(List<Pair> pairs, int[] readerRegions, long from, long to, long
                                 other.group()));
             }
             if (region.bytes() / ownHeads * readerHeads != other.bytes()) {
-                throw new Misfit(
+                throw new TransferException(
                         "a block of layer %s has %d bytes for %d heads here and %d bytes for %d heads at the decode rank: dtype, head size and block size must be equal"
                                 .formatted(region.layer(), region.bytes(), ownHeads, other.bytes(), readerHeads));
             }

@@ -4,7 +4,6 @@ import baton.connectors.mooncake.XferReply.Written;
 import baton.connectors.onesided.LoadCheck;
 import baton.connectors.onesided.Rejection;
 import baton.connectors.onesided.TaskGroup;
-import java.time.Duration;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -44,7 +43,7 @@ final class WrittenCheck implements LoadCheck {
     }
 
     @Override
-    public boolean advance(Duration timeout) {
+    public boolean advance() {
         return tasks.isOver();
     }
 

@@ -44,7 +44,7 @@ final class WrittenPrompt implements Arrival {
     /** Asks the ranks. */
     WrittenPrompt(PromptReceiver receiver, Load load, String attempt, List<PeerAddress> ranks, long now) {
         this.receiver = receiver;
-        this.local = receiver.local();
+        this.local = receiver.local;
         this.load = load;
         this.attempt = attempt;
         this.writers = ranks.stream().map(rank -> new Writer(rank, now)).toList();
@@ -57,13 +57,13 @@ final class WrittenPrompt implements Arrival {
     private Asking ask(PeerAddress rank, boolean stop, Consumer<byte[]> answered, BiConsumer<Ending, String> ended) {
         Wanted wanted = new Wanted(load.source().transferId(), List.of(load.blocks()));
         XferRequest request = new XferRequest(
-                receiver.session().host(),
-                receiver.session().port(),
+                receiver.session.host(),
+                receiver.session.port(),
                 local.context().tensorParallelSize(),
                 local.rank().tensor(),
                 local.context().pipelineParallelSize(),
                 stop ? Map.of() : Map.of(load.requestId(), wanted),
-                stop ? List.of() : receiver.regions(),
+                stop ? List.of() : receiver.regions,
                 Optional.of(new Own(
                         attempt,
                         load.source().transferId(),
@@ -71,7 +71,7 @@ final class WrittenPrompt implements Arrival {
                         local.agent().metadata(),
                         stop)));
         Duration timeout = local.settings().timeouts().handshake();
-        return receiver.exchange().ask(rank, request.encode(), timeout, new MooncakeExchange.Asker() {
+        return receiver.exchange.ask(rank, request.encode(), timeout, new MooncakeExchange.Asker() {
             @Override
             public void answered(byte[] reply) {
                 receiver.happened(() -> answered.accept(reply));
@@ -132,7 +132,7 @@ final class WrittenPrompt implements Arrival {
             fail(why);
             switch (how) {
                 case REFUSED, UNREACHED -> {
-                    receiver.engines().forget(load.source().engineId());
+                    receiver.engines.forget(load.source());
                     silent(local.now());
                 }
                 case BROKEN -> {}

@@ -134,8 +134,8 @@ record XferReply(
             String field = WHAT + "." + name;
             switch (name) {
                 case "status" -> status = Optional.of(Status.of(value.integer(field, 0, 2)));
-                case "ok_reqs" -> ok = texts(field, value);
-                case "err_reqs" -> failed = texts(field, value);
+                case "ok_reqs" -> ok = value.nil(field) ? List.of() : value.texts(field);
+                case "err_reqs" -> failed = value.nil(field) ? List.of() : value.texts(field);
                 case "err_msg" ->
                     error = value.nil(field)
                             ? Optional.empty()
@@ -147,17 +147,6 @@ record XferReply(
                 }
             }
             return true;
-        }
-
-        private static List<String> texts(String field, MsgpackReader value) {
-            if (value.nil(field)) {
-                return List.of();
-            }
-            List<String> texts = new ArrayList<>();
-            for (int left = value.array(field); left > 0; left--) {
-                texts.add(value.text(field));
-            }
-            return texts;
         }
 
         private static Written written(MsgpackReader value) {

@@ -88,39 +88,18 @@ record XferRequest(
                     }
                 }
             }
-            packer.packString("kv_caches_base_addr").packArrayHeader(regions.size());
-            for (MooncakeRegion region : regions) {
-                packer.packLong(region.address());
-            }
-            packer.packString("block_lens").packArrayHeader(regions.size());
-            for (MooncakeRegion region : regions) {
-                packer.packLong(region.stride());
-            }
-            packer.packString("kv_block_lens").packArrayHeader(regions.size());
-            for (MooncakeRegion region : regions) {
-                packer.packLong(region.bytes());
-            }
-            packer.packString("registered_layer_names").packArrayHeader(regions.size());
-            for (MooncakeRegion region : regions) {
-                packer.packString(region.layer());
-            }
-            packer.packString("registered_layer_indices").packArrayHeader(regions.size());
-            for (MooncakeRegion region : regions) {
-                packer.packInt(region.layerIndex());
-            }
-            packer.packString("registered_group_indices").packArrayHeader(regions.size());
-            for (MooncakeRegion region : regions) {
-                packer.packInt(region.group());
-            }
-            packer.packString("registered_shared_group_ids").packArrayHeader(regions.size());
-            for (MooncakeRegion region : regions) {
-                packer.packArrayHeader(1).packInt(region.group());
-            }
-            packer.packString("registered_row_offsets").packArrayHeader(regions.size());
-            for (MooncakeRegion _ : regions) {
-                // Not a view into a packed row: to be moved by its own length only.
-                packer.packInt(-1);
-            }
+            each(packer, "kv_caches_base_addr", region -> packer.packLong(region.address()));
+            each(packer, "block_lens", region -> packer.packLong(region.stride()));
+            each(packer, "kv_block_lens", region -> packer.packLong(region.bytes()));
+            each(packer, "registered_layer_names", region -> packer.packString(region.layer()));
+            each(packer, "registered_layer_indices", region -> packer.packInt(region.layerIndex()));
+            each(packer, "registered_group_indices", region -> packer.packInt(region.group()));
+            each(
+                    packer,
+                    "registered_shared_group_ids",
+                    region -> packer.packArrayHeader(1).packInt(region.group()));
+            // Not a view into a packed row: to be moved by its own length only.
+            each(packer, "registered_row_offsets", _ -> packer.packInt(-1));
             if (ppSize != 1) {
                 packer.packString("remote_pp_size").packInt(ppSize);
             }
@@ -136,6 +115,19 @@ record XferRequest(
             return packer.toByteArray();
         } catch (IOException e) {
             throw new AssertionError("a buffer can be written to", e);
+        }
+    }
+
+    /** Writes a field of a region. */
+    @FunctionalInterface
+    private interface RegionField {
+        void pack(MooncakeRegion region) throws IOException;
+    }
+
+    private void each(MessageBufferPacker packer, String name, RegionField field) throws IOException {
+        packer.packString(name).packArrayHeader(regions.size());
+        for (MooncakeRegion region : regions) {
+            field.pack(region);
         }
     }
 
@@ -180,7 +172,7 @@ record XferRequest(
                 case "kv_caches_base_addr" -> addresses = value.unsignedNumbers(field);
                 case "block_lens" -> strides = value.unsignedNumbers(field);
                 case "kv_block_lens" -> bytes = value.unsignedNumbers(field);
-                case "registered_layer_names" -> names = texts(field, value);
+                case "registered_layer_names" -> names = value.texts(field);
                 case "registered_layer_indices" -> indices = value.integers(field, -1, Integer.MAX_VALUE);
                 case "registered_group_indices" -> groups = value.integers(field, -1, MOST_RANKS);
                 case OWN -> own = Optional.of(own(value));
@@ -201,14 +193,6 @@ record XferRequest(
                 groups.add(value.integers(field, 0, Integer.MAX_VALUE));
             }
             return new Wanted(transferId, List.copyOf(groups));
-        }
-
-        private static List<String> texts(String field, MsgpackReader value) {
-            List<String> texts = new ArrayList<>();
-            for (int left = value.array(field); left > 0; left--) {
-                texts.add(value.text(field));
-            }
-            return List.copyOf(texts);
         }
 
         private static Own own(MsgpackReader value) {

@@ -15,7 +15,6 @@ import baton.messages.PeerSecret;
 import java.io.IOException;
 import java.math.BigInteger;
 import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
@@ -263,8 +262,12 @@ final class NixlHandshake {
                                     "is " + size + ", must be 1: tokens that are spread over ranks are not read");
                         }
                     }
-                    case "region_names" -> names.value = texts(names.field, value);
-                    case "region_mem_types" -> memoryTypes.value = texts(memoryTypes.field, value);
+                    case "region_names" ->
+                        names.value = value.nil(names.field) ? Optional.empty() : Optional.of(value.texts(names.field));
+                    case "region_mem_types" ->
+                        memoryTypes.value = value.nil(memoryTypes.field)
+                                ? Optional.empty()
+                                : Optional.of(value.texts(memoryTypes.field));
                     case "region_group_ids" -> {
                         if (!value.nil(groups.field)) {
                             groups.value = Optional.of(value.integers(groups.field, -1, MOST_RANKS));
@@ -295,18 +298,6 @@ final class NixlHandshake {
                     pages.need(),
                     regions,
                     baton.value);
-        }
-
-        private static Optional<List<String>> texts(String field, MsgpackReader value) {
-            if (value.nil(field)) {
-                return Optional.empty();
-            }
-            int count = value.array(field);
-            List<String> texts = new ArrayList<>();
-            for (int i = 0; i < count; i++) {
-                texts.add(value.text(field));
-            }
-            return Optional.of(texts);
         }
     }
 

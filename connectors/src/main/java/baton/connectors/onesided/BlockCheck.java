@@ -11,7 +11,6 @@ import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferException;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -27,7 +26,7 @@ final class BlockCheck implements LoadCheck {
     private final PieceDigests digests;
     private final Ticker ticker;
     private final TransferGroup seals;
-    private final List<Span> spans = new ArrayList<>();
+    private final Map<String, Duration> durations = new LinkedHashMap<>();
     private long phaseBegan;
     private boolean sealsAreHere;
     private Map<Integer, Rejection> wrong = Map.of();
@@ -66,7 +65,7 @@ final class BlockCheck implements LoadCheck {
     }
 
     @Override
-    public boolean advance(Duration timeout) {
+    public boolean advance() {
         if (!seals.isOver()) {
             return false;
         }
@@ -101,7 +100,7 @@ final class BlockCheck implements LoadCheck {
 
     private void enter(String ended) {
         long now = ticker.nanos();
-        spans.add(new Span(ended, Duration.ofNanos(now - phaseBegan)));
+        durations.put(ended, Duration.ofNanos(now - phaseBegan));
         phaseBegan = now;
     }
 
@@ -140,8 +139,8 @@ final class BlockCheck implements LoadCheck {
     }
 
     @Override
-    public List<Span> spans() {
-        return spans;
+    public Map<String, Duration> durations() {
+        return durations;
     }
 
     @Override

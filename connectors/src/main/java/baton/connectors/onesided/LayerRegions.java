@@ -54,17 +54,4 @@ public record LayerRegions(long[] addresses, long[] strides, OptionalInt device)
         }
         return true;
     }
-
-    @Override
-    public boolean equals(Object other) {
-        return other instanceof LayerRegions(long[] starts, long[] steps, OptionalInt number)
-                && number.equals(device)
-                && Arrays.equals(starts, addresses)
-                && Arrays.equals(steps, strides);
-    }
-
-    @Override
-    public int hashCode() {
-        return 31 * Arrays.hashCode(addresses) + Arrays.hashCode(strides);
-    }
 }

@@ -185,7 +185,7 @@ public abstract class Load {
     }
 
     private void verify(LoadCheck running, long now) {
-        if (!running.advance(remaining(now))) {
+        if (!running.advance()) {
             return;
         }
         over = true;
@@ -202,7 +202,7 @@ public abstract class Load {
                 stats.count("baton:kv_unverified_loads");
             }
             stats.handover("blocks", arrived);
-            running.spans().forEach(span -> stats.handover(span.phase(), span.duration()));
+            running.durations().forEach(stats::handover);
             isGood();
         }
     }

@@ -1,26 +1,17 @@
 package baton.connectors.onesided;
 
 import java.time.Duration;
-import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 
 /** The comparison of a load's blocks, which are here, with what their owner says of them. */
 public interface LoadCheck {
     /**
-     * The duration of a phase.
-     *
-     * @param phase {@code blocks}, {@code rearrange}, {@code seals} or {@code check}
-     */
-    record Span(String phase, Duration duration) {}
-
-    /**
      * Goes on as far as possible.
      *
-     * @param timeout of transfers that begin
      * @return true if it is over: nothing reads or writes the blocks any more
      */
-    boolean advance(Duration timeout);
+    boolean advance();
 
     /** Why the blocks could not be compared, once it is over. */
     Optional<String> failure();
@@ -33,9 +24,9 @@ public interface LoadCheck {
     /** False if the owner says nothing of them. */
     boolean isVerified();
 
-    /** Durations of its phases, when it is over. */
-    default List<Span> spans() {
-        return List.of();
+    /** Durations of its phases, {@code rearrange}, {@code seals} or {@code check}, once it is over. */
+    default Map<String, Duration> durations() {
+        return Map.of();
     }
 
     /** The load is not wanted any more. */

@@ -2,23 +2,28 @@ package baton.connectors.onesided;
 
 import baton.kv.KvLayout;
 import java.lang.foreign.MemorySegment;
+import java.util.Arrays;
 
 /** Brings a layer's share of a block from a vLLM instance's order into Baton's, in place. One thread's. */
 final class PageRearrangement {
     private final KvLayout layout;
     private final boolean byHead;
-    private final Elements elements;
+    /** By half word of the area: which one of the other order belongs there. */
+    private final int[] sources;
+
+    private final short[] before;
+    private final short[] after;
 
     /** @param layout of the blocks, the same on both sides */
     PageRearrangement(KvLayout layout, BlockInterior from) {
         this.layout = layout;
         this.byHead = from.isByHead();
-        int[] sources = sources(layout, from);
-        this.elements = switch (layout.dtype().bytes()) {
-            case Short.BYTES -> new Halves(sources);
-            case Integer.BYTES -> new Words(sources);
-            default -> throw new IllegalArgumentException("elements of " + layout.dtype());
-        };
+        int[] elements = sources(layout, from);
+        int halves = layout.dtype().bytes() / Short.BYTES;
+        this.sources = new int[elements.length * halves];
+        Arrays.setAll(sources, i -> elements[i / halves] * halves + i % halves);
+        this.before = new short[sources.length];
+        this.after = new short[sources.length];
     }
 
     /**
@@ -28,11 +33,19 @@ final class PageRearrangement {
     void rearrange(MemorySegment page, int firstHead, int heads) {
         if (byHead) {
             for (int head = firstHead; head < firstHead + heads; head++) {
-                elements.rearrange(page.asSlice(head * layout.headBytes(), layout.headBytes()));
+                rearrange(page.asSlice(head * layout.headBytes(), layout.headBytes()));
             }
         } else {
-            elements.rearrange(page.asSlice(0, layout.layerBytes()));
+            rearrange(page.asSlice(0, layout.layerBytes()));
         }
+    }
+
+    private void rearrange(MemorySegment area) {
+        MemorySegment.ofArray(before).copyFrom(area);
+        for (int i = 0; i < after.length; i++) {
+            after[i] = before[sources[i]];
+        }
+        area.copyFrom(MemorySegment.ofArray(after));
     }
 
     /** By element: which one of the other order belongs there. */
@@ -68,53 +81,5 @@ final class PageRearrangement {
 
     private static int amxValue(int token, int dim, int size) {
         return dim / 16 * 16 * size + token / 2 * 32 + dim % 16 * 2 + token % 2;
-    }
-
-    private interface Elements {
-        void rearrange(MemorySegment area);
-    }
-
-    /** Elements of two bytes. */
-    private static final class Halves implements Elements {
-        private final int[] sources;
-        private final short[] before;
-        private final short[] after;
-
-        Halves(int[] sources) {
-            this.sources = sources;
-            this.before = new short[sources.length];
-            this.after = new short[sources.length];
-        }
-
-        @Override
-        public void rearrange(MemorySegment area) {
-            MemorySegment.ofArray(before).copyFrom(area);
-            for (int i = 0; i < after.length; i++) {
-                after[i] = before[sources[i]];
-            }
-            area.copyFrom(MemorySegment.ofArray(after));
-        }
-    }
-
-    /** Elements of four bytes. */
-    private static final class Words implements Elements {
-        private final int[] sources;
-        private final int[] before;
-        private final int[] after;
-
-        Words(int[] sources) {
-            this.sources = sources;
-            this.before = new int[sources.length];
-            this.after = new int[sources.length];
-        }
-
-        @Override
-        public void rearrange(MemorySegment area) {
-            MemorySegment.ofArray(before).copyFrom(area);
-            for (int i = 0; i < after.length; i++) {
-                after[i] = before[sources[i]];
-            }
-            area.copyFrom(MemorySegment.ofArray(after));
-        }
     }
 }

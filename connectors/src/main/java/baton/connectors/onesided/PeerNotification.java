@@ -1,6 +1,5 @@
 package baton.connectors.onesided;
 
-import java.util.Arrays;
 import java.util.List;
 import java.util.OptionalLong;
 import java.util.regex.Pattern;
@@ -86,21 +85,7 @@ public sealed interface PeerNotification {
      * @param blocks the owner's
      * @param generations of each of {@code blocks}
      */
-    record PushDone(String attempt, String prompt, int[] blocks, long[] generations) implements PeerNotification {
-        @Override
-        public boolean equals(Object other) {
-            return other instanceof PushDone(String name, String digest, int[] ids, long[] numbers)
-                    && name.equals(attempt)
-                    && digest.equals(prompt)
-                    && Arrays.equals(ids, blocks)
-                    && Arrays.equals(numbers, generations);
-        }
-
-        @Override
-        public int hashCode() {
-            return attempt.hashCode();
-        }
-    }
+    record PushDone(String attempt, String prompt, int[] blocks, long[] generations) implements PeerNotification {}
 
     /** A push has failed; nothing is being written any more. Also what a {@link PushDone} that lists no blocks amounts to. */
     record PushFailed(String attempt) implements PeerNotification {}

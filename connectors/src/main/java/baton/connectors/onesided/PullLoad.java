@@ -33,15 +33,15 @@ final class PullLoad extends Load {
     PullLoad(PullLoads table, LoadRequest load, long now) {
         super(
                 load.plan().blocks(),
-                table.context().self().rank(),
-                table.context().stats(),
+                table.context.self().rank(),
+                table.context.stats(),
                 now,
                 switch (load.source().mode()) {
-                    case PULL -> table.context().settings().transferTimeout();
-                    case PUSH -> table.context().settings().pushRegistrationTimeout();
+                    case PULL -> table.context.settings().transferTimeout();
+                    case PUSH -> table.context.settings().pushRegistrationTimeout();
                 });
         this.table = table;
-        this.context = table.context();
+        this.context = table.context;
         this.load = load;
     }
 
@@ -58,7 +58,7 @@ final class PullLoad extends Load {
 
     /** Notifies the owner, when it is connected. */
     private void complete() {
-        table.outbox().completion(load.source(), since());
+        table.outbox.completion(load.source(), since());
         ownerKnows = true;
     }
 
@@ -70,15 +70,15 @@ final class PullLoad extends Load {
             return Optional.empty();
         }
         Optional<String> unreached = load.waitsSince().isPresent()
-                ? table.peers()
-                        .failureSince(load.source().address(), load.waitsSince().getAsLong())
+                ? table.peers.failureSince(
+                        load.source().address(), load.waitsSince().getAsLong())
                 : Optional.empty();
         if (unreached.isPresent()) {
             ownerKnows = true;
             fail(NO_HANDSHAKE, unreached.get(), now);
             return Optional.empty();
         }
-        PeerEngine owner = table.peers().owner(load.source(), since(), now);
+        PeerEngine owner = table.peers.owner(load.source(), since(), now);
         if (owner.isPending()) {
             return Optional.empty();
         }
@@ -101,7 +101,7 @@ final class PullLoad extends Load {
                     (owner.isBaton() ? "the peer's kv_digest is none" : "the peer is not an instance of Baton")
                             + ", and require_verified_kv is true");
         } else if (load.expiry().isPresent() && owner.isExpiring(load.expiry().getAsDouble(), EXPIRY_MARGIN, now)) {
-            table.outbox().completion(load.source(), since());
+            table.outbox.completion(load.source(), since());
             reject(Rejection.STALE, "their lease expires within " + EXPIRY_MARGIN.toSeconds() + " s");
         } else {
             return begin(owner, now);
@@ -125,7 +125,7 @@ final class PullLoad extends Load {
             case PULL -> read(SourceBlocks.of(load.source(), owner), now);
             case PUSH -> {
                 push = Optional.of(
-                        new PushReceiver(context, table.outbox(), owner, load, table.instance(), mapping(owner), now));
+                        new PushReceiver(context, table.outbox, owner, load, table.instance(), mapping(owner), now));
                 push.get().register(now);
                 yield push;
             }
@@ -265,10 +265,10 @@ final class PullLoad extends Load {
         engine.ifPresent(owner -> {
             owner.release(now);
             if (!ownerKnows && owner.isConnected()) {
-                table.outbox().notify(owner, table.outbox().completion(load.source(), owner));
+                table.outbox.notify(owner, table.outbox.completion(load.source(), owner));
             } else if (!ownerKnows) {
                 // It may connect again.
-                table.outbox().completion(load.source(), now);
+                table.outbox.completion(load.source(), now);
             }
         });
     }

@@ -14,9 +14,9 @@ public final class PullLoads extends LoadTable<PullLoad> {
 
     private static final int MANY_LOADS = 32;
 
-    private final RankContext context;
-    private final PeerDirectory peers;
-    private final Outbox outbox;
+    final RankContext context;
+    final PeerDirectory peers;
+    final Outbox outbox;
     private int sideChannelPort;
     /** The agent digests blocks while it moves them, so that they need not come in parts. */
     private boolean agentDigests;
@@ -62,18 +62,6 @@ public final class PullLoads extends LoadTable<PullLoad> {
 
     private boolean anyReceiver(Predicate<PushReceiver> takes) {
         return loads().stream().flatMap(load -> load.push().stream()).anyMatch(takes);
-    }
-
-    RankContext context() {
-        return context;
-    }
-
-    PeerDirectory peers() {
-        return peers;
-    }
-
-    Outbox outbox() {
-        return outbox;
     }
 
     /** This instance, as owners find it. */

@@ -10,6 +10,7 @@ import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 
 /** Blocks without checksums: they are brought into Baton's order, if they are in another, and are used unverified. */
@@ -67,7 +68,7 @@ final class RearrangedBlocks implements LoadCheck {
     }
 
     @Override
-    public boolean advance(Duration timeout) {
+    public boolean advance() {
         took = Duration.ofNanos(context.ticker().nanos() - began);
         return tasks.isOver();
     }
@@ -83,8 +84,8 @@ final class RearrangedBlocks implements LoadCheck {
     }
 
     @Override
-    public List<Span> spans() {
-        return List.of(new Span("rearrange", took));
+    public Map<String, Duration> durations() {
+        return Map.of("rearrange", took);
     }
 
     @Override

@@ -3,9 +3,9 @@ package baton.connectors.mooncake;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
-import baton.connectors.mooncake.WritePlan.Misfit;
 import baton.connectors.mooncake.WritePlan.Ranks;
 import baton.transfer.Range;
+import baton.transfer.TransferException;
 import java.util.ArrayList;
 import java.util.BitSet;
 import java.util.List;
@@ -30,7 +30,7 @@ class WritePlanTest {
     @CsvSource({
         "1,1,4", "2,1,4", "1,2,4", "4,2,4", "2,4,4", "4,1,2", "4,2,2", "1,4,2", "4,4,2", "8,4,2", "4,8,2", "2,8,1"
     })
-    void everyByteIsWrittenOnce(int prefill, int decode, int heads) throws Misfit {
+    void everyByteIsWrittenOnce(int prefill, int decode, int heads) throws TransferException {
         int here = Math.max(1, heads / prefill);
         int there = Math.max(1, heads / decode);
         for (int reader = 0; reader < decode; reader++) {
@@ -56,7 +56,7 @@ class WritePlanTest {
     }
 
     @Test
-    void neighboursAreOneRange() throws Misfit {
+    void neighboursAreOneRange() throws TransferException {
         WritePlan plan = WritePlan.of(
                 regions(3, 2, 1_000_000), new Ranks(1, 0, 1), regions(3, 2, 5_000_000), new Ranks(1, 0, 1), 2);
         long block = 3L * 2 * HEAD;
@@ -68,13 +68,13 @@ class WritePlanTest {
 
     /** A stage has some of the layers. */
     @Test
-    void layersAreMatchedByName() throws Misfit {
+    void layersAreMatchedByName() throws TransferException {
         List<MooncakeRegion> all = regions(3, 2, 5_000_000);
         List<MooncakeRegion> stage = new ArrayList<>(regions(3, 2, 1_000_000).subList(1, 2));
         WritePlan plan = WritePlan.of(stage, new Ranks(1, 0, 3), all, new Ranks(1, 0, 1), 2);
         assertThat(plan.readerRegions()).containsExactly(1);
         assertThatThrownBy(() -> WritePlan.of(all, new Ranks(1, 0, 1), stage, new Ranks(1, 0, 1), 2))
-                .isInstanceOf(Misfit.class)
+                .isInstanceOf(TransferException.class)
                 .hasMessageContaining("the decode rank has no layer layers.0.attn");
     }
 
@@ -82,14 +82,14 @@ class WritePlanTest {
     void whatDoesNotFitIsNamed() {
         assertThatThrownBy(() ->
                         WritePlan.of(regions(1, 2, 0), new Ranks(1, 0, 1), regions(1, 4, 0), new Ranks(1, 0, 1), 2))
-                .isInstanceOf(Misfit.class)
+                .isInstanceOf(TransferException.class)
                 .hasMessageContaining("dtype, head size and block size must be equal");
         assertThatThrownBy(() ->
                         WritePlan.of(regions(1, 2, 0), new Ranks(2, 0, 1), regions(1, 1, 0), new Ranks(4, 3, 1), 4))
-                .isInstanceOf(Misfit.class)
+                .isInstanceOf(TransferException.class)
                 .hasMessageContaining("This D tp_rank 3 is not paired with P tp_rank 0; expected one of [0, 1].");
         assertThatThrownBy(() -> WritePlan.paired(0, 2, 3))
-                .isInstanceOf(Misfit.class)
+                .isInstanceOf(TransferException.class)
                 .hasMessageContaining("one must divide the other");
     }
 }

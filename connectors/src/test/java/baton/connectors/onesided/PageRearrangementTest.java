@@ -17,8 +17,10 @@ class PageRearrangementTest {
     private static final int DIMS = LAYOUT.headDim();
     private static final int SIZE = LAYOUT.blockSize();
 
+    /** Both halves of it tell elements apart. */
     private static int number(int head, int token, int dim, boolean value) {
-        return ((head * SIZE + token) * DIMS + dim) * 2 + (value ? 1 : 0);
+        int number = ((head * SIZE + token) * DIMS + dim) * 2 + (value ? 1 : 0);
+        return ~number << 16 | number;
     }
 
     /** Index of an element as vLLM's attention backends place it. */
