@@ -29,6 +29,9 @@ final class GgufTokenizer {
     /** Merges are looked for at each place in a token. */
     private static final int MAX_PIECE_CHARACTERS = 256;
 
+    /** Of all pieces; the pieces of Gemma 3 make half a million. */
+    private static final int MAX_MERGES = 1 << 22;
+
     private static final JsonMapper JSON = JsonMapper.builder().build();
     private static final JsonNodeFactory NODES = JsonNodeFactory.instance;
 
@@ -61,8 +64,17 @@ final class GgufTokenizer {
         requireLength("token_type", types.length);
     }
 
-    /** How a kind of {@code tokenizer.ggml.pre} splits a text into words. */
-    private record Splitting(ArrayNode steps, boolean ignoresMerges, boolean normalizes) {}
+    /**
+     * How a kind of {@code tokenizer.ggml.pre} splits a text into words.
+     *
+     * @param ignoresMerges a word that is a token is not merged of others
+     * @param addsBos where the file does not say so
+     */
+    private record Splitting(ArrayNode steps, boolean ignoresMerges, boolean normalizes, boolean addsBos) {
+        private Splitting(ArrayNode steps) {
+            this(steps, false, false, false);
+        }
+    }
 
     /** A pair of tokens that make another. */
     private record Merge(String left, String right, double score) {}
@@ -125,23 +137,23 @@ final class GgufTokenizer {
         json.set("normalizer", splitting.normalizes ? NODES.objectNode().put("type", "NFC") : NullNode.instance);
         json.putObject("pre_tokenizer").put("type", "Sequence").set("pretokenizers", splitting.steps);
         json.set("decoder", byteLevel(true));
-        boolean addsBos = file.string(KEYS + "pre").filter("llama-bpe"::equals).isPresent();
-        putAround(json, addsBos);
+        putAround(json, splitting.addsBos);
         ObjectNode model = NODES.objectNode().put("type", "BPE").put("ignore_merges", splitting.ignoresMerges);
         return write(json, model, merges);
     }
 
     private Splitting splitting(String kind) {
         return switch (kind) {
-            case "llama-bpe", "llama3", "llama-v3", "dbrx" -> words(TextCuts.LLAMA3, true, false);
-            case "qwen2", "deepseek-r1-qwen" -> words(TextCuts.QWEN2, false, true);
-            case "gpt-4o" -> words(TextCuts.O200K, true, false);
-            case "tekken" -> words(TextCuts.TEKKEN, true, false);
-            case "gpt-2" -> new Splitting(NODES.arrayNode().add(byteLevel(true)), false, false);
+            case "llama-bpe", "llama3", "llama-v3" -> new Splitting(words(TextCuts.LLAMA3), true, false, true);
+            case "dbrx" -> new Splitting(words(TextCuts.LLAMA3));
+            case "qwen2", "deepseek-r1-qwen" -> new Splitting(words(TextCuts.QWEN2), false, true, false);
+            case "gpt-4o" -> new Splitting(words(TextCuts.O200K));
+            case "tekken" -> new Splitting(words(TextCuts.TEKKEN), true, false, true);
+            case "gpt-2" -> new Splitting(NODES.arrayNode().add(byteLevel(true)));
             case "smollm" -> {
                 ArrayNode steps = NODES.arrayNode();
                 steps.addObject().put("type", "Digits").put("individual_digits", true);
-                yield new Splitting(steps.add(byteLevel(true)), false, false);
+                yield new Splitting(steps.add(byteLevel(true)));
             }
             case "default" -> {
                 ArrayNode steps = NODES.arrayNode();
@@ -149,7 +161,7 @@ final class GgufTokenizer {
                 steps.add(split(TextCuts.GPT2));
                 steps.add(split("\\p{N}+"));
                 steps.add(split("[0-9][0-9][0-9]"));
-                yield new Splitting(steps.add(byteLevel(false)), false, false);
+                yield new Splitting(steps.add(byteLevel(false)));
             }
             default ->
                 throw file.damaged(
@@ -159,8 +171,8 @@ final class GgufTokenizer {
         };
     }
 
-    private static Splitting words(String pattern, boolean ignoresMerges, boolean normalizes) {
-        return new Splitting(NODES.arrayNode().add(split(pattern)).add(byteLevel(false)), ignoresMerges, normalizes);
+    private static ArrayNode words(String pattern) {
+        return NODES.arrayNode().add(split(pattern)).add(byteLevel(false));
     }
 
     private static ObjectNode split(String pattern) {
@@ -243,6 +255,9 @@ final class GgufTokenizer {
                 String left = piece.substring(0, at);
                 String right = piece.substring(at);
                 if (pieces.containsKey(left) && pieces.containsKey(right)) {
+                    if (merges.size() == MAX_MERGES) {
+                        throw file.damaged(KEYS + "tokens", "makes more than %d merges".formatted(MAX_MERGES));
+                    }
                     merges.add(new Merge(left, right, score));
                 }
             }

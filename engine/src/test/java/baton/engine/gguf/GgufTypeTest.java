@@ -31,9 +31,10 @@ class GgufTypeTest {
                 float[] unpacked = new float[elements];
                 type.unpack(packed, elements, unpacked);
                 for (int i = 0; i < elements; i++) {
-                    assertThat(unpacked[i] == wanted[i])
+                    // Bits, as a negative zero is another one.
+                    assertThat(Float.floatToRawIntBits(unpacked[i]))
                             .as("%s[%d] is %s, wanted %s", type, i, unpacked[i], wanted[i])
-                            .isTrue();
+                            .isEqualTo(Float.floatToRawIntBits(wanted[i]));
                 }
                 seen.add(type);
             }

@@ -11,7 +11,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /** Writes GGUF files of version 3. */
-final class GgufWriter {
+public final class GgufWriter {
     private static final int ALIGNMENT = 32;
 
     private final ByteArrayOutputStream pairs = new ByteArrayOutputStream();
@@ -20,42 +20,42 @@ final class GgufWriter {
 
     private record Tensor(String name, GgufType type, List<Long> shape, byte[] bytes) {}
 
-    GgufWriter string(String key, String value) {
+    public GgufWriter string(String key, String value) {
         return pair(key, 8, text(value));
     }
 
-    GgufWriter integer(String key, int value) {
+    public GgufWriter integer(String key, int value) {
         return pair(key, 4, numbers(Integer.BYTES).putInt(value).array());
     }
 
-    GgufWriter number(String key, double value) {
+    public GgufWriter number(String key, double value) {
         return pair(key, 6, numbers(Float.BYTES).putFloat((float) value).array());
     }
 
-    GgufWriter bool(String key, boolean value) {
+    public GgufWriter bool(String key, boolean value) {
         return pair(key, 7, new byte[] {(byte) (value ? 1 : 0)});
     }
 
-    GgufWriter strings(String key, List<String> values) {
+    public GgufWriter strings(String key, List<String> values) {
         ByteArrayOutputStream bytes = new ByteArrayOutputStream();
         values.forEach(value -> bytes.writeBytes(text(value)));
         return array(key, 8, values.size(), bytes.toByteArray());
     }
 
-    GgufWriter integers(String key, int... values) {
+    public GgufWriter integers(String key, int... values) {
         byte[] bytes = new byte[Integer.BYTES * values.length];
         ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN).asIntBuffer().put(values);
         return array(key, 5, values.length, bytes);
     }
 
-    GgufWriter floats(String key, float... values) {
+    public GgufWriter floats(String key, float... values) {
         byte[] bytes = new byte[Float.BYTES * values.length];
         ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer().put(values);
         return array(key, 6, values.length, bytes);
     }
 
     /** An array, with its elements as they are in files. */
-    GgufWriter array(String key, int type, long count, byte[] elements) {
+    public GgufWriter array(String key, int type, long count, byte[] elements) {
         return pair(
                 key,
                 9,
@@ -67,7 +67,7 @@ final class GgufWriter {
     }
 
     /** A value of any type, with its bytes as they are in files. */
-    GgufWriter pair(String key, int type, byte[] value) {
+    public GgufWriter pair(String key, int type, byte[] value) {
         pairs.writeBytes(text(key));
         pairs.writeBytes(numbers(Integer.BYTES).putInt(type).array());
         pairs.writeBytes(value);
@@ -76,7 +76,7 @@ final class GgufWriter {
     }
 
     /** @param shape outermost first */
-    GgufWriter tensor(String name, GgufType type, List<Long> shape, byte[] bytes) {
+    public GgufWriter tensor(String name, GgufType type, List<Long> shape, byte[] bytes) {
         tensors.add(new Tensor(name, type, shape, bytes));
         return this;
     }
@@ -103,7 +103,7 @@ final class GgufWriter {
     }
 
     /** Bytes of the file. */
-    byte[] bytes() {
+    public byte[] bytes() {
         ByteArrayOutputStream file = new ByteArrayOutputStream();
         byte[] header = header();
         file.writeBytes(header);
@@ -115,7 +115,7 @@ final class GgufWriter {
         return file.toByteArray();
     }
 
-    void write(Path file) throws IOException {
+    public void write(Path file) throws IOException {
         Files.write(file, bytes());
     }
 

@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.engine.gguf.GgufModel;
+import baton.engine.gguf.GgufWriter;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -69,6 +70,29 @@ class GgufTokenizerTest {
     void gemma() throws IOException {
         Path models = models();
         assertSame(models.resolve("gemma-3-270m.Q4_K_M.gguf"), models.resolve("gemma3-270m"));
+    }
+
+    /** As llama.cpp does where the file does not say so. */
+    @Test
+    void kindsThatBeginWithTheBeginOfText(@TempDir Path directory) throws IOException {
+        for (String kind : List.of(
+                "llama-bpe", "llama3", "llama-v3", "tekken", "qwen2", "gpt-2", "gpt-4o", "dbrx", "smollm", "default")) {
+            Path file = directory.resolve(kind + ".gguf");
+            new GgufWriter()
+                    .string("general.architecture", "llama")
+                    .string("tokenizer.ggml.model", "gpt2")
+                    .string("tokenizer.ggml.pre", kind)
+                    .strings("tokenizer.ggml.tokens", List.of("<s>", "a", "b", "ab"))
+                    .integers("tokenizer.ggml.token_type", 3, 1, 1, 1)
+                    .strings("tokenizer.ggml.merges", List.of("a b"))
+                    .integer("tokenizer.ggml.bos_token_id", 0)
+                    .write(file);
+            try (Tokenizer tokenizer = Tokenizer.load(file)) {
+                boolean begins =
+                        List.of("llama-bpe", "llama3", "llama-v3", "tekken").contains(kind);
+                assertThat(tokenizer.encode("ab", true)).as(kind).isEqualTo(begins ? new int[] {0, 3} : new int[] {3});
+            }
+        }
     }
 
     private static void assertSame(Path file, Path directory) {
