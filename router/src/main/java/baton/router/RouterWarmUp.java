@@ -1,5 +1,6 @@
 package baton.router;
 
+import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.messages.PeerAddress;
 import baton.router.flow.HandoffFlow;
@@ -83,7 +84,7 @@ final class RouterWarmUp {
      * @throws IOException if an answer is not as expected
      */
     int run(int requests, Duration atMost) throws IOException, ExecutionException, TimeoutException {
-        long end = ticker.nanos() + atMost.toNanos();
+        Deadline deadline = Deadline.after(ticker, atMost);
         HttpServer standIn = vertx.createHttpServer().requestHandler(this::answer);
         Router.await(standIn.listen(0, LOOPBACK.getHostAddress()), EACH);
         URI address = URI.create("http://" + LOOPBACK.getHostAddress() + ":" + standIn.actualPort());
@@ -119,7 +120,7 @@ final class RouterWarmUp {
                     EACH);
             int port = verticles.getFirst().port();
             int answered = 0;
-            while (answered < requests && ticker.nanos() - end < 0) {
+            while (answered < requests && !deadline.isOver()) {
                 answered = ask(port, answered, Math.min(requests, answered + ON_ONE_CONNECTION));
             }
             metrics.scrape();

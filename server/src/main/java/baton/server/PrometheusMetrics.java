@@ -24,12 +24,11 @@ import io.prometheus.metrics.model.snapshots.Labels;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.UncheckedIOException;
-import java.util.EnumSet;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.LongSupplier;
@@ -53,8 +52,11 @@ public final class PrometheusMetrics implements EngineListener {
     private static final int INITIAL_TEXT = 64 << 10;
 
     /** Metrics that are registered when the engine starts, as they depend on its configuration. */
-    private static final Set<EngineMetric> AT_START =
-            EnumSet.range(EngineMetric.FETCHES, EngineMetric.REQUEST_MAX_TOKENS);
+    private static final List<EngineMetric> AT_START = Arrays.stream(EngineMetric.values())
+            .filter(metric -> metric == EngineMetric.FETCHES
+                    || metric == EngineMetric.CACHE_CONFIG
+                    || metric.buckets == EngineMetric.Buckets.TO_MODEL_LENGTH)
+            .toList();
 
     private final PrometheusRegistry registry = new PrometheusRegistry();
 

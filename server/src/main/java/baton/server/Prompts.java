@@ -208,6 +208,7 @@ final class Prompts {
         if (!array.isArray()) {
             throw ApiException.badField(field, "must be an array of token ids, is " + Json.shown(array));
         }
+        int vocabulary = engine.model().vocabularySize();
         int[] ids = new int[array.size()];
         for (int i = 0; i < ids.length; i++) {
             JsonNode element = array.get(i);
@@ -215,7 +216,9 @@ final class Prompts {
                 throw ApiException.badField(field + "[" + i + "]", "must be a token id, is " + Json.shown(element));
             }
             ids[i] = element.asInt();
-            requireInVocabulary(field + "[" + i + "]", ids[i]);
+            if (ids[i] < 0 || ids[i] >= vocabulary) {
+                requireInVocabulary(field + "[" + i + "]", ids[i]);
+            }
         }
         return ids;
     }

@@ -231,8 +231,8 @@ final class WarmUp {
         return tokens - 1 + output * STEP_COST;
     }
 
-    /** Computes a prompt with the fields of a usual request; returns its time in nanoseconds. */
-    private long compute(int port, int tokens, Deadline deadline) throws IOException {
+    /** Computes a prompt with the fields of a usual request. */
+    private void compute(int port, int tokens, Deadline deadline) throws IOException {
         ObjectNode body = completion(tokens, output);
         if (computed.getOrDefault(tokens, 0) % 2 == 0) {
             body.put("temperature", 0.8).put("top_p", 0.95).put("top_k", 40);
@@ -241,11 +241,12 @@ final class WarmUp {
             body.put("stream", true).putObject("stream_options").put("include_usage", true);
         }
         if (engine.chatTemplate().isEmpty()) {
-            return took(tokens, ask(port, "/v1/completions", body, deadline));
+            took(tokens, ask(port, "/v1/completions", body, deadline));
+            return;
         }
         String text = body.remove("prompt").asString();
         body.putArray("messages").addObject().put("role", "user").put("content", text);
-        return took(tokens, ask(port, "/v1/chat/completions", body, deadline));
+        took(tokens, ask(port, "/v1/chat/completions", body, deadline));
     }
 
     /** Computes several sequences at once, with log probabilities and stop strings. */
@@ -258,7 +259,7 @@ final class WarmUp {
         took(tokens, ask(port, "/v1/completions", body, deadline));
     }
 
-    private long took(int tokens, Answer answer) throws IOException {
+    private void took(int tokens, Answer answer) throws IOException {
         if (answer.status() != 200) {
             throw new IOException(
                     "a prompt of " + tokens + " tokens was answered with " + answer.status() + ": " + answer.body());
@@ -266,7 +267,6 @@ final class WarmUp {
         LOG.debug("a prompt of {} tokens took {} ms", tokens, TimeUnit.NANOSECONDS.toMillis(answer.nanos()));
         computed.merge(tokens, 1, Integer::sum);
         leastNanos = Math.min(leastNanos, answer.nanos());
-        return answer.nanos();
     }
 
     private ObjectNode completion(int tokens, int most) {

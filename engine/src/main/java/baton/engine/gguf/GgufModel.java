@@ -19,6 +19,7 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import org.jspecify.annotations.Nullable;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
@@ -34,6 +35,9 @@ public final class GgufModel implements TensorFile {
 
     private final Path path;
     private final List<GgufFile> parts = new ArrayList<>();
+    /** Set when the parts are open. */
+    private @Nullable GgufArchitecture architecture;
+
     private final Map<String, Place> places = new HashMap<>();
 
     /** A tensor and the file that has it. */
@@ -122,18 +126,18 @@ public final class GgufModel implements TensorFile {
     public Rows rows(String name) {
         Place place = Objects.requireNonNull(places.get(name), name);
         Tensor tensor = place.tensor;
-        GgufArchitecture architecture = GgufArchitecture.of(metadata());
+        GgufArchitecture known = Objects.requireNonNull(architecture);
         int columns = Math.toIntExact(tensor.columns());
         MemorySegment data = place.file.data(tensor);
         byte[] packed = new byte[Math.toIntExact(tensor.type().rowBytes(columns))];
-        boolean interleaved = architecture.interleaves(name);
+        boolean interleaved = known.interleaves(name);
         int heads = interleaved ? heads(name) : 1;
         boolean isVector = tensor.shape().size() == 1;
         Rows plain = (row, to) -> {
             MemorySegment.copy(data, ValueLayout.JAVA_BYTE, row * packed.length, packed, 0, packed.length);
             tensor.type().unpack(packed, columns, to);
         };
-        if (architecture.addsOne(name)) {
+        if (known.addsOne(name)) {
             return (row, to) -> {
                 plain.read(row, to);
                 for (int i = 0; i < columns; i++) {
@@ -233,11 +237,12 @@ public final class GgufModel implements TensorFile {
                 throw first.damaged("split.tensors.count", "is %d, but the files have %d".formatted(all, tensors));
             });
         }
-        GgufArchitecture architecture = GgufArchitecture.of(first);
+        GgufArchitecture known = GgufArchitecture.of(first);
+        architecture = known;
         for (GgufFile part : parts) {
             part.tensors().forEach((name, tensor) -> {
                 if (!OF_CONFIG.contains(name)
-                        && places.put(architecture.checkpointName(name), new Place(part, name, tensor)) != null) {
+                        && places.put(known.checkpointName(name), new Place(part, name, tensor)) != null) {
                     throw part.damaged(name, "is there twice");
                 }
             });

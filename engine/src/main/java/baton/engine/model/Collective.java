@@ -35,9 +35,6 @@ final class Collective implements AutoCloseable {
     /** Rows that are summed together. */
     private static final int ROWS = 512;
 
-    /** Rows that a thread adds up at once. */
-    private static final int ROWS_AT_ONCE = 16;
-
     /** A few microseconds, about as long as it takes to wake a thread. */
     private static final int SPINS = 2_000;
 
@@ -243,7 +240,7 @@ final class Collective implements AutoCloseable {
             List<Matrix> products = IntStream.range(0, tensorSize)
                     .mapToObj(each -> product(each, x.rows()))
                     .toList();
-            threads.parallelFor(x.rows(), ROWS_AT_ONCE, (_, first, end) -> {
+            threads.parallelFor(x.rows(), Matrix.PIECE, (_, first, end) -> {
                 RowBuffer sum = new RowBuffer(hiddenSize);
                 RowBuffer addend = new RowBuffer(hiddenSize);
                 for (int row = first; row < end; row++) {

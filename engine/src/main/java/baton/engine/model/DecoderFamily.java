@@ -425,11 +425,14 @@ record DecoderFamily(
                 ? 0
                 : json.integerAtLeast("shared_expert_intermediate_size", 1).orElse(defaults.sharedWidth());
         boolean normalised = json.bool("norm_topk_prob").orElse(defaults.normalised());
-        FeedForward experts = experts(json, defaults, normalised, width, sharedWidth);
+        FeedForward experts = experts(
+                json,
+                new Experts(
+                        defaults.count(), defaults.chosen(), normalised, width, sharedWidth, defaults.activation()));
         FeedForward dense = new Dense(defaults.activation());
         int step = json.integerAtLeast("decoder_sparse_step", 1).orElse(1);
         Set<Integer> denseLayers = denseLayers(json);
-        return withExperts(
+        return Recipe.usual(
                 architecture,
                 attendingToAll(shape),
                 Recipe.with(tensors, QWEN_EXPERTS),
@@ -454,9 +457,9 @@ record DecoderFamily(
     }
 
     private static Recipe mixtral(JsonFields json, Shape shape) {
-        int width = json.integerAtLeast("intermediate_size", 1).orElse(14336);
-        Experts experts = experts(json, new Experts(8, 2, true, 14336, 0, Activation.SILU), true, width, 0);
-        return withExperts(
+        int width = json.integerAtLeast("intermediate_size", 1).orElseThrow();
+        Experts experts = experts(json, new Experts(8, 2, true, width, 0, Activation.SILU));
+        return Recipe.usual(
                 "MixtralForCausalLM",
                 attention(shape, json.integerAtLeast("sliding_window", 1), _ -> true, shape.rotation),
                 Recipe.with(
@@ -470,8 +473,12 @@ record DecoderFamily(
                 Collections.nCopies(shape.layers, experts));
     }
 
-    /** transformers writes {@code num_experts} as {@code num_local_experts} too. */
-    private static Experts experts(JsonFields json, Experts defaults, boolean normalised, int width, int sharedWidth) {
+    /**
+     * Reads how many experts there are, and how many a token has. transformers writes {@code num_experts} as {@code num_local_experts} too.
+     *
+     * @param defaults with all else
+     */
+    private static Experts experts(JsonFields json, Experts defaults) {
         Optional<Integer> given = json.integerAtLeast("num_experts", 1);
         Optional<Integer> local = json.integerAtLeast("num_local_experts", 1);
         if (given.isPresent() && local.isPresent() && !given.equals(local)) {
@@ -486,16 +493,8 @@ record DecoderFamily(
                     json.field("num_experts_per_tok"),
                     "is %d, must be at most the number of experts, which is %d".formatted(chosen, count));
         }
-        return new Experts(count, chosen, normalised, width, sharedWidth, defaults.activation());
-    }
-
-    private static Recipe withExperts(
-            String architecture,
-            List<LayerAttention> layers,
-            Map<Part, String> tensors,
-            Set<Part> biased,
-            List<FeedForward> feedForward) {
-        return new Recipe(architecture, layers, tensors, biased, feedForward, Scales.NONE, false, Optional.empty());
+        return new Experts(
+                count, chosen, defaults.normalised(), defaults.width(), defaults.sharedWidth(), defaults.activation());
     }
 
     /** {@code no_rope_layers} has 1 for a layer that rotates, and 0 for one that does not. */

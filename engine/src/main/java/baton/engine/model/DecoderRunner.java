@@ -24,6 +24,7 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.function.Consumer;
 import java.util.stream.IntStream;
@@ -363,8 +364,11 @@ final class DecoderRunner implements ModelRunner {
     /** Adds a layer to {@code x}. After the last layer only the rows of the tail are valid, if there is a tail. */
     private void layer(int layer, Matrix x, Step step) {
         LayerWeights layerWeights = weights.layers.get(layer);
-        Optional<Matrix> rotation =
-                config.recipe().layers().get(layer).rotation().map(step.rotations::get);
+        Optional<Matrix> rotation = config.recipe()
+                .layers()
+                .get(layer)
+                .rotation()
+                .map(each -> Objects.requireNonNull(step.rotations.get(each)));
         forPieces(x, (first, piece) -> {
             Matrix projected = layerWeights.projection().apply(norm(piece, layerWeights.attentionNorm()));
             Matrix queries = step.queries.part(first, piece.rows());

@@ -12,9 +12,6 @@ import java.util.stream.IntStream;
  * the order of the experts, so it does not depend on the other rows. Used by one thread.
  */
 final class ExpertLayers {
-    /** Rows that a thread takes at once. */
-    private static final int PIECE = 16;
-
     private final ModelKernels kernels;
     private final ParallelFor threads;
     private final RowBuffer[] addends;
@@ -38,20 +35,31 @@ final class ExpertLayers {
     Matrix results(Routed layer, Matrix rows) {
         Matrix results = kernels.rows(rows.rows(), rows.columns());
         results.memory().fill((byte) 0);
-        float[] shares = shares(layer.kind(), layer.router().apply(rows));
+        float[] routingWeights = routingWeights(layer.kind(), layer.router().apply(rows));
         int experts = layer.experts().size();
+        int[] chosen = new int[rows.rows()];
         for (int i = 0; i < experts; i++) {
             int expert = i;
-            // A share that is not a number is one, so that it becomes the row's result.
-            int[] own = IntStream.range(0, rows.rows())
-                    .filter(row -> shares[row * experts + expert] != 0)
-                    .toArray();
-            if (own.length > 0) {
+            int count = 0;
+            for (int row = 0; row < rows.rows(); row++) {
+                // A weight that is not a number counts, so that it becomes the row's result.
+                if (routingWeights[row * experts + expert] != 0) {
+                    chosen[count++] = row;
+                }
+            }
+            if (count > 0) {
+                int[] own = Arrays.copyOf(chosen, count);
                 try (RowMemory.Scope _ = kernels.scope()) {
                     Matrix ofExpert = ofExpert(layer.experts().get(expert), rows, own);
-                    threads.parallelFor(own.length, PIECE, (member, first, end) -> {
+                    threads.parallelFor(own.length, Matrix.PIECE, (member, first, end) -> {
                         for (int j = first; j < end; j++) {
-                            add(ofExpert, j, shares[own[j] * experts + expert], results, own[j], member);
+                            ofExpert.addRow(
+                                    j,
+                                    routingWeights[own[j] * experts + expert],
+                                    results,
+                                    own[j],
+                                    addends[member],
+                                    sums[member]);
                         }
                     });
                 }
@@ -62,7 +70,7 @@ final class ExpertLayers {
 
     private Matrix ofExpert(Gated expert, Matrix rows, int[] own) {
         Matrix inputs = kernels.inputs(kernels.padded(own.length), rows.columns());
-        threads.parallelFor(inputs.rows(), PIECE, (_, first, end) -> {
+        threads.parallelFor(inputs.rows(), Matrix.PIECE, (_, first, end) -> {
             for (int i = first; i < end; i++) {
                 rows.copyRow(own[i < own.length ? i : 0], inputs, i);
             }
@@ -70,60 +78,50 @@ final class ExpertLayers {
         return expert.down().apply(expert.gated(inputs, kernels));
     }
 
-    private void add(Matrix from, int row, float share, Matrix to, int toRow, int member) {
-        RowBuffer addend = addends[member];
-        RowBuffer sum = sums[member];
-        addend.load(from, row, 0, from.columns());
-        addend.multiply(share, from.columns());
-        sum.load(to, toRow, 0, from.columns());
-        sum.add(addend, from.columns());
-        sum.store(to, toRow, 0, from.columns());
-    }
-
-    /** By row, each expert's share; 0 for an expert that the row does not have. */
-    private float[] shares(Experts kind, Matrix logits) {
+    /** By row, each expert's routing weight; 0 for an expert that the row does not have. */
+    private float[] routingWeights(Experts kind, Matrix logits) {
         int experts = logits.columns();
-        float[] shares = new float[logits.rows() * experts];
-        threads.parallelFor(logits.rows(), PIECE, (_, first, end) -> {
+        float[] routingWeights = new float[logits.rows() * experts];
+        threads.parallelFor(logits.rows(), Matrix.PIECE, (_, first, end) -> {
             RowBuffer row = new RowBuffer(experts);
             for (int i = first; i < end; i++) {
                 row.load(logits, i, 0, experts);
-                share(kind, row.values(), shares, i * experts);
+                route(kind, row.values(), routingWeights, i * experts);
             }
         });
-        return shares;
+        return routingWeights;
     }
 
-    private static void share(Experts kind, float[] logits, float[] shares, int start) {
-        float[] powers = Arrays.copyOf(logits, kind.count());
-        float largest = powers[0];
-        for (float logit : powers) {
+    private static void route(Experts kind, float[] logits, float[] routingWeights, int start) {
+        float[] exponentials = Arrays.copyOf(logits, kind.count());
+        float largest = exponentials[0];
+        for (float logit : exponentials) {
             largest = Math.max(largest, logit);
         }
         float total = 0;
-        for (int i = 0; i < powers.length; i++) {
-            powers[i] = (float) Math.exp(powers[i] - largest);
-            total += powers[i];
+        for (int i = 0; i < exponentials.length; i++) {
+            exponentials[i] = (float) Math.exp(exponentials[i] - largest);
+            total += exponentials[i];
         }
         float ofChosen = 0;
         for (int chosen = 0; chosen < kind.chosen(); chosen++) {
-            int next = largest(logits, shares, start, kind.count());
-            shares[start + next] = powers[next];
-            ofChosen += powers[next];
+            int next = largest(logits, routingWeights, start, kind.count());
+            routingWeights[start + next] = exponentials[next];
+            ofChosen += exponentials[next];
         }
         for (int i = 0; i < kind.count(); i++) {
-            shares[start + i] /= kind.normalised() ? ofChosen : total;
+            routingWeights[start + i] /= kind.normalised() ? ofChosen : total;
         }
         if (kind.sharedWidth() > 0) {
-            shares[start + kind.count()] = (float) (1 / (1 + Math.exp(-logits[kind.count()])));
+            routingWeights[start + kind.count()] = (float) (1 / (1 + Math.exp(-logits[kind.count()])));
         }
     }
 
-    /** The expert with the largest logit of those that have no share yet, the first one of several. */
-    private static int largest(float[] logits, float[] shares, int start, int count) {
+    /** The expert with the largest logit of those that have no routing weight yet, the first one of several. */
+    private static int largest(float[] logits, float[] routingWeights, int start, int count) {
         int largest = -1;
         for (int i = 0; i < count; i++) {
-            if (shares[start + i] == 0 && (largest < 0 || logits[i] > logits[largest])) {
+            if (routingWeights[start + i] == 0 && (largest < 0 || logits[i] > logits[largest])) {
                 largest = i;
             }
         }

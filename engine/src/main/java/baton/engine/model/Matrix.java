@@ -96,13 +96,23 @@ record Matrix(MemorySegment memory, int rows, int columns, long stride, DType ty
             RowBuffer addend = new RowBuffer(columns);
             RowBuffer sum = new RowBuffer(columns);
             for (int row = first; row < end; row++) {
-                addend.load(this, row, 0, columns);
-                addend.multiply(factor, columns);
-                sum.load(to, row, 0, columns);
-                sum.add(addend, columns);
-                sum.store(to, row, 0, columns);
+                addRow(row, factor, to, row, addend, sum);
             }
         });
+    }
+
+    /**
+     * Adds a row, times a factor, to one of another matrix.
+     *
+     * @param to as wide
+     * @param addend memory for the row, as {@code sum} is for the other one
+     */
+    void addRow(int row, float factor, Matrix to, int toRow, RowBuffer addend, RowBuffer sum) {
+        addend.load(this, row, 0, columns);
+        addend.multiply(factor, columns);
+        sum.load(to, toRow, 0, columns);
+        sum.add(addend, columns);
+        sum.store(to, toRow, 0, columns);
     }
 
     /** Where the rows lie, in bytes. */

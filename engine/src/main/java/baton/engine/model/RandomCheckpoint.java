@@ -6,7 +6,6 @@ import baton.engine.model.Recipe.Everything;
 import baton.engine.model.Recipe.Experts;
 import baton.engine.model.Recipe.LayerAttention;
 import baton.engine.model.Recipe.Rotation;
-import baton.engine.model.Recipe.Scales;
 import baton.kv.DType;
 import baton.kv.safetensors.SafetensorsWriter;
 import java.io.IOException;
@@ -56,15 +55,12 @@ public final class RandomCheckpoint {
         int layers = 4;
         LayerAttention attention = new LayerAttention(new Everything(), new Rotation(10000, Optional.empty()));
         Experts experts = new Experts(64, 8, true, 1024, 0, Activation.SILU);
-        Recipe recipe = new Recipe(
+        Recipe recipe = Recipe.usual(
                 "Qwen3MoeForCausalLM",
                 Collections.nCopies(layers, attention),
                 Recipe.with(DecoderFamily.NORMED_HEADS, DecoderFamily.QWEN_EXPERTS),
                 Set.of(),
-                Collections.nCopies(layers, experts),
-                Scales.NONE,
-                false,
-                Optional.empty());
+                Collections.nCopies(layers, experts));
         return new ModelConfig(
                 "random-8-of-64-experts", 32768, 2048, 1024, 16, 16, 128, 4096, 1e-5, true, DType.BF16, recipe);
     }

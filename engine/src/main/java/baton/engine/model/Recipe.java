@@ -212,15 +212,17 @@ public record Recipe(
 
     /** With SiLU and no factors. */
     static Recipe usual(String architecture, List<LayerAttention> layers, Map<Part, String> tensors, Set<Part> biased) {
-        return new Recipe(
-                architecture,
-                layers,
-                tensors,
-                biased,
-                Collections.nCopies(layers.size(), USUAL_FEED_FORWARD),
-                Scales.NONE,
-                false,
-                Optional.empty());
+        return usual(architecture, layers, tensors, biased, Collections.nCopies(layers.size(), USUAL_FEED_FORWARD));
+    }
+
+    /** Without factors. */
+    static Recipe usual(
+            String architecture,
+            List<LayerAttention> layers,
+            Map<Part, String> tensors,
+            Set<Part> biased,
+            List<FeedForward> feedForward) {
+        return new Recipe(architecture, layers, tensors, biased, feedForward, Scales.NONE, false, Optional.empty());
     }
 
     /** Names of tensors, and more or others. */

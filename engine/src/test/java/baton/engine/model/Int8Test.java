@@ -115,7 +115,6 @@ class Int8Test {
         }
     }
 
-    /** The router is not quantised, so tokens keep their experts. */
     @Test
     void quantisedExpertsComputeNearlyTheSame() throws Exception {
         SequenceSlice slice = new SequenceSlice(
