@@ -52,7 +52,10 @@ final class Sum61 implements KvDigest.Running {
         return sum;
     }
 
-    /** The product of two numbers below 2^61, modulo P, but below 2^62: so that five of them can be added up. */
+    /**
+     * The product of two numbers below 2^61, modulo P, but below 2^62, and below 2^61 + 2^32 if one of them is a word: one product of two
+     * full numbers and three with a word can be added up, unsigned.
+     */
     private static long product(long a, long b) {
         long low = a * b;
         return (low & P) + (low >>> 61 | Math.multiplyHigh(a, b) << 3);

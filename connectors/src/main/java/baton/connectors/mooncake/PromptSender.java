@@ -48,6 +48,8 @@ final class PromptSender {
     private final Queue<Question> arrivals = new ConcurrentLinkedQueue<>();
     private final Map<String, Prompt> prompts = new LinkedHashMap<>();
     private final List<PromptWrite> writes = new ArrayList<>();
+    /** Of {@code writes}, those that have a worker. */
+    private int writing;
     /** Attempts that must not begin a write, with the time until which that is remembered. */
     private final Map<String, Long> endedAttempts = new LinkedHashMap<>();
     /** Transfers of prompts that will not come, or are gone. */
@@ -280,8 +282,17 @@ final class PromptSender {
     }
 
     boolean hasFreeWorker() {
-        return writes.stream().filter(PromptWrite::isBegun).count()
-                < local.settings().workers();
+        return writing < local.settings().workers();
+    }
+
+    /** A write takes a worker. */
+    void began() {
+        writing++;
+    }
+
+    /** A write gives its worker back. */
+    void ended() {
+        writing--;
     }
 
     /** No write of the attempt is to begin. */

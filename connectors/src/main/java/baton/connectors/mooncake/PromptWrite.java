@@ -145,6 +145,7 @@ final class PromptWrite extends Push {
         peer = Optional.of(local.background()
                 .run(() -> local.agent()
                         .connect(metadata, local.settings().timeouts().handshake())));
+        sender.began();
     }
 
     /** A Mooncake agent's segment, by which others find it. */
@@ -193,6 +194,7 @@ final class PromptWrite extends Push {
         digesting.failure().ifPresent(why -> fail("no checksums: " + why));
         if (isBegun()) {
             prompt.writing--;
+            sender.ended();
         }
         message.attempt().ifPresent(attempt -> sender.rememberEnd(attempt, now));
         if (hasFailed()) {

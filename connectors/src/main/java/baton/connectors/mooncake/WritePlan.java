@@ -162,25 +162,32 @@ record WritePlan(List<Pair> pairs, int[] readerRegions, long from, long to, long
     static int[] checksums(KvMemory pool, List<MooncakeRegion> regions, long offset, long bytes, int[] blocks) {
         CRC32C crc = new CRC32C();
         int[] checksums = new int[blocks.length];
-        try (Arena arena = Arena.ofShared()) {
-            MemorySegment copy = arena.allocate(pool instanceof KvMemory.Device ? regions.size() * bytes : 0);
-            for (int i = 0; i < blocks.length; i++) {
-                List<KvCopier.Range> ranges = new ArrayList<>();
-                for (MooncakeRegion region : regions) {
-                    long page = region.page(blocks[i]) + offset - pool.address();
-                    ranges.add(new KvCopier.Range(page, ranges.size() * bytes, bytes));
+        switch (pool) {
+            case KvMemory.Host host -> {
+                for (int i = 0; i < blocks.length; i++) {
+                    crc.reset();
+                    for (MooncakeRegion region : regions) {
+                        long page = region.page(blocks[i]) + offset - pool.address();
+                        crc.update(host.host().asSlice(page, bytes).asByteBuffer());
+                    }
+                    checksums[i] = (int) crc.getValue();
                 }
-                crc.reset();
-                switch (pool) {
-                    case KvMemory.Host host ->
-                        ranges.forEach(range -> crc.update(
-                                host.host().asSlice(range.device(), bytes).asByteBuffer()));
-                    case KvMemory.Device device -> {
+            }
+            case KvMemory.Device device -> {
+                try (Arena arena = Arena.ofShared()) {
+                    MemorySegment copy = arena.allocate(regions.size() * bytes);
+                    for (int i = 0; i < blocks.length; i++) {
+                        List<KvCopier.Range> ranges = new ArrayList<>();
+                        for (MooncakeRegion region : regions) {
+                            long page = region.page(blocks[i]) + offset - pool.address();
+                            ranges.add(new KvCopier.Range(page, ranges.size() * bytes, bytes));
+                        }
                         device.copier().toHost(ranges, copy, KvFence.PASSED).await();
+                        crc.reset();
                         crc.update(copy.asByteBuffer());
+                        checksums[i] = (int) crc.getValue();
                     }
                 }
-                checksums[i] = (int) crc.getValue();
             }
         }
         return checksums;

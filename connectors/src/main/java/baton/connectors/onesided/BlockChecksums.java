@@ -101,6 +101,10 @@ public final class BlockChecksums {
         VarHandle.fullFence();
     }
 
+    private boolean digestsLayers() {
+        return kind != KvDigest.NONE && !isOfDevice(cache);
+    }
+
     /** Begins the checksums of blocks that this step completes layer by layer. */
     public Batch begin(int[] blocks) {
         return new Batch(blocks);
@@ -125,7 +129,9 @@ public final class BlockChecksums {
                 for (int head = 0; head < layout.kvHeads(); head++) {
                     for (int slot = 0; slot < layout.blockSize(); slot += slots) {
                         units.add(new Unit(block, head, slot, slots));
-                        digests.add(kind.begin());
+                        if (digestsLayers()) {
+                            digests.add(kind.begin());
+                        }
                     }
                 }
             }
@@ -133,7 +139,7 @@ public final class BlockChecksums {
 
         /** The blocks have the layers up to this one. */
         public void complete(int layer) {
-            if (isOfDevice(cache)) {
+            if (!digestsLayers()) {
                 return;
             }
             for (; layers <= layer; layers++) {
@@ -146,9 +152,9 @@ public final class BlockChecksums {
         /** The blocks are complete. */
         public void finish() {
             complete(layout.layers() - 1);
-            long[] values = isOfDevice(cache)
-                    ? digests(cache, kind, units)
-                    : digests.stream().mapToLong(KvDigest.Running::value).toArray();
+            long[] values = digestsLayers()
+                    ? digests.stream().mapToLong(KvDigest.Running::value).toArray()
+                    : digests(cache, kind, units);
             for (int block : blocks) {
                 table.set(LONG, entry(block) + SEALED, 0L);
             }

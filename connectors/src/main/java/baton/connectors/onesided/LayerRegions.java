@@ -20,11 +20,6 @@ public record LayerRegions(long[] addresses, long[] strides, OptionalInt device)
         }
     }
 
-    /** In host memory. */
-    public LayerRegions(long[] addresses, long[] strides) {
-        this(addresses, strides, OptionalInt.empty());
-    }
-
     public static LayerRegions ofPool(KvMemory pool, KvLayout layout) {
         OptionalInt device =
                 pool instanceof KvMemory.Device of ? OptionalInt.of(of.device().number()) : OptionalInt.empty();

@@ -25,6 +25,7 @@ final class PullLoad extends Load {
     private final RankContext context;
     private final LoadRequest load;
     private Optional<PeerEngine> engine = Optional.empty();
+    private Optional<BlockMapping> mapping = Optional.empty();
     private Optional<PushReceiver> push = Optional.empty();
     private Optional<BlockReads> reads = Optional.empty();
     /** The owner has been notified that the blocks are not needed, or need not be. */
@@ -59,7 +60,6 @@ final class PullLoad extends Load {
     /** Notifies the owner, when it is connected. */
     private void complete() {
         table.outbox.completion(load.source(), since());
-        ownerKnows = true;
     }
 
     @Override
@@ -74,7 +74,6 @@ final class PullLoad extends Load {
                         load.source().address(), load.waitsSince().getAsLong())
                 : Optional.empty();
         if (unreached.isPresent()) {
-            ownerKnows = true;
             fail(NO_HANDSHAKE, unreached.get(), now);
             return Optional.empty();
         }
@@ -83,16 +82,12 @@ final class PullLoad extends Load {
             return Optional.empty();
         }
         if (owner.failure().isPresent()) {
-            ownerKnows = true;
             fail(NO_HANDSHAKE, owner.failure().get(), now);
         } else if (!owner.isConnected()) {
-            ownerKnows = true;
             fail(NO_HANDSHAKE, "the peer is gone", now);
         } else if (!owner.isOwnerOf(load.source())) {
-            ownerKnows = true;
             reject(Rejection.STALE, "the peer at " + owner.address() + " is another instance, or another incarnation");
         } else if (!owner.hasPromised(load.source())) {
-            ownerKnows = true;
             reject(Rejection.FORGED, "the reference is not as its owner made it");
         } else if (context.settings().requireVerified() && owner.digest() == KvDigest.NONE) {
             complete();
@@ -121,11 +116,12 @@ final class PullLoad extends Load {
             fail(NO_SETUP, misfit.get(), now);
             return Optional.empty();
         }
+        BlockMapping map = mapping(owner);
+        mapping = Optional.of(map);
         return switch (load.source().mode()) {
-            case PULL -> read(SourceBlocks.of(load.source(), owner), now);
+            case PULL -> read(map, SourceBlocks.of(load.source(), owner), now);
             case PUSH -> {
-                push = Optional.of(
-                        new PushReceiver(context, table.outbox, owner, load, table.instance(), mapping(owner), now));
+                push = Optional.of(new PushReceiver(context, table.outbox, owner, load, table.instance(), map, now));
                 push.get().register(now);
                 yield push;
             }
@@ -140,11 +136,10 @@ final class PullLoad extends Load {
         return new BlockMapping(load.plan(), context.self().geometry(), owners);
     }
 
-    private Optional<BlockReads> read(SourceBlocks source, long now) {
-        BlockMapping mapping = mapping(engine.orElseThrow());
-        if (areNamed(mapping, source)) {
+    private Optional<BlockReads> read(BlockMapping map, SourceBlocks source, long now) {
+        if (areNamed(map, source)) {
             try {
-                reads = Optional.of(new BlockReads(context, mapping, source, table.parts(), remaining(now)));
+                reads = Optional.of(new BlockReads(context, map, source, table.parts(), remaining(now)));
             } catch (TransferException | RuntimeException e) {
                 fail(NO_SETUP, String.valueOf(e.getMessage()), now);
             }
@@ -153,8 +148,8 @@ final class PullLoad extends Load {
     }
 
     /** Whether the source has the blocks of the tokens; else the load has ended. */
-    private boolean areNamed(BlockMapping mapping, SourceBlocks source) {
-        Optional<Rejection> wrong = mapping.check(source.blocks());
+    private boolean areNamed(BlockMapping map, SourceBlocks source) {
+        Optional<Rejection> wrong = map.check(source.blocks());
         wrong.ifPresent(cause -> reject(cause, "the reference does not name the blocks of its tokens"));
         return wrong.isEmpty();
     }
@@ -162,7 +157,7 @@ final class PullLoad extends Load {
     @Override
     protected Optional<? extends LoadCheck> check(long now) {
         PeerEngine owner = engine.orElseThrow();
-        BlockMapping mapping = mapping(owner);
+        BlockMapping map = mapping.orElseThrow();
         SourceBlocks source = push.map(PushReceiver::source).orElseGet(() -> SourceBlocks.of(load.source(), owner));
         if (push.filter(PushReceiver::isOfAnotherPrompt).isPresent()) {
             reject(Rejection.MISMATCH, "they are of another prompt");
@@ -170,19 +165,21 @@ final class PullLoad extends Load {
         }
         if (!source.isChecked()) {
             // A vLLM instance does not say from which of its blocks it has written.
-            return Optional.of(new RearrangedBlocks(context, mapping));
+            return Optional.of(new RearrangedBlocks(context, map));
         }
-        if (push.isPresent() && !areNamed(mapping, source)) {
+        if (push.isPresent() && !areNamed(map, source)) {
             return Optional.empty();
         }
         PieceDigests digests =
-                reads.map(BlockReads::digests).orElseGet(() -> new PieceDigests(context, mapping, source.digest()));
-        push.ifPresent(pushed -> {
-            digests.take(pushed.checksums());
-            digests.digest(0, mapping.pieces().size());
-        });
+                reads.map(BlockReads::digests).orElseGet(() -> new PieceDigests(context, map, source.digest()));
         try {
-            return Optional.of(new BlockCheck(context, mapping, source, digests, remaining(now)));
+            // First, as it may fail: after that nothing may read the blocks.
+            BlockCheck begun = new BlockCheck(context, map, source, digests, remaining(now));
+            push.ifPresent(pushed -> {
+                digests.take(pushed.checksums());
+                digests.digest(0, map.pieces().size());
+            });
+            return Optional.of(begun);
         } catch (TransferException | RuntimeException e) {
             fail(NO_SETUP, String.valueOf(e.getMessage()), now);
             return Optional.empty();

@@ -28,14 +28,14 @@ final class RearrangedBlocks implements LoadCheck {
         this.map = map;
         this.tasks = new TaskGroup(context.background());
         this.began = context.ticker().nanos();
-        for (Heads heads : map.heads()) {
-            if (map.isRearranged(heads)) {
-                int[] blocks = map.plan().blocks();
-                int each = Math.max(1, Math.ceilDiv(blocks.length, AT_ONCE));
-                for (int from = 0; from < blocks.length; from += each) {
-                    int[] some = Arrays.copyOfRange(blocks, from, Math.min(from + each, blocks.length));
-                    tasks.run(() -> rearrange(heads, some));
-                }
+        List<Heads> rearranged = map.heads().stream().filter(map::isRearranged).toList();
+        if (!rearranged.isEmpty()) {
+            int[] blocks = map.plan().blocks();
+            int each = Math.max(1, Math.ceilDiv(blocks.length, AT_ONCE));
+            for (int from = 0; from < blocks.length; from += each) {
+                int[] some = Arrays.copyOfRange(blocks, from, Math.min(from + each, blocks.length));
+                // All heads of a block by one task: a device's block is copied and written back whole.
+                tasks.run(() -> rearranged.forEach(heads -> rearrange(heads, some)));
             }
         }
     }

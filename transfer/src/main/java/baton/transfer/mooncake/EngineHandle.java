@@ -1,6 +1,7 @@
 package baton.transfer.mooncake;
 
 import baton.kv.KvDevice;
+import baton.transfer.Range;
 import baton.transfer.TransferAgent.Notification;
 import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferException;
@@ -53,8 +54,8 @@ final class EngineHandle implements AutoCloseable {
         return with(0, handle -> api.unregister(handle, memory));
     }
 
-    Optional<Long> submit(Operation operation, int segment, List<MooncakeApi.Request> requests) {
-        return with(Optional.empty(), handle -> api.submit(handle, operation, segment, requests));
+    Optional<Long> submit(Operation operation, int segment, List<Range> ranges) {
+        return with(Optional.empty(), handle -> api.submit(handle, operation, segment, ranges));
     }
 
     MooncakeApi.Status status(long batch, int request) {

@@ -1,10 +1,6 @@
 package baton.transfer.mooncake;
 
 import baton.kv.Ticker;
-import baton.transfer.Range;
-import baton.transfer.mooncake.LocalBuffers.Held;
-import java.util.ArrayList;
-import java.util.List;
 import java.util.Optional;
 
 /**
@@ -13,7 +9,6 @@ import java.util.Optional;
  */
 final class EngineTransfer extends SegmentTransfer {
     private final EnginePeer peer;
-    private final List<MooncakeApi.Request> requests = new ArrayList<>();
 
     // Of the agent's thread.
     private long batch;
@@ -25,26 +20,20 @@ final class EngineTransfer extends SegmentTransfer {
         this.peer = peer;
     }
 
-    @Override
-    void add(Range range, Held local) {
-        super.add(range, local);
-        requests.add(new MooncakeApi.Request(range.local(), range.remote(), range.bytes()));
-    }
-
     EnginePeer peer() {
         return peer;
     }
 
     /** @return whether the library has its requests; the caller is inside the gate */
     boolean submit(EngineHandle engine) {
-        Optional<Long> submitted = engine.submit(operation(), peer.segment(), requests);
+        Optional<Long> submitted = engine.submit(operation(), peer.segment(), ranges());
         batch = submitted.orElse(0L);
         return submitted.isPresent();
     }
 
     /** @return whether all requests have ended */
     boolean poll(EngineHandle engine) {
-        while (done < requests.size()) {
+        while (done < ranges().size()) {
             switch (engine.status(batch, done)) {
                 case UNDER_WAY -> {
                     return false;

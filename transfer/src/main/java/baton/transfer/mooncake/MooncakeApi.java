@@ -3,6 +3,7 @@ package baton.transfer.mooncake;
 import baton.kv.KvDevice;
 import baton.memory.NativeFunctions;
 import baton.memory.Posix;
+import baton.transfer.Range;
 import baton.transfer.TransferAgent.Notification;
 import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferException;
@@ -87,9 +88,6 @@ final class MooncakeApi extends NativeFunctions {
             };
         }
     }
-
-    /** A piece of a transfer, with addresses of both processes. */
-    record Request(long local, long remote, long bytes) {}
 
     /** @throws NoSuchElementException if a function is missing */
     MooncakeApi(SymbolLookup symbols) {
@@ -194,26 +192,26 @@ final class MooncakeApi extends NativeFunctions {
     }
 
     /**
-     * Starts requests.
+     * Starts a request for each range.
      *
      * @return the batch; empty if the engine refuses
      */
-    Optional<Long> submit(MemorySegment engine, Operation operation, int segment, List<Request> requests) {
+    Optional<Long> submit(MemorySegment engine, Operation operation, int segment, List<Range> ranges) {
         try (Arena arena = Arena.ofConfined()) {
-            long batch = (long) allocateBatch.invokeExact(engine, (long) requests.size());
+            long batch = (long) allocateBatch.invokeExact(engine, (long) ranges.size());
             if (batch == INVALID_BATCH) {
                 return Optional.empty();
             }
-            MemorySegment entries = arena.allocate(REQUEST, requests.size());
-            for (int i = 0; i < requests.size(); i++) {
+            MemorySegment entries = arena.allocate(REQUEST, ranges.size());
+            for (int i = 0; i < ranges.size(); i++) {
                 long at = i * REQUEST.byteSize();
                 entries.set(INT, at, operation == Operation.WRITE ? 1 : 0);
-                entries.set(LONG, at + SOURCE, requests.get(i).local());
+                entries.set(LONG, at + SOURCE, ranges.get(i).local());
                 entries.set(INT, at + TARGET, segment);
-                entries.set(LONG, at + OFFSET, requests.get(i).remote());
-                entries.set(LONG, at + LENGTH, requests.get(i).bytes());
+                entries.set(LONG, at + OFFSET, ranges.get(i).remote());
+                entries.set(LONG, at + LENGTH, ranges.get(i).bytes());
             }
-            int code = (int) submit.invokeExact(engine, batch, entries, (long) requests.size());
+            int code = (int) submit.invokeExact(engine, batch, entries, (long) ranges.size());
             if (code != 0) {
                 free(engine, batch);
                 return Optional.empty();

@@ -49,19 +49,23 @@ abstract class SegmentTransfer extends MemoryUse<Transfer.State> implements Tran
         return asked.operation();
     }
 
+    final List<Range> ranges() {
+        return asked.ranges();
+    }
+
     final Deadline deadline() {
         return deadline;
     }
 
     /** The first range that is not within one of the buffers. */
     final Optional<Range> outside(SegmentDescriptor descriptor) {
-        return asked.ranges().stream()
+        return ranges().stream()
                 .filter(each -> !descriptor.holds(each.remote(), each.bytes()))
                 .findFirst();
     }
 
     final void succeed() {
-        long bytes = asked.ranges().stream().mapToLong(Range::bytes).sum();
+        long bytes = ranges().stream().mapToLong(Range::bytes).sum();
         end(new State.Done(bytes, Duration.ofNanos(ticker.nanos() - begun)));
     }
 

@@ -119,10 +119,11 @@ final class PdLink implements Runnable {
     }
 
     private void work(Job job) {
+        boolean wasThere = presence.isClosed();
         try {
             job.work.run();
         } catch (MessageException | InvalidFieldException e) {
-            if (presence.isClosed()) {
+            if (wasThere) {
                 presence.refused();
                 if (!closed) {
                     log.warn("the decode instance at {} gets no blocks: {}", receiver, e.getMessage());
@@ -143,6 +144,18 @@ final class PdLink implements Runnable {
         if (!presence.admits()) {
             throw new MessageException(receiver + " was away a moment ago");
         }
+        try {
+            PeerChannel.Call made = introduced();
+            presence.succeeded();
+            return made;
+        } catch (MessageException | InvalidFieldException e) {
+            // The pause begins with the failure: an attempt may take longer than it.
+            presence.refused();
+            throw e;
+        }
+    }
+
+    private PeerChannel.Call introduced() throws MessageException {
         PeerChannel.Call made = channel.call(receiver.host(), receiver.port(), identity, PdSettings.CONNECT, () -> {});
         call = Optional.of(made);
         Optional<PeerSecret> secret = settings.access().secret();
@@ -152,7 +165,6 @@ final class PdLink implements Runnable {
         PdMessage.Hello hello =
                 new PdMessage.Hello(pool.format().describe(), pool.agent().metadata());
         ask(made, hello, PdSettings.CONNECT.multipliedBy(2));
-        presence.succeeded();
         return made;
     }
 

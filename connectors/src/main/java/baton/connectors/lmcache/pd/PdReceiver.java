@@ -400,21 +400,24 @@ public final class PdReceiver implements BlockStore {
         Thread reader = Thread.currentThread();
         readers.add(reader);
         boolean interrupted = false;
-        Transfer.State state = state(transfer);
-        while (state instanceof Transfer.State.UnderWay) {
-            // For a moment only: an agent may never call the listener of its progress.
-            LockSupport.parkNanos(this, POLL.toNanos());
-            if (Thread.interrupted()) {
-                interrupted = true;
-                transfer.cancel();
+        try {
+            Transfer.State state = state(transfer);
+            while (state instanceof Transfer.State.UnderWay) {
+                // For a moment only: an agent may never call the listener of its progress.
+                LockSupport.parkNanos(this, POLL.toNanos());
+                if (Thread.interrupted()) {
+                    interrupted = true;
+                    transfer.cancel();
+                }
+                state = state(transfer);
             }
-            state = state(transfer);
+            return state;
+        } finally {
+            readers.remove(reader);
+            if (interrupted) {
+                reader.interrupt();
+            }
         }
-        readers.remove(reader);
-        if (interrupted) {
-            reader.interrupt();
-        }
-        return state;
     }
 
     private Transfer.State state(Transfer transfer) {
