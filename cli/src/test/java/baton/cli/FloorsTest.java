@@ -158,7 +158,7 @@ class FloorsTest {
 
     private static final Pattern LOCKED = Pattern.compile("\\bsynchronized (\\(|\\w)");
 
-    /** Classes whose {@code synchronized} guards something else than a field of theirs. */
+    /** Classes with a {@code synchronized} that guards something else than a field of the class. */
     private static final Map<String, String> LOCKS_OF_NO_FIELD = Map.of(
             "baton.bench.ConnectorBench", "an iterator that threads share",
             "baton.cluster.LocalCluster", "a file that is written once",

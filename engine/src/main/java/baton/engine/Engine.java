@@ -51,7 +51,7 @@ public interface Engine extends AutoCloseable {
     void abort(String id);
 
     /**
-     * As {@link #abort}, of a request whose answer does not reach its client. If it has ended, they are not kept for a peer that would
+     * As {@link #abort}, of a request after its answer was lost on the way to its client. If it has ended, they are not kept for a peer that would
      * learn of them from the answer.
      */
     default void abandon(String id) {

@@ -5,7 +5,7 @@ import java.nio.ByteOrder;
 
 /**
  * A digest of 61 bits for devices: of n words {@code w} of 32 bits it is {@code r^n + sum of w[i] * r^(n - 1 - i)} modulo the prime
- * {@code p = 2^61 - 1}. Words are little-endian; a run whose length is no multiple of 4 ends with zeros. The sum may be computed in any
+ * {@code p = 2^61 - 1}. Words are little-endian; a run is filled up with zeros to a multiple of 4 bytes. The sum may be computed in any
  * order: each thread of a device adds up words of its own, times constants.
  *
  * <p>Damage within one word changes it, and so do two words in each other's place, because {@code r} is a primitive root modulo {@code

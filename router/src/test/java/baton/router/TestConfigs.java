@@ -6,7 +6,7 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
 
-/** Configurations of routers whose last components are the defaults. */
+/** Configurations of routers, with defaults in their last components. */
 final class TestConfigs {
     private TestConfigs() {}
 

@@ -43,7 +43,7 @@ import org.slf4j.LoggerFactory;
  *     warm-up
  * @param tls of the port; empty for plain HTTP
  * @param spans takes the spans of requests; not closed by the server
- * @param allowedOrigins origins whose web pages may use the server, besides its own: see {@link WebGuard#of}
+ * @param allowedOrigins origins of web pages that may use the server, besides the server's: see {@link WebGuard#of}
  */
 @GeneratedBuilder
 public record ServerConfig(

@@ -89,7 +89,7 @@ record VllmRank(KvLayout layout, int modelKvHeads, Optional<BlockInterior> cpuIn
     }
 
     /**
-     * The device whose memory a rank's blocks are in. Transfer agents learn it from the agent's metadata.
+     * The device that holds a rank's blocks. Transfer agents learn it from the agent's metadata.
      *
      * @throws InvalidFieldException if the regions are in memory of several kinds, or of an unknown one
      */

@@ -204,7 +204,7 @@ public final class BlockChecksums {
         return cache.memory() instanceof KvMemory.Device;
     }
 
-    /** Digests of units of a pool, whose bytes are in place. Waits for the device, if it is a device's pool. */
+    /** Digests of units of a pool. Their bytes are in place. Waits for the device, if it is a device's pool. */
     static long[] digests(KvCache cache, KvDigest kind, List<Unit> units) {
         long[] digests = new long[units.size()];
         if (kind == KvDigest.NONE) {

@@ -11,7 +11,7 @@ import java.util.OptionalInt;
  *
  * @param addresses of block 0, for each layer, in the rank's process
  * @param strides bytes from one block to the next, for each layer
- * @param device number of the device whose memory it is; empty if it is the host's
+ * @param device number of the device with the memory; empty for memory of the host
  */
 public record LayerRegions(long[] addresses, long[] strides, OptionalInt device) {
     public LayerRegions {

@@ -17,7 +17,7 @@ import java.util.Set;
 
 /**
  * One load: waits for the peer that has the blocks, then for the blocks, then for their check. A connector's protocol is a subclass. A
- * load is over only when nothing writes to its blocks or reads them any more; blocks whose content is not as promised are invalid then.
+ * load is over only when nothing writes to its blocks or reads them any more; blocks with other content than promised are invalid then.
  */
 public abstract class Load {
     /** Types of failures, in the terms of vLLM's log. */

@@ -270,7 +270,7 @@ public final class PushSender {
         return peers;
     }
 
-    /** The id of the request, of those whose prompts are here, that has this id, or whose common id it is. */
+    /** The id of the request with this id or this common id, if its prompt is here. */
     Optional<String> sourceId(String id) {
         return sources.find(id).map(source -> source.requestId);
     }

@@ -2,7 +2,7 @@ package baton.connectors.nixl;
 
 import java.util.function.UnaryOperator;
 
-/** Of a prefill instance whose checksums are of another kind than the decode instance's. */
+/** A prefill instance that makes checksums of another kind than the decode instance. */
 class NixlPullDigestContractTest extends NixlContract {
     NixlPullDigestContractTest() {
         super(

@@ -44,7 +44,7 @@ final class SamplingStep {
     }
 
     /**
-     * Samples for the requests of a step whose tokens all have KV.
+     * Samples for those requests of a step that have the KV of all their tokens.
      *
      * @return how many tokens were sampled
      */

@@ -79,7 +79,7 @@ final class GgufConfig {
     private static final Set<String> ENDS_OF_TURNS =
             Set.of("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>");
 
-    /** Layers of the Gemma 3 whose scores are scaled by the part of the hidden size of one head. */
+    /** Layers of the Gemma 3 that scales scores by the part of the hidden size of one head. */
     private static final int LAYERS_OF_GEMMA_27B = 62;
 
     private final GgufModel model;

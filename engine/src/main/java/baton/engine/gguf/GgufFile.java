@@ -284,7 +284,7 @@ public final class GgufFile implements AutoCloseable {
         };
     }
 
-    /** @param start of a string whose length was checked */
+    /** @param start of a string; its length was checked */
     private String text(long start, String name) {
         long length = file.get(LONG, start);
         if (length > MAX_STRING_BYTES) {

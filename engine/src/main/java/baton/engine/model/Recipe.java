@@ -89,7 +89,7 @@ public record Recipe(
         EXPERT_GATE,
         EXPERT_UP,
         EXPERT_DOWN,
-        /** One row, whose product decides how much of the shared expert's result is added. */
+        /** One row. Its product decides how much of the shared expert's result is added. */
         SHARED_ROUTER,
         SHARED_GATE,
         SHARED_UP,
@@ -184,7 +184,7 @@ public record Recipe(
      * @param chosen experts that compute a token
      * @param normalised the shares of the chosen experts are divided by their sum
      * @param width of an expert, in the whole model
-     * @param sharedWidth of an expert that computes every token, whose result is added times the sigmoid of a product; 0: there is none
+     * @param sharedWidth of an expert that computes every token; its result is added times the sigmoid of a product; 0: there is none
      */
     public record Experts(int count, int chosen, boolean normalised, int width, int sharedWidth, Activation activation)
             implements FeedForward {}

@@ -8,8 +8,8 @@ import java.util.List;
 
 /**
  * One rank's part of a model. The tensor ranks of a stage share its matrices as in Megatron-LM (arXiv 1909.08053): the rows of
- * what makes queries, keys, values, gates and logits, and the columns of what takes attention's and the feed-forward layer's
- * results back, whose products are then summed. Each rank has its part of every expert, and the whole router. The stages share the layers.
+ * the projections to queries, keys, values, gates and logits, and the columns of the projections back to the hidden size, which have
+ * their products summed over ranks. Each rank has its part of every expert, and the whole router. The stages share the layers.
  *
  * @param model the whole model
  * @param tensorSize ranks in each stage

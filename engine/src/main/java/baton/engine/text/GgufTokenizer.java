@@ -232,7 +232,7 @@ final class GgufTokenizer {
         return step.put("content", by);
     }
 
-    /** SentencePiece merges the pair whose result has the best score: each token has a merge for each two tokens that it consists of. */
+    /** SentencePiece merges the pair that makes the token with the best score: each token has a merge for each two tokens that it consists of. */
     private List<Merge> pieceMerges() {
         float[] scores = file.floats(KEYS + "scores").orElseThrow(() -> file.damaged(KEYS + "scores", "is missing"));
         requireLength("scores", scores.length);

@@ -186,7 +186,7 @@ public final class SharedStorage {
         /** Of another model, element type or layout: it stays. */
         record Incompatible(String reason) implements Lookup {}
 
-        /** Has files whose content is not described anywhere: it stays. */
+        /** Has files without a description of their content: it stays. */
         record Foreign(String reason) implements Lookup {}
     }
 

@@ -85,7 +85,7 @@ abstract class SegmentAgent<P extends SegmentPeer, T extends SegmentTransfer> im
 
     abstract T prepare(P peer, SegmentTransfer.Asked asked);
 
-    /** Begins a transfer whose ranges are held. */
+    /** Begins a transfer. Its ranges are held. */
     abstract void begin(P peer, T transfer);
 
     final Ticker ticker() {
