@@ -55,7 +55,7 @@ public final class PrometheusMetrics implements EngineListener {
     private static final List<EngineMetric> AT_START = Arrays.stream(EngineMetric.values())
             .filter(metric -> metric == EngineMetric.FETCHES
                     || metric == EngineMetric.CACHE_CONFIG
-                    || metric.buckets == EngineMetric.Buckets.TO_MODEL_LENGTH)
+                    || metric.kind == Kind.HISTOGRAM && metric.buckets.length == 0)
             .toList();
 
     private final PrometheusRegistry registry = new PrometheusRegistry();
