@@ -13,6 +13,7 @@ import io.vertx.core.http.HttpClientResponse;
 import io.vertx.core.http.HttpConnection;
 import io.vertx.core.http.PoolOptions;
 import io.vertx.core.http.RequestOptions;
+import io.vertx.core.http.StreamResetException;
 import io.vertx.core.net.ClientSSLOptions;
 import io.vertx.core.net.impl.ConnectionBase;
 import java.util.Optional;
@@ -55,7 +56,7 @@ public final class KeptConnections {
     }
 
     /**
-     * Sends a request.
+     * Sends a request. A request that its sender resets does not go again.
      *
      * @param send writes the request on the connection that it got, and returns its answer; is called a second time if the request goes again
      */
@@ -63,11 +64,19 @@ public final class KeptConnections {
             RequestOptions options, Function<HttpClientRequest, Future<HttpClientResponse>> send) {
         return kept.request(options).compose(request -> {
             Optional<Use> use = Use.begin(request.connection());
-            return send.apply(request)
-                    .recover(cause -> use.filter(Use::isUnanswered).isPresent()
-                            ? fresh.request(options).compose(send)
-                            : Future.failedFuture(cause));
+            return sendOn(request, send)
+                    .recover(cause ->
+                            use.filter(Use::isUnanswered).isPresent() && !(cause instanceof StreamResetException)
+                                    ? fresh.request(options).compose(again -> sendOn(again, send))
+                                    : Future.failedFuture(cause));
         });
+    }
+
+    private static Future<HttpClientResponse> sendOn(
+            HttpClientRequest request, Function<HttpClientRequest, Future<HttpClientResponse>> send) {
+        // The answer's future fails with the same cause; Vert.x logs an error that has no handler.
+        request.exceptionHandler(_ -> {});
+        return send.apply(request);
     }
 
     /** New connections use these certificates. Any thread. */

@@ -12,6 +12,7 @@ import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.HttpServerRequest;
 import io.vertx.core.http.PoolOptions;
 import io.vertx.core.http.RequestOptions;
+import io.vertx.core.http.StreamResetException;
 import io.vertx.core.net.NetSocket;
 import java.util.ArrayList;
 import java.util.List;
@@ -51,14 +52,16 @@ class KeptConnectionsTest {
     }
 
     private Future<String> ask(int port) {
-        return client.send(
-                        new RequestOptions()
-                                .setMethod(HttpMethod.POST)
-                                .setHost("127.0.0.1")
-                                .setPort(port)
-                                .setURI("/"),
-                        request -> request.send(Buffer.buffer("a question")))
+        return client.send(options(port), request -> request.send(Buffer.buffer("a question")))
                 .compose(response -> response.body().map(Buffer::toString));
+    }
+
+    private static RequestOptions options(int port) {
+        return new RequestOptions()
+                .setMethod(HttpMethod.POST)
+                .setHost("127.0.0.1")
+                .setPort(port)
+                .setURI("/");
     }
 
     /** Asks so many times, sixteen at once. */
@@ -160,6 +163,27 @@ class KeptConnectionsTest {
         assertThat(await(ask(port))).isEqualTo("ok");
         assertThatThrownBy(() -> await(ask(port))).isInstanceOf(ExecutionException.class);
         assertThat(read).hasValue(3);
+    }
+
+    @Test
+    void aRequestThatItsSenderResetsDoesNotGoAgain() throws Exception {
+        Promise<Void> arrived = Promise.promise();
+        int port = serve((request, number) -> {
+            if (number == 1) {
+                request.response().end("ok");
+            } else {
+                arrived.complete();
+            }
+        });
+        assertThat(await(ask(port))).isEqualTo("ok");
+        AtomicInteger sent = new AtomicInteger();
+        Future<?> second = client.send(options(port), request -> {
+            sent.incrementAndGet();
+            arrived.future().onComplete(_ -> request.reset());
+            return request.send(Buffer.buffer("a question"));
+        });
+        assertThatThrownBy(() -> await(second)).hasCauseInstanceOf(StreamResetException.class);
+        assertThat(sent).hasValue(1);
     }
 
     @Test
