@@ -1,8 +1,22 @@
 package baton.engine.model;
 
+import static baton.engine.model.FamilyFields.EVERYTHING;
+import static baton.engine.model.FamilyFields.attendingToAll;
+import static baton.engine.model.FamilyFields.attention;
+import static baton.engine.model.FamilyFields.attentionBiases;
+import static baton.engine.model.FamilyFields.biases;
+import static baton.engine.model.FamilyFields.byLayer;
+import static baton.engine.model.FamilyFields.checkLayerTypes;
+import static baton.engine.model.FamilyFields.denseLayers;
+import static baton.engine.model.FamilyFields.experts;
+import static baton.engine.model.FamilyFields.factor;
+import static baton.engine.model.FamilyFields.rotatingLayers;
+import static baton.engine.model.FamilyFields.slidingLayers;
+import static baton.engine.model.FamilyFields.union;
+import static baton.engine.model.FamilyFields.windowPositions;
+
 import baton.engine.kernel.Activation;
 import baton.engine.model.Recipe.Dense;
-import baton.engine.model.Recipe.Everything;
 import baton.engine.model.Recipe.Experts;
 import baton.engine.model.Recipe.FeedForward;
 import baton.engine.model.Recipe.LayerAttention;
@@ -13,19 +27,14 @@ import baton.engine.model.Recipe.Scales;
 import baton.engine.model.Recipe.Window;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
-import java.util.AbstractList;
 import java.util.Collections;
-import java.util.EnumSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import java.util.function.IntFunction;
 import java.util.function.IntPredicate;
 import java.util.function.IntUnaryOperator;
-import java.util.stream.Collectors;
 import java.util.stream.IntStream;
-import java.util.stream.Stream;
 import tools.jackson.databind.JsonNode;
 
 /**
@@ -51,7 +60,6 @@ record DecoderFamily(
         Set<String> ownFields,
         Reader reader) {
     private static final Defaults USUAL = new Defaults(10000, false, 1e-6);
-    private static final Reach EVERYTHING = new Everything();
 
     /** Tensors of a Qwen 3. */
     static final Map<Part, String> NORMED_HEADS = Recipe.with(
@@ -370,14 +378,6 @@ record DecoderFamily(
                 Optional.empty());
     }
 
-    private static Set<String> union(Set<String> fields, Set<String> more) {
-        return Stream.concat(fields.stream(), more.stream()).collect(Collectors.toUnmodifiableSet());
-    }
-
-    private static double factor(JsonFields json, String field) {
-        return CheckpointConfig.positiveNumber(json, field).orElse(1.0);
-    }
-
     private static Recipe phi3(JsonFields json, Shape shape) {
         Optional<Integer> positions = json.integerAtLeast("sliding_window", 1);
         return Recipe.usual(
@@ -442,20 +442,6 @@ record DecoderFamily(
                         layer -> (layer + 1) % step != 0 || denseLayers.contains(layer) ? dense : experts));
     }
 
-    private static Set<Integer> denseLayers(JsonFields json) {
-        Optional<JsonNode> layers = json.value("mlp_only_layers");
-        layers.ifPresent(given -> {
-            if (!given.isArray() || given.valueStream().anyMatch(each -> !each.isInt())) {
-                throw new ConfigException(
-                        json.field("mlp_only_layers"), "must be an array of numbers of layers, is " + given);
-            }
-        });
-        return layers.stream()
-                .flatMap(JsonNode::valueStream)
-                .map(JsonNode::asInt)
-                .collect(Collectors.toSet());
-    }
-
     private static Recipe mixtral(JsonFields json, Shape shape) {
         int width = json.integerAtLeast("intermediate_size", 1).orElseThrow();
         Experts experts = experts(json, new Experts(8, 2, true, width, 0, Activation.SILU));
@@ -473,47 +459,6 @@ record DecoderFamily(
                 Collections.nCopies(shape.layers, experts));
     }
 
-    /**
-     * Reads how many experts there are, and how many a token has. transformers writes {@code num_experts} as {@code num_local_experts} too.
-     *
-     * @param defaults with all else
-     */
-    private static Experts experts(JsonFields json, Experts defaults) {
-        Optional<Integer> given = json.integerAtLeast("num_experts", 1);
-        Optional<Integer> local = json.integerAtLeast("num_local_experts", 1);
-        if (given.isPresent() && local.isPresent() && !given.equals(local)) {
-            throw new ConfigException(
-                    json.field("num_local_experts"),
-                    "is %d, but num_experts is %d; both must be the same".formatted(local.get(), given.get()));
-        }
-        int count = given.or(() -> local).orElse(defaults.count());
-        int chosen = json.integerAtLeast("num_experts_per_tok", 1).orElse(defaults.chosen());
-        if (chosen > count) {
-            throw new ConfigException(
-                    json.field("num_experts_per_tok"),
-                    "is %d, must be at most the number of experts, which is %d".formatted(chosen, count));
-        }
-        return new Experts(
-                count, chosen, defaults.normalised(), defaults.width(), defaults.sharedWidth(), defaults.activation());
-    }
-
-    /** {@code no_rope_layers} has 1 for a layer that rotates, and 0 for one that does not. */
-    private static IntPredicate rotatingLayers(JsonFields json, int layers) {
-        int interval = json.integerAtLeast("no_rope_layer_interval", 1).orElse(4);
-        Optional<JsonNode> rotates = json.value("no_rope_layers");
-        rotates.ifPresent(given -> {
-            if (!given.isArray()
-                    || given.size() < layers
-                    || given.valueStream().anyMatch(each -> !each.isInt() || (each.asInt() & ~1) != 0)) {
-                throw new ConfigException(
-                        json.field("no_rope_layers"),
-                        "must be an array of 0 or 1 for each of num_hidden_layers=" + layers + ", is " + given);
-            }
-        });
-        return rotates.<IntPredicate>map(given -> layer -> given.get(layer).asInt() == 1)
-                .orElse(layer -> (layer + 1) % interval != 0);
-    }
-
     /** In Qwen's models {@code use_sliding_window} is a switch, and the first {@code max_window_layers} have no window. */
     private static List<LayerAttention> qwenAttention(JsonFields json, Shape shape) {
         Optional<Integer> positions =
@@ -521,87 +466,5 @@ record DecoderFamily(
         int first = json.integerAtLeast("max_window_layers", 0).orElse(28);
         IntPredicate slides = slidingLayers(json, shape.layers, positions, layer -> layer >= first);
         return attention(shape, positions, slides, shape.rotation);
-    }
-
-    private static Set<Part> biases(JsonFields json) {
-        Set<Part> biased = attentionBiases(json);
-        if (json.bool("mlp_bias").orElse(false)) {
-            biased.addAll(List.of(Part.GATE, Part.UP, Part.DOWN));
-        }
-        return biased;
-    }
-
-    private static Set<Part> attentionBiases(JsonFields json) {
-        Set<Part> biased = EnumSet.noneOf(Part.class);
-        if (json.bool("attention_bias").orElse(false)) {
-            biased.addAll(Part.PROJECTIONS);
-            biased.add(Part.OUTPUT);
-        }
-        return biased;
-    }
-
-    private static List<LayerAttention> attendingToAll(Shape shape) {
-        return Collections.nCopies(shape.layers, new LayerAttention(EVERYTHING, shape.rotation));
-    }
-
-    private static List<LayerAttention> attention(
-            Shape shape, Optional<Integer> window, IntPredicate slides, Rotation ofSliding) {
-        LayerAttention everything = new LayerAttention(EVERYTHING, shape.rotation);
-        Optional<LayerAttention> sliding =
-                window.map(positions -> new LayerAttention(new Window(positions), ofSliding));
-        return byLayer(
-                shape.layers, layer -> sliding.filter(_ -> slides.test(layer)).orElse(everything));
-    }
-
-    /** Each layer's is made when it is asked for: config.json may name any number of layers, which the weights do not have. */
-    private static <T> List<T> byLayer(int layers, IntFunction<T> ofLayer) {
-        return new AbstractList<>() {
-            @Override
-            public T get(int layer) {
-                return ofLayer.apply(layer);
-            }
-
-            @Override
-            public int size() {
-                return layers;
-            }
-        };
-    }
-
-    /** {@code sliding_window}: null for none, and a default if it is not there. */
-    private static Optional<Integer> windowPositions(JsonFields json) {
-        return json.names().contains("sliding_window") ? json.integerAtLeast("sliding_window", 1) : Optional.of(4096);
-    }
-
-    /**
-     * The layers that {@code layer_types} gives the window to.
-     *
-     * @param positions of the window, if there is one
-     * @param usual the layers that have it in a config.json without that field
-     */
-    private static IntPredicate slidingLayers(
-            JsonFields json, int layers, Optional<Integer> positions, IntPredicate usual) {
-        Optional<JsonNode> types = json.value("layer_types");
-        types.ifPresent(named -> checkLayerTypes(json, named, layers, positions.isPresent()));
-        return types.<IntPredicate>map(
-                        named -> layer -> named.get(layer).asString("").equals("sliding_attention"))
-                .orElse(usual);
-    }
-
-    private static void checkLayerTypes(JsonFields json, JsonNode types, int layers, boolean window) {
-        String field = json.field("layer_types");
-        if (!types.isArray() || types.size() != layers) {
-            throw new ConfigException(field, "must be an array of num_hidden_layers=" + layers + ", is " + types);
-        }
-        for (int i = 0; i < layers; i++) {
-            String type = types.get(i).asString("");
-            if (!type.equals("full_attention") && !type.equals("sliding_attention")) {
-                throw ConfigException.unsupported(
-                        field + "[" + i + "]", types.get(i), "full_attention, sliding_attention");
-            }
-            if (type.equals("sliding_attention") && !window) {
-                throw new ConfigException(field + "[" + i + "]", "is sliding_attention, but no sliding window is set");
-            }
-        }
     }
 }
