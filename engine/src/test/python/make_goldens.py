@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
     Gemma3TextConfig,
     GraniteConfig,
     LlamaConfig,
@@ -105,6 +106,14 @@ FAMILIES = {
             "sliding_attention": dict(rope_type="default", rope_theta=10000.0),
             "full_attention": dict(rope_type="linear", rope_theta=1000000.0, factor=4.0),
         },
+    ),
+    "gemma2": Gemma2Config(
+        **{**SHAPE, "num_hidden_layers": 3},
+        head_dim=32,
+        query_pre_attn_scalar=24,
+        sliding_window=20,
+        attn_logit_softcapping=4.0,
+        final_logit_softcapping=7.0,
     ),
     "granite": GraniteConfig(
         **SHAPE,

@@ -15,6 +15,7 @@ enum GgufArchitecture {
     LLAMA("LlamaForCausalLM"),
     QWEN2("Qwen2ForCausalLM"),
     QWEN3("Qwen3ForCausalLM"),
+    GEMMA2("Gemma2ForCausalLM"),
     GEMMA3("Gemma3ForCausalLM"),
     PHI3("Phi3ForCausalLM");
 
@@ -98,14 +99,14 @@ enum GgufArchitecture {
     private Optional<String> ownName(String part) {
         return switch (this) {
             case LLAMA, QWEN2, QWEN3 -> Optional.empty();
-            case GEMMA3 -> Optional.ofNullable(OF_GEMMA.get(part));
+            case GEMMA2, GEMMA3 -> Optional.ofNullable(OF_GEMMA.get(part));
             case PHI3 -> Optional.ofNullable(OF_PHI.get(part));
         };
     }
 
     /** Whether the conversion adds 1 to a weight, which the family's norms do themselves. */
     boolean addsOne(String checkpointName) {
-        return this == GEMMA3 && checkpointName.endsWith("norm.weight");
+        return (this == GEMMA2 || this == GEMMA3) && checkpointName.endsWith("norm.weight");
     }
 
     /** Whether the conversion puts the two halves of each head's rows in turns, for a rotation that turns neighbours. */

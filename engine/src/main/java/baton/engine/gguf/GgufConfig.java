@@ -79,8 +79,10 @@ final class GgufConfig {
     private static final Set<String> ENDS_OF_TURNS =
             Set.of("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>");
 
-    /** Layers of the Gemma 3 that scales scores by the part of the hidden size of one head. */
-    private static final int LAYERS_OF_GEMMA_27B = 62;
+    /** Layers of the Gemmas 2 and 3 that scale scores by the part of the hidden size of one head. */
+    private static final int LAYERS_OF_GEMMA2_27B = 46;
+
+    private static final int LAYERS_OF_GEMMA3_27B = 62;
 
     private final GgufModel model;
     private final GgufFile file;
@@ -150,10 +152,11 @@ final class GgufConfig {
                     family = "MistralForCausalLM";
                 }
             }
-            case GEMMA3 -> {
+            case GEMMA2, GEMMA3 -> {
                 double scale = json.path("attention_multiplier").asDouble(0);
                 json.remove("attention_multiplier");
-                int ofHead = json.path("num_hidden_layers").asInt() == LAYERS_OF_GEMMA_27B ? hiddenOfHead : headDim;
+                int largest = architecture == GgufArchitecture.GEMMA2 ? LAYERS_OF_GEMMA2_27B : LAYERS_OF_GEMMA3_27B;
+                int ofHead = json.path("num_hidden_layers").asInt() == largest ? hiddenOfHead : headDim;
                 json.put("query_pre_attn_scalar", scale > 0 ? Math.rint(1000 / (scale * scale)) / 1000 : ofHead);
             }
             case QWEN2, QWEN3, PHI3 -> {}

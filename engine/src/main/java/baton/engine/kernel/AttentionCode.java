@@ -29,6 +29,9 @@ final class AttentionCode {
     private static final Reg CONSTANTS = RAX;
     private static final int QUAD = 4;
 
+    /** Bytes of a factor of {@link #cap}: a vector of the greatest width. */
+    static final int CAP_FACTOR = 64;
+
     private final Assembler code;
     private final int vector;
 
@@ -145,6 +148,36 @@ final class AttentionCode {
             code.store(at(RDX, panel + i * vector), sum + i);
         }
         scaleRows(R8, R9, one);
+        code.returnFromVectors();
+        return code.code();
+    }
+
+    /**
+     * {@code (scores, vectors, factors)}: replaces scores s, of which weights are powers of two, by c * tanh(s / c), a score that is not a
+     * number by one that is none. The factors are vectors of {@link #CAP_FACTOR} bytes: 2 / (c * ln 2), -2 * c and c.
+     */
+    static byte[] cap(Width width) {
+        return new AttentionCode(width).cap();
+    }
+
+    private byte[] cap() {
+        PowerOfTwo power = new PowerOfTwo(code, CONSTANTS, 4, 5, 6);
+        int score = 0;
+        int exponential = 1;
+        int capped = 2;
+        power.begin();
+        code.loop(RSI, () -> {
+            code.load(score, at(RDI, 0));
+            code.op(Binary.MUL, exponential, score, at(RDX, 0));
+            power.of(exponential);
+            code.op(Binary.ADD, exponential, exponential, power.constant(Constants.ONE));
+            code.load(capped, at(RDX, CAP_FACTOR));
+            code.op(Binary.DIV, capped, capped, exponential);
+            code.op(Binary.ADD, capped, capped, at(RDX, 2 * CAP_FACTOR));
+            code.op(Binary.FMA, capped, score, power.constant(Constants.ZERO));
+            code.store(at(RDI, 0), capped);
+            code.add(RDI, vector);
+        });
         code.returnFromVectors();
         return code.code();
     }

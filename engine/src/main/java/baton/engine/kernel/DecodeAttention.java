@@ -12,9 +12,10 @@ import java.util.Optional;
 sealed interface DecodeAttention permits VectorDecodeAttention, TileDecodeAttention {
     /**
      * With the working memory of one thread; empty if it cannot be used or is not faster: vectors of keys lie in one block, and a panel's lanes
-     * would be half empty.
+     * would be half empty. Then the queries are all that share the head.
      */
-    static Optional<DecodeAttention> of(Kernels kernels, KvCache cache, int queries, double scoreScale, Arena arena) {
+    static Optional<DecodeAttention> of(
+            Kernels kernels, KvCache cache, int queries, AttentionScores attentionScores, Arena arena) {
         KvLayout layout = cache.layout();
         boolean suits = 2 * queries <= kernels.panelWidth()
                 && layout.blockSize() % kernels.width().lanes() == 0
@@ -25,8 +26,8 @@ sealed interface DecodeAttention permits VectorDecodeAttention, TileDecodeAttent
         }
         return Optional.of(
                 PagedAttention.suitsTiles(kernels, layout)
-                        ? new TileDecodeAttention(kernels, cache, queries, scoreScale, arena)
-                        : new VectorDecodeAttention(kernels, cache, queries, scoreScale, arena));
+                        ? new TileDecodeAttention(kernels, cache, queries, attentionScores, arena)
+                        : new VectorDecodeAttention(kernels, cache, queries, attentionScores, arena));
     }
 
     /**

@@ -38,6 +38,8 @@ enum Kernel {
     /** {@link AttentionCode#softmax}. */
     SOFTMAX(6),
     MASKED_SOFTMAX(6),
+    /** {@link AttentionCode#cap}. */
+    CAP_SCORES(3),
     /** {@link AttentionCode#normalise}. */
     NORMALISE(3),
     /** {@link AttentionCode#toLanes}. */

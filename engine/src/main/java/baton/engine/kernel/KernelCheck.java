@@ -35,6 +35,9 @@ final class KernelCheck {
     private static final int POSITIONS = 144;
     private static final int BLOCK_SIZE = 16;
     private static final int WINDOW = 24;
+    private static final float SINK = 1.5f;
+    private static final List<AttentionScores> SCORES = List.of(
+            new AttentionScores(0.125), new AttentionScores(0.125, Optional.of(0.5), List.of(new float[] {0, SINK})));
     private static final double TOLERANCE = 0.02;
 
     private final Kernels kernels;
@@ -61,8 +64,10 @@ final class KernelCheck {
                 }
             }
             check.rows();
-            check.attention(DType.BF16);
-            check.attention(DType.F32);
+            for (AttentionScores scores : SCORES) {
+                check.attention(DType.BF16, scores);
+                check.attention(DType.F32, scores);
+            }
             return Optional.empty();
         } catch (RuntimeException e) {
             // A search among wrong numbers may leave its memory.
@@ -262,12 +267,11 @@ final class KernelCheck {
     }
 
     /** A single row, a few and many, which are computed in different ways, over two runs of positions and with a window. */
-    private void attention(DType type) {
+    private void attention(DType type, AttentionScores scores) {
         int heads = 2;
         int blocks = POSITIONS / BLOCK_SIZE;
         KvCache cache = cache(numbers(type, layout(type).blockBytes() / type.bytes() * blocks), type, blocks);
-        double scale = 0.125;
-        PagedAttention attention = new PagedAttention(kernels, ParallelFor.alone(), cache, heads, scale, arena);
+        PagedAttention attention = new PagedAttention(kernels, ParallelFor.alone(), cache, heads, scores, arena);
         int[] table = IntStream.range(0, blocks).toArray();
         int width = heads * HEAD_DIM;
         int most = kernels.panelWidth() + 1;
@@ -277,7 +281,7 @@ final class KernelCheck {
             for (int count : resultType == DType.F32 ? new int[] {1, 3, most} : new int[] {3}) {
                 int position = POSITIONS - count;
                 attention.attend(0, List.of(new Span(0, count, position, table)), WINDOW, queries, attended);
-                double[] expected = attended(count - 1);
+                double[] expected = attended(count - 1, scores);
                 for (int i = 0; i < 2; i++) {
                     expect(
                             "attention of %d rows over %s to %s".formatted(count, type, resultType),
@@ -290,9 +294,9 @@ final class KernelCheck {
     }
 
     /** Two elements of the last head of a row that is at the last position. */
-    private static double[] attended(int row) {
+    private static double[] attended(int row, AttentionScores scores) {
         double[] sums = new double[2];
-        double total = 0;
+        double total = scores.hasSinks() ? Math.exp(SINK) : 0;
         for (int position = POSITIONS - WINDOW; position < POSITIONS; position++) {
             double score = 0;
             long entry = position * 2L * HEAD_DIM;
@@ -300,7 +304,9 @@ final class KernelCheck {
             for (int i = 0; i < HEAD_DIM; i++) {
                 score += number(query + i) * number(entry + i);
             }
-            double weight = Math.exp(score * 0.125);
+            double scaled = score * scores.scale();
+            double weight = Math.exp(
+                    scores.cap().map(cap -> cap * Math.tanh(scaled / cap)).orElse(scaled));
             total += weight;
             for (int i = 0; i < 2; i++) {
                 sums[i] += weight * number(entry + HEAD_DIM + 9 + i);

@@ -78,6 +78,7 @@ public final class Kernels {
         make(Kernel.LARGEST, RowCode.largest(width));
         make(Kernel.SOFTMAX, AttentionCode.softmax(width, false));
         make(Kernel.MASKED_SOFTMAX, AttentionCode.softmax(width, true));
+        make(Kernel.CAP_SCORES, AttentionCode.cap(width));
         make(Kernel.NORMALISE, AttentionCode.normalise(width));
         make(Kernel.TO_LANES, AttentionCode.toLanes());
         make(Kernel.FROM_LANES, AttentionCode.fromLanes());

@@ -60,6 +60,8 @@ public final class PagedAttention {
     private final int lanes;
     private final MachineFunction addValues;
     private final List<Scratch> scratches = new ArrayList<>();
+    private final AttentionScores attentionScores;
+    private final MemorySegment capFactors;
     private final MemorySegment factor;
 
     /** Number of parts that the queries of a key/value head are cut into: more than one if they are more than a panel has lanes. */
@@ -119,7 +121,7 @@ public final class PagedAttention {
         final Optional<DecodeAttention> decode;
         final Optional<TileMemory> tiles;
 
-        Scratch(double scoreScale, Arena arena) {
+        Scratch(Arena arena) {
             long row = (long) lanes * Float.BYTES;
             queries = floats(arena, headDim * row);
             scores = floats(arena, RUN * row);
@@ -129,8 +131,10 @@ public final class PagedAttention {
             from = floats(arena, (long) lanes * Long.BYTES);
             to = floats(arena, (long) lanes * Long.BYTES);
             results = floats(arena, headDim * row);
-            decode = DecodeAttention.of(kernels, cache, partHeads, scoreScale, arena);
-            tiles = onTiles ? Optional.of(new TileMemory(arena, layout, lanes, scores, state, sums)) : Optional.empty();
+            decode = DecodeAttention.of(kernels, cache, partHeads, attentionScores, arena);
+            tiles = onTiles
+                    ? Optional.of(new TileMemory(arena, layout, lanes, scores, state, sums, capFactors))
+                    : Optional.empty();
             entries = floats(arena, onTiles ? runBytes() : (long) (RUN + layout.blockSize()) * entryFloats());
         }
 
@@ -142,11 +146,17 @@ public final class PagedAttention {
     /**
      * @param cache in bf16 or fp32, with a head dim that is a multiple of 8
      * @param heads query heads, a multiple of the cache's
-     * @param scoreScale factor of the products of queries and keys
      */
     public PagedAttention(
-            Kernels kernels, ParallelFor threads, KvCache cache, int heads, double scoreScale, Arena arena) {
+            Kernels kernels,
+            ParallelFor threads,
+            KvCache cache,
+            int heads,
+            AttentionScores attentionScores,
+            Arena arena) {
         this.kernels = kernels;
+        this.attentionScores = attentionScores;
+        this.capFactors = attentionScores.capFactors(arena);
         this.threads = threads;
         this.cache = cache;
         this.layout = cache.layout();
@@ -178,10 +188,10 @@ public final class PagedAttention {
                 Kernel.ADDED_PRODUCT.arguments());
         this.factor = arena.allocate((long) lanes * Float.BYTES, 64);
         for (int i = 0; i < lanes; i++) {
-            factor.setAtIndex(FLOAT, i, scoreFactor(scoreScale));
+            factor.setAtIndex(FLOAT, i, attentionScores.factor());
         }
         for (int i = 0; i < threads.size(); i++) {
-            scratches.add(new Scratch(scoreScale, arena));
+            scratches.add(new Scratch(arena));
         }
     }
 
@@ -191,11 +201,6 @@ public final class PagedAttention {
                 && layout.dtype() == DType.BF16
                 && layout.blockSize() % TileCode.ROWS == 0
                 && layout.headDim() % TileCode.INPUTS == 0;
-    }
-
-    /** The factor of queries: weights are powers of two, not of e. */
-    static float scoreFactor(double scoreScale) {
-        return (float) (scoreScale / Math.log(2));
     }
 
     /** Frees the memory that grew with the longest context. */
@@ -461,6 +466,11 @@ public final class PagedAttention {
             long tileRow = (long) lanes * Float.BYTES;
             MemorySegment.copy(noScores, 0, scratch.state, 0, tileRow);
             scratch.state.asSlice(tileRow).fill((byte) 0);
+            for (int lane = 0; attentionScores.hasSinks() && lane < lanes; lane++) {
+                int query = firstQuery + laneHeads[lane];
+                scratch.state.setAtIndex(FLOAT, lane, attentionScores.firstLargest(call.layer, query));
+                scratch.state.setAtIndex(FLOAT, lanes + lane, attentionScores.firstSum());
+            }
             scratch.sums.fill((byte) 0);
             int end = span.position + row + count;
             int first = firstRun(span.position + row, call.window);
@@ -582,6 +592,7 @@ public final class PagedAttention {
                             scores,
                             positions,
                             scratch.queries.address());
+            capScores(positions);
             kernels.get(mask(at, positions) ? Kernel.MASKED_SOFTMAX : Kernel.SOFTMAX)
                     .call(
                             scores,
@@ -600,6 +611,13 @@ public final class PagedAttention {
                     scores);
         }
 
+        private void capScores(int positions) {
+            if (capFactors.byteSize() > 0) {
+                kernels.get(Kernel.CAP_SCORES)
+                        .call(scratch.scores.address(), (long) positions * ProductCode.VECTORS, capFactors.address());
+            }
+        }
+
         /** As {@link #take}, of a run that is prepared. */
         private void takeByTiles(TileMemory tiles, long run, int at, int positions) {
             int padded = Math.ceilDiv(positions, TileAttentionCode.POSITIONS) * TileAttentionCode.POSITIONS;
@@ -611,6 +629,7 @@ public final class PagedAttention {
                             headDim / 2,
                             scratch.scores.address(),
                             padded / TileCode.ROWS);
+            capScores(positions);
             long row = (long) lanes * Float.BYTES;
             MemorySegment.copy(noScores, 0, scratch.scores, positions * row, (padded - positions) * row);
             kernels.get(mask(at, positions) ? Kernel.MASKED_SOFTMAX_TO_PAIRS : Kernel.SOFTMAX_TO_PAIRS)

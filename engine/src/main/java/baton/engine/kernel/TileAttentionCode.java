@@ -17,6 +17,7 @@ import static baton.memory.Assembler.Reg.RSI;
 import baton.engine.kernel.MemoryArguments.Argument;
 import baton.memory.Assembler;
 import baton.memory.Assembler.Binary;
+import baton.memory.Assembler.Condition;
 import baton.memory.Assembler.Label;
 import baton.memory.Assembler.Reg;
 import baton.memory.Assembler.Unary;
@@ -56,7 +57,11 @@ final class TileAttentionCode {
         WEIGHTS(11),
         WEIGHT_PAIRS(12),
         /** Bytes of an element's values of a run. */
-        VALUE_STRIDE(13);
+        VALUE_STRIDE(13),
+        /** See {@link AttentionCode#cap}; 0: there is no cap. */
+        CAP_FACTORS(14),
+        /** Vectors of a run's scores. */
+        SCORE_VECTORS(15);
 
         private final int index;
 
@@ -72,12 +77,13 @@ final class TileAttentionCode {
 
     /**
      * {@code (arguments, run, count)}: attends to runs that follow each other, of which a query attends to all positions: for each
-     * {@link TileCode#gatheredProduct}, {@link AttentionCode#softmaxToPairs} and {@link TileCode#addedProduct}. Tiles are configured. The
+     * {@link TileCode#gatheredProduct}, {@link AttentionCode#cap}, {@link AttentionCode#softmaxToPairs} and {@link TileCode#addedProduct}. Tiles are configured. The
      * arguments are those of {@link RunArgument}.
      */
     static byte[] runs() {
         Assembler code = new Assembler(Width.ZMM);
         Label gathered = code.label();
+        Label cap = code.label();
         Label softmax = code.label();
         Label added = code.label();
         List<Reg> saved = List.of(RBX, RBP, R12);
@@ -100,6 +106,14 @@ final class TileAttentionCode {
                     RunArgument.SCORES,
                     RunArgument.ROW_GROUPS);
             code.call(gathered);
+            Label uncapped = code.label();
+            memory.load(RDX, RunArgument.CAP_FACTORS);
+            code.compare(RDX, 0);
+            code.jump(Condition.EQUAL, uncapped);
+            memory.load(RDI, RunArgument.SCORES);
+            memory.load(RSI, RunArgument.SCORE_VECTORS);
+            code.call(cap);
+            code.bind(uncapped);
             memory.load(RDI, RunArgument.SCORES);
             memory.load(RSI, RunArgument.POSITIONS);
             memory.load(RDX, RunArgument.STATE);
@@ -124,6 +138,8 @@ final class TileAttentionCode {
         code.returnFromVectors();
         code.bind(gathered);
         code.append(TileCode.gatheredProduct());
+        code.bind(cap);
+        code.append(AttentionCode.cap(Width.ZMM));
         code.bind(softmax);
         code.append(AttentionCode.softmaxToPairs(false));
         code.bind(added);

@@ -18,6 +18,7 @@ final class TileDecodeAttention implements DecodeAttention {
     private static final int LONG_CONTEXT = 1024;
 
     private final Kernels kernels;
+    private final AttentionScores attentionScores;
     private final KvCache cache;
     private final KvLayout layout;
     private final int queries;
@@ -42,8 +43,9 @@ final class TileDecodeAttention implements DecodeAttention {
     private final MemorySegment arguments;
 
     /** Working memory of one thread. */
-    TileDecodeAttention(Kernels kernels, KvCache cache, int queries, double scoreScale, Arena arena) {
+    TileDecodeAttention(Kernels kernels, KvCache cache, int queries, AttentionScores attentionScores, Arena arena) {
         this.kernels = kernels;
+        this.attentionScores = attentionScores;
         this.cache = cache;
         this.layout = cache.layout();
         this.queries = queries;
@@ -54,7 +56,7 @@ final class TileDecodeAttention implements DecodeAttention {
         long row = (long) PagedAttention.RUN * Float.BYTES;
         factor = allocate(arena, kernels.width().bytes());
         for (int i = 0; i < kernels.width().lanes(); i++) {
-            factor.setAtIndex(FLOAT, i, PagedAttention.scoreFactor(scoreScale));
+            factor.setAtIndex(FLOAT, i, attentionScores.factor());
         }
         queryAddresses = allocate(arena, (long) TileCode.ROWS * Long.BYTES);
         queryPairs = allocate(arena, (long) headDim / TileCode.INPUTS * TileDecodeCode.TILE);
@@ -95,6 +97,7 @@ final class TileDecodeAttention implements DecodeAttention {
         set(RunArgument.VALUE_BYTES, valueBytes);
         set(RunArgument.ELEMENT_GROUPS, groups);
         set(RunArgument.ATTENDED, attended.address());
+        set(RunArgument.CAP_FACTORS, attentionScores.capFactors(arena).address());
     }
 
     private static MemorySegment allocate(Arena arena, long bytes) {
@@ -114,8 +117,9 @@ final class TileDecodeAttention implements DecodeAttention {
         kernels.get(Kernel.DECODE_QUERY_PAIRS)
                 .call(queryAddresses.address(), queryPairs.address(), headDim / TileCode.INPUTS, factor.address());
         for (int query = 0; query < queries; query++) {
-            largest.set(FLOAT, (long) query * DecodeCode.STATE, PagedAttention.NO_SCORE);
-            sums.set(FLOAT, (long) query * DecodeCode.STATE, 0);
+            float first = attentionScores.firstLargest(layer, context.head() * queries + query);
+            largest.set(FLOAT, (long) query * DecodeCode.STATE, first);
+            sums.set(FLOAT, (long) query * DecodeCode.STATE, attentionScores.firstSum());
         }
         attended.fill((byte) 0);
         int end = context.end();

@@ -129,7 +129,9 @@ final class TileDecodeCode {
         /** Elements of a value by {@link #ELEMENTS}. */
         ELEMENT_GROUPS(26),
         /** {@code [32 elements][query][half][16 elements]}. */
-        ATTENDED(27);
+        ATTENDED(27),
+        /** See {@link AttentionCode#cap}; 0: there is no cap. */
+        CAP_FACTORS(28);
 
         private final int index;
 
@@ -160,6 +162,7 @@ final class TileDecodeCode {
     }
 
     private byte[] make() {
+        Label cap = code.label();
         Label softmax = code.label();
         Label sums = code.label();
         Label narrow = code.label();
@@ -167,6 +170,7 @@ final class TileDecodeCode {
         SAVED.forEach(code::push);
         code.move(ARGUMENTS, RDI);
         multiplyKeys();
+        capScores(cap);
         mask();
         transposeScores();
 
@@ -212,6 +216,8 @@ final class TileDecodeCode {
         addValues();
         SAVED.reversed().forEach(code::pop);
         code.returnFromVectors();
+        code.bind(cap);
+        code.append(AttentionCode.cap(Width.ZMM));
         code.bind(softmax);
         code.append(DecodeCode.softmax(Width.ZMM));
         code.bind(sums);
@@ -265,6 +271,18 @@ final class TileDecodeCode {
             code.add(RBP, keys.size() * Long.BYTES);
             code.add(R8, keys.size() * TILE);
         });
+    }
+
+    private void capScores(Label cap) {
+        Label none = code.label();
+        memory.load(RDX, RunArgument.CAP_FACTORS);
+        code.compare(RDX, 0);
+        code.jump(Condition.EQUAL, none);
+        memory.load(RDI, RunArgument.KEY_SCORES);
+        memory.load(RSI, RunArgument.STEPS);
+        code.shiftLeft(RSI, Integer.numberOfTrailingZeros(POSITIONS));
+        code.call(cap);
+        code.bind(none);
     }
 
     private void mask() {

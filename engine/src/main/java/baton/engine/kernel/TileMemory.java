@@ -18,7 +18,14 @@ final class TileMemory {
     /** See {@link RunArgument}. */
     final MemorySegment runArguments;
 
-    TileMemory(Arena arena, KvLayout layout, int lanes, MemorySegment scores, MemorySegment state, MemorySegment sums) {
+    TileMemory(
+            Arena arena,
+            KvLayout layout,
+            int lanes,
+            MemorySegment scores,
+            MemorySegment state,
+            MemorySegment sums,
+            MemorySegment capFactors) {
         int headDim = layout.headDim();
         int run = PagedAttention.RUN;
         queries = arena.allocate((long) headDim * lanes * Short.BYTES, 64);
@@ -44,6 +51,8 @@ final class TileMemory {
                         case WEIGHTS -> weights.address();
                         case WEIGHT_PAIRS -> run / 2;
                         case VALUE_STRIDE -> (long) run * Short.BYTES;
+                        case CAP_FACTORS -> capFactors.address();
+                        case SCORE_VECTORS -> (long) run * ProductCode.VECTORS;
                     });
         }
     }

@@ -17,6 +17,8 @@ final class VectorDecodeAttention implements DecodeAttention {
     private static final ValueLayout.OfFloat FLOAT = ValueLayout.JAVA_FLOAT;
 
     private final Kernels kernels;
+    private final AttentionScores attentionScores;
+    private final MemorySegment capFactors;
     private final KvCache cache;
     private final KvLayout layout;
     private final int queries;
@@ -39,8 +41,10 @@ final class VectorDecodeAttention implements DecodeAttention {
     private final MemorySegment factors;
 
     /** Working memory of one thread. */
-    VectorDecodeAttention(Kernels kernels, KvCache cache, int queries, double scoreScale, Arena arena) {
+    VectorDecodeAttention(Kernels kernels, KvCache cache, int queries, AttentionScores attentionScores, Arena arena) {
         this.kernels = kernels;
+        this.attentionScores = attentionScores;
+        this.capFactors = attentionScores.capFactors(arena);
         this.cache = cache;
         this.layout = cache.layout();
         this.queries = queries;
@@ -55,7 +59,7 @@ final class VectorDecodeAttention implements DecodeAttention {
         long row = (long) headDim * Float.BYTES;
         rows = arena.allocate(queries * row, 64);
         factor = arena.allocate((long) width * Float.BYTES, 64);
-        factor.copyFrom(MemorySegment.ofArray(floats(width, PagedAttention.scoreFactor(scoreScale))));
+        factor.copyFrom(MemorySegment.ofArray(floats(width, attentionScores.factor())));
         keys = arena.allocate(PagedAttention.RUN * row, 64);
         values = arena.allocate(PagedAttention.RUN * row, 64);
         scores = arena.allocate((long) queries * PagedAttention.RUN * Float.BYTES, 64);
@@ -78,8 +82,8 @@ final class VectorDecodeAttention implements DecodeAttention {
         MemorySegment.copy(MemorySegment.ofAddress(from).reinterpret(bytes), 0, rows, 0, bytes);
         kernels.get(Kernel.SCALE_COLUMNS).call(rows.address(), factor.address(), (long) queries * panels);
         for (int query = 0; query < queries; query++) {
-            state(largest, query, PagedAttention.NO_SCORE);
-            state(sums, query, 0);
+            state(largest, query, attentionScores.firstLargest(layer, context.head() * queries + query));
+            state(sums, query, attentionScores.firstSum());
         }
         attended.fill((byte) 0);
         for (int at = context.first(); at < context.end(); at += PagedAttention.RUN) {
@@ -148,6 +152,10 @@ final class VectorDecodeAttention implements DecodeAttention {
                             scores.address() + tile * tileBytes,
                             queries,
                             panel);
+        }
+        if (capFactors.byteSize() > 0) {
+            kernels.get(Kernel.CAP_SCORES)
+                    .call(scores.address(), tiles * tileBytes / kernels.width().bytes(), capFactors.address());
         }
         mask(0, masked);
         mask(positions, tiles * width);

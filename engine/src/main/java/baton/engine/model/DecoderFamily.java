@@ -16,6 +16,7 @@ import static baton.engine.model.FamilyFields.union;
 import static baton.engine.model.FamilyFields.windowPositions;
 
 import baton.engine.kernel.Activation;
+import baton.engine.model.Recipe.Caps;
 import baton.engine.model.Recipe.Dense;
 import baton.engine.model.Recipe.Experts;
 import baton.engine.model.Recipe.FeedForward;
@@ -117,6 +118,17 @@ record DecoderFamily(
             Set.of(),
             (json, shape) ->
                     Recipe.usual("Qwen3ForCausalLM", qwenAttention(json, shape), NORMED_HEADS, attentionBiases(json)));
+
+    /** Gemma 2: every other layer attends to a window, and scores and logits have bounds. */
+    static final DecoderFamily GEMMA2 = new DecoderFamily(
+            "Gemma2ForCausalLM",
+            "gemma2",
+            _ -> 4,
+            Optional.of(256),
+            new Defaults(10000, true, 1e-6),
+            Map.of("hidden_activation", "gelu_pytorch_tanh", "mlp_bias", false, "qkv_bias", false),
+            Set.of("attn_logit_softcapping", "final_logit_softcapping", "hidden_activation", "query_pre_attn_scalar"),
+            DecoderFamily::gemma2);
 
     /** The language models of Gemma 3: every sixth layer attends to all positions, the others to a window, by another rotation. */
     static final DecoderFamily GEMMA3 = new DecoderFamily(
@@ -259,8 +271,8 @@ record DecoderFamily(
             DecoderFamily::mixtral);
 
     /** The supported families. */
-    static final List<DecoderFamily> ALL =
-            List.of(LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA3, GRANITE, PHI3, SMOLLM3, OLMO2, QWEN3_MOE, QWEN2_MOE, MIXTRAL);
+    static final List<DecoderFamily> ALL = List.of(
+            LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, GRANITE, PHI3, SMOLLM3, OLMO2, QWEN3_MOE, QWEN2_MOE, MIXTRAL);
 
     /**
      * Values of fields that a config.json does not have.
@@ -342,13 +354,46 @@ record DecoderFamily(
                 CheckpointConfig.positiveNumber(json, "rope_local_base_freq").orElse(10000.0);
         Rotation local = RopeConfig.ofLayers(json, "sliding_attention", shape.maxPositions)
                 .orElse(new Rotation(localTheta, Optional.empty()));
+        return gemma(
+                "Gemma3ForCausalLM",
+                json,
+                shape,
+                attention(shape, positions, slides, local),
+                NORMED_HEADS,
+                new Caps(Optional.empty(), CheckpointConfig.positiveNumber(json, "final_logit_softcapping")));
+    }
+
+    private static Recipe gemma2(JsonFields json, Shape shape) {
+        Optional<Integer> positions = windowPositions(json);
+        IntPredicate slides = slidingLayers(json, shape.layers, positions, layer -> layer % 2 == 0);
+        return gemma(
+                "Gemma2ForCausalLM",
+                json,
+                shape,
+                attention(shape, positions, slides, shape.rotation),
+                Recipe.USUAL_TENSORS,
+                new Caps(cap(json, "attn_logit_softcapping", 50), cap(json, "final_logit_softcapping", 30)));
+    }
+
+    private static Optional<Double> cap(JsonFields json, String field, double unlessNamed) {
+        return json.names().contains(field) ? CheckpointConfig.positiveNumber(json, field) : Optional.of(unlessNamed);
+    }
+
+    /** @param tensors but for the norms around the feed-forward layer and behind attention */
+    private static Recipe gemma(
+            String architecture,
+            JsonFields json,
+            Shape shape,
+            List<LayerAttention> attention,
+            Map<Part, String> tensors,
+            Caps caps) {
         double perHead =
                 CheckpointConfig.positiveNumber(json, "query_pre_attn_scalar").orElse(256.0);
         return new Recipe(
-                "Gemma3ForCausalLM",
-                attention(shape, positions, slides, local),
+                architecture,
+                attention,
                 Recipe.with(
-                        NORMED_HEADS,
+                        tensors,
                         Map.of(
                                 Part.AFTER_ATTENTION_NORM, "post_attention_layernorm",
                                 Part.FEED_FORWARD_NORM, "pre_feedforward_layernorm",
@@ -357,7 +402,7 @@ record DecoderFamily(
                 Collections.nCopies(shape.layers, new Dense(Activation.GELU_TANH)),
                 new Scales(Math.sqrt(shape.hiddenSize), Optional.of(1 / Math.sqrt(perHead)), 1, 1),
                 true,
-                CheckpointConfig.positiveNumber(json, "final_logit_softcapping"));
+                caps);
     }
 
     private static Recipe granite(JsonFields json, Shape shape) {
@@ -375,7 +420,7 @@ record DecoderFamily(
                 Collections.nCopies(shape.layers, new Dense(Activation.SILU)),
                 scales,
                 false,
-                Optional.empty());
+                Caps.NONE);
     }
 
     private static Recipe phi3(JsonFields json, Shape shape) {

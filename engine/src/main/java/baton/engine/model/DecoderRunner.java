@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.kernel.AttentionScores;
 import baton.engine.kernel.ParallelFor;
 import baton.engine.model.ModelKernels.Heads;
 import baton.engine.model.ModelKernels.Norm;
@@ -103,10 +104,12 @@ final class DecoderRunner implements ModelRunner {
         int[] reach = IntStream.range(0, config.layers())
                 .map(config::attendedPositions)
                 .toArray();
+        AttentionScores scores =
+                new AttentionScores(config.scoreScale(), config.recipe().caps().scores(), List.of());
         this.experts = new ExpertLayers(kernels, config.hiddenSize());
         this.times = loaded.times;
         this.attention = times.timed(
-                kernels.attention(config, cache, reach), config, reach, layout.tokenBytes() / config.layers());
+                kernels.attention(config, scores, cache, reach), config, reach, layout.tokenBytes() / config.layers());
     }
 
     /**
@@ -534,7 +537,7 @@ final class DecoderRunner implements ModelRunner {
 
     private void scaleAndCap(Matrix logits) {
         float factor = (float) config.recipe().scales().logits();
-        Optional<Double> cap = config.recipe().logitCap();
+        Optional<Double> cap = config.recipe().caps().logits();
         if (factor == 1 && cap.isEmpty()) {
             return;
         }

@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.kernel.AttentionScores;
 import baton.engine.kernel.ParallelFor;
 import baton.kv.DType;
 import baton.kv.KvCache;
@@ -73,7 +74,7 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     long[] largest(MemorySegment logits, int rows, int columns);
 
     /** @param reach by layer, how many positions a token attends to */
-    Attention attention(ModelConfig config, KvCache cache, int[] reach);
+    Attention attention(ModelConfig config, AttentionScores scores, KvCache cache, int[] reach);
 
     /** Ends the kernels' threads. Memory is freed with the arena and the objects that the kernels were given. */
     @Override

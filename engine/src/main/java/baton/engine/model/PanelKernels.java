@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.kernel.AttentionScores;
 import baton.engine.kernel.Kernels;
 import baton.engine.kernel.PagedAttention;
 import baton.engine.kernel.PagedAttention.Span;
@@ -232,9 +233,8 @@ final class PanelKernels implements ModelKernels {
     }
 
     @Override
-    public Attention attention(ModelConfig config, KvCache cache, int[] reach) {
-        return new Paged(
-                new PagedAttention(kernels, team, cache, config.heads(), config.scoreScale(), arena), reach.clone());
+    public Attention attention(ModelConfig config, AttentionScores scores, KvCache cache, int[] reach) {
+        return new Paged(new PagedAttention(kernels, team, cache, config.heads(), scores, arena), reach.clone());
     }
 
     /** Attention of batches by {@link PagedAttention}. */

@@ -28,7 +28,6 @@ import java.util.stream.Stream;
  * @param biased the parts whose product has a bias added, beside the weight in the checkpoint
  * @param feedForward the kind of each layer's feed-forward part
  * @param onePlusNorms norms multiply by 1 plus their weights
- * @param logitCap bound of logits: {@code cap * tanh(logit / cap)}
  */
 public record Recipe(
         String architecture,
@@ -38,7 +37,7 @@ public record Recipe(
         List<FeedForward> feedForward,
         Scales scales,
         boolean onePlusNorms,
-        Optional<Double> logitCap) {
+        Caps caps) {
     /** Names of tensors as most families have them, without norms. */
     static final Map<Part, String> USUAL_PRODUCTS = Map.of(
             Part.QUERIES, "self_attn.q_proj",
@@ -201,6 +200,16 @@ public record Recipe(
         static final Scales NONE = new Scales(1, Optional.empty(), 1, 1);
     }
 
+    /**
+     * Bounds of numbers x: {@code cap * tanh(x / cap)}.
+     *
+     * @param scores of the scores of attention
+     * @param logits of logits
+     */
+    public record Caps(Optional<Double> scores, Optional<Double> logits) {
+        static final Caps NONE = new Caps(Optional.empty(), Optional.empty());
+    }
+
     /** Llama without biases. */
     static Recipe llama(int layers, Rotation rotation) {
         return usual(
@@ -222,7 +231,7 @@ public record Recipe(
             Map<Part, String> tensors,
             Set<Part> biased,
             List<FeedForward> feedForward) {
-        return new Recipe(architecture, layers, tensors, biased, feedForward, Scales.NONE, false, Optional.empty());
+        return new Recipe(architecture, layers, tensors, biased, feedForward, Scales.NONE, false, Caps.NONE);
     }
 
     /** Names of tensors, and more or others. */
@@ -276,7 +285,8 @@ public record Recipe(
         if (onePlusNorms) {
             traits.add("norms=1+weight");
         }
-        logitCap.ifPresent(cap -> traits.add("logit_cap=" + cap));
+        caps.scores().ifPresent(cap -> traits.add("score_cap=" + cap));
+        caps.logits().ifPresent(cap -> traits.add("logit_cap=" + cap));
         return String.join(" ", traits);
     }
 
@@ -299,7 +309,7 @@ public record Recipe(
                 List.copyOf(feedForward.subList(range.first(), end)),
                 scales,
                 onePlusNorms,
-                logitCap);
+                caps);
     }
 
     /** A layer's tensors in a model by name, as it reads behind {@code model.layers.N.}. */

@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.kernel.AttentionScores;
 import baton.engine.model.Batch.Chunk;
 import baton.engine.model.Batch.Group;
 import baton.kv.KvCache;
@@ -15,6 +16,7 @@ import java.util.Objects;
 import java.util.Optional;
 import org.bytedeco.pytorch.DoubleOptional;
 import org.bytedeco.pytorch.LongOptional;
+import org.bytedeco.pytorch.Scalar;
 import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.TensorOptional;
 import org.bytedeco.pytorch.global.torch;
@@ -28,6 +30,8 @@ import org.bytedeco.pytorch.global.torch.ScalarType;
  * head: only with many rows does PyTorch's flash kernel for CPUs take large tiles, which are faster. Single tokens are taken together: batch = G,
  * heads = sequences, and the R queries stand where query positions would, so a sequence's keys are read once for all of them.
  * Fewer queries than the matrix unit takes attend in fp32, for which the kernel is much faster than for bf16 without that unit.
+ *
+ * PyTorch's operator knows neither caps of scores nor sinks: with these the products are separate operators, in fp32.
  */
 
 /** Attention by LibTorch's {@code scaled_dot_product_attention}, of keys and values that are copied together from the paged cache. */
@@ -66,6 +70,7 @@ final class SdpaAttention implements Attention {
     private final ScalarType type;
     private final ScalarType cacheType;
     private final OmpTeam team;
+    private final AttentionScores scores;
     private final DoubleOptional scoreScale;
     private final TensorOptional none;
     private final int queryElements;
@@ -77,7 +82,14 @@ final class SdpaAttention implements Attention {
      * @param type of queries and of the attended values
      * @param owned owns the objects that are made at the start
      */
-    SdpaAttention(ModelConfig config, KvCache cache, ScalarType type, OmpTeam team, int[] reach, Weights.Owned owned) {
+    SdpaAttention(
+            ModelConfig config,
+            AttentionScores scores,
+            KvCache cache,
+            ScalarType type,
+            OmpTeam team,
+            int[] reach,
+            Weights.Owned owned) {
         this.config = config;
         this.cache = cache;
         this.layout = cache.layout();
@@ -85,7 +97,8 @@ final class SdpaAttention implements Attention {
         this.cacheType = LibTorch.scalarType(layout.dtype());
         this.team = team;
         this.reach = reach.clone();
-        this.scoreScale = LibTorch.keep(new DoubleOptional(config.scoreScale()), owned);
+        this.scores = scores;
+        this.scoreScale = LibTorch.keep(new DoubleOptional(scores.scale()), owned);
         this.none = LibTorch.keep(new TensorOptional(), owned);
         this.queryElements = config.heads() * config.headDim();
     }
@@ -342,7 +355,7 @@ final class SdpaAttention implements Attention {
         long[] rowsStrides = {shared * head, queryElements, head, 1};
         LongOptional offset = new LongOptional((long) group.offset() * queryElements);
         Tensor own = step.queries.as_strided(rowsShape, rowsStrides, offset).to(ScalarType.Float);
-        Tensor result = attention(own, keys, values, groupStep.mask, false);
+        Tensor result = attention(layer, new long[] {1, shared, 1}, own, keys, values, groupStep.mask, false);
         step.attended.as_strided(rowsShape, rowsStrides, offset).copy_(result);
     }
 
@@ -391,7 +404,9 @@ final class SdpaAttention implements Attention {
             copyRows(step.queries.as_strided(rowsShape, rowsStrides, rows), run.own);
             boolean causal = !run.mask.has_value();
             Tensor own = run.stacked ? run.own.view(config.kvHeads(), 1, -1, head) : run.own;
-            Tensor result = attention(own, keys, values, run.mask, causal).reshape(run.own.sizes());
+            long[] heads = run.stacked ? new long[] {1, shared * run.own.size(2), 1} : new long[] {shared, 1, 1};
+            Tensor result =
+                    attention(layer, heads, own, keys, values, run.mask, causal).reshape(run.own.sizes());
             copyRows(result.narrow(2, 0, run.rows), step.attended.as_strided(rowsShape, rowsStrides, rows));
         }
     }
@@ -433,8 +448,49 @@ final class SdpaAttention implements Attention {
         return LibTorch.memory(tensor, elements * tensor.element_size());
     }
 
-    private Tensor attention(Tensor queries, Tensor keys, Tensor values, TensorOptional mask, boolean causal) {
-        return torch.scaled_dot_product_attention(queries, keys, values, mask, 0.0, causal, scoreScale, false);
+    /** @param heads shape of numbers for each of the R heads beside the queries of a group */
+    private Tensor attention(
+            int layer, long[] heads, Tensor queries, Tensor keys, Tensor values, TensorOptional mask, boolean causal) {
+        if (scores.cap().isEmpty() && !scores.hasSinks()) {
+            return torch.scaled_dot_product_attention(queries, keys, values, mask, 0.0, causal, scoreScale, false);
+        }
+        long groups = queries.size(0);
+        Tensor attended = queries.clone();
+        for (long group = 0; group < groups; group++) {
+            Tensor own = queries.select(0, group).to(ScalarType.Float);
+            Tensor product = torch.matmul(
+                    own.mul(new Scalar(scores.scale())),
+                    keys.select(0, group).to(ScalarType.Float).transpose(-2, -1));
+            scores.cap()
+                    .ifPresent(cap -> product.mul_(new Scalar(1 / cap)).tanh_().mul_(new Scalar(cap)));
+            if (mask.has_value()) {
+                Tensor given = mask.get();
+                product.add_(given.dim() == product.dim() + 1 ? given.select(0, 0) : given);
+            } else if (causal) {
+                Tensor later =
+                        product.new_ones(product.size(-2), product.size(-1)).triu(1);
+                product.masked_fill_(later.to(ScalarType.Bool), new Scalar(Double.NEGATIVE_INFINITY));
+            }
+            Tensor total = torch.logsumexp(product, new long[] {-1}, true);
+            Tensor weights = product.sub_(scores.hasSinks() ? total.logaddexp(sinks(layer, group, heads)) : total)
+                    .exp_();
+            attended.select(0, group)
+                    .copy_(torch.matmul(weights, values.select(0, group).to(ScalarType.Float)));
+        }
+        return attended;
+    }
+
+    /** The sinks of a group's heads, in the shape of the sums of rows, where those of a head may be neighbours. */
+    private Tensor sinks(int layer, long group, long... shape) {
+        int shared = config.heads() / config.kvHeads();
+        int rows = Math.toIntExact(shape[0] * shape[1]);
+        float[] sinks = new float[rows];
+        for (int row = 0; row < rows; row++) {
+            sinks[row] = scores.sinks().get(layer)[Math.toIntExact(group) * shared + row * shared / rows];
+        }
+        Tensor tensor = LibTorch.empty(ScalarType.Float, shape);
+        LibTorch.memory(tensor, (long) rows * Float.BYTES).copyFrom(MemorySegment.ofArray(sinks));
+        return tensor;
     }
 
     private static int padded(int positions) {

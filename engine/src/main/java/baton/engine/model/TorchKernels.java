@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.kernel.AttentionScores;
 import baton.engine.kernel.ParallelFor;
 import baton.engine.model.JavaRowKernels.NormWeights;
 import baton.engine.model.TorchLinear.Biased;
@@ -185,7 +186,7 @@ final class TorchKernels implements ModelKernels {
     }
 
     @Override
-    public Attention attention(ModelConfig config, KvCache cache, int[] reach) {
-        return new SdpaAttention(config, cache, type, team, reach, owned);
+    public Attention attention(ModelConfig config, AttentionScores scores, KvCache cache, int[] reach) {
+        return new SdpaAttention(config, scores, cache, type, team, reach, owned);
     }
 }

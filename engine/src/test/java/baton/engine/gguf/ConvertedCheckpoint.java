@@ -142,8 +142,14 @@ public final class ConvertedCheckpoint {
                     architecture + ".rope.scaling.factor", rope.path("factor").asDouble());
             key(writer, "rope.scaling.original_context_length", rope.path("original_max_position_embeddings"));
         }
-        if (architecture.equals("gemma3")) {
-            writer.integer(architecture + ".attention.sliding_window_pattern", 2);
+        if (architecture.startsWith("gemma")) {
+            if (architecture.equals("gemma3")) {
+                writer.integer(architecture + ".attention.sliding_window_pattern", 2);
+            } else {
+                writer.number(
+                        architecture + ".attn_logit_softcapping",
+                        config.path("attn_logit_softcapping").asDouble());
+            }
             writer.number(
                     architecture + ".attention.scale",
                     1 / Math.sqrt(config.path("query_pre_attn_scalar").asDouble()));
@@ -228,13 +234,13 @@ public final class ConvertedCheckpoint {
         int dot = part.lastIndexOf('.');
         String stem = part.substring(0, dot);
         String own = stem.equals("post_attention_layernorm")
-                ? architecture.equals("gemma3") ? "post_attention_norm" : "ffn_norm"
+                ? architecture.startsWith("gemma") ? "post_attention_norm" : "ffn_norm"
                 : NAMES.getOrDefault(stem, stem);
         return layer + own + part.substring(dot);
     }
 
     private float[] converted(String name, List<Long> shape, float[] values) {
-        if (architecture.equals("gemma3") && name.endsWith("norm.weight")) {
+        if (architecture.startsWith("gemma") && name.endsWith("norm.weight")) {
             float[] more = values.clone();
             for (int i = 0; i < more.length; i++) {
                 more[i] += 1;

@@ -17,7 +17,9 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
+import java.util.Optional;
 import java.util.Random;
 import java.util.stream.IntStream;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -29,6 +31,8 @@ class PagedAttentionTest {
     private static final int BLOCKS = 100;
     private static final int LAYERS = 2;
     private static final int LAYER = 1;
+    private static final AttentionScores PLAIN_64 = new AttentionScores(1 / Math.sqrt(64));
+    private static final AttentionScores PLAIN_256 = new AttentionScores(1 / Math.sqrt(256));
 
     @ParameterizedTest(name = "{0}, {1}, {2} heads, {3} key/value heads of {4}, blocks of {5}, window {6}")
     @CsvSource({
@@ -55,6 +59,27 @@ class PagedAttentionTest {
     })
     void attentionEqualsThatInFp64(
             String kind, DType dtype, int heads, int kvHeads, int headDim, int blockSize, int window) {
+        Random random = new Random(SEED);
+        float[][] sinks = new float[LAYERS][];
+        Arrays.setAll(sinks, _ -> numbers(random, heads));
+        double scale = 1 / Math.sqrt(headDim);
+        for (AttentionScores scores : List.of(
+                new AttentionScores(scale),
+                new AttentionScores(scale, Optional.of(2.5), List.of()),
+                new AttentionScores(scale, Optional.of(50.0), List.of(sinks)))) {
+            attentionEqualsThatInFp64(kind, dtype, heads, kvHeads, headDim, blockSize, window, scores);
+        }
+    }
+
+    private static void attentionEqualsThatInFp64(
+            String kind,
+            DType dtype,
+            int heads,
+            int kvHeads,
+            int headDim,
+            int blockSize,
+            int window,
+            AttentionScores scores) {
         Kernels kernels = TestKernels.named(kind, WeightType.FP32);
         Random random = new Random(SEED);
         KvLayout layout = new KvLayout(LAYERS, kvHeads, headDim, blockSize, dtype);
@@ -62,8 +87,7 @@ class PagedAttentionTest {
             MemorySegment pool = arena.allocate(BLOCKS * layout.blockBytes(), 64);
             KvCache cache = new KvCache(pool, layout, BLOCKS, List.of("0", "1"));
             fill(cache, random);
-            PagedAttention attention =
-                    new PagedAttention(kernels, TWO_THREADS, cache, heads, 1 / Math.sqrt(headDim), arena);
+            PagedAttention attention = new PagedAttention(kernels, TWO_THREADS, cache, heads, scores, arena);
             // Single tokens, a prompt's first chunk, a later one, few rows behind many positions.
             List<Span> spans = List.of(
                     new Span(0, 1, 0, blocks(random)),
@@ -76,7 +100,8 @@ class PagedAttentionTest {
             float[] queries = numbers(random, rows * (heads * headDim + 16));
             boolean inBf16 = PagedAttention.suitsTiles(kernels, layout);
             // Each weight is rounded to bf16, with a relative error below 2^-9; values are below 2.
-            double tolerance = inBf16 ? 2.0 / 512 + 2e-6 : 2e-6;
+            // Capped scores are rounded like numbers of the cap's size.
+            double tolerance = (inBf16 ? 2.0 / 512 + 2e-6 : 2e-6) + scores.cap().orElse(0.0) * Math.ulp(1f);
             Rows attended = TestKernels.rows(floats(arena, new float[queries.length]), stride);
             Rows queryRows = TestKernels.rows(floats(arena, queries), stride);
             attention.attend(LAYER, spans, window, queryRows, attended);
@@ -90,10 +115,12 @@ class PagedAttentionTest {
                                 span.position() + i,
                                 head / (heads / kvHeads),
                                 scaled(queries, start, headDim, inBf16),
-                                window);
+                                window,
+                                scores,
+                                head);
                         for (int d = 0; d < headDim; d++) {
                             assertThat((double) TestKernels.element(attended, start + d))
-                                    .as("%s row %d head %d element %d, seed %d", span, i, head, d, SEED)
+                                    .as("%s row %d head %d element %d of %s, seed %d", span, i, head, d, scores, SEED)
                                     .isCloseTo(expected[d], within(tolerance));
                         }
                     }
@@ -139,20 +166,14 @@ class PagedAttentionTest {
             float[] queries = numbers(random, Math.toIntExact(spans.size() * stride));
             boolean inBf16 = PagedAttention.suitsTiles(kernels, layout);
             Rows attended = TestKernels.rows(floats(arena, new float[queries.length]), stride);
-            PagedAttention attention = new PagedAttention(
-                    kernels,
-                    TWO_THREADS,
-                    cache,
-                    heads,
-                    1 / Math.sqrt(cache.layout().headDim()),
-                    arena);
+            PagedAttention attention = new PagedAttention(kernels, TWO_THREADS, cache, heads, PLAIN_256, arena);
             attention.attend(LAYER, spans, window, TestKernels.rows(floats(arena, queries), stride), attended);
             attention.close();
             for (Span span : spans) {
                 for (int head = 0; head < heads; head++) {
                     int start = Math.toIntExact(span.row() * stride) + head * 256;
                     double[] query = scaled(queries, start, 256, inBf16);
-                    double[] expected = attend(cache, span, span.position(), head / 3, query, window);
+                    double[] expected = attend(cache, span, span.position(), head / 3, query, window, PLAIN_256, head);
                     for (int d = 0; d < 256; d++) {
                         assertThat((double) TestKernels.element(attended, start + d))
                                 .as("%s head %d element %d", span, head, d)
@@ -181,8 +202,7 @@ class PagedAttentionTest {
             int width = 8 * 64;
             MemorySegment queries = floats(arena, numbers(new Random(SEED), rows * width));
             MemorySegment attended = floats(arena, new float[rows * width]);
-            PagedAttention attention = new PagedAttention(
-                    kernels, TWO_THREADS, cache, 8, 1 / Math.sqrt(cache.layout().headDim()), arena);
+            PagedAttention attention = new PagedAttention(kernels, TWO_THREADS, cache, 8, PLAIN_64, arena);
             Span span = new Span(0, rows, 0, IntStream.range(0, BLOCKS).toArray());
             attention.attend(
                     LAYER, List.of(span), 100_000, TestKernels.rows(queries, width), TestKernels.rows(attended, width));
@@ -218,13 +238,7 @@ class PagedAttentionTest {
             long stride = heads * 64L;
             Rows queries = TestKernels.rows(floats(arena, numbers(new Random(SEED), rows * heads * 64)), stride);
             Span span = new Span(0, rows, position, IntStream.range(0, BLOCKS).toArray());
-            PagedAttention attention = new PagedAttention(
-                    kernels,
-                    TWO_THREADS,
-                    cache,
-                    heads,
-                    1 / Math.sqrt(cache.layout().headDim()),
-                    arena);
+            PagedAttention attention = new PagedAttention(kernels, TWO_THREADS, cache, heads, PLAIN_64, arena);
             MemorySegment before = floats(arena, new float[rows * heads * 64]);
             attention.attend(LAYER, List.of(span), 100_000, queries, TestKernels.rows(before, stride));
             for (int behind = span.end(); behind < BLOCKS * 16; behind++) {
@@ -292,25 +306,38 @@ class PagedAttentionTest {
         double[] scaled = new double[headDim];
         for (int d = 0; d < headDim; d++) {
             scaled[d] = inBf16
-                    ? TestKernels.bf16(queries[start + d] * PagedAttention.scoreFactor(1 / Math.sqrt(headDim)))
+                    ? TestKernels.bf16(queries[start + d] * new AttentionScores(1 / Math.sqrt(headDim)).factor())
                             * Math.log(2)
                     : queries[start + d] / Math.sqrt(headDim);
         }
         return scaled;
     }
 
-    private static double[] attend(KvCache cache, Span span, int position, int kvHead, double[] query, int window) {
+    private static double[] attend(
+            KvCache cache,
+            Span span,
+            int position,
+            int kvHead,
+            double[] query,
+            int window,
+            AttentionScores attentionScores,
+            int head) {
         KvLayout layout = cache.layout();
         int first = Math.max(0, position + 1 - window);
         double[] scores = new double[position + 1];
-        double largest = Double.NEGATIVE_INFINITY;
+        double sink = attentionScores.hasSinks() ? attentionScores.sinks().get(LAYER)[head] : Double.NEGATIVE_INFINITY;
+        double largest = sink;
         for (int other = first; other <= position; other++) {
             for (int d = 0; d < layout.headDim(); d++) {
                 scores[other] += query[d] * entry(cache, span, other, kvHead, d);
             }
+            if (attentionScores.cap().isPresent()) {
+                double cap = attentionScores.cap().get();
+                scores[other] = cap * Math.tanh(scores[other] / cap);
+            }
             largest = Math.max(largest, scores[other]);
         }
-        double sum = 0;
+        double sum = Math.exp(sink - largest);
         double[] attended = new double[layout.headDim()];
         for (int other = first; other <= position; other++) {
             double weight = Math.exp(scores[other] - largest);

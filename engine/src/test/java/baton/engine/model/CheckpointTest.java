@@ -6,10 +6,12 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import baton.engine.kernel.Activation;
 import baton.engine.model.ModelConfig.LinearRopeScaling;
 import baton.engine.model.ModelConfig.YarnRopeScaling;
+import baton.engine.model.Recipe.Caps;
 import baton.engine.model.Recipe.Dense;
 import baton.engine.model.Recipe.Experts;
 import baton.engine.model.Recipe.Part;
 import baton.engine.model.Recipe.Rotation;
+import baton.engine.model.Recipe.Scales;
 import baton.engine.model.Recipe.Window;
 import baton.kv.ConfigException;
 import baton.kv.DType;
@@ -204,6 +206,24 @@ class CheckpointTest {
     }
 
     @Test
+    void gemma2() {
+        Recipe usual = recipe("Gemma2ForCausalLM", "\"hidden_act\": \"gelu_pytorch_tanh\"");
+        assertThat(windows(usual)).containsExactly(4096, 0, 4096);
+        assertThat(usual.caps()).isEqualTo(new Caps(Optional.of(50.0), Optional.of(30.0)));
+        assertThat(usual.scales()).isEqualTo(new Scales(4, Optional.of(1.0 / 16), 1, 1));
+        Recipe named = recipe(
+                "Gemma2ForCausalLM",
+                "\"attn_logit_softcapping\": null, \"final_logit_softcapping\": 5, \"sliding_window\": 7,"
+                        + " \"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\"],"
+                        + " \"query_pre_attn_scalar\": 144");
+        assertThat(windows(named)).containsExactly(0, 7, 0);
+        assertThat(named.caps()).isEqualTo(new Caps(Optional.empty(), Optional.of(5.0)));
+        assertThat(named.scales().scores()).contains(1.0 / 12);
+        assertThatThrownBy(() -> recipe("Gemma2ForCausalLM", "\"attn_logit_softcapping\": 0"))
+                .hasMessage("config.json.attn_logit_softcapping: is 0.0, must be positive");
+    }
+
+    @Test
     void layersOfASmolLm3ThatDoNotRotate() {
         Recipe usual = recipe("SmolLM3ForCausalLM", "\"use_sliding_window\": true, \"no_rope_layer_interval\": 3");
         assertThat(rotates(usual)).containsExactly(true, true, false);
@@ -332,7 +352,7 @@ class CheckpointTest {
             delimiter = '|',
             quoteCharacter = '`',
             value = {
-                "LlamaForCausalLM | BloomForCausalLM | config.json.architectures: unsupported value '[\"BloomForCausalLM\"]'; allowed: one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma3ForCausalLM, GraniteForCausalLM, Phi3ForCausalLM, SmolLM3ForCausalLM, Olmo2ForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, MixtralForCausalLM",
+                "LlamaForCausalLM | BloomForCausalLM | config.json.architectures: unsupported value '[\"BloomForCausalLM\"]'; allowed: one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, GraniteForCausalLM, Phi3ForCausalLM, SmolLM3ForCausalLM, Olmo2ForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, MixtralForCausalLM",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"longrope\", \"factor\": 2} | config.json.rope_scaling.rope_type: unsupported value 'longrope'; allowed: default, linear, llama3, yarn",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"llama3\"} | config.json.rope_scaling.low_freq_factor: is missing",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0} | config.json.rope_scaling.factor: is 0.0, must be positive",

@@ -18,6 +18,7 @@ class FingerprintsTest {
         "qwen2-yarn, 853ba362ee9e4f2fca5962afd245e1e9fe94f66ca2f0806c54961d687855f658",
         "qwen3, a067a74f0c288a4af21be990f82220419e8b56649f889663afcaffd18e59d056",
         "qwen3-layers, 5bdbaca8ccfcf3037deb45b0b3850858118fcab14e9a27e6c7a6c078211baaa9",
+        "gemma2, bbff35cdc54e0137b2da4315050d7749c5f68b232baa6acbba3a03a99b3d94e3",
         "gemma3, 955272d94ff937656c4b91664dddb39b3f81454f76c67d8795b09bae42b36bda",
         "granite, 40052a18a5cf0c423e33a0ce136987a485b4ae663f3e1bef343c7fe3028eec65",
         "phi3, 9ca7199d3d03f34c985a3ae1a03dddab95d7205bf3d95be2cd5e52d713d11728",

@@ -27,7 +27,7 @@ class GgufCheckpointTest {
     Path directory;
 
     @ParameterizedTest
-    @ValueSource(strings = {"llama2", "mistral", "qwen2-yarn", "qwen3", "gemma3", "phi3"})
+    @ValueSource(strings = {"llama2", "mistral", "qwen2-yarn", "qwen3", "gemma2", "gemma3", "phi3"})
     void eachFamilysShapeAndWeights(String golden) throws IOException {
         Path original = golden(golden);
         Path file = ConvertedCheckpoint.write(original, directory.resolve("model.gguf"));
