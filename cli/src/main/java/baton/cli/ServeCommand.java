@@ -157,6 +157,14 @@ final class ServeCommand implements Callable<Integer> {
     private boolean enablePrefixCaching;
 
     @Option(
+            names = "--disable-hybrid-kv-cache-manager",
+            negatable = true,
+            fallbackValue = "true",
+            description =
+                    "Keep the KV of all positions in layers with a sliding window, too (default: only with a connector).")
+    private @Nullable Boolean disableHybridKvCacheManager;
+
+    @Option(
             names = "--prefix-caching-hash-algo",
             paramLabel = "NAME",
             defaultValue = "sha256",
@@ -524,6 +532,7 @@ final class ServeCommand implements Callable<Integer> {
         Optional.ofNullable(maxWaiting).ifPresent(config::maxWaiting);
         Optional.ofNullable(threads).ifPresent(config::threads);
         Optional.ofNullable(seed).ifPresent(config::seed);
+        Optional.ofNullable(disableHybridKvCacheManager).ifPresent(config::disableHybridKvCacheManager);
         offloading.apply(kvTransfer).map(this::withAccess).ifPresent(config::kvTransfer);
         config.hashing(
                 BlockHashing.of(HashAlgorithm.parse("prefix_caching_hash_algo", hashAlgorithm), System.getenv()));

@@ -47,8 +47,13 @@ final class RefusingBackend implements ModelBackend {
 
     @Override
     public long blockBytes(
-            ModelConfig model, int blockSize, DType cacheDtype, int tensorParallelSize, int pipelineParallelSize) {
-        return cpu.blockBytes(model, blockSize, cacheDtype, tensorParallelSize, pipelineParallelSize);
+            ModelConfig model,
+            int blockSize,
+            DType cacheDtype,
+            int tensorParallelSize,
+            int pipelineParallelSize,
+            boolean hybrid) {
+        return cpu.blockBytes(model, blockSize, cacheDtype, tensorParallelSize, pipelineParallelSize, hybrid);
     }
 
     @Override

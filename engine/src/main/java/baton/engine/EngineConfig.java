@@ -35,6 +35,8 @@ import java.util.OptionalInt;
  * @param parallel the ranks that share the model
  * @param device where to compute
  * @param seed of the sampling of requests that bring none
+ * @param disableHybridKvCacheManager whether layers with a sliding window keep all positions, as the other layers do; empty: if there is a
+ *     connector
  * @param kvTransfer the exchange of KV caches with other instances
  * @param hashing how blocks are hashed for the prefix cache, for stores by key, and in KV events
  * @param kvEvents whether listeners are notified of the KV cache's contents
@@ -60,6 +62,7 @@ public record EngineConfig(
         ParallelConfig parallel,
         Device device,
         long seed,
+        Optional<Boolean> disableHybridKvCacheManager,
         KvTransferConfig kvTransfer,
         BlockHashing hashing,
         boolean kvEvents) {
@@ -80,11 +83,29 @@ public record EngineConfig(
         maxModelLen.ifPresent(value -> requirePositive("max_model_len", value));
         numBlocks.ifPresent(value -> requirePositive("num_gpu_blocks_override", value));
         threads.ifPresent(value -> requirePositive("threads", value));
+        if (!disableHybridKvCacheManager.orElse(true) && kvTransfer.connector().isPresent()) {
+            throw new ConfigException(
+                    "disable_hybrid_kv_cache_manager",
+                    "is false, but connectors take blocks of all layers: leave it out, or kv_connector, which is "
+                            + kvTransfer.connector().get());
+        }
         if (maxNumBatchedTokens < maxNumSeqs) {
             throw new ConfigException(
                     "max_num_batched_tokens",
                     "is " + maxNumBatchedTokens + ", must be at least max_num_seqs, which is " + maxNumSeqs);
         }
+    }
+
+    /** Whether layers with a sliding window keep only the blocks that it reaches. */
+    public boolean hybrid() {
+        return !disableHybridKvCacheManager.orElse(kvTransfer.connector().isPresent());
+    }
+
+    /** Tokens of one request that a step computes at most. */
+    public int maxTokensOfRequest() {
+        return longPrefillTokenThreshold == 0
+                ? maxNumBatchedTokens
+                : Math.min(longPrefillTokenThreshold, maxNumBatchedTokens);
     }
 
     /** The defaults for a checkpoint directory. */

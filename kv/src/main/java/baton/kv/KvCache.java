@@ -11,10 +11,17 @@ import java.util.Optional;
  * this record only says where things are.
  *
  * @param memory the region, at least {@code blocks * layout.blockBytes()} long
+ * @param layout of a block; its layers are those of one group
  * @param blocks number of blocks
  * @param layerNames the name of each layer in vLLM's terms, e.g. {@code model.layers.0.self_attn.attn}
+ * @param groups the layers that share blocks
  */
-public record KvCache(KvMemory memory, KvLayout layout, int blocks, List<String> layerNames) {
+public record KvCache(KvMemory memory, KvLayout layout, int blocks, List<String> layerNames, KvGroups groups) {
+    /** A pool whose blocks hold all layers. */
+    public KvCache(KvMemory memory, KvLayout layout, int blocks, List<String> layerNames) {
+        this(memory, layout, blocks, layerNames, KvGroups.one(layout.layers()));
+    }
+
     /** A pool in host memory that only this process can map. */
     public KvCache(MemorySegment memory, KvLayout layout, int blocks, List<String> layerNames) {
         this(new KvMemory.Host(memory, Optional.empty()), layout, blocks, layerNames);
@@ -27,9 +34,13 @@ public record KvCache(KvMemory memory, KvLayout layout, int blocks, List<String>
             throw new IllegalArgumentException("memory of %d bytes is smaller than blocks=%d of %d bytes"
                     .formatted(memory.bytes(), blocks, layout.blockBytes()));
         }
-        if (layerNames.size() != layout.layers()) {
+        if (layerNames.size() != groups.layers()) {
             throw new IllegalArgumentException(
-                    "layerNames has %d names for layers=%d".formatted(layerNames.size(), layout.layers()));
+                    "layerNames has %d names for layers=%d".formatted(layerNames.size(), groups.layers()));
+        }
+        if (layout.layers() != groups.layersOfBlock()) {
+            throw new IllegalArgumentException("the layout has layers=%d for groups of up to %d layers"
+                    .formatted(layout.layers(), groups.layersOfBlock()));
         }
     }
 
@@ -64,14 +75,13 @@ public record KvCache(KvMemory memory, KvLayout layout, int blocks, List<String>
     /** Offset in {@link #memory} of one layer of a block. */
     public long layerStart(int block, int layer) {
         Objects.checkIndex(block, blocks);
-        Objects.checkIndex(layer, layout.layers());
-        return block * layout.blockBytes() + layout.layerOffset(layer);
+        return block * layout.blockBytes() + layout.layerOffset(groups.slotOf(layer));
     }
 
     /**
      * Offset in {@link #memory} of a position's key of a head; its value follows the key.
      *
-     * @param blockTable of the position's sequence
+     * @param blockTable of the position's sequence, of the layer's group
      */
     public long entryStart(int[] blockTable, int layer, int head, int position) {
         int blockSize = layout.blockSize();

@@ -88,7 +88,12 @@ public sealed interface KvEvent {
         public static final Place UNKNOWN = new Place(Optional.empty(), Optional.empty(), Optional.empty());
 
         /** In the only KV cache group. */
-        public static final Place ONLY_GROUP = new Place(Optional.of(0), Optional.empty(), Optional.empty());
+        public static final Place ONLY_GROUP = of(0);
+
+        /** In a KV cache group. */
+        public static Place of(int group) {
+            return new Place(Optional.of(group), Optional.empty(), Optional.empty());
+        }
     }
 
     /**

@@ -38,8 +38,13 @@ public final class CpuBackend implements ModelBackend {
 
     @Override
     public long blockBytes(
-            ModelConfig model, int blockSize, DType cacheDtype, int tensorParallelSize, int pipelineParallelSize) {
-        return CpuModels.blockBytes(model, blockSize, cacheDtype, tensorParallelSize, pipelineParallelSize);
+            ModelConfig model,
+            int blockSize,
+            DType cacheDtype,
+            int tensorParallelSize,
+            int pipelineParallelSize,
+            boolean hybrid) {
+        return CpuModels.blockBytes(model, blockSize, cacheDtype, tensorParallelSize, pipelineParallelSize, hybrid);
     }
 
     @Override

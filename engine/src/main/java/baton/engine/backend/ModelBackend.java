@@ -40,10 +40,16 @@ public interface ModelBackend {
     /**
      * Bytes of one block in the pools of all ranks together.
      *
+     * @param hybrid as in {@link ModelOptions}
      * @throws baton.kv.ConfigException if the model cannot be shared like this
      */
     long blockBytes(
-            ModelConfig model, int blockSize, DType cacheDtype, int tensorParallelSize, int pipelineParallelSize);
+            ModelConfig model,
+            int blockSize,
+            DType cacheDtype,
+            int tensorParallelSize,
+            int pipelineParallelSize,
+            boolean hybrid);
 
     /**
      * Loads a checkpoint's weights, shared out among ranks, and allocates the KV pools; the checkpoint may be closed afterwards.

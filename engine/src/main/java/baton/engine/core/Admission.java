@@ -7,7 +7,6 @@ import baton.kv.connector.KvMatch;
 import baton.kv.connector.SchedulerConnector;
 import java.util.HashSet;
 import java.util.Iterator;
-import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 
@@ -112,7 +111,7 @@ final class Admission {
                 waiting.resumeAt(request);
                 break;
             }
-            List<Integer> hits = blocks.computedBlocks(request);
+            BlockTable hits = blocks.computedBlocks(request);
             int local = hits.size() * config.blockSize();
             Optional<BlockHash> awaited = blocks.nextInFlight(request, hits.size(), inFlight);
             if (awaited.isPresent()) {

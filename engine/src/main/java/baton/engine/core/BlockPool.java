@@ -1,12 +1,15 @@
 package baton.engine.core;
 
 import baton.kv.BlockHash;
+import baton.kv.KvGroups;
 import baton.kv.OwnerThread;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.OptionalInt;
 import java.util.Set;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
 /*
@@ -15,6 +18,7 @@ import org.jspecify.annotations.Nullable;
  *   A block is free if no request holds it (reference count 0), and then it is in the free list exactly once.
  *   A block may have a hash; then its bytes are the KV of the tokens that the hash stands for, and the index maps the hash to it.
  *   A free block keeps its hash until it is handed out again, so freeing is also caching.
+ *   A hash stands for a block in each group of layers. Where groups have windows, the null block is neither free nor held.
  *
  * Eviction
  *
@@ -34,7 +38,14 @@ final class BlockPool {
     private final OwnerThread owner = OwnerThread.firstToCheck();
     private final int[] references;
     private final @Nullable BlockHash[] hashes;
-    private final Map<BlockHash, Integer> index = new HashMap<>();
+    /** Of blocks with a hash: their group. */
+    private final int[] groupOf;
+
+    private final KvGroups groups;
+    /** By group. */
+    private final List<Map<BlockHash, Integer>> index;
+    /** The first block that is handed out. */
+    private final int first;
 
     private final int[] next;
     private final int[] previous;
@@ -45,12 +56,21 @@ final class BlockPool {
     private int free;
 
     BlockPool(int blocks) {
-        this(blocks, CacheEvents.disabled());
+        this(blocks, KvGroups.one(1), CacheEvents.disabled());
     }
 
-    /** @param events receives hashes of evicted blocks */
-    BlockPool(int blocks, CacheEvents events) {
+    /**
+     * @param groups of layers that have blocks of their own
+     * @param events receives hashes of evicted blocks
+     */
+    BlockPool(int blocks, KvGroups groups, CacheEvents events) {
+        this.groups = groups;
         this.events = events;
+        index = Stream.<Map<BlockHash, Integer>>generate(HashMap::new)
+                .limit(groups.size())
+                .toList();
+        first = groups.hasWindows() ? KvGroups.NULL_BLOCK + 1 : 0;
+        groupOf = new int[blocks];
         references = new int[blocks];
         hashes = new @Nullable BlockHash[blocks];
         next = new int[blocks + 1];
@@ -58,13 +78,23 @@ final class BlockPool {
         anchor = blocks;
         next[anchor] = anchor;
         previous[anchor] = anchor;
-        for (int block = 0; block < blocks; block++) {
+        for (int block = first; block < blocks; block++) {
             appendFree(block);
         }
     }
 
+    KvGroups groups() {
+        return groups;
+    }
+
+    /** Blocks that can be handed out. */
     int size() {
-        return references.length;
+        return references.length - first;
+    }
+
+    /** Whether it is a block that can be handed out. */
+    boolean has(int block) {
+        return block >= first && block < references.length;
     }
 
     int free() {
@@ -75,9 +105,9 @@ final class BlockPool {
         return size() - free;
     }
 
-    /** The block that has the content of that hash, held or free. */
-    OptionalInt cached(BlockHash hash) {
-        Integer block = index.get(hash);
+    /** The block that has the content of that hash in a group, held or free. */
+    OptionalInt cached(int group, BlockHash hash) {
+        Integer block = index.get(group).get(hash);
         return block == null ? OptionalInt.empty() : OptionalInt.of(block);
     }
 
@@ -123,17 +153,18 @@ final class BlockPool {
     }
 
     /**
-     * Records that a held block has the content of that hash. If another block is cached for that hash, it stays the cached one.
+     * Records that a held block has the content of that hash in a group. If another block is cached for that, it stays the cached one.
      *
      * @return whether the hash was not known before
      */
-    boolean publish(int block, BlockHash hash) {
+    boolean publish(int group, int block, BlockHash hash) {
         owner.check();
         if (references[block] <= 0) {
             throw new IllegalStateException("block=" + block + " is published but not held");
         }
-        if (hashes[block] == null && index.putIfAbsent(hash, block) == null) {
+        if (hashes[block] == null && index.get(group).putIfAbsent(hash, block) == null) {
             hashes[block] = hash;
+            groupOf[block] = group;
             return true;
         }
         return false;
@@ -144,15 +175,15 @@ final class BlockPool {
         owner.check();
         BlockHash hash = hashes[block];
         if (hash != null) {
-            index.remove(hash);
+            index.get(groupOf[block]).remove(hash);
             hashes[block] = null;
-            events.removed(hash);
+            events.removed(groupOf[block], hash);
         }
     }
 
-    /** The hashes that {@link #cached} finds. */
-    Set<BlockHash> cachedHashes() {
-        return Set.copyOf(index.keySet());
+    /** The hashes that {@link #cached} finds in a group. */
+    Set<BlockHash> cachedHashes(int group) {
+        return Set.copyOf(index.get(group).keySet());
     }
 
     /** Forgets all contents. False, and nothing is done, while blocks are held. */
@@ -161,7 +192,7 @@ final class BlockPool {
         if (used() > 0) {
             return false;
         }
-        index.clear();
+        index.forEach(Map::clear);
         Arrays.fill(hashes, null);
         events.cleared();
         return true;
@@ -176,14 +207,18 @@ final class BlockPool {
             require(++listed <= size(), "free list has a cycle");
         }
         require(listed == free, "free=" + free + " but listed=" + listed);
-        for (int block = 0; block < size(); block++) {
+        for (int block = first; block < references.length; block++) {
             require(references[block] >= 0, "block=" + block + " has references=" + references[block]);
             require(references[block] > 0 || next[block] != NONE, "block=" + block + " is neither held nor free");
             BlockHash hash = hashes[block];
-            require(hash == null || Integer.valueOf(block).equals(index.get(hash)), "hash of block=" + block);
+            require(
+                    hash == null
+                            || Integer.valueOf(block)
+                                    .equals(index.get(groupOf[block]).get(hash)),
+                    "hash of block=" + block);
         }
         require(
-                index.size()
+                index.stream().mapToInt(Map::size).sum()
                         == Arrays.stream(hashes).filter(hash -> hash != null).count(),
                 "index size");
     }

@@ -1,37 +1,85 @@
 package baton.engine.core;
 
+import baton.kv.KvGroups;
 import java.util.Arrays;
 import java.util.Set;
+import java.util.function.IntUnaryOperator;
 
-/** The blocks of one sequence in order; grows at its end. */
+/**
+ * The blocks of one sequence in order, for each group of layers; grows at its end. At the beginning a group with a window has null blocks:
+ * those that its window has left behind.
+ */
 final class BlockTable {
-    private int[] blocks = new int[8];
+    private final int[][] blocks;
+    /** By group, the number of null blocks. */
+    private final int[] firsts;
+
     private int size;
 
+    BlockTable(int groups) {
+        blocks = new int[groups][8];
+        firsts = new int[groups];
+    }
+
+    /** Blocks of each group, null blocks included. */
     int size() {
         return size;
     }
 
+    /** A block of the first group, which may be the only one. */
     int get(int index) {
-        return blocks[index];
+        return get(0, index);
     }
 
-    void add(int block) {
-        if (size == blocks.length) {
-            blocks = Arrays.copyOf(blocks, size * 2);
+    int get(int group, int index) {
+        return blocks[group][index];
+    }
+
+    /** The index of a group's first block that is not a null block; {@link #size} if there is none. */
+    int first(int group) {
+        return firsts[group];
+    }
+
+    /** Blocks of a group without null blocks. */
+    int held(int group) {
+        return size - firsts[group];
+    }
+
+    /** Adds a block to each group. */
+    void add(IntUnaryOperator blockOfGroup) {
+        for (int group = 0; group < blocks.length; group++) {
+            if (size == blocks[group].length) {
+                blocks[group] = Arrays.copyOf(blocks[group], size * 2);
+            }
+            blocks[group][size] = blockOfGroup.applyAsInt(group);
         }
-        blocks[size++] = block;
+        size++;
     }
 
+    /** Puts a null block in the place of a group's first block, which is returned. */
+    int leaveBehind(int group) {
+        int block = blocks[group][firsts[group]];
+        blocks[group][firsts[group]++] = KvGroups.NULL_BLOCK;
+        return block;
+    }
+
+    /** The blocks of the first group, which may be the only one. */
     int[] toArray() {
-        return Arrays.copyOf(blocks, size);
+        return Arrays.copyOf(blocks[0], size);
     }
 
-    /** How many of these are among {@code wanted}. */
+    /** The blocks by group. */
+    int[][] toArrays() {
+        int[][] all = new int[blocks.length][];
+        Arrays.setAll(all, group -> Arrays.copyOf(blocks[group], size));
+        return all;
+    }
+
+    /** How many blocks of the first group are among {@code wanted}. */
     int count(Set<Integer> wanted) {
         int count = 0;
         for (int i = 0; i < size; i++) {
-            if (wanted.contains(blocks[i])) {
+            if (wanted.contains(get(i))) {
                 count++;
             }
         }
@@ -40,5 +88,6 @@ final class BlockTable {
 
     void clear() {
         size = 0;
+        Arrays.fill(firsts, 0);
     }
 }

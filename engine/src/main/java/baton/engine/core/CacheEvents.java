@@ -2,11 +2,13 @@ package baton.engine.core;
 
 import baton.kv.BlockHash;
 import baton.kv.KvEvent;
+import baton.kv.KvGroups;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 import java.util.Optional;
+import java.util.OptionalInt;
 
 /**
  * Changes of the prefix cache, in order, as vLLM reports them: blocks of a request that became known together are one event. The
@@ -14,31 +16,31 @@ import java.util.Optional;
  */
 final class CacheEvents {
 
-    /** A prefix is found by all of its blocks, whatever part of it the layers attend to. */
-    private static final String FULL_ATTENTION = "full_attention";
-
     private final boolean enabled;
     private final int blockSize;
+    private final KvGroups groups;
     private final List<KvEvent> events = new ArrayList<>();
 
     /** @param enabled whether there are any; they cost nothing otherwise */
-    CacheEvents(boolean enabled, int blockSize) {
+    CacheEvents(boolean enabled, int blockSize, KvGroups groups) {
         this.enabled = enabled;
         this.blockSize = blockSize;
+        this.groups = groups;
     }
 
     /** None at all. */
     static CacheEvents disabled() {
-        return new CacheEvents(false, 1);
+        return new CacheEvents(false, 1, KvGroups.one(1));
     }
 
     /**
      * Blocks of a request are cached that were not.
      *
+     * @param group of the blocks
      * @param from index of the first in the request
      * @param to index behind the last
      */
-    void stored(Request request, int from, int to) {
+    void stored(Request request, int group, int from, int to) {
         if (!enabled || from == to) {
             return;
         }
@@ -50,6 +52,7 @@ final class CacheEvents {
                     0,
                     request.cacheSalt().filter(salt -> !salt.isEmpty()).stream().toList());
         }
+        OptionalInt window = groups.groups().get(group).window();
         events.add(new KvEvent.BlockStored(
                 hashes.subList(from, to),
                 from == 0 ? Optional.empty() : Optional.of(hashes.get(from - 1)),
@@ -59,16 +62,16 @@ final class CacheEvents {
                 Optional.of(KvEvent.MEDIUM_GPU),
                 new KvEvent.Details(
                         Optional.of(extraKeys),
-                        KvEvent.Place.ONLY_GROUP,
-                        Optional.of(FULL_ATTENTION),
-                        Optional.empty(),
+                        KvEvent.Place.of(group),
+                        Optional.of(window.isPresent() ? "sliding_window" : "full_attention"),
+                        window.isPresent() ? Optional.of(window.getAsInt()) : Optional.empty(),
                         Optional.empty())));
     }
 
-    void removed(BlockHash hash) {
+    void removed(int group, BlockHash hash) {
         if (enabled) {
             events.add(
-                    new KvEvent.BlockRemoved(List.of(hash), Optional.of(KvEvent.MEDIUM_GPU), KvEvent.Place.ONLY_GROUP));
+                    new KvEvent.BlockRemoved(List.of(hash), Optional.of(KvEvent.MEDIUM_GPU), KvEvent.Place.of(group)));
         }
     }
 

@@ -132,8 +132,9 @@ public final class EngineCore implements AutoCloseable {
             connector.ifPresent(SchedulerConnector::close);
             throw e;
         }
-        CacheEvents cacheEvents = new CacheEvents(config.kvEvents(), config.blockSize());
-        this.pool = new BlockPool(runner.cache().blocks(), cacheEvents);
+        CacheEvents cacheEvents = new CacheEvents(
+                config.kvEvents(), config.blockSize(), runner.cache().groups());
+        this.pool = new BlockPool(runner.cache().blocks(), runner.cache().groups(), cacheEvents);
         this.scheduler = new Scheduler(
                 pool,
                 cacheEvents,
@@ -143,7 +144,7 @@ public final class EngineCore implements AutoCloseable {
                         config.maxNumBatchedTokens(),
                         Math.max(1, PROMPT_LOGITS_BYTES / (runner.config().vocabularySize() * Float.BYTES)),
                         config.schedulingPolicy(),
-                        config.longPrefillTokenThreshold(),
+                        config.maxTokensOfRequest(),
                         config.enablePrefixCaching(),
                         config.kvTransfer().loadFailurePolicy()),
                 connector,
@@ -374,9 +375,9 @@ public final class EngineCore implements AutoCloseable {
         }
     }
 
-    /** The blocks that the prefix cache would find. */
-    Set<BlockHash> cachedHashes() {
-        return pool.cachedHashes();
+    /** The blocks of a group that the prefix cache would find. */
+    Set<BlockHash> cachedHashes(int group) {
+        return pool.cachedHashes(group);
     }
 
     /** @throws IllegalStateException naming the first broken invariant */
@@ -393,7 +394,7 @@ public final class EngineCore implements AutoCloseable {
             slices.add(new SequenceSlice(
                     request.tokens(slice.start(), end),
                     slice.start(),
-                    request.blocks.toArray(),
+                    request.blocks.toArrays(),
                     SamplingStep.logitsWanted(slice),
                     Optional.ofNullable(request.hidden)));
         }

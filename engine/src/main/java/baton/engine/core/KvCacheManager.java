@@ -2,15 +2,17 @@ package baton.engine.core;
 
 import baton.kv.BlockHash;
 import baton.kv.KvEvent;
+import baton.kv.KvGroups;
+import baton.kv.KvGroups.Group;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.OptionalInt;
 import java.util.Set;
 import java.util.function.Consumer;
+import java.util.function.IntConsumer;
 
 /**
  * Gives requests the blocks of a pool and shares computed blocks between them (the prefix cache), as vLLM's class of that name. It
@@ -19,29 +21,40 @@ import java.util.function.Consumer;
 final class KvCacheManager {
     private final BlockPool pool;
     private final CacheEvents events;
+    private final List<Group> groups;
     private final int blockSize;
     private final boolean prefixCaching;
+    /** Tokens of a request that a step computes at most. */
+    private final int step;
     /** Blocks that are never handed out again. */
     private final List<Integer> withheld = new ArrayList<>();
 
-    /**
-     * @param events receives blocks that become shared
-     * @param prefixCaching whether computed blocks are shared
-     */
-    KvCacheManager(BlockPool pool, CacheEvents events, int blockSize, boolean prefixCaching) {
+    /** @param events receives blocks that become shared */
+    KvCacheManager(BlockPool pool, CacheEvents events, SchedulerConfig config) {
         this.pool = pool;
         this.events = events;
-        this.blockSize = blockSize;
-        this.prefixCaching = prefixCaching;
+        this.groups = pool.groups().groups();
+        this.blockSize = config.blockSize();
+        this.prefixCaching = config.prefixCaching();
+        this.step = config.maxTokensOfRequest();
     }
 
     int blocksFor(int tokens) {
         return Math.ceilDiv(tokens, blockSize);
     }
 
-    /** Blocks that the request lacks to hold all its tokens; negative if it has more. */
+    /** Blocks that the request may lack until all its tokens are computed. */
     int missing(Request request) {
-        return blocksFor(request.length()) - request.blocks.size();
+        return missing(request, request.blocks);
+    }
+
+    private int missing(Request request, BlockTable blocks) {
+        int missing = 0;
+        for (int group = 0; group < groups.size(); group++) {
+            int most = groups.get(group).blocksFor(request.length(), step, blockSize);
+            missing += Math.max(0, most - blocks.held(group));
+        }
+        return missing;
     }
 
     /** All blocks that there are. */
@@ -53,21 +66,73 @@ final class KvCacheManager {
         return blocks <= pool.free();
     }
 
-    /** The cached blocks of the request's longest known prefix that leaves a token to compute. */
-    List<Integer> computedBlocks(Request request) {
+    /**
+     * The cached blocks of the request's longest known prefix that leaves a token to compute: of groups that keep all positions all blocks, of
+     * groups with a window those that the next token attends to.
+     */
+    BlockTable computedBlocks(Request request) {
+        BlockTable hits = new BlockTable(groups.size());
         if (!prefixCaching || request.wantsPromptLogprobs()) {
-            return List.of();
+            return hits;
         }
-        List<Integer> hits = new ArrayList<>();
-        int most = (request.length() - 1) / blockSize;
-        for (BlockHash hash : request.blockHashes()) {
-            OptionalInt block = hits.size() < most ? pool.cached(hash) : OptionalInt.empty();
-            if (block.isEmpty()) {
-                break;
+        List<BlockHash> hashes = request.blockHashes();
+        int known = (request.length() - 1) / blockSize;
+        for (int group = 0; group < groups.size(); group++) {
+            if (groups.get(group).window().isEmpty()) {
+                int whole = 0;
+                while (whole < known && pool.cached(group, hashes.get(whole)).isPresent()) {
+                    whole++;
+                }
+                known = whole;
             }
-            hits.add(block.getAsInt());
         }
+        for (int group = 0; group < groups.size(); ) {
+            int at = known - 1;
+            int first = firstAttended(group, known * blockSize);
+            while (at >= first && pool.cached(group, hashes.get(at)).isPresent()) {
+                at--;
+            }
+            // A block that is missing in the window of a prefix is missing in the windows of all shorter ones that
+            // contain it.
+            group = at < first ? group + 1 : 0;
+            known = at < first ? known : at;
+        }
+        for (int i = 0; i < known; i++) {
+            BlockHash hash = hashes.get(i);
+            hits.add(group -> pool.cached(group, hash).orElse(KvGroups.NULL_BLOCK));
+        }
+        leaveBehind(hits, known * blockSize, _ -> {});
         return hits;
+    }
+
+    /** The index of the first block of a group that the token at {@code position} attends to. */
+    private int firstAttended(int group, int position) {
+        return groups.get(group).firstOf(position) / blockSize;
+    }
+
+    /**
+     * Takes the blocks out of a table that the token at {@code position}, and later ones, do not attend to.
+     *
+     * @param left called with each block
+     */
+    private void leaveBehind(BlockTable blocks, int position, IntConsumer left) {
+        for (int group = 0; group < groups.size(); group++) {
+            int first = Math.min(blocks.size(), firstAttended(group, position));
+            while (blocks.first(group) < first) {
+                left.accept(blocks.leaveBehind(group));
+            }
+        }
+    }
+
+    /** Calls with each block of a table, the last ones first, that is not a null block. */
+    private void forEach(BlockTable blocks, IntConsumer action) {
+        for (int i = blocks.size() - 1; i >= 0; i--) {
+            for (int group = 0; group < groups.size(); group++) {
+                if (i >= blocks.first(group)) {
+                    action.accept(blocks.get(group, i));
+                }
+            }
+        }
     }
 
     /** Adds the hashes of blocks that a running request has not published. */
@@ -95,47 +160,52 @@ final class KvCacheManager {
      * @param hits blocks that it shares
      * @param reserved free blocks that are kept for other requests
      */
-    boolean fits(Request request, List<Integer> hits, int reserved) {
-        int fromFree = (int) hits.stream().filter(pool::isFree).count();
-        return pool.free() - reserved >= missing(request) - hits.size() + fromFree;
+    boolean fits(Request request, BlockTable hits, int reserved) {
+        List<Integer> fromFree = new ArrayList<>();
+        forEach(hits, block -> {
+            if (pool.isFree(block)) {
+                fromFree.add(block);
+            }
+        });
+        return pool.free() - reserved >= missing(request, hits) + fromFree.size();
     }
 
     /** Gives the request, which has no blocks, shares of computed ones. */
-    void share(Request request, List<Integer> hits) {
-        for (int block : hits) {
-            pool.hold(block);
-            request.blocks.add(block);
-        }
+    void share(Request request, BlockTable hits) {
+        forEach(hits, pool::hold);
+        request.blocks = hits;
         request.publishedBlocks = hits.size();
     }
 
-    /** Gives the request blocks for that many of its tokens. False, and nothing is done, if too few are free. */
+    /**
+     * Gives the request blocks for that many of its tokens, and takes those that its windows have left behind. False, and none are given, if too
+     * few are free.
+     */
     boolean grow(Request request, int tokens) {
+        leaveBehind(request.blocks, request.computedTokens, pool::release);
         int fresh = blocksFor(tokens) - request.blocks.size();
-        if (!hasFree(fresh)) {
+        if (!hasFree(fresh * groups.size())) {
             return false;
         }
         for (int i = 0; i < fresh; i++) {
-            request.blocks.add(pool.allocate());
+            request.blocks.add(_ -> pool.allocate());
         }
         return true;
     }
 
     /** Takes all blocks from the request, the last one first. */
     void free(Request request) {
-        for (int i = request.blocks.size() - 1; i >= 0; i--) {
-            pool.release(request.blocks.get(i));
-        }
+        forEach(request.blocks, pool::release);
         request.blocks.clear();
         request.publishedBlocks = 0;
     }
 
     /** Keeps all of the request's blocks from ever being handed out again, as a transfer that cannot be ended may use them. */
     void withhold(Request request) {
-        for (int i = 0; i < request.blocks.size(); i++) {
-            pool.hold(request.blocks.get(i));
-            withheld.add(request.blocks.get(i));
-        }
+        forEach(request.blocks, block -> {
+            pool.hold(block);
+            withheld.add(block);
+        });
     }
 
     /**
@@ -150,22 +220,24 @@ final class KvCacheManager {
         int full = request.computedTokens / blockSize;
         if (full > request.publishedBlocks) {
             List<BlockHash> hashes = request.blockHashes();
-            int unknown = request.publishedBlocks;
-            while (request.publishedBlocks < full) {
-                int index = request.publishedBlocks++;
-                if (request.warmsUp() || !pool.publish(request.blocks.get(index), hashes.get(index))) {
-                    events.stored(request, unknown, index);
-                    unknown = index + 1;
+            for (int group = 0; group < groups.size(); group++) {
+                int unknown = request.publishedBlocks;
+                for (int i = unknown; i < full; i++) {
+                    if (request.warmsUp() || !pool.publish(group, request.blocks.get(group, i), hashes.get(i))) {
+                        events.stored(request, group, unknown, i);
+                        unknown = i + 1;
+                    }
                 }
-                filled.accept(hashes.get(index));
+                events.stored(request, group, unknown, full);
             }
-            events.stored(request, unknown, full);
+            hashes.subList(request.publishedBlocks, full).forEach(filled);
+            request.publishedBlocks = full;
         }
     }
 
     /** Unpublishes a block whose content is bad. False if the pool has no such block. */
     boolean invalidate(int block) {
-        boolean known = block >= 0 && block < pool.size();
+        boolean known = pool.has(block);
         if (known) {
             pool.forget(block);
         }
@@ -174,8 +246,12 @@ final class KvCacheManager {
 
     /** Unpublishes all the request's blocks, shared ones as well: one of them has numbers that are not finite. */
     void unpublish(Request request) {
-        for (int i = 0; i < request.blocks.size(); i++) {
-            pool.forget(request.blocks.get(i));
+        forEach(request.blocks, pool::forget);
+        for (int group = 0; group < groups.size(); group++) {
+            // Blocks that its window has left behind.
+            for (BlockHash hash : request.blockHashes().subList(0, request.blocks.first(group))) {
+                pool.cached(group, hash).ifPresent(pool::forget);
+            }
         }
         request.publishedBlocks = 0;
     }
@@ -211,9 +287,7 @@ final class KvCacheManager {
         pool.checkInvariants();
         Map<Integer, Integer> held = new HashMap<>();
         for (Request request : holders) {
-            for (int i = 0; i < request.blocks.size(); i++) {
-                held.merge(request.blocks.get(i), 1, Integer::sum);
-            }
+            forEach(request.blocks, block -> held.merge(block, 1, Integer::sum));
             if (request.computedTokens > request.length()
                     || request.blocks.size() * blockSize < request.computedTokens) {
                 throw new IllegalStateException("broken: " + request + " blocks=" + request.blocks.size());

@@ -53,7 +53,7 @@ public final class Request implements KvRequest {
     private final BlockHasher hasher;
     private final List<BlockHash> hashes = new ArrayList<>();
 
-    final BlockTable blocks = new BlockTable();
+    BlockTable blocks = new BlockTable(1);
     State state = State.WAITING;
     /** Order of arrival, for first come first served. */
     long sequence;

@@ -188,7 +188,7 @@ final class Scheduler {
             Optional<SchedulerConnector> connector,
             Ticker ticker) {
         this.config = config;
-        this.blocks = new KvCacheManager(pool, events, config.blockSize(), config.prefixCaching());
+        this.blocks = new KvCacheManager(pool, events, config);
         Comparator<Request> arrival = Comparator.comparingLong(request -> request.sequence);
         this.order = switch (config.policy()) {
             case FCFS -> arrival;

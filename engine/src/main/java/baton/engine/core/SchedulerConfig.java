@@ -10,7 +10,7 @@ import baton.kv.LoadFailurePolicy;
  * @param maxNumSeqs requests that run at once
  * @param maxNumBatchedTokens tokens that a step computes
  * @param maxLogitsRows rows of logits that a step makes for log probabilities of prompts
- * @param longPrefillTokenThreshold tokens that a step computes of one prompt; 0 for no limit but the step's
+ * @param maxTokensOfRequest tokens that a step computes of one request
  * @param prefixCaching whether computed blocks are shared
  */
 record SchedulerConfig(
@@ -19,6 +19,6 @@ record SchedulerConfig(
         int maxNumBatchedTokens,
         int maxLogitsRows,
         SchedulingPolicy policy,
-        int longPrefillTokenThreshold,
+        int maxTokensOfRequest,
         boolean prefixCaching,
         LoadFailurePolicy loadFailurePolicy) {}

@@ -11,7 +11,7 @@ import java.util.Set;
 
 /** A step while it is being scheduled: its slices so far, and the tokens and rows of logits that are left of its budget. */
 final class StepPlan {
-    private final int longPrefillTokenThreshold;
+    private final int maxTokensOfRequest;
     private final Map<Request, Slice> slices = new LinkedHashMap<>();
     private final Set<String> preempted = new HashSet<>();
     private final Map<Request, InvalidFieldException> refused = new LinkedHashMap<>();
@@ -20,8 +20,7 @@ final class StepPlan {
     private int logitsRowsLeft;
 
     StepPlan(SchedulerConfig config) {
-        this.longPrefillTokenThreshold =
-                config.longPrefillTokenThreshold() == 0 ? Integer.MAX_VALUE : config.longPrefillTokenThreshold();
+        this.maxTokensOfRequest = config.maxTokensOfRequest();
         this.tokensLeft = config.maxNumBatchedTokens();
         this.logitsRowsLeft = config.maxLogitsRows();
     }
@@ -36,7 +35,7 @@ final class StepPlan {
      * every token of a prompt; of these a step makes a bounded number, for all requests together.
      */
     int tokensFor(Request request, int start) {
-        int count = Math.min(Math.min(request.length() - start, longPrefillTokenThreshold), tokensLeft);
+        int count = Math.min(Math.min(request.length() - start, maxTokensOfRequest), tokensLeft);
         return request.lacksPromptLogprobs(start) ? Math.min(count, logitsRowsLeft) : count;
     }
 

@@ -29,6 +29,7 @@ import baton.kv.BlockHasher;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.JsonFields;
+import baton.kv.KvGroups;
 import baton.kv.Ticker;
 import baton.kv.connector.KvConnectors;
 import baton.memory.MappableMemory;
@@ -139,8 +140,10 @@ public final class LocalEngine implements Engine {
         int tensorSize = parallel.tensorParallelSize();
         int pipelineSize = parallel.pipelineParallelSize();
         DType cacheDtype = config.kvCacheDtype().orElse(dtype);
-        long blockBytes = backend.blockBytes(model, config.blockSize(), cacheDtype, tensorSize, pipelineSize);
-        int blocks = numBlocks(config, blockBytes, maxModelLen, backend.memoryBytes());
+        long blockBytes =
+                backend.blockBytes(model, config.blockSize(), cacheDtype, tensorSize, pipelineSize, config.hybrid());
+        KvGroups groups = model.kvGroups(config.hybrid());
+        int blocks = numBlocks(config, blockBytes, groups, maxModelLen, backend.memoryBytes());
         List<AutoCloseable> made = new ArrayList<>();
         try {
             Tokenizer tokenizer = Tokenizer.load(config.model());
@@ -163,7 +166,8 @@ public final class LocalEngine implements Engine {
                             tensorSize,
                             pipelineSize,
                             config.kvTransfer().connector().isPresent()
-                                    && MappableMemory.whyNone().isEmpty()));
+                                    && MappableMemory.whyNone().isEmpty(),
+                            config.hybrid()));
             made.add(ranks);
             EngineThread thread = new EngineThread(config, ranks, eosTokens, listener, ticker, tokenizer::close);
             made.add(thread::abandon);
@@ -240,7 +244,7 @@ public final class LocalEngine implements Engine {
         }
     }
 
-    private static int numBlocks(EngineConfig config, long blockBytes, int maxModelLen, long memory) {
+    private static int numBlocks(EngineConfig config, long blockBytes, KvGroups groups, int maxModelLen, long memory) {
         int blocks = config.numBlocks()
                 .orElseGet(() -> (int) Math.min(Integer.MAX_VALUE / 2, config.kvCacheBytes() / blockBytes));
         String field = config.numBlocks().isPresent() ? "num_gpu_blocks_override" : "kv_cache_memory_bytes";
@@ -251,7 +255,7 @@ public final class LocalEngine implements Engine {
                     "gives %d KV blocks of %d bytes, %d MiB together, but there are only %d MiB of memory for this process; give less"
                             .formatted(blocks, blockBytes, (blocks * blockBytes) >> 20, memory >> 20));
         }
-        int least = Math.ceilDiv(maxModelLen, config.blockSize());
+        int least = groups.blocksFor(maxModelLen, config.maxTokensOfRequest(), config.blockSize());
         if (blocks < least) {
             throw new ConfigException(
                     field,

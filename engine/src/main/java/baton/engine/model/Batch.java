@@ -1,7 +1,7 @@
 package baton.engine.model;
 
 import baton.engine.model.ModelRunner.SequenceSlice;
-import baton.kv.KvLayout;
+import baton.kv.KvCache;
 import baton.kv.connector.HiddenState;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -22,7 +22,9 @@ final class Batch {
     private final List<Chunk> chunks = new ArrayList<>();
     private final long[] ids;
     private final int[] positions;
-    private final int[] blocks;
+    /** By group. */
+    private final int[][] blocks;
+
     private final List<SequenceSlice> slices;
     /** Of each slice's first token. */
     private final int[] offsets;
@@ -37,15 +39,20 @@ final class Batch {
      *
      * @param contexts how many positions each attends to, its own included
      * @param longest the greatest of them
+     * @param blockTables of each sequence by group of layers
      */
-    record Group(int offset, int[] contexts, int longest, List<int[]> blockTables) {
+    record Group(int offset, int[] contexts, int longest, List<int[][]> blockTables) {
         int size() {
             return contexts.length;
         }
     }
 
-    /** {@code length} tokens of one sequence at rows {@code offset} and on, the first at position {@code start}. */
-    record Chunk(int offset, int length, int start, int[] blockTable) {
+    /**
+     * {@code length} tokens of one sequence at rows {@code offset} and on, the first at position {@code start}.
+     *
+     * @param blockTables by group of layers
+     */
+    record Chunk(int offset, int length, int start, int[][] blockTables) {
         int context() {
             return start + length;
         }
@@ -65,18 +72,12 @@ final class Batch {
      * @param padding how many rows to compute for so many tokens
      * @throws IllegalArgumentException naming the slice if it does not fit the model or its blocks
      */
-    Batch(
-            List<SequenceSlice> slices,
-            ModelConfig config,
-            KvLayout layout,
-            int poolBlocks,
-            int maxPositions,
-            IntUnaryOperator padding) {
-        blockSize = layout.blockSize();
+    Batch(List<SequenceSlice> slices, ModelConfig config, KvCache cache, int maxPositions, IntUnaryOperator padding) {
+        blockSize = cache.layout().blockSize();
         int tokens = 0;
         int logits = 0;
         for (int i = 0; i < slices.size(); i++) {
-            check(i, slices.get(i), config, poolBlocks, maxPositions);
+            check(i, slices.get(i), config, cache, maxPositions);
             tokens += slices.get(i).tokens().length;
             logits += slices.get(i).logits();
         }
@@ -85,7 +86,7 @@ final class Batch {
         }
         ids = new long[padding.applyAsInt(tokens)];
         positions = new int[ids.length];
-        blocks = new int[tokens];
+        blocks = new int[cache.groups().size()][tokens];
         this.slices = slices;
         offsets = new int[slices.size()];
         placeSingles();
@@ -93,7 +94,7 @@ final class Batch {
             SequenceSlice slice = slices.get(i);
             if (slice.tokens().length > 1) {
                 offsets[i] = filled;
-                chunks.add(new Chunk(filled, slice.tokens().length, slice.start(), slice.blockTable()));
+                chunks.add(new Chunk(filled, slice.tokens().length, slice.start(), slice.blockTables()));
                 place(slice);
             }
         }
@@ -113,7 +114,7 @@ final class Batch {
     }
 
     int tokens() {
-        return blocks.length;
+        return blocks[0].length;
     }
 
     /** Rows to compute: the tokens' and padding behind them, since each new number of rows costs kernels of its own. */
@@ -130,9 +131,9 @@ final class Batch {
         return positions[row];
     }
 
-    /** The block that keeps the row's keys and values. */
-    int block(int row) {
-        return blocks[row];
+    /** The block that keeps the row's keys and values in the layers of a group. */
+    int block(int group, int row) {
+        return blocks[group][row];
     }
 
     int slot(int row) {
@@ -203,13 +204,13 @@ final class Batch {
     private void group(long[] members) {
         int offset = filled;
         int[] contexts = new int[members.length];
-        List<int[]> tables = new ArrayList<>(members.length);
+        List<int[][]> tables = new ArrayList<>(members.length);
         for (int i = 0; i < contexts.length; i++) {
             int index = (int) members[i];
             SequenceSlice slice = slices.get(index);
             offsets[index] = filled;
             contexts[i] = context(members[i]);
-            tables.add(slice.blockTable());
+            tables.add(slice.blockTables());
             place(slice);
         }
         groups.add(new Group(offset, contexts, contexts[contexts.length - 1], tables));
@@ -220,12 +221,27 @@ final class Batch {
             int position = slice.start() + i;
             ids[filled] = slice.tokens()[i];
             positions[filled] = position;
-            blocks[filled] = slice.blockTable()[position / blockSize];
+            for (int group = 0; group < blocks.length; group++) {
+                blocks[group][filled] = slice.blockTables()[group][position / blockSize];
+            }
             filled++;
         }
     }
 
-    private void check(int index, SequenceSlice slice, ModelConfig config, int poolBlocks, int maxPositions) {
+    private static void check(String where, int[] blockTable, int needed, long end, int poolBlocks) {
+        if (blockTable.length < needed) {
+            throw new IllegalArgumentException("%s: blockTable has %d blocks, %d positions need %d"
+                    .formatted(where, blockTable.length, end, needed));
+        }
+        for (int i = 0; i < needed; i++) {
+            if (blockTable[i] < 0 || blockTable[i] >= poolBlocks) {
+                throw new IllegalArgumentException(
+                        "%s: blockTable[%d]=%d, the pool has blocks=%d".formatted(where, i, blockTable[i], poolBlocks));
+            }
+        }
+    }
+
+    private void check(int index, SequenceSlice slice, ModelConfig config, KvCache cache, int maxPositions) {
         String where = "slices[" + index + "]";
         int length = slice.tokens().length;
         long end = (long) slice.start() + length;
@@ -245,15 +261,12 @@ final class Batch {
             throw new IllegalArgumentException("%s: logits=%d of tokens=%d".formatted(where, slice.logits(), length));
         }
         int needed = Math.toIntExact(Math.ceilDiv(end, blockSize));
-        if (slice.blockTable().length < needed) {
-            throw new IllegalArgumentException("%s: blockTable has %d blocks, %d positions need %d"
-                    .formatted(where, slice.blockTable().length, end, needed));
+        if (slice.blockTables().length != cache.groups().size()) {
+            throw new IllegalArgumentException("%s: %d block tables, the pool has groups=%d"
+                    .formatted(where, slice.blockTables().length, cache.groups().size()));
         }
-        for (int i = 0; i < needed; i++) {
-            if (slice.blockTable()[i] < 0 || slice.blockTable()[i] >= poolBlocks) {
-                throw new IllegalArgumentException("%s: blockTable[%d]=%d, the pool has blocks=%d"
-                        .formatted(where, i, slice.blockTable()[i], poolBlocks));
-            }
+        for (int[] blockTable : slice.blockTables()) {
+            check(where, blockTable, needed, end, cache.blocks());
         }
         for (int id : slice.tokens()) {
             if (id < 0 || id >= config.vocabularySize()) {

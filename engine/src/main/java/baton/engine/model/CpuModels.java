@@ -178,13 +178,20 @@ public final class CpuModels {
     /**
      * Bytes of one block in the pools of all ranks together.
      *
+     * @param hybrid as in {@link ModelOptions}
      * @throws ConfigException if the model cannot be shared like this
      */
     public static long blockBytes(
-            ModelConfig config, int blockSize, DType cacheDtype, int tensorParallelSize, int pipelineParallelSize) {
+            ModelConfig config,
+            int blockSize,
+            DType cacheDtype,
+            int tensorParallelSize,
+            int pipelineParallelSize,
+            boolean hybrid) {
         return Shard.of(config, tensorParallelSize, pipelineParallelSize).stream()
-                .mapToLong(
-                        shard -> shard.config().kvLayout(blockSize, cacheDtype).blockBytes())
+                .mapToLong(shard -> shard.config()
+                        .kvLayout(shard.groups(hybrid), blockSize, cacheDtype)
+                        .blockBytes())
                 .sum();
     }
 

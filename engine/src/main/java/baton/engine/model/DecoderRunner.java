@@ -13,6 +13,7 @@ import baton.engine.model.Weights.Routed;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvFence;
+import baton.kv.KvGroups;
 import baton.kv.KvLayout;
 import baton.kv.KvMemory;
 import baton.kv.ModelFingerprint;
@@ -55,7 +56,6 @@ final class DecoderRunner implements ModelRunner {
 
     private final Collective.Member ranks;
     private final ModelFingerprint fingerprint;
-    private final KvLayout layout;
     private final KvCache cache;
     private final int maxPositions;
     private final DType activations;
@@ -91,7 +91,6 @@ final class DecoderRunner implements ModelRunner {
         this.ranks = ranks;
         this.fingerprint = fingerprint;
         this.cache = loaded.cache;
-        this.layout = cache.layout();
         this.maxPositions = maxPositions;
         this.activations = loaded.kernels.activations();
         this.kernels = loaded.kernels;
@@ -109,7 +108,10 @@ final class DecoderRunner implements ModelRunner {
         this.experts = new ExpertLayers(kernels, config.hiddenSize());
         this.times = loaded.times;
         this.attention = times.timed(
-                kernels.attention(config, scores, cache, reach), config, reach, layout.tokenBytes() / config.layers());
+                kernels.attention(config, scores, cache, reach),
+                config,
+                reach,
+                cache.layout().layerBytes() / cache.layout().blockSize());
     }
 
     /**
@@ -128,7 +130,8 @@ final class DecoderRunner implements ModelRunner {
             Collective.Member ranks,
             Optional<DecoderRunner> first)
             throws IOException {
-        KvLayout layout = shard.config().kvLayout(options.blockSize(), options.cacheDtype());
+        KvGroups groups = shard.groups(options.hybrid());
+        KvLayout layout = shard.config().kvLayout(groups, options.blockSize(), options.cacheDtype());
         Arena arena = Arena.ofShared();
         Owned owned = new Owned();
         try {
@@ -140,7 +143,7 @@ final class DecoderRunner implements ModelRunner {
             MemorySegment pool = shared.map(MappableMemory::memory)
                     .orElseGet(() -> HugePages.allocateAhead(arena, bytes, "the KV cache"));
             int firstLayer = shard.layers().first();
-            List<String> names = IntStream.range(firstLayer, firstLayer + layout.layers())
+            List<String> names = IntStream.range(firstLayer, firstLayer + groups.layers())
                     .mapToObj("model.layers.%d.self_attn.attn"::formatted)
                     .toList();
             ModelKernels kernels = choice.make(options.dtype(), options.quantization(), threads, arena, owned);
@@ -166,7 +169,8 @@ final class DecoderRunner implements ModelRunner {
                                     new KvMemory.Host(pool, shared.map(MappableMemory::file)),
                                     layout,
                                     options.blocks(),
-                                    names),
+                                    names,
+                                    groups),
                             kernels,
                             times,
                             weights,
@@ -228,7 +232,7 @@ final class DecoderRunner implements ModelRunner {
         }
         ranks.enter();
         try {
-            return compute(new Batch(slices, config, layout, cache.blocks(), maxPositions, kernels::padded), hooks);
+            return compute(new Batch(slices, config, cache, maxPositions, kernels::padded), hooks);
         } catch (RuntimeException | Error e) {
             ranks.fail(e);
             throw e;

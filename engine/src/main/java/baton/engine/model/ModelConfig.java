@@ -4,8 +4,11 @@ import baton.engine.model.Recipe.Everything;
 import baton.engine.model.Recipe.Rotation;
 import baton.engine.model.Recipe.Window;
 import baton.kv.DType;
+import baton.kv.KvGroups;
 import baton.kv.KvLayout;
 import java.util.Optional;
+import java.util.OptionalInt;
+import java.util.stream.IntStream;
 
 /**
  * The shape of a decoder, as a Hugging Face config.json gives it.
@@ -132,6 +135,25 @@ public record ModelConfig(
                 tiedEmbeddings,
                 dtype,
                 recipe.ofLayers(someLayers));
+    }
+
+    /**
+     * The groups of layers that share blocks.
+     *
+     * @param hybrid whether layers with a window have groups of their own
+     */
+    public KvGroups kvGroups(boolean hybrid) {
+        return hybrid
+                ? KvGroups.of(IntStream.range(0, layers())
+                        .map(this::attendedPositions)
+                        .mapToObj(most -> most >= maxPositions ? OptionalInt.empty() : OptionalInt.of(most))
+                        .toList())
+                : KvGroups.one(layers());
+    }
+
+    /** The layout of a cache of this model's heads whose blocks hold the layers of one group. */
+    KvLayout kvLayout(KvGroups groups, int blockSize, DType cacheType) {
+        return new KvLayout(groups.layersOfBlock(), kvHeads, headDim, blockSize, cacheType);
     }
 
     /** The layout of a cache of all layers and heads of this model. */

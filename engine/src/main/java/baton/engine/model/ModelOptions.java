@@ -16,6 +16,7 @@ import java.util.OptionalInt;
  * @param tensorParallelSize ranks that share the heads
  * @param pipelineParallelSize stages that share the layers
  * @param mappable whether other processes can map the KV pools
+ * @param hybrid whether layers with a window keep only the blocks that it reaches, in groups of their own
  */
 public record ModelOptions(
         DType dtype,
@@ -27,7 +28,34 @@ public record ModelOptions(
         int maxPositions,
         int tensorParallelSize,
         int pipelineParallelSize,
-        boolean mappable) {
+        boolean mappable,
+        boolean hybrid) {
+    /** All layers in one group. */
+    public ModelOptions(
+            DType dtype,
+            Quantization quantization,
+            DType cacheDtype,
+            int blockSize,
+            int blocks,
+            OptionalInt threads,
+            int maxPositions,
+            int tensorParallelSize,
+            int pipelineParallelSize,
+            boolean mappable) {
+        this(
+                dtype,
+                quantization,
+                cacheDtype,
+                blockSize,
+                blocks,
+                threads,
+                maxPositions,
+                tensorParallelSize,
+                pipelineParallelSize,
+                mappable,
+                false);
+    }
+
     /** A model in one rank, whose KV pool has the type of its computation and is this process's alone. */
     public static ModelOptions oneRank(
             DType dtype, Quantization quantization, int blockSize, int blocks, OptionalInt threads, int maxPositions) {

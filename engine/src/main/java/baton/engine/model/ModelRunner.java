@@ -55,15 +55,26 @@ public interface ModelRunner extends AutoCloseable {
      *
      * @param tokens their ids
      * @param start position of the first; the keys and values of all positions before it are in the cache
-     * @param blockTable blocks of the sequence; position {@code p} lies in block {@code blockTable[p / blockSize]}, slot {@code p %
-     *     blockSize}
+     * @param blockTables blocks of the sequence by group of {@link KvCache#groups}; position {@code p} lies in block {@code blockTables[group][p
+     *     / blockSize]}, slot {@code p % blockSize}
      * @param logits how many tokens, counted from the last, want logits
      * @param hidden of a slice without tokens that wants one row of logits: the hidden state of the token before {@code start}, which
      *     was computed elsewhere
      */
-    record SequenceSlice(int[] tokens, int start, int[] blockTable, int logits, Optional<HiddenState> hidden) {
+    record SequenceSlice(int[] tokens, int start, int[][] blockTables, int logits, Optional<HiddenState> hidden) {
+        /** In a pool with one group. */
+        public SequenceSlice(int[] tokens, int start, int[] blockTable, int logits, Optional<HiddenState> hidden) {
+            this(tokens, start, new int[][] {blockTable}, logits, hidden);
+        }
+
+        /** In a pool with one group. */
         public SequenceSlice(int[] tokens, int start, int[] blockTable, int logits) {
             this(tokens, start, blockTable, logits, Optional.empty());
+        }
+
+        /** Of the first group, which may be the only one. */
+        public int[] blockTable() {
+            return blockTables[0];
         }
     }
 

@@ -15,6 +15,7 @@ import baton.engine.model.Batch.Group;
 import baton.engine.model.Weights.Owned;
 import baton.kv.DType;
 import baton.kv.KvCache;
+import baton.kv.KvGroups;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
@@ -206,12 +207,13 @@ final class PanelKernels implements ModelKernels {
     @Override
     public void save(int layer, Matrix pairs, KvCache cache, Batch batch, int first, int count) {
         long head = 2L * cache.layout().headDim() * Float.BYTES;
+        int group = cache.groups().groupOf(layer);
         RowKernels.Heads heads =
                 new RowKernels.Heads(pairs.inBytes(), 0, cache.layout().kvHeads(), head);
         rowKernels.save(layer, heads, count, cache, new RowKernels.Slots() {
             @Override
             public int block(int row) {
-                return batch.block(first + row);
+                return batch.block(group, first + row);
             }
 
             @Override
@@ -234,49 +236,59 @@ final class PanelKernels implements ModelKernels {
 
     @Override
     public Attention attention(ModelConfig config, AttentionScores scores, KvCache cache, int[] reach) {
-        return new Paged(new PagedAttention(kernels, team, cache, config.heads(), scores, arena), reach.clone());
+        return new Paged(
+                new PagedAttention(kernels, team, cache, config.heads(), scores, arena), cache.groups(), reach.clone());
     }
 
     /** Attention of batches by {@link PagedAttention}. */
-    private record Paged(PagedAttention attention, int[] reach) implements Attention {
+    private record Paged(PagedAttention attention, KvGroups groups, int[] reach) implements Attention {
         @Override
         public Pass begin(Batch batch, Optional<long[]> tailRows, Matrix queries, Matrix attended, Arena scratch) {
-            List<Span> singles = new ArrayList<>();
-            for (Group group : batch.groups()) {
-                for (int i = 0; i < group.size(); i++) {
-                    singles.add(new Span(
-                            group.offset() + i,
-                            1,
-                            group.contexts()[i] - 1,
-                            group.blockTables().get(i)));
-                }
-            }
-            List<Span> all = new ArrayList<>(singles);
-            List<Span> tail = new ArrayList<>(singles);
-            for (Chunk chunk : batch.chunks()) {
-                all.add(span(chunk, 0));
-                int first = tailRows.map(chunk::firstOf).orElse(chunk.length());
-                if (first < chunk.length()) {
-                    tail.add(span(chunk, first));
-                }
+            List<Spans> spans = new ArrayList<>(groups.size());
+            for (int group = 0; group < groups.size(); group++) {
+                spans.add(spans(batch, tailRows, group));
             }
             Rows from = queries.inBytes();
             Rows to = attended.inBytes();
             return new Pass() {
                 @Override
                 public void attend(int layer) {
-                    attention.attend(layer, all, reach[layer], from, to);
+                    attention.attend(layer, spans.get(groups.groupOf(layer)).all, reach[layer], from, to);
                 }
 
                 @Override
                 public void attendTail(int layer) {
-                    attention.attend(layer, tail, reach[layer], from, to);
+                    attention.attend(layer, spans.get(groups.groupOf(layer)).tail, reach[layer], from, to);
                 }
             };
         }
 
-        private static Span span(Chunk chunk, int first) {
-            return new Span(chunk.offset() + first, chunk.length() - first, chunk.start() + first, chunk.blockTable());
+        /** The sequences of a batch with the block tables of a group of layers. */
+        private record Spans(List<Span> all, List<Span> tail) {}
+
+        private static Spans spans(Batch batch, Optional<long[]> tailRows, int group) {
+            List<Span> singles = new ArrayList<>();
+            for (Group some : batch.groups()) {
+                for (int i = 0; i < some.size(); i++) {
+                    int[] blockTable = some.blockTables().get(i)[group];
+                    singles.add(new Span(some.offset() + i, 1, some.contexts()[i] - 1, blockTable));
+                }
+            }
+            List<Span> all = new ArrayList<>(singles);
+            List<Span> tail = new ArrayList<>(singles);
+            for (Chunk chunk : batch.chunks()) {
+                all.add(span(chunk, 0, group));
+                int first = tailRows.map(chunk::firstOf).orElse(chunk.length());
+                if (first < chunk.length()) {
+                    tail.add(span(chunk, first, group));
+                }
+            }
+            return new Spans(all, tail);
+        }
+
+        private static Span span(Chunk chunk, int first, int group) {
+            return new Span(
+                    chunk.offset() + first, chunk.length() - first, chunk.start() + first, chunk.blockTables()[group]);
         }
 
         @Override

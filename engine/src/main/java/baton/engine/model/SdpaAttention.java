@@ -364,8 +364,9 @@ final class SdpaAttention implements Attention {
      * may hold anything, NaN too, which no mask stops. Copied here and not by index_select, which first makes the whole layer of
      * the pool contiguous.
      */
-    private void gather(int layer, List<int[]> blockTables, int[] contexts, long padded, Tensor gathered) {
+    private void gather(int layer, List<int[][]> blockTables, int[] contexts, long padded, Tensor gathered) {
         int sequences = contexts.length;
+        int group = cache.groups().groupOf(layer);
         long entry = layout.entryBytes();
         MemorySegment memory = LibTorch.memory(gathered, (long) config.kvHeads() * sequences * padded * entry);
         int together = (int) Math.max(1, COPIED_BYTES / (padded * entry));
@@ -377,7 +378,8 @@ final class SdpaAttention implements Attention {
                 long to = each * padded * entry;
                 int block = 0;
                 for (long at = 0; at < used; at += layout.headBytes()) {
-                    long from = cache.layerStart(blockTables.get(sequence)[block++], layer) + head * layout.headBytes();
+                    long from = cache.layerStart(blockTables.get(sequence)[group][block++], layer)
+                            + head * layout.headBytes();
                     MemorySegment.copy(cache.host(), from, memory, to + at, Math.min(layout.headBytes(), used - at));
                 }
                 memory.asSlice(to + used, padded * entry - used).fill((byte) 0);
@@ -390,7 +392,12 @@ final class SdpaAttention implements Attention {
         long head = config.headDim();
         long shared = config.heads() / config.kvHeads();
         long positions = chunkStep.gathered.size(1);
-        gather(layer, List.of(chunk.blockTable()), new int[] {chunk.context()}, positions, chunkStep.gathered);
+        gather(
+                layer,
+                List.<int[][]>of(chunk.blockTables()),
+                new int[] {chunk.context()},
+                positions,
+                chunkStep.gathered);
         long[] rowsStrides = {shared * head, head, queryElements, 1};
         long[] strides = {2 * head * positions, 0, 2 * head, 1};
         for (Run run : chunkStep.runs) {

@@ -2,6 +2,7 @@ package baton.engine.model;
 
 import baton.engine.model.Recipe.Part;
 import baton.kv.ConfigException;
+import baton.kv.KvGroups;
 import baton.kv.connector.Rank;
 import java.util.ArrayList;
 import java.util.List;
@@ -62,6 +63,11 @@ record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
 
     Range layers() {
         return Range.of(model.layers(), rank.pipeline(), pipelineSize);
+    }
+
+    /** The groups of this rank's layers; {@code hybrid} as in {@link ModelOptions}. */
+    KvGroups groups(boolean hybrid) {
+        return model.kvGroups(hybrid).ofLayers(layers().first(), layers().count());
     }
 
     Range heads() {

@@ -160,13 +160,14 @@ final class TorchKernels implements ModelKernels {
     public void save(int layer, Matrix pairs, KvCache cache, Batch batch, int first, int count) {
         KvLayout layout = cache.layout();
         Matrix stored = LibTorch.matrix(LibTorch.tensor(pairs.part(0, count)).to(LibTorch.scalarType(layout.dtype())));
+        int group = cache.groups().groupOf(layer);
         long entry = layout.entryBytes();
         long rowBytes = stored.stride() * layout.dtype().bytes();
         MemorySegment rows = stored.memory();
         team.parallelFor(count, COPIED_ROWS, (_, begin, end) -> {
             for (int i = begin; i < end; i++) {
                 long from = i * rowBytes;
-                long to = cache.layerStart(batch.block(first + i), layer) + batch.slot(first + i) * entry;
+                long to = cache.layerStart(batch.block(group, first + i), layer) + batch.slot(first + i) * entry;
                 for (int head = 0; head < layout.kvHeads(); head++) {
                     MemorySegment.copy(rows, from + head * entry, cache.host(), to + head * layout.headBytes(), entry);
                 }

@@ -21,22 +21,22 @@ class BlockPoolTest {
     void aFreedBlockKeepsItsContentUntilItIsTheLeastRecentlyUsed() {
         BlockPool pool = new BlockPool(3);
         int first = pool.allocate();
-        pool.publish(first, hash(1));
+        pool.publish(0, first, hash(1));
         pool.release(first);
-        assertThat(pool.cached(hash(1))).hasValue(first);
+        assertThat(pool.cached(0, hash(1))).hasValue(first);
         int second = pool.allocate();
         int third = pool.allocate();
         assertThat(List.of(second, third)).doesNotContain(first);
-        assertThat(pool.cached(hash(1))).hasValue(first);
+        assertThat(pool.cached(0, hash(1))).hasValue(first);
         assertThat(pool.allocate()).isEqualTo(first);
-        assertThat(pool.cached(hash(1))).isEmpty();
+        assertThat(pool.cached(0, hash(1))).isEmpty();
     }
 
     @Test
     void aHitTakesABlockOutOfTheFreeList() {
         BlockPool pool = new BlockPool(2);
         int block = pool.allocate();
-        pool.publish(block, hash(1));
+        pool.publish(0, block, hash(1));
         pool.release(block);
         pool.hold(block);
         assertThat(pool.free()).isEqualTo(1);
@@ -50,12 +50,12 @@ class BlockPoolTest {
     void resetIsRefusedWhileBlocksAreHeld() {
         BlockPool pool = new BlockPool(2);
         int block = pool.allocate();
-        pool.publish(block, hash(1));
+        pool.publish(0, block, hash(1));
         assertThat(pool.reset()).isFalse();
-        assertThat(pool.cached(hash(1))).isPresent();
+        assertThat(pool.cached(0, hash(1))).isPresent();
         pool.release(block);
         assertThat(pool.reset()).isTrue();
-        assertThat(pool.cached(hash(1))).isEmpty();
+        assertThat(pool.cached(0, hash(1))).isEmpty();
         pool.checkInvariants();
     }
 
@@ -87,14 +87,14 @@ class BlockPoolTest {
                     int key = random.nextInt(40);
                     if (!held.isEmpty()) {
                         int block = held.get(random.nextInt(held.size()));
-                        pool.publish(block, hash(key));
+                        pool.publish(0, block, hash(key));
                         if (!published.containsValue(block)) {
                             published.putIfAbsent(key, block);
                         }
                     }
                 }
                 case 3 -> {
-                    OptionalInt cached = pool.cached(hash(random.nextInt(40)));
+                    OptionalInt cached = pool.cached(0, hash(random.nextInt(40)));
                     cached.ifPresent(block -> {
                         pool.hold(block);
                         held.add(block);
@@ -110,7 +110,7 @@ class BlockPoolTest {
             assertThat(pool.used()).isEqualTo((int) held.stream().distinct().count());
             for (int key = 0; key < 40; key++) {
                 Integer block = published.get(key);
-                assertThat(pool.cached(hash(key)))
+                assertThat(pool.cached(0, hash(key)))
                         .as("seed %d key %d", seed, key)
                         .isEqualTo(block == null ? OptionalInt.empty() : OptionalInt.of(block));
             }

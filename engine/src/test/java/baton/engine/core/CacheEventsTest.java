@@ -167,7 +167,7 @@ class CacheEventsTest {
                 if (harness.core.hasWork()) {
                     harness.step();
                     replay(harness);
-                    assertThat(known).as("step %d", step).isEqualTo(harness.core.cachedHashes());
+                    assertThat(known).as("step %d", step).isEqualTo(harness.core.cachedHashes(0));
                 }
                 alive.removeIf(id -> harness.result(id).reason.isPresent() && !connector.isLoading(id));
                 if (resets < 5 && alive.isEmpty() && harness.core.resetPrefixCache()) {

@@ -12,8 +12,10 @@ import baton.engine.sampling.SequenceSampler.Sampled;
 import baton.kv.BlockHasher;
 import baton.kv.JsonFields;
 import baton.kv.KvEvent;
+import baton.kv.KvGroups;
 import baton.kv.connector.KvConnector;
 import baton.kv.connector.Measurement;
+import java.lang.foreign.Arena;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -48,9 +50,19 @@ final class CoreHarness implements AutoCloseable {
 
     CoreHarness(
             int blocks, int blockSize, UnaryOperator<EngineConfigBuilder> settings, Optional<KvConnector> connector) {
+        this(blocks, blockSize, blocks * blockSize, KvGroups.one(OracleRunner.LAYERS), settings, connector);
+    }
+
+    CoreHarness(
+            int blocks,
+            int blockSize,
+            int maxLength,
+            KvGroups groups,
+            UnaryOperator<EngineConfigBuilder> settings,
+            Optional<KvConnector> connector) {
         this.blocks = blocks;
-        this.runner = new OracleRunner(blocks, blockSize);
-        this.maxLength = blocks * blockSize;
+        this.runner = new OracleRunner(Arena.ofShared(), blocks, blockSize, false, groups);
+        this.maxLength = maxLength;
         this.hasher = new BlockHasher(blockSize);
         EngineConfig config = settings.apply(EngineConfig.of(Path.of("oracle")).blockSize(blockSize))
                 .build();
@@ -186,10 +198,14 @@ final class CoreHarness implements AutoCloseable {
 
     /** What the oracle says without any cache. */
     static List<Integer> expected(int[] prompt, int count) {
+        return expected(prompt, count, KvGroups.one(OracleRunner.LAYERS));
+    }
+
+    static List<Integer> expected(int[] prompt, int count, KvGroups groups) {
         int[] tokens = prompt;
         List<Integer> output = new ArrayList<>();
         for (int i = 0; i < count; i++) {
-            int next = OracleRunner.next(tokens);
+            int next = OracleRunner.next(tokens, groups);
             output.add(next);
             tokens = Arrays.copyOf(tokens, tokens.length + 1);
             tokens[tokens.length - 1] = next;

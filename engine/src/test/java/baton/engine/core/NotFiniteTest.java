@@ -47,7 +47,7 @@ class NotFiniteTest {
             assertThat(bad.reason).contains(FinishReason.ERROR);
             assertThat(bad.error.orElseThrow()).contains("logits of row");
             assertThat(good.tokens).isEqualTo(expected(prompt(2, 12), 1));
-            assertThat(harness.core.cachedHashes()).hasSize(3);
+            assertThat(harness.core.cachedHashes(0)).hasSize(3);
             assertThat(connector.discarded).containsExactly("bad");
         }
     }
@@ -59,11 +59,11 @@ class NotFiniteTest {
         try (CoreHarness harness = core(config -> config.maxNumSeqs(2).maxNumBatchedTokens(8), connector)) {
             Result bad = harness.add("bad", endingBadly(20), 3);
             harness.step();
-            assertThat(harness.core.cachedHashes()).hasSize(2);
+            assertThat(harness.core.cachedHashes(0)).hasSize(2);
             harness.run();
 
             assertThat(bad.reason).contains(FinishReason.ERROR);
-            assertThat(harness.core.cachedHashes()).isEmpty();
+            assertThat(harness.core.cachedHashes(0)).isEmpty();
             Set<Object> announced = new HashSet<>();
             for (KvEvent event : harness.events) {
                 switch (event) {
@@ -83,12 +83,12 @@ class NotFiniteTest {
             int[] bad = endingBadly(20);
             harness.add("before", Arrays.copyOf(bad, 17), 1);
             harness.run();
-            assertThat(harness.core.cachedHashes()).hasSize(4);
+            assertThat(harness.core.cachedHashes(0)).hasSize(4);
             Result failed = harness.add("bad", bad, 3);
             harness.run();
 
             assertThat(failed.stats.orElseThrow().prompt().localCacheHit()).isEqualTo(16);
-            assertThat(harness.core.cachedHashes()).isEmpty();
+            assertThat(harness.core.cachedHashes(0)).isEmpty();
             harness.runner.unusableAfter = -1;
             Result again = harness.add("again", bad, 3);
             harness.run();
@@ -110,7 +110,7 @@ class NotFiniteTest {
 
             assertThat(bad.stats.orElseThrow().prompt().externalKvTransfer()).isEqualTo(16);
             assertThat(bad.reason).contains(FinishReason.ERROR);
-            assertThat(harness.core.cachedHashes()).isEmpty();
+            assertThat(harness.core.cachedHashes(0)).isEmpty();
         }
     }
 
@@ -129,7 +129,7 @@ class NotFiniteTest {
 
             assertThat(bad.tokens).isEqualTo(expected(prompt, 5));
             assertThat(bad.reason).contains(FinishReason.ERROR);
-            assertThat(harness.core.cachedHashes()).isEmpty();
+            assertThat(harness.core.cachedHashes(0)).isEmpty();
             assertThat(connector.discarded).isEqualTo(Set.copyOf(List.of("bad")));
         }
     }

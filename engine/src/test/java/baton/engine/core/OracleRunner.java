@@ -7,6 +7,8 @@ import baton.engine.model.ModelRunner;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvFence;
+import baton.kv.KvGroups;
+import baton.kv.KvGroups.Group;
 import baton.kv.KvLayout;
 import baton.kv.KvMemory;
 import baton.kv.ModelFingerprint;
@@ -22,6 +24,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.stream.IntStream;
 
 /**
  * A model whose next token depends on every token before it, and that knows those only from the cache: a token's key is its id, its
@@ -34,6 +37,8 @@ public final class OracleRunner implements ModelRunner {
 
     private final Arena arena;
     private final boolean device;
+    private final KvGroups groups;
+    private final int layers;
     /** The cache's bytes. */
     private final MemorySegment pool;
 
@@ -47,22 +52,27 @@ public final class OracleRunner implements ModelRunner {
     }
 
     public OracleRunner(Arena arena, int blocks, int blockSize) {
-        this(arena, blocks, blockSize, false);
+        this(arena, blocks, blockSize, false, KvGroups.one(LAYERS));
     }
 
     /**
      * @param arena for the cache; closed with this runner
      * @param device whether the cache is a device's, which computes a layer when its fence is awaited
+     * @param groups of the layers, which attend as far back as their windows reach
      */
-    public OracleRunner(Arena arena, int blocks, int blockSize, boolean device) {
+    public OracleRunner(Arena arena, int blocks, int blockSize, boolean device, KvGroups groups) {
         this.arena = arena;
         this.device = device;
-        KvLayout layout = new KvLayout(LAYERS, 1, 1, blockSize, DType.F32);
+        this.groups = groups;
+        this.layers = groups.layers();
+        KvLayout layout = new KvLayout(groups.layersOfBlock(), 1, 1, blockSize, DType.F32);
         pool = arena.allocate(blocks * layout.blockBytes());
         KvMemory memory = device ? new RefusingMemory(pool).memory() : new KvMemory.Host(pool, Optional.empty());
-        cache = new KvCache(memory, layout, blocks, List.of("layers.0", "layers.1"));
+        List<String> names =
+                IntStream.range(0, layers).mapToObj(layer -> "layers." + layer).toList();
+        cache = new KvCache(memory, layout, blocks, names, groups);
         config = new ModelConfig(
-                "oracle", VOCABULARY, 1, 1, LAYERS, 1, 1, 1, 1 << 20, 1e-5, 1e4, Optional.empty(), true, DType.F32);
+                "oracle", VOCABULARY, 1, 1, layers, 1, 1, 1, 1 << 20, 1e-5, 1e4, Optional.empty(), true, DType.F32);
     }
 
     private int poison = -1;
@@ -81,11 +91,25 @@ public final class OracleRunner implements ModelRunner {
 
     /** The token that follows these. */
     public static int next(int[] tokens) {
+        return next(tokens, KvGroups.one(LAYERS));
+    }
+
+    /** The token that follows these, by layers of these groups: the first layer, and others that have a window, choose it. */
+    public static int next(int[] tokens, KvGroups groups) {
         long state = 17;
-        for (int position = 0; position < tokens.length; position++) {
-            state = mix(state, tokens[position], position);
+        for (int layer = 0; layer < groups.layers(); layer++) {
+            Group group = groups.groups().get(groups.groupOf(layer));
+            for (int position = group.firstOf(tokens.length - 1);
+                    chooses(layer, group) && position < tokens.length;
+                    position++) {
+                state = mix(state, tokens[position], position);
+            }
         }
         return (int) Long.remainderUnsigned(state, VOCABULARY);
+    }
+
+    private static boolean chooses(int layer, Group group) {
+        return layer == 0 || group.window().isPresent();
     }
 
     /** Writes what {@link #forward} would write for that token. */
@@ -144,7 +168,7 @@ public final class OracleRunner implements ModelRunner {
         }
         computed.addAll(slices);
         List<KvFence> launched = new ArrayList<>();
-        for (int layer = 0; layer < LAYERS; layer++) {
+        for (int layer = 0; layer < layers; layer++) {
             KvFence computed = new Layer(layer, slices, hooks.beforeLayer(layer));
             if (!device) {
                 computed.await();
@@ -155,7 +179,7 @@ public final class OracleRunner implements ModelRunner {
         launched.forEach(KvFence::await);
         for (int index : hooks.hiddenWanted()) {
             SequenceSlice slice = slices.get(index);
-            hooks.hidden(index, hidden(predict(slice.blockTable(), slice.start() + slice.tokens().length - 1)));
+            hooks.hidden(index, hidden(predict(slice.blockTables(), slice.start() + slice.tokens().length - 1)));
         }
         List<Integer> rows = new ArrayList<>();
         Set<Integer> unusable = new HashSet<>();
@@ -169,7 +193,7 @@ public final class OracleRunner implements ModelRunner {
                 if (slice.tokens()[position - slice.start()] == unusableAfter) {
                     unusable.add(rows.size());
                 }
-                rows.add(predict(slice.blockTable(), position));
+                rows.add(predict(slice.blockTables(), position));
             }
         }
         return new OneHot(rows, unusable);
@@ -202,7 +226,13 @@ public final class OracleRunner implements ModelRunner {
             loaded.await();
             for (SequenceSlice slice : slices) {
                 for (int i = 0; i < slice.tokens().length; i++) {
-                    write(pool, cache, layer, slice.blockTable(), slice.start() + i, slice.tokens()[i]);
+                    write(
+                            pool,
+                            cache,
+                            layer,
+                            slice.blockTables()[groups.groupOf(layer)],
+                            slice.start() + i,
+                            slice.tokens()[i]);
                 }
             }
         }
@@ -223,17 +253,16 @@ public final class OracleRunner implements ModelRunner {
         return state.dtype() == DType.F32 && state.data().byteSize() == Float.BYTES;
     }
 
-    private int predict(int[] blockTable, int lastPosition) {
-        KvLayout layout = cache.layout();
+    private int predict(int[][] blockTables, int lastPosition) {
         long state = 17;
-        for (int position = 0; position <= lastPosition; position++) {
-            long inBlock = (position % layout.blockSize()) * layout.entryBytes();
-            int block = blockTable[position / layout.blockSize()];
-            for (int layer = 0; layer < LAYERS; layer++) {
-                long at = cache.layerStart(block, layer) + inBlock;
+        for (int layer = 0; layer < layers; layer++) {
+            Group group = groups.groups().get(groups.groupOf(layer));
+            int[] blockTable = blockTables[groups.groupOf(layer)];
+            for (int position = group.firstOf(lastPosition); position <= lastPosition; position++) {
+                long at = cache.entryStart(blockTable, layer, 0, position);
                 int token = (int) pool.get(ValueLayout.JAVA_FLOAT, at);
                 int stored = (int) pool.get(ValueLayout.JAVA_FLOAT, at + 4);
-                if (layer == 0) {
+                if (chooses(layer, group)) {
                     state = mix(state, token, stored);
                 } else if (stored != position) {
                     state = ~state;

@@ -28,7 +28,7 @@ class PromptLogprobsScheduleTest {
             new BlockPool(64),
             CacheEvents.disabled(),
             new SchedulerConfig(
-                    BLOCK_SIZE, 8, 40, MAX_ROWS, SchedulingPolicy.FCFS, 0, true, LoadFailurePolicy.RECOMPUTE),
+                    BLOCK_SIZE, 8, 40, MAX_ROWS, SchedulingPolicy.FCFS, 40, true, LoadFailurePolicy.RECOMPUTE),
             Optional.empty(),
             () -> 0);
     private final Map<String, Integer> computed = new HashMap<>();

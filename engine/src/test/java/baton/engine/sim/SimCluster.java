@@ -15,6 +15,7 @@ import baton.engine.model.ModelRanks;
 import baton.engine.sampling.SequenceSampler.Sampled;
 import baton.kv.BlockHasher;
 import baton.kv.JsonFields;
+import baton.kv.KvGroups;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.LoadFailurePolicy;
@@ -297,7 +298,8 @@ final class SimCluster implements AutoCloseable {
         }
 
         private void begin() {
-            OracleRunner runner = new OracleRunner(connectors.arena(), blocks, blockSize, device);
+            OracleRunner runner =
+                    new OracleRunner(connectors.arena(), blocks, blockSize, device, KvGroups.one(OracleRunner.LAYERS));
             count("lives with a device's pool", device ? 1 : 0);
             count("lives with a pool that is reached directly", direct ? 1 : 0);
             Endpoint endpoint = network.open(name, ++epoch, runner.pool());
