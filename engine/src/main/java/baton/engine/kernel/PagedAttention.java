@@ -264,7 +264,9 @@ public final class PagedAttention {
     }
 
     private void attendMany(Call call, Span span) {
-        int start = firstRun(span.position, call.window);
+        int firstRun = firstRun(span.position, call.window);
+        // Whole blocks are converted, of which a run need not begin with the first position.
+        int start = onTiles ? firstRun : firstRun - firstRun % layout.blockSize();
         long headBytes = onTiles
                 ? Math.ceilDiv(span.end() - start, RUN) * runBytes()
                 : (long) Math.ceilDiv(span.end() - start, layout.blockSize()) * layout.blockSize() * entryFloats();
