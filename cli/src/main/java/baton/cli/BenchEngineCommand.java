@@ -50,7 +50,7 @@ final class BenchEngineCommand implements Callable<Integer> {
     @Option(
             names = "--dtype",
             defaultValue = "auto",
-            description = "auto (as serve takes it), bfloat16 or float32 (default: ${DEFAULT-VALUE}).")
+            description = "auto (as serve takes it), bfloat16, float16 or float32 (default: ${DEFAULT-VALUE}).")
     private String dtype;
 
     @Option(

@@ -103,7 +103,7 @@ final class ServeCommand implements Callable<Integer> {
     @Option(
             names = "--dtype",
             defaultValue = "auto",
-            description = "auto (the fastest that loses nothing of the checkpoint), bfloat16 or float32.")
+            description = "auto (the fastest that loses nothing of the checkpoint), bfloat16, float16 or float32.")
     private String dtype;
 
     @Option(
@@ -115,7 +115,7 @@ final class ServeCommand implements Callable<Integer> {
     @Option(
             names = "--kv-cache-dtype",
             defaultValue = "auto",
-            description = "auto (that of computation), bfloat16 or float32.")
+            description = "auto (that of --dtype), bfloat16, float16 or float32.")
     private String kvCacheDtype;
 
     @Option(
@@ -544,8 +544,10 @@ final class ServeCommand implements Callable<Integer> {
         return switch (kvCacheDtype.toLowerCase(Locale.ROOT)) {
             case "auto" -> Optional.empty();
             case "bfloat16", "bf16" -> Optional.of(DType.BF16);
+            case "float16", "fp16", "half" -> Optional.of(DType.F16);
             case "float32", "fp32", "float" -> Optional.of(DType.F32);
-            default -> throw ConfigException.unsupported("kv_cache_dtype", kvCacheDtype, "auto, bfloat16, float32");
+            default ->
+                throw ConfigException.unsupported("kv_cache_dtype", kvCacheDtype, "auto, bfloat16, float16, float32");
         };
     }
 }

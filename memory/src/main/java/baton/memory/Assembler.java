@@ -152,6 +152,8 @@ public final class Assembler {
         BYTES_TO_INTS(Prefix.P66, Map.M0F38, 0x21),
         /** Unsigned shorts to ints: reads half a vector. */
         SHORTS_TO_INTS(Prefix.P66, Map.M0F38, 0x33),
+        /** fp16 to fp32: reads half a vector (F16C). */
+        HALVES_TO_FLOATS(Prefix.P66, Map.M0F38, 0x13),
         SQRT(Prefix.NONE, Map.M0F, 0x51);
 
         private final Prefix prefix;
@@ -518,6 +520,12 @@ public final class Assembler {
         evexMemory(Prefix.F3, Map.M0F38, false, from, 0, to);
         bytes(0x33); // vpmovdw
         memory(from, to);
+    }
+
+    /** Stores fp32 as fp16, rounded to nearest even, half as many bytes as a vector has (F16C). */
+    public void storeHalves(Mem to, int from) {
+        withMemory(width, Prefix.P66, Map.M0F3A, 0x1d, from, 0, to); // vcvtps2ph
+        bytes(0);
     }
 
     /** Puts the second and the third quarter of a vector in each other's place. Only for {@link Width#YMM}. */

@@ -34,9 +34,9 @@ final class DecodeCode {
 
     private DecodeCode() {}
 
-    /** Elements of a key that {@link #keys} takes at once: a vector. */
+    /** Elements of a key that {@link #keys} takes at once: two for each lane in bf16. */
     static int keyElements(Width width, DType dtype) {
-        return width.bytes() / dtype.bytes();
+        return dtype == DType.BF16 ? 2 * width.lanes() : width.lanes();
     }
 
     /**
@@ -51,11 +51,11 @@ final class DecodeCode {
         code.bind(loop);
         code.move(RAX, RDI);
         for (int i = 0; i < lanes; i++) {
-            code.load(i, at(RAX, 0));
+            ElementCode.load(code, dtype == DType.BF16 ? DType.F32 : dtype, i, at(RAX, 0));
             code.add(RAX, RSI);
         }
         transpose(code, (element, register, spare) -> {
-            if (dtype == DType.F32) {
+            if (dtype != DType.BF16) {
                 code.store(at(RDX, element * row), register);
             } else {
                 code.shiftLeft(spare, register, BF16_BITS);
@@ -65,7 +65,7 @@ final class DecodeCode {
                 code.store(at(RDX, (2 * element + 1) * row), register);
             }
         });
-        code.add(RDI, width.bytes());
+        code.add(RDI, keyElements(width, dtype) * dtype.bytes());
         code.add(RDX, keyElements(width, dtype) * row);
         code.subtract(RCX, 1);
         code.jump(Condition.NOT_EQUAL, loop);
@@ -145,12 +145,7 @@ final class DecodeCode {
         Label positions = code.label();
         code.bind(positions);
         for (int i = 0; i < ProductCode.VECTORS; i++) {
-            if (dtype == DType.F32) {
-                code.load(i, at(RAX, i * vector));
-            } else {
-                code.op(Unary.SHORTS_TO_INTS, i, at(RAX, i * vector));
-                code.shiftLeft(i, i, BF16_BITS);
-            }
+            ElementCode.load(code, dtype, i, at(RAX, i * vector));
             code.store(at(R10, i * width.bytes()), i);
         }
         code.add(RAX, RSI);

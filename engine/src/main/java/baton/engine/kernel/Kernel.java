@@ -21,9 +21,9 @@ enum Kernel {
     SCALE_COLUMNS(3),
     /** {@link RowCode#columns}. */
     ADD_TO_COLUMNS(3),
-    /** {@link RowCode#widen}, by {@link Width}. */
+    /** {@link RowCode#widen}, by {@link baton.kv.DType}. */
     WIDEN(3),
-    /** {@link RowCode#narrow}, by {@link Width}. */
+    /** {@link RowCode#narrow}, by {@link Width}; to other types than bf16 by {@link baton.kv.DType}. */
     NARROW(6),
     /** {@link RowCode#narrowPairs}, on a processor with AVX512_BF16. */
     NARROW_PAIRS(6),

@@ -65,8 +65,9 @@ final class KernelCheck {
             }
             check.rows();
             for (AttentionScores scores : SCORES) {
-                check.attention(DType.BF16, scores);
-                check.attention(DType.F32, scores);
+                for (DType type : DType.values()) {
+                    check.attention(type, scores);
+                }
             }
             return Optional.empty();
         } catch (RuntimeException e) {
@@ -97,11 +98,7 @@ final class KernelCheck {
     private MemorySegment numbers(DType type, long count) {
         MemorySegment memory = arena.allocate(count * type.bytes(), 64);
         for (int i = 0; i < PERIOD; i++) {
-            if (type == DType.F32) {
-                memory.setAtIndex(FLOAT, i, number(i));
-            } else {
-                memory.setAtIndex(ValueLayout.JAVA_SHORT, i, (short) (Float.floatToRawIntBits(number(i)) >>> 16));
-            }
+            type.set(memory, (long) i * type.bytes(), number(i));
         }
         repeat(memory, (long) PERIOD * type.bytes());
         return memory;
@@ -127,9 +124,7 @@ final class KernelCheck {
 
     private static double element(Rows rows, int row, int column) {
         long at = row * rows.stride() + (long) column * rows.type().bytes();
-        return rows.isNarrow()
-                ? Float.intBitsToFloat(rows.memory().get(ValueLayout.JAVA_SHORT, at) << 16)
-                : rows.memory().get(FLOAT, at);
+        return rows.type().get(rows.memory(), at);
     }
 
     private void products(WeightType type) {
@@ -140,7 +135,13 @@ final class KernelCheck {
         long elements = PanelMatrix.bytes(kernels, type, outputs, INPUTS) / type.bytes();
         MemorySegment panels = type.hasScales()
                 ? bytes(elements)
-                : numbers(type == WeightType.FP32 ? DType.F32 : DType.BF16, elements);
+                : numbers(
+                        switch (type) {
+                            case FP32 -> DType.F32;
+                            case FP16 -> DType.F16;
+                            case BF16, BF16_PAIRS, INT8, INT8_PAIRS -> DType.BF16;
+                        },
+                        elements);
         PanelMatrix matrix = new PanelMatrix(
                 kernels,
                 ParallelFor.alone(),
@@ -237,7 +238,13 @@ final class KernelCheck {
         MemorySegment logits = filled(1100, -1);
         logits.setAtIndex(FLOAT, 777, 5);
         expect("index of the largest number", rowKernels.largest(logits, 1, 1100)[0], 777);
-        KvCache cache = cache(arena.allocate(layout(DType.BF16).blockBytes(), 64), DType.BF16, 1);
+        for (DType type : DType.values()) {
+            save(rowKernels, type);
+        }
+    }
+
+    private void save(RowKernels rowKernels, DType type) {
+        KvCache cache = cache(arena.allocate(layout(type).blockBytes(), 64), type, 1);
         Rows pairs = rows(numbers(DType.F32, 2 * HEAD_DIM), DType.F32, 2 * HEAD_DIM);
         rowKernels.save(0, heads(pairs), 1, cache, new RowKernels.Slots() {
             @Override
@@ -250,8 +257,8 @@ final class KernelCheck {
                 return 3;
             }
         });
-        Rows saved = rows(cache.host(), DType.BF16, 2 * HEAD_DIM);
-        expect("bf16 of a key", element(saved, 3, 9), number(9));
+        Rows saved = rows(cache.host(), type, 2 * HEAD_DIM);
+        expect(type + " of a key", element(saved, 3, 9), number(9));
     }
 
     private static RowKernels.Heads heads(Rows rows) {

@@ -48,7 +48,7 @@ public final class Kernels {
                         make(Kernel.ADDED_PRODUCT, type, ProductCode.of(width, type, Float.BYTES, true));
                     }
                 }
-                case BF16, INT8, INT8_PAIRS -> make(Kernel.EXPAND, type, RowCode.expand(width, type));
+                case BF16, FP16, INT8, INT8_PAIRS -> make(Kernel.EXPAND, type, RowCode.expand(width, type));
             }
         }
         for (Finish finish : Finish.values()) {
@@ -59,16 +59,17 @@ public final class Kernels {
         }
         for (Width narrower : Width.values()) {
             if (narrower.lanes() <= width.lanes()) {
-                make(Kernel.WIDEN, narrower, RowCode.widen(narrower));
                 make(Kernel.NARROW, narrower, RowCode.narrow(narrower));
                 make(Kernel.NORM, narrower, RowCode.norm(narrower));
                 make(Kernel.ROTATE, narrower, RowCode.rotate(narrower));
             }
         }
-        for (DType type : List.of(DType.BF16, DType.F32)) {
+        for (DType type : DType.values()) {
+            make(Kernel.WIDEN, type, RowCode.widen(width, type));
             make(Kernel.KEY_PANELS, type, DecodeCode.keys(width, type));
             make(Kernel.VALUE_PANELS, type, DecodeCode.values(width, type));
         }
+        make(Kernel.NARROW, DType.F16, RowCode.halve(width));
         if (width == Width.ZMM) {
             make(Kernel.NARROW_NORM, RowCode.normNarrow());
             make(Kernel.NARROW_PAIRS, RowCode.narrowPairs());
@@ -254,6 +255,11 @@ public final class Kernels {
     /** fp32 to bf16, to nearest even, for rows of {@code count} elements, a multiple of 8. */
     MachineFunction narrowing(int count) {
         return get(Kernel.NARROW, count % 16 == 0 ? width : Width.XMM);
+    }
+
+    /** fp32 to a type of keys and values, for rows of {@code count} elements, a multiple of 16. */
+    MachineFunction narrowing(DType type, int count) {
+        return type == DType.BF16 ? narrowing(count) : get(Kernel.NARROW, type);
     }
 
     /** As {@link #narrowing}, on a processor with AVX512_BF16. */

@@ -144,7 +144,7 @@ public final class PagedAttention {
     }
 
     /**
-     * @param cache in bf16 or fp32, with a head dim that is a multiple of 8
+     * @param cache with a head dim that is a multiple of 8
      * @param heads query heads, a multiple of the cache's
      */
     public PagedAttention(
@@ -389,14 +389,7 @@ public final class PagedAttention {
     /** Converts a head's entries in a block to fp32, from slot {@code first} on. */
     private void convert(int layer, int block, int head, int first, int count, long to) {
         long from = cache.layerStart(block, layer) + head * layout.headBytes() + first * layout.entryBytes();
-        if (layout.dtype() == DType.BF16) {
-            int elements = count * 2 * headDim;
-            kernels.get(Kernel.WIDEN, kernels.fitting(elements))
-                    .call(cache.host().address() + from, to, elements);
-        } else {
-            long bytes = count * layout.entryBytes();
-            MemorySegment.copy(cache.host(), from, MemorySegment.ofAddress(to).reinterpret(bytes), 0, bytes);
-        }
+        kernels.get(Kernel.WIDEN, layout.dtype()).call(cache.host().address() + from, to, count * 2L * headDim);
     }
 
     /** Queries that attend together: of some rows, those of one part of a key/value head. */

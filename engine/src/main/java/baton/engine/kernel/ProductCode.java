@@ -366,6 +366,10 @@ final class ProductCode {
                 code.op(Binary.AND_BITS, weights + 1, weights, upperHalf);
                 code.shiftLeft(weights, weights, BF16_BITS);
             }
+            case FP16 -> {
+                code.op(Unary.HALVES_TO_FLOATS, weights, at(from, offset));
+                code.op(Unary.HALVES_TO_FLOATS, weights + 1, at(from, offset + vector / 2));
+            }
             case INT8_PAIRS -> {
                 // The register of the mask, which other types have, is the second half's.
                 for (int i = 0; i < VECTORS; i++) {

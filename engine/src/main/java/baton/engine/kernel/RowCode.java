@@ -12,6 +12,7 @@ import static baton.memory.Assembler.Reg.RDX;
 import static baton.memory.Assembler.Reg.RSI;
 import static baton.memory.Assembler.Reg.RSP;
 
+import baton.kv.DType;
 import baton.memory.Assembler;
 import baton.memory.Assembler.Binary;
 import baton.memory.Assembler.Condition;
@@ -61,14 +62,13 @@ final class RowCode {
         vector = width.bytes();
     }
 
-    /** {@code (from, to, count)}: bf16 to fp32, a multiple of the lanes. */
-    static byte[] widen(Width width) {
+    /** {@code (from, to, count)}: elements of a type to fp32, a multiple of the lanes. */
+    static byte[] widen(Width width, DType type) {
         RowCode row = new RowCode(width);
         row.vectors(RDX, () -> {
-            row.code.op(Unary.SHORTS_TO_INTS, 0, at(RDI, 0));
-            row.code.shiftLeft(0, 0, BF16_BITS);
+            ElementCode.load(row.code, type, 0, at(RDI, 0));
             row.code.store(at(RSI, 0), 0);
-            row.code.add(RDI, row.vector / 2);
+            row.code.add(RDI, width.lanes() * type.bytes());
             row.code.add(RSI, row.vector);
         });
         return row.end();
@@ -87,7 +87,7 @@ final class RowCode {
                 code.move(RAX, Constants.address(Constants.UPPER_HALF));
                 code.load(2, at(RAX, 0));
             }
-            case INT8, INT8_PAIRS -> {}
+            case FP16, INT8, INT8_PAIRS -> {}
         }
         Label loop = code.label();
         code.bind(loop);
@@ -96,6 +96,10 @@ final class RowCode {
             code.load(0, at(RDI, 0));
             code.op(Binary.AND_BITS, 1, 0, 2);
             code.shiftLeft(0, 0, BF16_BITS);
+            code.add(RDI, row.vector);
+        } else if (type == WeightType.FP16) {
+            code.op(Unary.HALVES_TO_FLOATS, 0, at(RDI, 0));
+            code.op(Unary.HALVES_TO_FLOATS, 1, at(RDI, row.vector / 2));
             code.add(RDI, row.vector);
         } else if (type == WeightType.INT8_PAIRS) {
             for (int i = 0; i < ProductCode.VECTORS; i++) {
@@ -129,7 +133,7 @@ final class RowCode {
         code.move(RAX, Constants.address(Constants.LOWEST_BIT));
         code.load(4, at(RAX, 0));
         code.load(5, at(RAX, Constants.distance(Constants.LOWEST_BIT, Constants.HALF_OF_BF16)));
-        row.narrowed(narrowed(width), () -> {
+        row.narrowed(DType.BF16, narrowed(width), () -> {
             for (int i = 0; i < narrowed(width) / width.lanes(); i++) {
                 code.load(i, at(RAX, i * row.vector));
                 // Half of the last place, less one if it is even, carries where rounding goes up.
@@ -155,11 +159,21 @@ final class RowCode {
         return row.end();
     }
 
+    /** {@code (from, from stride, to, to stride, rows, count)}: fp32 to fp16, to nearest even; a multiple of the lanes. */
+    static byte[] halve(Width width) {
+        RowCode row = new RowCode(width);
+        row.narrowed(DType.F16, width.lanes(), () -> {
+            row.code.load(0, at(RAX, 0));
+            row.code.storeHalves(at(R10, 0), 0);
+        });
+        return row.end();
+    }
+
     /** As {@link #narrow}, by AVX512_BF16's own instruction; a multiple of two vectors. */
     static byte[] narrowPairs() {
         RowCode row = new RowCode(Width.ZMM);
         Assembler code = row.code;
-        row.narrowed(2 * code.width().lanes(), () -> {
+        row.narrowed(DType.BF16, 2 * code.width().lanes(), () -> {
             code.load(0, at(RAX, row.vector));
             code.op(Binary.NARROW_PAIR, 0, 0, at(RAX, 0));
             code.store(at(R10, 0), 0);
@@ -167,8 +181,8 @@ final class RowCode {
         return row.end();
     }
 
-    /** Runs the body for each row and as many elements of it, fp32 at RAX, bf16 at R10. */
-    private void narrowed(int elements, Runnable body) {
+    /** Runs the body for each row and as many elements of it, fp32 at RAX, those of the type at R10. */
+    private void narrowed(DType type, int elements, Runnable body) {
         Label rows = code.label();
         code.bind(rows);
         code.move(RAX, RDI);
@@ -178,7 +192,7 @@ final class RowCode {
         code.bind(loop);
         body.run();
         code.add(RAX, elements * Float.BYTES);
-        code.add(R10, elements * Short.BYTES);
+        code.add(R10, elements * type.bytes());
         code.subtract(R11, elements);
         code.jump(Condition.NOT_EQUAL, loop);
         code.add(RDI, RSI);

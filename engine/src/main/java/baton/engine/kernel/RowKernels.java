@@ -191,8 +191,8 @@ public final class RowKernels {
         threads.parallelFor(rows, PIECE, (_, first, end) -> {
             for (int row = first; row < end; row++) {
                 long to = cache.layerStart(slots.block(row), layer) + slots.slot(row) * layout.entryBytes();
-                if (layout.dtype() == DType.BF16) {
-                    kernels.narrowing(width)
+                if (layout.dtype() != DType.F32) {
+                    kernels.narrowing(layout.dtype(), width)
                             .call(
                                     pairs.address(row),
                                     pairs.headStride,

@@ -119,7 +119,7 @@ final class VectorDecodeAttention implements DecodeAttention {
     private void convert(long from, int done, int some) {
         DType dtype = layout.dtype();
         long rowBytes = (long) width * Float.BYTES;
-        int vectors = Math.toIntExact(layout.entryBytes() / 2 / kernels.width().bytes());
+        int vectors = headDim / DecodeCode.keyElements(kernels.width(), dtype);
         for (int i = 0; i < some; i += lanes) {
             int position = done + i;
             long column = position / width * keyPanelBytes + position % width * (long) Float.BYTES;

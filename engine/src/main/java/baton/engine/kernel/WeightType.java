@@ -1,9 +1,12 @@
 package baton.engine.kernel;
 
+import baton.kv.DType;
+
 /** The element type of a matrix of weights. Products are summed up in fp32 for all types. */
 public enum WeightType {
     FP32(Float.BYTES),
     BF16(Short.BYTES),
+    FP16(Short.BYTES),
     /**
      * bf16, two neighbouring inputs of an output side by side: what VDPBF16PS multiplies with two elements of a row of
      * bf16. For AVX-512 and a multiple of 32 inputs, see {@link PanelMatrix#takesPairs}.
@@ -18,6 +21,15 @@ public enum WeightType {
 
     WeightType(int bytes) {
         this.bytes = bytes;
+    }
+
+    /** Of weights that are kept in a type, one output's beside another's. */
+    public static WeightType of(DType type) {
+        return switch (type) {
+            case F32 -> FP32;
+            case BF16 -> BF16;
+            case F16 -> FP16;
+        };
     }
 
     /** Bytes of an element. */

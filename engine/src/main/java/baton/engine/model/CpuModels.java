@@ -31,9 +31,9 @@ public final class CpuModels {
     /**
      * Loads a checkpoint's weights into memory of their own and allocates the KV pool; the checkpoint may be closed afterwards.
      *
-     * @param dtype type to compute in and to keep weights in that are not quantised, bf16 or fp32
+     * @param dtype type to compute in and to keep weights in that are not quantised, bf16, fp16 or fp32
      * @param quantization how matrices are kept
-     * @param layout of the KV pool: the model's layers, heads and head dim, in bf16 or fp32; see {@link ModelConfig#kvLayout}. Keys
+     * @param layout of the KV pool: the model's layers, heads and head dim, in bf16, fp16 or fp32; see {@link ModelConfig#kvLayout}. Keys
      *     and values are rounded to its type before anything attends to them
      * @param blocks blocks in the KV pool
      * @param threads threads to compute with, in this process as a whole; empty: one for each processor
@@ -70,9 +70,6 @@ public final class CpuModels {
      * @throws IllegalStateException if LibTorch computes and cannot be loaded, or memory is refused
      */
     public static ModelRanks load(Checkpoint checkpoint, ModelOptions options) throws IOException {
-        if (options.dtype() == DType.F16) {
-            throw ConfigException.unsupported("dtype", options.dtype().torchName(), "bfloat16, float32");
-        }
         KernelChoice choice = KernelChoice.here(checkpoint.config(), options.dtype(), options.quantization());
         LOG.info("kernels: {}", String.join("; ", choice.reasons()));
         return load(checkpoint, choice, options);
@@ -83,8 +80,12 @@ public final class CpuModels {
         DType cacheDtype = options.cacheDtype();
         int tensorParallelSize = options.tensorParallelSize();
         int pipelineParallelSize = options.pipelineParallelSize();
-        if (cacheDtype == DType.F16) {
-            throw ConfigException.unsupported("kv_cache_dtype", cacheDtype.torchName(), "auto, bfloat16, float32");
+        boolean byLibTorch = choice.kind() == KernelChoice.Kind.LIBTORCH;
+        if (byLibTorch && cacheDtype != DType.BF16 && cacheDtype != DType.F32) {
+            throw new ConfigException(
+                    "kv_cache_dtype",
+                    "is '%s', which LibTorch's operators do not read, must be auto, bfloat16 or float32"
+                            .formatted(cacheDtype.torchName()));
         }
         if (options.blocks() <= 0) {
             throw new ConfigException("blocks", "is " + options.blocks() + ", must be positive");
@@ -93,7 +94,6 @@ public final class CpuModels {
             throw new ConfigException("max_model_len", "is " + options.maxPositions() + ", must be positive");
         }
         List<Shard> shards = Shard.of(config, tensorParallelSize, pipelineParallelSize);
-        boolean byLibTorch = choice.kind() == KernelChoice.Kind.LIBTORCH;
         int threadCount = byLibTorch
                 ? LibTorch.load("its kernels compute the model", options.threads())
                 : options.threads().orElse(Runtime.getRuntime().availableProcessors());

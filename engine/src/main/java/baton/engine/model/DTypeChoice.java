@@ -20,10 +20,18 @@ public record DTypeChoice(DType dtype, String reason) {
     public static DTypeChoice here(Optional<DType> configured, ModelConfig model, Quantization quantization) {
         return configured.map(dtype -> new DTypeChoice(dtype, "as configured")).orElseGet(() -> switch (model.dtype()) {
             case F32 -> new DTypeChoice(DType.F32, "the checkpoint's");
-            case F16 -> new DTypeChoice(DType.F32, "bfloat16 would round the checkpoint's float16");
+            case F16 -> ofF16(KernelChoice.here(model, DType.F32, quantization).kind());
             case BF16 ->
                 ofBf16(KernelChoice.here(model, DType.BF16, quantization).kind());
         });
+    }
+
+    /** @param kernels that compute in float32 */
+    static DTypeChoice ofF16(Kind kernels) {
+        return switch (kernels) {
+            case AMX, AVX512_BF16, AVX512, AVX2 -> new DTypeChoice(DType.F16, "the checkpoint's");
+            case LIBTORCH -> new DTypeChoice(DType.F32, "LibTorch's operators do not compute in float16 here");
+        };
     }
 
     static DTypeChoice ofBf16(Kind kernels) {

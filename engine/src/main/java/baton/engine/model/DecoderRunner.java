@@ -318,9 +318,7 @@ final class DecoderRunner implements ModelRunner {
             return weights.embedding.copyRows(ids, x);
         }
         RowBuffer buffer = new RowBuffer(x.columns());
-        if (weights.embedding.type() == DType.BF16) {
-            factor = Float.intBitsToFloat(RowBuffer.bf16(factor) << 16);
-        }
+        factor = RowBuffer.rounded(weights.embedding.type(), factor);
         for (int row = 0; row < ids.length; row++) {
             buffer.load(weights.embedding, (int) ids[row], 0, x.columns());
             buffer.multiply(factor, x.columns());

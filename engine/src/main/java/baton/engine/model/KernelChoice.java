@@ -195,17 +195,21 @@ public record KernelChoice(Kind kind, List<String> reasons) {
             }
             case AVX512 -> avx512(processor, environment, cap, model);
             case AVX2 -> {
-                if (!processor.has("avx2", "fma")) {
-                    yield Optional.of("the processor has no AVX2 with FMA");
+                if (!processor.has("avx2", "fma", "f16c")) {
+                    yield Optional.of("the processor has no AVX2 with FMA and F16C");
                 }
                 yield cap.filter(text -> text.equals("SSE41") || text.equals("AVX"))
                         .map(text -> ONEDNN_CAP + "=" + text)
                         .or(() -> shape(Width.YMM, model));
             }
-            case LIBTORCH ->
-                quantization == Quantization.INT8
-                        ? Optional.of("LibTorch multiplies 8-bit integers by its reference loops here")
+            case LIBTORCH -> {
+                if (quantization == Quantization.INT8) {
+                    yield Optional.of("LibTorch multiplies 8-bit integers by its reference loops here");
+                }
+                yield dtype == DType.F16
+                        ? Optional.of("LibTorch's operators compute in bfloat16 and float32 here")
                         : probes.whyNoLibTorch();
+            }
         };
     }
 
@@ -268,7 +272,7 @@ public record KernelChoice(Kind kind, List<String> reasons) {
     private static WeightType weights(DType dtype, Quantization quantization) {
         return switch (quantization) {
             case INT8 -> WeightType.INT8;
-            case NONE -> dtype == DType.F32 ? WeightType.FP32 : WeightType.BF16;
+            case NONE -> WeightType.of(dtype);
         };
     }
 

@@ -137,7 +137,7 @@ final class PanelKernels implements ModelKernels {
     @Override
     public Linear unquantised(List<Matrix> parts) {
         WeightType type = switch (weightType(parts.getFirst().columns())) {
-            case INT8 -> dtype == DType.F32 ? WeightType.FP32 : WeightType.BF16;
+            case INT8 -> WeightType.of(dtype);
             case INT8_PAIRS -> WeightType.BF16_PAIRS;
             case WeightType other -> other;
         };

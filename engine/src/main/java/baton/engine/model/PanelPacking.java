@@ -137,6 +137,11 @@ final class PanelPacking {
                         halves[i * width + lane] = bits(values[i]);
                     }
                 }
+                case FP16 -> {
+                    for (int i = 0; i < some; i++) {
+                        halves[i * width + output] = Float.floatToFloat16(values[i]);
+                    }
+                }
                 case BF16_PAIRS -> {
                     for (int i = 0; i < some; i += 2) {
                         halves[i * width + 2 * output] = bits(values[i]);
@@ -169,7 +174,8 @@ final class PanelPacking {
             long start = element * type.bytes();
             switch (type) {
                 case FP32 -> MemorySegment.copy(floats, 0, panels, ValueLayout.JAVA_FLOAT, start, count);
-                case BF16, BF16_PAIRS -> MemorySegment.copy(halves, 0, panels, ValueLayout.JAVA_SHORT, start, count);
+                case BF16, BF16_PAIRS, FP16 ->
+                    MemorySegment.copy(halves, 0, panels, ValueLayout.JAVA_SHORT, start, count);
                 case INT8, INT8_PAIRS -> MemorySegment.copy(bytes, 0, panels, ValueLayout.JAVA_BYTE, start, count);
             }
         }

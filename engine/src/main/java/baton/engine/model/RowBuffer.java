@@ -6,8 +6,6 @@ import java.lang.foreign.ValueLayout;
 
 /** Elements of a row as fp32, which come from memory of any type and go into memory of any type, rounded to nearest even. Used by one thread. */
 final class RowBuffer {
-    private static final int NAN = 0x7fc0;
-
     private final float[] values;
     private final short[] halves;
 
@@ -46,11 +44,16 @@ final class RowBuffer {
             case F32 -> MemorySegment.copy(values, 0, to.memory(), ValueLayout.JAVA_FLOAT_UNALIGNED, start, count);
             case BF16 -> {
                 for (int i = 0; i < count; i++) {
-                    halves[i] = bf16(values[i]);
+                    halves[i] = DType.bf16(values[i]);
                 }
                 MemorySegment.copy(halves, 0, to.memory(), ValueLayout.JAVA_SHORT_UNALIGNED, start, count);
             }
-            case F16 -> throw new IllegalArgumentException("nothing is computed in float16");
+            case F16 -> {
+                for (int i = 0; i < count; i++) {
+                    halves[i] = Float.floatToFloat16(values[i]);
+                }
+                MemorySegment.copy(halves, 0, to.memory(), ValueLayout.JAVA_SHORT_UNALIGNED, start, count);
+            }
         }
     }
 
@@ -69,15 +72,18 @@ final class RowBuffer {
 
     /** Rounds elements to a type's. */
     void round(DType type, int count) {
-        for (int i = 0; type == DType.BF16 && i < count; i++) {
-            values[i] = Float.intBitsToFloat(bf16(values[i]) << 16);
+        for (int i = 0; type != DType.F32 && i < count; i++) {
+            values[i] = rounded(type, values[i]);
         }
     }
 
-    static short bf16(float value) {
-        int bits = Float.floatToRawIntBits(value);
-        // Half of bf16's last place, less one if that place is even, carries where rounding goes up.
-        return (short) (Float.isNaN(value) ? NAN : (bits + 0x7fff + ((bits >>> 16) & 1)) >>> 16);
+    /** The nearest number of a type. */
+    static float rounded(DType type, float value) {
+        return switch (type) {
+            case F32 -> value;
+            case BF16 -> Float.intBitsToFloat(DType.bf16(value) << 16);
+            case F16 -> Float.float16ToFloat(Float.floatToFloat16(value));
+        };
     }
 
     private static long offset(Matrix matrix, int row, int column) {

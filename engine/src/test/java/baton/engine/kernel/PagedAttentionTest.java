@@ -38,10 +38,15 @@ class PagedAttentionTest {
     @CsvSource({
         "YMM, BF16, 8, 2, 64, 16, 100000",
         "YMM, F32, 6, 2, 24, 5, 100000",
+        "YMM, F32, 6, 2, 24, 5, 37",
+        "YMM, F16, 8, 2, 64, 16, 100000",
+        "YMM, F16, 6, 2, 24, 5, 37",
         "YMM, BF16, 4, 4, 16, 16, 20",
         "YMM, BF16, 32, 1, 16, 16, 100000",
         "ZMM, BF16, 8, 2, 64, 16, 100000",
         "ZMM, F32, 14, 2, 128, 32, 100000",
+        "ZMM, F16, 14, 2, 128, 32, 100000",
+        "ZMM, F16, 5, 5, 24, 3, 37",
         "ZMM, BF16, 5, 5, 24, 3, 37",
         "ZMM, BF16, 64, 1, 16, 16, 100000",
         "YMM, F32, 6, 2, 32, 16, 100000",
@@ -55,7 +60,8 @@ class PagedAttentionTest {
         "AMX, BF16, 32, 2, 96, 32, 100000",
         "AMX, BF16, 6, 1, 64, 16, 100000",
         "AMX, BF16, 5, 5, 24, 3, 37",
-        "AMX, F32, 8, 2, 64, 16, 100000"
+        "AMX, F32, 8, 2, 64, 16, 100000",
+        "AMX, F16, 8, 2, 64, 16, 100000"
     })
     void attentionEqualsThatInFp64(
             String kind, DType dtype, int heads, int kvHeads, int headDim, int blockSize, int window) {
@@ -293,11 +299,7 @@ class PagedAttentionTest {
         DType dtype = cache.layout().dtype();
         for (long at = 0; at < cache.host().byteSize(); at += dtype.bytes()) {
             float value = 4 * random.nextFloat() - 2;
-            if (dtype == DType.BF16) {
-                cache.host().set(ValueLayout.JAVA_SHORT, at, TestKernels.bf16Bits(value));
-            } else {
-                cache.host().set(FLOAT, at, value);
-            }
+            dtype.set(cache.host(), at, value);
         }
     }
 
@@ -359,8 +361,6 @@ class PagedAttentionTest {
                 + kvHead * layout.headBytes()
                 + position % layout.blockSize() * layout.entryBytes()
                 + (long) element * layout.dtype().bytes();
-        return layout.dtype() == DType.BF16
-                ? Float.intBitsToFloat(cache.host().get(ValueLayout.JAVA_SHORT, at) << 16)
-                : cache.host().get(FLOAT, at);
+        return layout.dtype().get(cache.host(), at);
     }
 }

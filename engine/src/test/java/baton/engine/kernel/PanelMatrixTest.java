@@ -34,6 +34,7 @@ class PanelMatrixTest {
     @CsvSource({
         "YMM, FP32, 70, 301",
         "YMM, BF16, 70, 301",
+        "YMM, FP16, 70, 301",
         "YMM, INT8, 70, 301",
         "YMM, BF16, 16, 5",
         "YMM, INT8, 150, 301",
@@ -41,6 +42,8 @@ class PanelMatrixTest {
         "YMM, BF16, 20, 9001",
         "ZMM, FP32, 300, 301",
         "ZMM, BF16, 300, 301",
+        "ZMM, FP16, 300, 301",
+        "ZMM, FP16, 40, 4001",
         "ZMM, INT8, 300, 301",
         "ZMM, BF16, 672, 7",
         "ZMM, INT8, 70, 5",
@@ -305,6 +308,10 @@ class PanelMatrixTest {
                             long place = row + 2L * (column % lanes) + column / lanes;
                             panels.setAtIndex(ValueLayout.JAVA_SHORT, place, TestKernels.bf16Bits(value));
                             yield TestKernels.bf16(value);
+                        }
+                        case FP16 -> {
+                            panels.setAtIndex(ValueLayout.JAVA_SHORT, row + column, Float.floatToFloat16(value));
+                            yield Float.float16ToFloat(Float.floatToFloat16(value));
                         }
                         case BF16_PAIRS -> {
                             long pair = ((long) (output / width) * inputs + input / 2 * 2L) * width;

@@ -12,7 +12,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 /** What {@code --dtype auto} stands for. */
 class DTypeChoiceTest {
     @ParameterizedTest
-    @CsvSource({"F32, F32, the checkpoint's", "F16, F32, would round"})
+    @CsvSource({"F32, F32, the checkpoint's", "F16, F16, the checkpoint's"})
     void holdsTheCheckpointsWeightsExactly(DType stored, DType chosen, String reason) {
         DTypeChoice choice = DTypeChoice.here(Optional.empty(), model(stored), Quantization.NONE);
         assertThat(choice.dtype()).isEqualTo(chosen);
@@ -23,6 +23,12 @@ class DTypeChoiceTest {
     @EnumSource
     void bf16IsKeptUnlessOnlyLibTorchComputesIt(Kind kernels) {
         assertThat(DTypeChoice.ofBf16(kernels).dtype()).isEqualTo(kernels == Kind.LIBTORCH ? DType.F32 : DType.BF16);
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void f16IsKeptUnlessOnlyLibTorchComputesIt(Kind kernels) {
+        assertThat(DTypeChoice.ofF16(kernels).dtype()).isEqualTo(kernels == Kind.LIBTORCH ? DType.F32 : DType.F16);
     }
 
     @ParameterizedTest

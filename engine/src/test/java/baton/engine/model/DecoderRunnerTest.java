@@ -223,14 +223,13 @@ class DecoderRunnerTest {
     void settingsThatDoNotFitAreNamed() throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
             ModelConfig config = checkpoint.config();
-            assertThatThrownBy(() -> CpuModels.load(
-                            checkpoint, DType.F16, config.kvLayout(16, DType.F16), 4, OptionalInt.of(1), 64))
+            ModelOptions halves = new ModelOptions(
+                    DType.F32, Quantization.NONE, DType.F16, 16, 4, OptionalInt.of(1), 64, 1, 1, false);
+            assertThatThrownBy(() ->
+                            CpuModels.load(checkpoint, new KernelChoice(KernelChoice.Kind.LIBTORCH, List.of()), halves))
                     .isInstanceOf(ConfigException.class)
-                    .hasMessage("dtype: unsupported value 'float16'; allowed: bfloat16, float32");
-            assertThatThrownBy(() -> CpuModels.load(
-                            checkpoint, DType.BF16, config.kvLayout(16, DType.F16), 4, OptionalInt.of(1), 64))
-                    .isInstanceOf(ConfigException.class)
-                    .hasMessage("kv_cache_dtype: unsupported value 'float16'; allowed: auto, bfloat16, float32");
+                    .hasMessage("kv_cache_dtype: is 'float16', which LibTorch's operators do not read, must be auto,"
+                            + " bfloat16 or float32");
             assertThatThrownBy(() -> CpuModels.load(
                             checkpoint, DType.BF16, new KvLayout(6, 4, 16, 16, DType.BF16), 4, OptionalInt.of(1), 64))
                     .isInstanceOf(ConfigException.class)

@@ -94,7 +94,16 @@ class GoldenTest {
 
     /** Those that are not chosen on this processor too: a few prompts, at once and in chunks. */
     @ParameterizedTest(name = "{0}, {1}")
-    @CsvSource({"AMX, BF16", "AVX512_BF16, BF16", "AVX512, BF16", "AVX512, F32", "AVX2, BF16", "AVX2, F32"})
+    @CsvSource({
+        "AMX, BF16",
+        "AVX512_BF16, BF16",
+        "AVX512, BF16",
+        "AVX512, F16",
+        "AVX512, F32",
+        "AVX2, BF16",
+        "AVX2, F16",
+        "AVX2, F32"
+    })
     void greedyTokensOfAllKernels(Kind kind, DType dtype) throws IOException {
         assertGreedyTokens(kind, dtype);
     }

@@ -21,10 +21,11 @@ import org.junit.jupiter.params.provider.CsvSource;
 /** Kernels are chosen by what the processor has, by the caps of the libraries, and by the user. */
 class KernelChoiceTest {
     private static final Processor WITH_AMX =
-            processor("avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512_bf16", "amx_tile", "amx_bf16");
-    private static final Processor WITH_AVX512 = processor("avx2", "fma", "avx512f", "avx512dq");
-    private static final Processor WITH_AVX512_BF16 = processor("avx2", "fma", "avx512f", "avx512dq", "avx512_bf16");
-    private static final Processor WITH_AVX2 = processor("avx2", "fma");
+            processor("avx2", "fma", "f16c", "avx512f", "avx512dq", "avx512bw", "avx512_bf16", "amx_tile", "amx_bf16");
+    private static final Processor WITH_AVX512 = processor("avx2", "fma", "f16c", "avx512f", "avx512dq");
+    private static final Processor WITH_AVX512_BF16 =
+            processor("avx2", "fma", "f16c", "avx512f", "avx512dq", "avx512_bf16");
+    private static final Processor WITH_AVX2 = processor("avx2", "fma", "f16c");
     private static final Processor OTHER = new Processor(Platform.of("Mac OS X", "aarch64"), "M4", Set.of());
 
     private static ModelConfig model() throws IOException {
@@ -207,6 +208,6 @@ class KernelChoiceTest {
         assertThatThrownBy(() -> choose(OTHER, Map.of(), DType.BF16, Quantization.INT8))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("quantization")
-                .hasMessageContaining("not avx2: the processor has no AVX2 with FMA");
+                .hasMessageContaining("not avx2: the processor has no AVX2 with FMA and F16C");
     }
 }
