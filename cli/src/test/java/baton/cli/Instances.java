@@ -259,6 +259,26 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         assertThat(kill.exitValue()).isZero();
     }
 
+    /**
+     * Posts to a server of any class.
+     *
+     * @param headers names and values by turns
+     */
+    Reply post(URI server, String path, String body, String... headers) throws IOException, InterruptedException {
+        HttpRequest.Builder request = request(server, path)
+                .header("Content-Type", "application/json")
+                .POST(HttpRequest.BodyPublishers.ofString(body));
+        return send((headers.length == 0 ? request : request.headers(headers)).build());
+    }
+
+    private Reply send(HttpRequest request) throws IOException, InterruptedException {
+        return Reply.of(http.send(request, BodyHandlers.ofString()));
+    }
+
+    private static HttpRequest.Builder request(URI server, String path) {
+        return HttpRequest.newBuilder(server.resolve(path)).timeout(DEADLINE);
+    }
+
     /** One process. */
     final class Instance {
         private final String name;
@@ -352,7 +372,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         }
 
         HttpRequest.Builder request(String path) throws InterruptedException {
-            return HttpRequest.newBuilder(url().resolve(path)).timeout(DEADLINE);
+            return Instances.request(url(), path);
         }
 
         Reply get(String path) throws IOException, InterruptedException {
@@ -361,14 +381,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
 
         /** @param headers names and values by turns */
         Reply post(String path, String body, String... headers) throws IOException, InterruptedException {
-            HttpRequest.Builder request = request(path)
-                    .header("Content-Type", "application/json")
-                    .POST(HttpRequest.BodyPublishers.ofString(body));
-            return send((headers.length == 0 ? request : request.headers(headers)).build());
-        }
-
-        private Reply send(HttpRequest request) throws IOException, InterruptedException {
-            return Reply.of(http.send(request, BodyHandlers.ofString()));
+            return Instances.this.post(url(), path, body, headers);
         }
 
         Reply complete(int[] prompt, int maxTokens) throws IOException, InterruptedException {
@@ -403,19 +416,11 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
 
         /** The sum of the samples of that name whose labels contain {@code label}. */
         double metric(String sample, String label) throws IOException, InterruptedException {
-            return metrics.metrics(url()).entrySet().stream()
-                    .filter(entry ->
-                            entry.getKey().equals(sample) || entry.getKey().startsWith(sample + "{"))
-                    .filter(entry -> entry.getKey().contains(label))
-                    .mapToDouble(Map.Entry::getValue)
-                    .sum();
+            return sum(metrics(), sample, label);
         }
 
         Prompts prompts() throws IOException, InterruptedException {
-            String sample = "vllm:prompt_tokens_by_source_total";
-            return new Prompts(
-                    (int) metric(sample, "\"local_compute\""), (int) metric(sample, "\"local_cache_hit\""), (int)
-                            metric(sample, "\"external_kv_transfer\""));
+            return Prompts.of(metrics());
         }
 
         /** Waits until it holds no request and no block. */
@@ -448,8 +453,26 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
         }
     }
 
+    /** The sum of the samples of that name whose labels contain {@code label}. */
+    private static double sum(Map<String, Double> samples, String sample, String label) {
+        return samples.entrySet().stream()
+                .filter(entry -> entry.getKey().equals(sample) || entry.getKey().startsWith(sample + "{"))
+                .filter(entry -> entry.getKey().contains(label))
+                .mapToDouble(Map.Entry::getValue)
+                .sum();
+    }
+
     /** Where prompt tokens' KV came from. */
     record Prompts(int computed, int cached, int transferred) {
+        /** From all samples of an instance. */
+        static Prompts of(Map<String, Double> samples) {
+            String name = "vllm:prompt_tokens_by_source_total";
+            return new Prompts(
+                    (int) sum(samples, name, "\"local_compute\""),
+                    (int) sum(samples, name, "\"local_cache_hit\""),
+                    (int) sum(samples, name, "\"external_kv_transfer\""));
+        }
+
         Prompts since(Prompts before) {
             return new Prompts(computed - before.computed, cached - before.cached, transferred - before.transferred);
         }

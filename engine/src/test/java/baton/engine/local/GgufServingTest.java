@@ -1,7 +1,6 @@
 package baton.engine.local;
 
 import static org.assertj.core.api.Assertions.assertThat;
-import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.engine.ChatMessage;
 import baton.engine.EngineConfig;
@@ -14,6 +13,7 @@ import baton.engine.text.Tokenizer;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.safetensors.SafetensorsException;
+import baton.testkit.RealModels;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
@@ -24,10 +24,11 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Random;
 import java.util.stream.IntStream;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
-import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.EnumSource;
 import tools.jackson.databind.json.JsonMapper;
 
 /** The embedded model as a GGUF file, whole and damaged. */
@@ -68,14 +69,13 @@ class GgufServingTest {
     }
 
     /** The checkpoints hold the weights that the files are unpacked to. */
+    @Tag("real")
     @ParameterizedTest
-    @CsvSource({"SmolLM2-135M-Instruct.Q4_1.gguf, smollm2-135m", "gemma-3-270m.Q4_K_M.gguf, gemma3-270m"})
-    void publishedFilesAnswerAsTheirCheckpointsDo(String gguf, String original) {
-        String models = System.getenv("BATON_REAL_MODELS");
-        assumeTrue(models != null, "BATON_REAL_MODELS names no directory with published models");
+    @EnumSource
+    void publishedFilesAnswerAsTheirCheckpointsDo(RealModels model) {
         String prompt = "The capital of France is";
-        try (LLM wanted = llm(Path.of(models, original), DType.BF16);
-                LLM found = llm(Path.of(models, gguf), DType.BF16)) {
+        try (LLM wanted = llm(model.assumeCheckpoint(), DType.BF16);
+                LLM found = llm(model.assumeGguf(), DType.BF16)) {
             String answer = found.generate(prompt, SamplingParams.greedy(24)).text();
             assertThat(answer)
                     .isEqualTo(

@@ -2,12 +2,12 @@ package baton.engine.model;
 
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
-import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.engine.gguf.ConvertedCheckpoint;
 import baton.engine.kernel.ParallelFor;
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.testkit.RealModels;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.nio.file.Files;
@@ -15,10 +15,11 @@ import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.util.Optional;
 import org.assertj.core.data.Offset;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
-import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** A GGUF file is the checkpoint that it was made of. */
@@ -85,13 +86,12 @@ class GgufCheckpointTest {
     }
 
     /** The checkpoints hold the unpacked weights of the files in bf16, and the epsilon as a float. */
+    @Tag("real")
     @ParameterizedTest
-    @CsvSource({"SmolLM2-135M-Instruct.Q4_1.gguf, smollm2-135m", "gemma-3-270m.Q4_K_M.gguf, gemma3-270m"})
-    void publishedFiles(String gguf, String original) throws IOException {
-        String models = System.getenv("BATON_REAL_MODELS");
-        assumeTrue(models != null, "BATON_REAL_MODELS names no directory with published models");
-        try (Checkpoint wanted = Checkpoint.open(Path.of(models, original));
-                Checkpoint found = Checkpoint.open(Path.of(models, gguf))) {
+    @EnumSource
+    void publishedFiles(RealModels model) throws IOException {
+        try (Checkpoint wanted = Checkpoint.open(model.assumeCheckpoint());
+                Checkpoint found = Checkpoint.open(model.assumeGguf())) {
             ModelConfig config = found.config();
             assertThat((float) config.rmsNormEps())
                     .isEqualTo((float) wanted.config().rmsNormEps());
