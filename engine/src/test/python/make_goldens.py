@@ -19,6 +19,8 @@ from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
     Gemma3TextConfig,
+    Glm4Config,
+    GlmConfig,
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
@@ -124,6 +126,36 @@ FAMILIES = {
         attention_bias=True,
         **rope("default", rope_theta=10000000.0),
     ),
+    "glm": GlmConfig(**SHAPE, head_dim=32, **rope("default", partial_rotary_factor=0.5)),
+    "glm4": Glm4Config(
+        **SHAPE,
+        head_dim=24,
+        tie_word_embeddings=True,
+        partial_rotary_factor=0.75,
+        **rope("default", partial_rotary_factor=0.75),
+    ),
+    "phi3-long": Phi3Config(
+        **{**SHAPE, "num_attention_heads": 2, "num_key_value_heads": 1},
+        original_max_position_embeddings=64,
+        tie_word_embeddings=True,
+        **rope(
+            "longrope",
+            partial_rotary_factor=0.75,
+            short_factor=[1 + 0.02 * i for i in range(12)],
+            long_factor=[1 + 0.3 * i * i for i in range(12)],
+            original_max_position_embeddings=64,
+        ),
+    ),
+    "phi3-short": Phi3Config(
+        **SHAPE,
+        original_max_position_embeddings=192,
+        **rope(
+            "longrope",
+            short_factor=[1 + 0.1 * i for i in range(8)],
+            long_factor=[1.5 + i * i for i in range(8)],
+            original_max_position_embeddings=192,
+        ),
+    ),
     "phi3": Phi3Config(**SHAPE, sliding_window=25, **rope("default", rope_theta=250000.0)),
     "smollm3": SmolLM3Config(
         **{**SHAPE, "num_hidden_layers": 3},
@@ -158,7 +190,11 @@ FAMILIES = {
 }
 
 # These get the config.json that transformers 4 wrote.
-OLD_FORM = {"llama2", "llama3", "qwen2", "qwen2-yarn"}
+OLD_FORM = {"llama2", "llama3", "qwen2", "qwen2-yarn", "phi3-short"}
+
+# The most tokens of a sequence, where they are not the model's default. transformers chooses LongRoPE's factors by each sequence's length, vLLM
+# and Baton by this limit; so the long factors are made the short ones too.
+MAX_MODEL_LEN = {"phi3-long": 256}
 
 
 def draw(model, seed):
@@ -209,6 +245,10 @@ def make(name, config, seed):
         old_form(directory / "config.json")
     (directory / "generation_config.json").unlink(missing_ok=True)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+    if name in MAX_MODEL_LEN:
+        parameters = model.config.rope_parameters
+        parameters["short_factor"] = parameters["long_factor"]
+        model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
     generator = torch.Generator().manual_seed(seed)
     prompts, logits, margin = [], {}, float("inf")
     for length in PROMPTS:
@@ -219,7 +259,8 @@ def make(name, config, seed):
         logits[str(length)] = rows
         prompts.append({"name": str(length), "prompt_ids": prompt, "output_ids": output})
     lines = ",\n".join(json.dumps(prompt) for prompt in prompts)
-    (directory / "golden.json").write_text('{"prompts": [\n' + lines + "\n]}\n")
+    limit = f'"max_model_len": {MAX_MODEL_LEN[name]}, ' if name in MAX_MODEL_LEN else ""
+    (directory / "golden.json").write_text("{" + limit + '"prompts": [\n' + lines + "\n]}\n")
     save_file(logits, directory / "golden.safetensors")
     spread = torch.cat(list(logits.values())).std()
     print(f"{name}: seed {seed}, least margin {margin:.3f}, logits' standard deviation {spread:.2f}")

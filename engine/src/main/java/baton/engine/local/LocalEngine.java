@@ -127,7 +127,7 @@ public final class LocalEngine implements Engine {
             throws IOException {
         ModelConfig model = checkpoint.config();
         checkDefaults(config.generation(), checkpoint.generationDefaults());
-        int maxModelLen = config.maxModelLen().orElse(model.maxPositions());
+        int maxModelLen = config.maxModelLen().orElse(model.defaultPositions());
         if (maxModelLen > model.maxPositions()) {
             throw new ConfigException(
                     "max_model_len",

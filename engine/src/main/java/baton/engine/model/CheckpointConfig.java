@@ -2,6 +2,7 @@ package baton.engine.model;
 
 import baton.engine.model.ModelConfig.LinearRopeScaling;
 import baton.engine.model.ModelConfig.Llama3RopeScaling;
+import baton.engine.model.ModelConfig.LongRopeScaling;
 import baton.engine.model.ModelConfig.RopeScaling;
 import baton.engine.model.ModelConfig.YarnRopeScaling;
 import baton.engine.model.Recipe.Dense;
@@ -57,12 +58,12 @@ final class CheckpointConfig {
             throw new ConfigException(json.field("head_dim"), "is " + headDim + ", must be even");
         }
         int configured = positive(json, "max_position_embeddings");
-        double defaultTheta = family.defaults().theta();
+        RopeConfig ropes = new RopeConfig(json, family, headDim, configured);
         // A family whose rotations differ by layer has fields for that.
         Rotation rope = (family.ownFields().contains("rope_local_base_freq")
-                        ? RopeConfig.ofLayers(json, "full_attention", configured)
+                        ? ropes.ofLayers("full_attention")
                         : Optional.<Rotation>empty())
-                .orElseGet(() -> RopeConfig.parse(json, configured, defaultTheta));
+                .orElseGet(ropes::parse);
         int maxPositions =
                 rope.scaling().map(scaled -> maxPositions(scaled, configured)).orElse(configured);
         return new ModelConfig(
@@ -80,7 +81,10 @@ final class CheckpointConfig {
                         .map(type -> DType.parse(json.field("dtype"), type))
                         .or(() -> json.string("torch_dtype").map(type -> DType.parse(json.field("torch_dtype"), type)))
                         .orElse(DType.F32),
-                family.reader().read(json, new DecoderFamily.Shape(layers, hidden, headDim, configured, rope)));
+                family.reader()
+                        .read(
+                                json,
+                                new DecoderFamily.Shape(layers, hidden, rope, ropes.ofLayers("sliding_attention"))));
     }
 
     /** The config.json that {@link #parse} reads as {@code config}, of a family with SiLU, one rotation, no factors and Qwen's experts or none. */
@@ -180,7 +184,7 @@ final class CheckpointConfig {
      */
     static void requireRotation(JsonFields json, ModelConfig config) {
         for (Rotation rotation : config.recipe().rotations()) {
-            for (double frequency : Rope.frequencies(rotation, config.headDim())) {
+            for (double frequency : Rope.frequencies(rotation, config.headDim(), config.maxPositions())) {
                 if (!(frequency > 0) || frequency == Double.POSITIVE_INFINITY) {
                     throw new ConfigException(
                             json.field("rope_theta"),
@@ -200,7 +204,7 @@ final class CheckpointConfig {
     private static int maxPositions(RopeScaling scaling, int configured) {
         return switch (scaling) {
             case YarnRopeScaling yarn -> Math.max(configured, (int) (yarn.originalMaxPositions() * yarn.factor()));
-            case LinearRopeScaling _, Llama3RopeScaling _ -> configured;
+            case LinearRopeScaling _, Llama3RopeScaling _, LongRopeScaling _ -> configured;
         };
     }
 
@@ -226,6 +230,14 @@ final class CheckpointConfig {
                         .put("beta_fast", yarn.betaFast())
                         .put("beta_slow", yarn.betaSlow())
                         .put("truncate", yarn.truncate());
+            case LongRopeScaling longRope -> {
+                json.put("rope_type", "longrope")
+                        .put("original_max_position_embeddings", longRope.originalMaxPositions())
+                        .put("attention_factor", longRope.attentionFactor());
+                longRope.shortFactors().forEach(json.putArray("short_factor")::add);
+                longRope.longFactors().forEach(json.putArray("long_factor")::add);
+                yield json;
+            }
         };
     }
 

@@ -97,13 +97,17 @@ public final class CpuModels {
         int threadCount = byLibTorch
                 ? LibTorch.load("its kernels compute the model", options.threads())
                 : options.threads().orElse(Runtime.getRuntime().availableProcessors());
-        // Another type of computation and quantised weights give other keys and values, as another model does.
+        // Another type of computation, quantised weights and other factors of LongRoPE give other keys and values, as
+        // another model does.
         ModelFingerprint fingerprint = checkpoint
                 .fingerprint()
-                .derived("dtype=%s quantization=%s"
+                .derived("dtype=%s quantization=%s%s"
                         .formatted(
                                 options.dtype().torchName(),
-                                options.quantization().label()));
+                                options.quantization().label(),
+                                config.longRope()
+                                        .map(longRope -> " long_factors=" + longRope.isLong(options.maxPositions()))
+                                        .orElse("")));
         Collective collective = new Collective(
                 tensorParallelSize, pipelineParallelSize, config.hiddenSize(), Collective.TIMEOUT, Ticker.system());
         List<DecoderRunner> runners = new ArrayList<>();

@@ -36,6 +36,7 @@ import java.util.Set;
 import java.util.function.IntPredicate;
 import java.util.function.IntUnaryOperator;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 import tools.jackson.databind.JsonNode;
 
 /**
@@ -157,7 +158,7 @@ record DecoderFamily(
             Set.of("attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"),
             DecoderFamily::granite);
 
-    /** Phi 3 and 4 that rotate whole heads, in one way for all positions. */
+    /** Phi 3 and 4, among them those that turn a part of each head. */
     static final DecoderFamily PHI3 = new DecoderFamily(
             "Phi3ForCausalLM",
             "phi3",
@@ -165,7 +166,7 @@ record DecoderFamily(
             Optional.empty(),
             new Defaults(10000, false, 1e-5),
             Map.of("hidden_act", "silu", "attention_bias", false, "mlp_bias", false, "qkv_bias", false),
-            Set.of(),
+            Set.of("partial_rotary_factor"),
             DecoderFamily::phi3);
 
     /** SmolLM 3: by default every fourth layer does not rotate, and has the sliding window if there is one. */
@@ -271,8 +272,12 @@ record DecoderFamily(
             DecoderFamily::mixtral);
 
     /** The supported families. */
-    static final List<DecoderFamily> ALL = List.of(
-            LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, GRANITE, PHI3, SMOLLM3, OLMO2, QWEN3_MOE, QWEN2_MOE, MIXTRAL);
+    static final List<DecoderFamily> ALL = Stream.concat(
+                    Stream.of(
+                            LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, GRANITE, PHI3, SMOLLM3, OLMO2, QWEN3_MOE,
+                            QWEN2_MOE, MIXTRAL),
+                    DenseFamilies.all().stream())
+            .toList();
 
     /**
      * Values of fields that a config.json does not have.
@@ -280,15 +285,21 @@ record DecoderFamily(
      * @param theta {@code rope_theta}
      * @param tied {@code tie_word_embeddings}
      * @param eps {@code rms_norm_eps}
+     * @param share {@code partial_rotary_factor}
+     * @param ofNeighbours whether rotations turn neighbours, which no field says
      */
-    record Defaults(double theta, boolean tied, double eps) {}
+    record Defaults(double theta, boolean tied, double eps, double share, boolean ofNeighbours) {
+        Defaults(double theta, boolean tied, double eps) {
+            this(theta, tied, eps, 1, false);
+        }
+    }
 
     /**
      * Values of fields that all families have.
      *
-     * @param maxPositions {@code max_position_embeddings}
+     * @param ofSliding the rotation that {@code rope_parameters} has for layers with a window alone
      */
-    record Shape(int layers, int hiddenSize, int headDim, int maxPositions, Rotation rotation) {}
+    record Shape(int layers, int hiddenSize, Rotation rotation, Optional<Rotation> ofSliding) {}
 
     /** Reads a recipe. */
     @FunctionalInterface
@@ -352,8 +363,7 @@ record DecoderFamily(
         IntPredicate slides = slidingLayers(json, shape.layers, positions, layer -> (layer + 1) % pattern != 0);
         double localTheta =
                 CheckpointConfig.positiveNumber(json, "rope_local_base_freq").orElse(10000.0);
-        Rotation local = RopeConfig.ofLayers(json, "sliding_attention", shape.maxPositions)
-                .orElse(new Rotation(localTheta, Optional.empty()));
+        Rotation local = shape.ofSliding.orElse(new Rotation(localTheta, Optional.empty()));
         return gemma(
                 "Gemma3ForCausalLM",
                 json,

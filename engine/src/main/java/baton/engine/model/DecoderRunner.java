@@ -369,18 +369,16 @@ final class DecoderRunner implements ModelRunner {
     /** Adds a layer to {@code x}. After the last layer only the rows of the tail are valid, if there is a tail. */
     private void layer(int layer, Matrix x, Step step) {
         LayerWeights layerWeights = weights.layers.get(layer);
-        Optional<Matrix> rotation = config.recipe()
-                .layers()
-                .get(layer)
-                .rotation()
-                .map(each -> Objects.requireNonNull(step.rotations.get(each)));
+        Optional<Rotation> rotation = config.recipe().layers().get(layer).rotation();
+        Optional<Matrix> table = rotation.map(each -> Objects.requireNonNull(step.rotations.get(each)));
         forPieces(x, (first, piece) -> {
             Matrix projected = layerWeights.projection().apply(norm(piece, layerWeights.attentionNorm()));
             Matrix queries = step.queries.part(first, piece.rows());
             turn(
                     projected,
                     layerWeights.rotatedNorms(),
-                    rotation.map(table -> table.part(first, piece.rows())),
+                    rotation.filter(Rotation::ofNeighbours).isPresent(),
+                    table.map(angles -> angles.part(first, piece.rows())),
                     queries);
             save(layer, projected, step.batch, (int) first);
         });
@@ -468,7 +466,12 @@ final class DecoderRunner implements ModelRunner {
     }
 
     /** Turns queries and keys by their positions, if they have any: the keys in place, the queries into {@code queries}. */
-    private void turn(Matrix projected, Optional<RotatedNorms> norms, Optional<Matrix> rotation, Matrix queries) {
+    private void turn(
+            Matrix projected,
+            Optional<RotatedNorms> norms,
+            boolean neighbours,
+            Optional<Matrix> rotation,
+            Matrix queries) {
         int head = config.headDim();
         Heads ownHeads = Heads.of(projected, 0, config.heads(), head);
         Heads keyHeads = Heads.of(projected, queryElements, config.kvHeads(), 2L * head);
@@ -482,10 +485,24 @@ final class DecoderRunner implements ModelRunner {
                 norm.keys().apply(keyHeads, keyHeads);
             }
         });
-        rotation.ifPresentOrElse(
-                table -> kernels.rotate(
-                        ownHeads, Heads.of(queries, 0, config.heads(), head), keyHeads, head, table.memory()),
-                () -> projected.columns(0, queryElements).convert(queries, kernels.threads()));
+        Matrix unturned = projected.columns(0, queryElements);
+        if (rotation.map(Matrix::columns).orElse(0) < head) {
+            unturned.convert(queries, kernels.threads());
+        }
+        rotation.ifPresent(table -> {
+            if (neighbours) {
+                Rope.turnNeighbours(unturned, queries, config.heads(), head, table, kernels.threads());
+                Matrix pairs = projected.columns(queryElements, rowElements - queryElements);
+                Rope.turnNeighbours(pairs, pairs, config.kvHeads(), 2 * head, table, kernels.threads());
+            } else {
+                kernels.rotate(
+                        ownHeads,
+                        Heads.of(queries, 0, config.heads(), head),
+                        keyHeads,
+                        table.columns(),
+                        table.memory());
+            }
+        });
     }
 
     /** Between the keys of two heads are values, so they are copied beside each other and back. */

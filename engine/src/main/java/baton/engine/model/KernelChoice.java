@@ -4,6 +4,7 @@ import baton.engine.kernel.Bf16Rate;
 import baton.engine.kernel.Kernels;
 import baton.engine.kernel.ThreadTeam;
 import baton.engine.kernel.WeightType;
+import baton.engine.model.Recipe.Rotation;
 import baton.engine.model.Weights.Owned;
 import baton.kv.ConfigException;
 import baton.kv.DType;
@@ -238,6 +239,13 @@ public record KernelChoice(Kind kind, List<String> reasons) {
         if (model.headDim() % 8 != 0 || model.hiddenSize() % 4 != 0) {
             return Optional.of("head_dim=%d must be a multiple of 8 and hidden_size=%d of 4"
                     .formatted(model.headDim(), model.hiddenSize()));
+        }
+        for (Rotation rotation : model.recipe().rotations()) {
+            int turned = rotation.elements(model.headDim());
+            if (turned % 8 != 0 && !rotation.ofNeighbours()) {
+                return Optional.of(
+                        "%d of a head's elements are turned, which must be a multiple of 8".formatted(turned));
+            }
         }
         return whyNot(() -> Kernels.of(width));
     }

@@ -6,9 +6,11 @@ import baton.engine.model.Recipe.Window;
 import baton.kv.DType;
 import baton.kv.KvGroups;
 import baton.kv.KvLayout;
+import java.util.List;
 import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 
 /**
  * The shape of a decoder, as a Hugging Face config.json gives it.
@@ -102,9 +104,45 @@ public record ModelConfig(
             boolean truncate)
             implements RopeScaling {}
 
+    /**
+     * LongRoPE ({@code rope_type: longrope}, arXiv 2402.13753): each wavelength is multiplied by a factor of its own. Which factors are used is
+     * decided once, by the positions that a sequence may have: keys of the two kinds do not go together, so a sequence never changes from one
+     * to the other.
+     *
+     * @param shortFactors where no sequence is longer than {@code originalMaxPositions}
+     * @param longFactors where one may be
+     * @param attentionFactor factor of rotated queries and of rotated keys
+     */
+    public record LongRopeScaling(
+            List<Double> shortFactors, List<Double> longFactors, int originalMaxPositions, double attentionFactor)
+            implements RopeScaling {
+        public LongRopeScaling {
+            shortFactors = List.copyOf(shortFactors);
+            longFactors = List.copyOf(longFactors);
+        }
+
+        /** @param maxPositions that a sequence may have */
+        boolean isLong(int maxPositions) {
+            return maxPositions > originalMaxPositions;
+        }
+    }
+
     /** Decoder layers. */
     public int layers() {
         return recipe.layers().size();
+    }
+
+    /** The positions that a sequence may have unless more are asked for: as many as short factors of LongRoPE are for, as in vLLM. */
+    public int defaultPositions() {
+        return longRope().map(LongRopeScaling::originalMaxPositions).orElse(maxPositions);
+    }
+
+    /** The rotations' LongRoPE, if they have it. */
+    Optional<LongRopeScaling> longRope() {
+        return recipe.rotations().stream()
+                .flatMap(rotation -> rotation.scaling().stream())
+                .flatMap(scaling -> scaling instanceof LongRopeScaling found ? Stream.of(found) : Stream.empty())
+                .findFirst();
     }
 
     /** How many positions a token attends to in a layer, its own included: the latest ones; all, if fewer. */

@@ -166,8 +166,34 @@ public record Recipe(
      *
      * @param theta base of the frequencies
      * @param scaling how they are stretched for long contexts; empty: not at all
+     * @param share of a head's elements that are turned, which are the first ones
+     * @param ofNeighbours pairs are elements 2i and 2i + 1; else elements i and i + half of those that are turned
      */
-    public record Rotation(double theta, Optional<RopeScaling> scaling) {}
+    public record Rotation(double theta, Optional<RopeScaling> scaling, double share, boolean ofNeighbours) {
+        /** Of whole heads, with the usual pairs. */
+        Rotation(double theta, Optional<RopeScaling> scaling) {
+            this(theta, scaling, 1, false);
+        }
+
+        /** How many elements of a head are turned. */
+        int elements(int headDim) {
+            return (int) (headDim * share);
+        }
+
+        boolean isUsual() {
+            return share == 1 && !ofNeighbours;
+        }
+
+        /** Part of fingerprints. */
+        @Override
+        public String toString() {
+            return "Rotation[theta=%s, scaling=%s%s]"
+                    .formatted(
+                            theta,
+                            scaling,
+                            isUsual() ? "" : ", share=%s, ofNeighbours=%s".formatted(share, ofNeighbours));
+        }
+    }
 
     /** Kinds of feed-forward layers. */
     public sealed interface FeedForward {}
@@ -268,6 +294,10 @@ public record Recipe(
                     + layers.stream()
                             .map(layer -> layer.rotation().map(Object::toString).orElse("none"))
                             .toList());
+        } else {
+            rotations().stream()
+                    .filter(rotation -> !rotation.isUsual())
+                    .forEach(rotation -> traits.add("rotation=" + rotation));
         }
         feedForward.stream()
                 .distinct()

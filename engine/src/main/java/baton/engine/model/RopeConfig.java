@@ -2,6 +2,7 @@ package baton.engine.model;
 
 import baton.engine.model.ModelConfig.LinearRopeScaling;
 import baton.engine.model.ModelConfig.Llama3RopeScaling;
+import baton.engine.model.ModelConfig.LongRopeScaling;
 import baton.engine.model.ModelConfig.RopeScaling;
 import baton.engine.model.ModelConfig.YarnRopeScaling;
 import baton.engine.model.Recipe.Rotation;
@@ -12,6 +13,7 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.stream.Stream;
+import tools.jackson.databind.JsonNode;
 
 /**
  * The rotary embedding of config.json: {@code rope_parameters} of transformers 5, or {@code rope_theta} and {@code rope_scaling} of
@@ -27,21 +29,28 @@ final class RopeConfig {
             "original_max_position_embeddings",
             "finetuned");
 
-    private RopeConfig() {}
+    private final JsonFields json;
+    private final DecoderFamily family;
+    private final int headDim;
+    private final int maxPositions;
 
-    /**
-     * @param defaultTheta the family's base
-     * @throws ConfigException naming the field that is malformed, unsupported, or contradicted by another
-     */
-    static Rotation parse(JsonFields json, int maxPositions, double defaultTheta) {
-        requireWholeHeads(json);
+    /** @param headDim elements of a head */
+    RopeConfig(JsonFields json, DecoderFamily family, int headDim, int maxPositions) {
+        this.json = json;
+        this.family = family;
+        this.headDim = headDim;
+        this.maxPositions = maxPositions;
+    }
+
+    /** @throws ConfigException naming the field that is malformed, unsupported, or contradicted by another */
+    Rotation parse() {
         Optional<Double> theta = positive(json, "rope_theta");
         List<JsonFields> objects = Stream.of("rope_scaling", "rope_parameters")
                 .flatMap(name -> json.object(name).stream())
                 .filter(fields -> !fields.isEmpty())
                 .toList();
         List<Rotation> found = objects.stream()
-                .map(fields -> parse(json, fields, theta, maxPositions, defaultTheta))
+                .map(fields -> parse(fields, theta, family.defaults().theta()))
                 .distinct()
                 .toList();
         if (found.size() > 1) {
@@ -50,39 +59,67 @@ final class RopeConfig {
                     "is %s, but rope_parameters is %s; both must say the same, or one be left out"
                             .formatted(objects.getFirst(), objects.getLast()));
         }
-        return found.isEmpty() ? new Rotation(theta.orElse(defaultTheta), Optional.empty()) : found.getFirst();
+        return found.isEmpty()
+                ? rotation(theta.orElse(family.defaults().theta()), Optional.empty(), share(json))
+                : found.getFirst();
     }
 
     /** The rotation that {@code rope_parameters} has for the layers of a kind of {@code layer_types}. */
-    static Optional<Rotation> ofLayers(JsonFields json, String kind, int maxPositions) {
+    Optional<Rotation> ofLayers(String kind) {
         return json.object("rope_parameters")
                 .flatMap(rope -> rope.object(kind))
-                .map(rope -> parse(json, rope, Optional.empty(), maxPositions, 10000));
+                .map(rope -> parse(rope, Optional.empty(), 10000));
     }
 
-    private static Rotation parse(
-            JsonFields json, JsonFields rope, Optional<Double> outer, int maxPositions, double defaultTheta) {
-        requireWholeHeads(rope);
+    private Rotation parse(JsonFields rope, Optional<Double> outer, double defaultTheta) {
         Optional<Double> inner = positive(rope, "rope_theta");
-        requireSame(json, rope, "rope_theta", outer, inner);
-        return new Rotation(inner.or(() -> outer).orElse(defaultTheta), scaling(json, rope, maxPositions));
+        requireSame(rope, "rope_theta", outer, inner);
+        Optional<Double> share = share(rope);
+        requireSame(rope, "partial_rotary_factor", share(json), share);
+        return rotation(inner.or(() -> outer).orElse(defaultTheta), scaling(rope), share.or(() -> share(json)));
     }
 
-    private static Optional<RopeScaling> scaling(JsonFields json, JsonFields rope, int maxPositions) {
+    private Rotation rotation(double theta, Optional<RopeScaling> scaling, Optional<Double> share) {
+        return new Rotation(
+                theta,
+                scaling,
+                share.orElse(family.defaults().share()),
+                family.defaults().ofNeighbours());
+    }
+
+    /** How much of a head is turned. */
+    private Optional<Double> share(JsonFields fields) {
+        Optional<Double> share = positive(fields, "partial_rotary_factor");
+        share.ifPresent(part -> {
+            if (!family.ownFields().contains("partial_rotary_factor") && part != 1) {
+                throw ConfigException.unsupported(fields.field("partial_rotary_factor"), part, "1");
+            }
+            int turned = (int) (part * headDim);
+            if (part > 1 || turned < 2 || turned % 2 != 0) {
+                throw new ConfigException(
+                        fields.field("partial_rotary_factor"),
+                        "is %s, so that %d of a head's %d elements are turned; they must be an even number of them"
+                                .formatted(part, turned, headDim));
+            }
+        });
+        return share;
+    }
+
+    private Optional<RopeScaling> scaling(JsonFields rope) {
         for (String kind : List.of("full_attention", "sliding_attention")) {
             if (rope.value(kind).isPresent()) {
                 throw new ConfigException(rope.field(kind), "rotations that differ by layer are not supported");
             }
         }
         String typeField = rope.value("rope_type").isPresent() ? "rope_type" : "type";
-        String type = rope.string(typeField).orElse("default");
-        rope.string("type").filter(other -> !other.equals(type)).ifPresent(other -> {
+        String type = current(rope.string(typeField).orElse("default"));
+        rope.string("type").filter(other -> !current(other).equals(type)).ifPresent(other -> {
             throw new ConfigException(
                     rope.field("type"), "is '" + other + "', but rope_type is '" + type + "'; leave type out");
         });
         Optional<Integer> outer = json.integerAtLeast("original_max_position_embeddings", 1);
         Optional<Integer> inner = rope.integerAtLeast("original_max_position_embeddings", 1);
-        requireSame(json, rope, "original_max_position_embeddings", outer, inner);
+        requireSame(rope, "original_max_position_embeddings", outer, inner);
         int original = inner.or(() -> outer).orElse(maxPositions);
         return switch (type) {
             case "default" -> {
@@ -92,6 +129,16 @@ final class RopeConfig {
             case "linear" -> {
                 requireKnown(rope, type, Set.of("factor"));
                 yield Optional.of(new LinearRopeScaling(required(rope, "factor")));
+            }
+            case "dynamic" -> {
+                // Stretches only sequences that are longer than the model allows.
+                requireKnown(rope, type, Set.of("factor"));
+                double _ = required(rope, "factor");
+                yield Optional.empty();
+            }
+            case "longrope" -> {
+                requireKnown(rope, type, Set.of("factor", "attention_factor", "short_factor", "long_factor"));
+                yield Optional.of(longRope(rope, original));
             }
             case "llama3" -> {
                 requireKnown(rope, type, Set.of("factor", "low_freq_factor", "high_freq_factor"));
@@ -109,10 +156,46 @@ final class RopeConfig {
                                 "mscale",
                                 "mscale_all_dim",
                                 "truncate"));
-                yield Optional.of(yarn(rope, maxPositions, original));
+                yield Optional.of(yarn(rope, original));
             }
-            default -> throw ConfigException.unsupported(rope.field(typeField), type, "default, linear, llama3, yarn");
+            default ->
+                throw ConfigException.unsupported(
+                        rope.field(typeField), type, "default, linear, dynamic, llama3, yarn, longrope");
         };
+    }
+
+    /** The first Phi 3 had another name for LongRoPE. */
+    private static String current(String type) {
+        return type.equals("su") ? "longrope" : type;
+    }
+
+    private LongRopeScaling longRope(JsonFields rope, int original) {
+        double factor = positive(rope, "factor").orElse((double) maxPositions / original);
+        return new LongRopeScaling(
+                factors(rope, "short_factor"),
+                factors(rope, "long_factor"),
+                original,
+                positive(rope, "attention_factor")
+                        .orElse(factor <= 1 ? 1 : Math.sqrt(1 + Math.log(factor) / Math.log(original))));
+    }
+
+    /** One for each pair that is turned. */
+    private List<Double> factors(JsonFields rope, String name) {
+        JsonNode given = rope.value(name).orElseThrow(() -> new ConfigException(rope.field(name), "is missing"));
+        int pairs = (int) (share(rope)
+                                .or(() -> share(json))
+                                .orElse(family.defaults().share())
+                        * headDim)
+                / 2;
+        if (!given.isArray()
+                || given.size() != pairs
+                || given.valueStream().anyMatch(each -> !each.isNumber() || !(each.asDouble() > 0))) {
+            throw new ConfigException(
+                    rope.field(name),
+                    "must be an array of a positive number for each of the %d pairs of a head that are turned, is %s"
+                            .formatted(pairs, given));
+        }
+        return given.valueStream().map(JsonNode::asDouble).toList();
     }
 
     private static Llama3RopeScaling llama3(JsonFields rope, int original) {
@@ -125,7 +208,7 @@ final class RopeConfig {
         return new Llama3RopeScaling(required(rope, "factor"), low, high, original);
     }
 
-    private static YarnRopeScaling yarn(JsonFields rope, int maxPositions, int original) {
+    private YarnRopeScaling yarn(JsonFields rope, int original) {
         double factor = positive(rope, "factor").orElse((double) maxPositions / original);
         Optional<Double> scale = rope.number("mscale").filter(value -> value != 0);
         Optional<Double> scaleAll = rope.number("mscale_all_dim").filter(value -> value != 0);
@@ -150,12 +233,6 @@ final class RopeConfig {
         return factor <= 1 ? 1 : 0.1 * scale * Math.log(factor) + 1;
     }
 
-    private static void requireWholeHeads(JsonFields fields) {
-        fields.number("partial_rotary_factor").filter(share -> share != 1).ifPresent(share -> {
-            throw ConfigException.unsupported(fields.field("partial_rotary_factor"), share, "1");
-        });
-    }
-
     /** A field that the type does not have was meant for another type, or for a program that computes another rotation. */
     private static void requireKnown(JsonFields rope, String type, Set<String> own) {
         Set<String> known = new TreeSet<>(FIELDS_OF_ALL);
@@ -172,8 +249,7 @@ final class RopeConfig {
         }
     }
 
-    private static <T> void requireSame(
-            JsonFields json, JsonFields rope, String name, Optional<T> outer, Optional<T> inner) {
+    private <T> void requireSame(JsonFields rope, String name, Optional<T> outer, Optional<T> inner) {
         if (outer.isPresent() && inner.isPresent() && !outer.equals(inner)) {
             throw new ConfigException(
                     rope.field(name),

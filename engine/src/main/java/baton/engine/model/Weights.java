@@ -29,7 +29,7 @@ final class Weights {
     /** The output projection to this rank's part of the vocabulary, [tokens, hidden]; only the last stage has it. */
     final Optional<Linear> head;
 
-    /** By rotation and position: the cosines of a head's D/2 pairs, then their sines, [positions, D]. */
+    /** By rotation and position: the cosines of the pairs that a head has, then their sines, [positions, D], or less if less is turned. */
     final Map<Rotation, Matrix> rotations;
 
     private Weights(Loader loader, int maxPositions, Optional<Weights> shared) throws IOException {
@@ -301,12 +301,12 @@ final class Weights {
         }
 
         Matrix rope(Rotation rotation, int positions) {
-            int head = config.headDim();
-            int half = head / 2;
-            double[] frequencies = Rope.frequencies(rotation, head);
+            int turned = rotation.elements(config.headDim());
+            int half = turned / 2;
+            double[] frequencies = Rope.frequencies(rotation, config.headDim(), positions);
             double amplitude = Rope.amplitude(rotation);
-            Matrix table = allocate(positions, head, kernels.activations());
-            RowBuffer row = new RowBuffer(head);
+            Matrix table = allocate(positions, turned, kernels.activations());
+            RowBuffer row = new RowBuffer(turned);
             for (int position = 0; position < positions; position++) {
                 for (int i = 0; i < half; i++) {
                     // The angle is rounded to fp32 as the model's makers' code does it.
@@ -314,7 +314,7 @@ final class Weights {
                     row.values()[i] = (float) (amplitude * Math.cos(angle));
                     row.values()[half + i] = (float) (amplitude * Math.sin(angle));
                 }
-                row.store(table, position, 0, head);
+                row.store(table, position, 0, turned);
             }
             return table;
         }

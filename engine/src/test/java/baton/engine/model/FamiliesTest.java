@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.within;
 
 import baton.kv.DType;
+import baton.kv.KvLayout;
 import baton.kv.safetensors.SafetensorsFile;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
@@ -18,6 +19,7 @@ import java.util.Objects;
 import java.util.OptionalInt;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
 import tools.jackson.databind.JsonNode;
@@ -35,7 +37,7 @@ class FamiliesTest {
     private static final int ROUNDINGS_PER_LAYER = 12;
 
     /** @param logits of each step of the continuation */
-    private record Expected(Golden golden, float[][] logits) {
+    private record Expected(Golden golden, int maxModelLen, float[][] logits) {
         double margin(int step) {
             float[] sorted = logits[step].clone();
             Arrays.sort(sorted);
@@ -68,8 +70,8 @@ class FamiliesTest {
     @ParameterizedTest
     @MethodSource("checkpoints")
     void logitsInFp32(Path directory) throws IOException {
-        List<Expected> expected = read(directory);
         try (Checkpoint checkpoint = Checkpoint.open(directory)) {
+            List<Expected> expected = read(directory, checkpoint.config());
             for (Cut cut : CUTS) {
                 List<Replay.Sequence> replayed = replay(checkpoint, DType.F32, cut, expected);
                 for (int i = 0; i < expected.size(); i++) {
@@ -95,8 +97,8 @@ class FamiliesTest {
     @ParameterizedTest
     @MethodSource("checkpoints")
     void logitsInBf16(Path directory) throws IOException {
-        List<Expected> expected = read(directory);
         try (Checkpoint checkpoint = Checkpoint.open(directory)) {
+            List<Expected> expected = read(directory, checkpoint.config());
             for (Cut cut : CUTS) {
                 List<Replay.Sequence> replayed = replay(checkpoint, DType.BF16, cut, expected);
                 double squares = 0;
@@ -133,6 +135,26 @@ class FamiliesTest {
         }
     }
 
+    /** Keys by short factors are none for a model that uses the long ones. */
+    @Test
+    void factorsOfLongRopeArePartOfTheFingerprint() throws Exception {
+        try (Checkpoint checkpoint = Checkpoint.open(checkpoint("phi3-long"))) {
+            assertThat(checkpoint.config().defaultPositions()).isEqualTo(64);
+            assertThat(checkpoint.config().maxPositions()).isEqualTo(256);
+            assertThat(digest(checkpoint, 64)).isEqualTo(digest(checkpoint, 10));
+            assertThat(digest(checkpoint, 65))
+                    .isEqualTo(digest(checkpoint, 256))
+                    .isNotEqualTo(digest(checkpoint, 64));
+        }
+    }
+
+    private static String digest(Checkpoint checkpoint, int maxPositions) throws IOException {
+        KvLayout layout = checkpoint.config().kvLayout(16, DType.F32);
+        try (ModelRunner runner = CpuModels.load(checkpoint, DType.F32, layout, 1, OptionalInt.of(1), maxPositions)) {
+            return runner.fingerprint().digest();
+        }
+    }
+
     /**
      * What two fp32 computations may differ by: a rounding for each term of the longest sums, which are over positions and over
      * the feed-forward layer's width, relative to the greatest logit.
@@ -156,7 +178,7 @@ class FamiliesTest {
                 config.kvLayout(cut.blockSize, dtype),
                 40,
                 OptionalInt.of(1),
-                config.maxPositions())) {
+                expected.getFirst().maxModelLen)) {
             List<Golden> goldens = expected.stream().map(Expected::golden).toList();
             for (List<Golden> batch : cut.together
                     ? List.of(goldens)
@@ -171,8 +193,9 @@ class FamiliesTest {
         return sequences;
     }
 
-    private static List<Expected> read(Path directory) throws IOException {
+    private static List<Expected> read(Path directory, ModelConfig config) throws IOException {
         JsonNode root = JsonMapper.builder().build().readTree(Files.readString(directory.resolve("golden.json")));
+        int maxModelLen = root.path("max_model_len").asInt(config.defaultPositions());
         List<Expected> expected = new ArrayList<>();
         try (SafetensorsFile file = SafetensorsFile.open(directory.resolve("golden.safetensors"))) {
             for (JsonNode prompt : root.get("prompts").values()) {
@@ -191,6 +214,7 @@ class FamiliesTest {
                                 new double[0],
                                 new int[0],
                                 new double[0]),
+                        maxModelLen,
                         logits));
             }
         }

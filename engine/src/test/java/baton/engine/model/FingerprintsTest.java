@@ -27,6 +27,10 @@ class FingerprintsTest {
         "qwen3-moe, 986847d559071207aff4802fe78dc8efaf72aab597717328833cb35857ba4db1",
         "qwen2-moe, 61c66353cf89fee8e23a4956d92e7234a23a157afeae2d35605396438727a6db",
         "mixtral, a8d3258fcfc1ab307d19c1dceb0c9f63849493111bee2a9c5d43a4f3a3f8aab3",
+        "glm, 194c9891fa15736f4c4bf3d5924c38ff722e2e8130c5aa2c1fa32f002c03e5b3",
+        "glm4, 936f57b00e80a46b872e717d55cb8017a7e7bdeea1a7909f1d7a0277f4d8c2af",
+        "phi3-long, 327c6d91b0215d08224eaf01e8d2e47bb3bf9c1f49faa8224ce64b521214519e",
+        "phi3-short, 9ed31a4eb6a4630839856ad3fcf149f17ab588db2433534ff5c4e17108868b94",
         "tiny-ledger, d3c127668fa6922e9b034317a0eb615f4a5d67671e350f9bde689741321a0238"
     })
     void fingerprintsStayTheSame(String name, String digest) throws Exception {

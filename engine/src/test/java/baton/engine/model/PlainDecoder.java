@@ -2,6 +2,7 @@ package baton.engine.model;
 
 import baton.engine.model.ModelConfig.LinearRopeScaling;
 import baton.engine.model.ModelConfig.Llama3RopeScaling;
+import baton.engine.model.ModelConfig.LongRopeScaling;
 import baton.engine.model.ModelConfig.YarnRopeScaling;
 import baton.engine.model.Recipe.Part;
 import baton.engine.model.Recipe.Rotation;
@@ -132,7 +133,8 @@ final class PlainDecoder {
                 double kept = wavelength > longest ? 0 : wavelength < shortest ? 1 : smooth;
                 yield frequency * (kept + (1 - kept) / scaling.factor());
             }
-            case YarnRopeScaling _ -> throw new UnsupportedOperationException("checked against transformers");
+            case YarnRopeScaling _, LongRopeScaling _ ->
+                throw new UnsupportedOperationException("checked against transformers");
         };
     }
 

@@ -144,10 +144,10 @@ class RanksTest {
         }
     }
 
-    /** Each rank has a part of every expert, and all choose the same ones; each layer has its own window. */
+    /** Each rank has its heads, and a part of every feed-forward layer and expert; all choose the same experts; each layer has its own window. */
     @ParameterizedTest(name = "{0}, {1} tensor ranks, {2} stages")
-    @CsvSource({"gemma2, 2, 3", "qwen3-moe, 2, 1", "qwen2-moe, 4, 2", "mixtral, 2, 2"})
-    void ranksShareLayersAndExperts(String name, int tensorSize, int pipelineSize) throws Exception {
+    @CsvSource({"gemma2, 2, 3", "qwen3-moe, 2, 1", "qwen2-moe, 4, 2", "mixtral, 2, 2", "glm4, 2, 2", "phi3-long, 2, 1"})
+    void ranksShareFamilies(String name, int tensorSize, int pipelineSize) throws Exception {
         Path directory = FamiliesTest.checkpoint(name);
         int[] tokens = new Random(3).ints(100, 0, 192).toArray();
         SequenceSlice slice = new SequenceSlice(tokens, 0, IntStream.range(0, 7).toArray(), 1);
