@@ -6,7 +6,7 @@ import baton.engine.model.Recipe.Experts;
 import baton.engine.model.Recipe.FeedForward;
 
 /** The least work of a forward pass, in operations and bytes; shares of the machine's limits are computed from it. */
-final class Work {
+public final class Work {
     /** Text of a report: what is counted. */
     static final String COUNTED = """
             Counted for prefill: 2 operations for each token and weight of the linear layers, and 2 for each element of queries times
@@ -21,7 +21,7 @@ final class Work {
 
     private Work() {}
 
-    static double prefillFlops(ModelConfig config, int tokens) {
+    public static double prefillFlops(ModelConfig config, int tokens) {
         double layer = layerWeights(config, 1) / config.layers();
         double keysAndValues = 2.0 * config.hiddenSize() * config.kvHeads() * config.headDim();
         double before = layer * tokens * (config.layers() - 1);
@@ -34,7 +34,7 @@ final class Work {
      * @param weightBytes of a weight
      * @param cacheBytes of an element of the KV cache
      */
-    static double decodeBytes(ModelConfig config, int batch, int context, int weightBytes, int cacheBytes) {
+    public static double decodeBytes(ModelConfig config, int batch, int context, int weightBytes, int cacheBytes) {
         double cached = 2.0 * config.layers() * config.kvHeads() * config.headDim() * context * batch;
         return weightBytes * (layerWeights(config, batch) + outputWeights(config)) + cacheBytes * cached;
     }

@@ -17,7 +17,7 @@ import picocli.CommandLine.Spec;
 @Command(
         name = "doctor",
         description =
-                "Says what this machine has, what Baton chooses on it, and what to change. Exits with 1 if Baton cannot run here.",
+                "Says whether a model is supported and what it would need here, what this machine has, what Baton chooses on it, and what to change. Exits with 1 if the model is refused or Baton cannot run here.",
         mixinStandardHelpOptions = true)
 final class DoctorCommand implements Callable<Integer> {
     @Spec
@@ -27,7 +27,7 @@ final class DoctorCommand implements Callable<Integer> {
             index = "0",
             arity = "0..1",
             paramLabel = "MODEL_DIR",
-            description = "Checkpoint or GGUF file that kernels are chosen for (default: the embedded tiny-ledger).")
+            description = "Checkpoint or GGUF file; config.json alone is enough (default: the embedded tiny-ledger).")
     private @Nullable Path model;
 
     @Option(names = "--json", description = "Print JSON.")

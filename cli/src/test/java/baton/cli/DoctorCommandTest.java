@@ -26,6 +26,9 @@ class DoctorCommandTest {
         assertThat(found(said, "software", "AOT cache")).endsWith("baton.aot");
         assertThat(found(said, "software", "LibTorch")).startsWith("loads");
         assertThat(found(said, "machine", "processor")).isNotEmpty();
+        assertThat(found(said, "model", "support")).isEqualTo("LlamaForCausalLM is supported");
+        assertThat(found(said, "model", "tokenizer")).isEqualTo("2,048 tokens, with a chat template");
+        assertThat(found(said, "model", "decode")).startsWith("up to ");
     }
 
     @Test

@@ -11,6 +11,7 @@ import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelOptions;
 import baton.engine.model.ModelRanks;
 import baton.engine.model.ModelRunner;
+import baton.engine.model.ProductRates;
 import baton.engine.model.Quantization;
 import baton.kv.DType;
 import baton.kv.KvCache;
@@ -54,6 +55,16 @@ final class RefusingBackend implements ModelBackend {
             int pipelineParallelSize,
             boolean hybrid) {
         return cpu.blockBytes(model, blockSize, cacheDtype, tensorParallelSize, pipelineParallelSize, hybrid);
+    }
+
+    @Override
+    public double weightBytes(ModelConfig model, DType dtype, Quantization quantization) {
+        return cpu.weightBytes(model, dtype, quantization);
+    }
+
+    @Override
+    public ProductRates measure(ModelConfig model, DType dtype, Quantization quantization) throws IOException {
+        return cpu.measure(model, dtype, quantization);
     }
 
     @Override

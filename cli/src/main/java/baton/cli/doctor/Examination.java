@@ -13,12 +13,14 @@ import tools.jackson.databind.node.ObjectNode;
 /**
  * What was found.
  *
+ * @param model what an instance of the model would need, and how fast it would be
  * @param machine what the machine and its operating system have
  * @param software libraries
  * @param choices what Baton takes
  */
-public record Examination(List<Finding> machine, List<Finding> software, List<Finding> choices) {
+public record Examination(List<Finding> model, List<Finding> machine, List<Finding> software, List<Finding> choices) {
     public Examination {
+        model = List.copyOf(model);
         machine = List.copyOf(machine);
         software = List.copyOf(software);
         choices = List.copyOf(choices);
@@ -27,13 +29,16 @@ public record Examination(List<Finding> machine, List<Finding> software, List<Fi
     /**
      * Looks at a host. Libraries are loaded into this process.
      *
-     * @param model a checkpoint's directory, for which kernels are chosen
+     * @param model a checkpoint's directory or a GGUF file
      */
     public static Examination of(Host host, Path model) {
         boolean rdma = !host.names("/sys/class/infiniband", "*").isEmpty();
-        Choices choices = Choices.of(model, host.processors());
+        HostResources resources = new HostResources(host);
+        ModelFindings ofModel = ModelFindings.of(model, resources.availableMemory());
+        Choices choices = Choices.of(ofModel.config(), host.processors());
         return new Examination(
-                new HostResources(host).findings(Processor.current()),
+                ofModel.findings(),
+                resources.findings(Processor.current()),
                 new Software(host.environment(), rdma, choices.loadsLibTorch()).findings(),
                 choices.findings());
     }
@@ -44,7 +49,8 @@ public record Examination(List<Finding> machine, List<Finding> software, List<Fi
     }
 
     private List<Finding> all() {
-        List<Finding> all = new ArrayList<>(machine);
+        List<Finding> all = new ArrayList<>(model);
+        all.addAll(machine);
         all.addAll(software);
         all.addAll(choices);
         return all;
@@ -90,15 +96,17 @@ public record Examination(List<Finding> machine, List<Finding> software, List<Fi
 
     private List<Map.Entry<String, List<Finding>>> sections() {
         return List.of(
+                Map.entry("The model", model),
                 Map.entry("This machine has", machine),
                 Map.entry("Software", software),
                 Map.entry("Baton chooses", choices));
     }
 
-    /** {@code {"runnable": bool, "machine": [{"name", "found", "level", "advice"}], "software": [...], "choices": [...]}}. */
+    /** {@code {"runnable": bool, "model": [...], "machine": [{"name", "found", "level", "advice"}], "software": [...], "choices": [...]}}. */
     public ObjectNode json() {
         ObjectNode root = JsonNodeFactory.instance.objectNode();
         root.put("runnable", isRunnable());
+        root.set("model", json(model));
         root.set("machine", json(machine));
         root.set("software", json(software));
         root.set("choices", json(choices));

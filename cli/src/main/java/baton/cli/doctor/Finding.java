@@ -1,5 +1,6 @@
 package baton.cli.doctor;
 
+import java.util.Locale;
 import java.util.Optional;
 
 /**
@@ -19,6 +20,17 @@ public record Finding(String name, String found, Level level, Optional<String> a
         ADVICE,
         /** Baton cannot run until the advice is followed. */
         BROKEN
+    }
+
+    /** Bytes in the largest unit of which there is one. */
+    static String size(double bytes) {
+        for (int unit = 3; unit > 0; unit--) {
+            double units = bytes / (1L << 10 * unit);
+            if (units >= 1) {
+                return String.format(Locale.ROOT, "%.1f %ciB", units, "KMG".charAt(unit - 1));
+            }
+        }
+        return String.format(Locale.ROOT, "%.0f bytes", bytes);
     }
 
     static Finding ok(String name, String found) {

@@ -6,7 +6,6 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Locale;
 import java.util.Optional;
 import java.util.OptionalLong;
 import java.util.stream.Collectors;
@@ -106,19 +105,30 @@ final class HostResources {
                                 .formatted(nodes.size(), String.join("|", cores)));
     }
 
+    /** Bytes of memory that a new process can have; empty if the machine does not say. */
+    OptionalLong availableMemory() {
+        return meminfo("MemAvailable").stream()
+                .map(bytes -> Math.min(bytes, memoryLimit().orElse(Long.MAX_VALUE)))
+                .findFirst();
+    }
+
+    private OptionalLong memoryLimit() {
+        return number(host.text("/sys/fs/cgroup/memory.max"));
+    }
+
     private Finding memory() {
         OptionalLong total = meminfo("MemTotal");
         OptionalLong available = meminfo("MemAvailable");
         if (total.isEmpty() || available.isEmpty()) {
             return Finding.ok("memory", "not told");
         }
-        OptionalLong limit = number(host.text("/sys/fs/cgroup/memory.max"));
+        OptionalLong limit = memoryLimit();
         String found = "%s, %s available%s"
                 .formatted(
-                        size(total.getAsLong()),
-                        size(available.getAsLong()),
-                        limit.isPresent() ? ", the container's limit is " + size(limit.getAsLong()) : "");
-        return Math.min(available.getAsLong(), limit.orElse(Long.MAX_VALUE)) >= LITTLE_MEMORY
+                        Finding.size(total.getAsLong()),
+                        Finding.size(available.getAsLong()),
+                        limit.isPresent() ? ", the container's limit is " + Finding.size(limit.getAsLong()) : "");
+        return availableMemory().orElse(0) >= LITTLE_MEMORY
                 ? Finding.ok("memory", found)
                 : Finding.advice(
                         "memory",
@@ -175,7 +185,7 @@ final class HostResources {
     private Finding lockedMemory() {
         String limit = limit("Max locked memory");
         OptionalLong bytes = number(Optional.of(limit));
-        String found = bytes.isPresent() ? size(bytes.getAsLong()) : limit;
+        String found = bytes.isPresent() ? Finding.size(bytes.getAsLong()) : limit;
         return bytes.isPresent() && !devices().isEmpty()
                 ? Finding.advice(
                         "memlock limit",
@@ -209,10 +219,10 @@ final class HostResources {
         try {
             long bytes = Files.getFileStore(directory).getTotalSpace();
             return bytes >= LITTLE_SHARED_MEMORY
-                    ? Finding.ok("/dev/shm", size(bytes))
+                    ? Finding.ok("/dev/shm", Finding.size(bytes))
                     : Finding.advice(
                             "/dev/shm",
-                            size(bytes),
+                            Finding.size(bytes),
                             "sudo mount -o remount,size=8G /dev/shm (container: --shm-size 8g, or an emptyDir with medium: Memory),"
                                     + " if memory_share_name is used");
         } catch (IOException _) {
@@ -278,11 +288,5 @@ final class HostResources {
                         .findFirst()
                         .map(Path::toString)
                         .orElse("not on the PATH; needed only to run a shared tier here, or Baton's tests of it"));
-    }
-
-    private static String size(long bytes) {
-        return bytes < GIB
-                ? String.format(Locale.ROOT, "%.1f MiB", bytes / (double) (1 << 20))
-                : String.format(Locale.ROOT, "%.1f GiB", bytes / (double) GIB);
     }
 }

@@ -7,6 +7,7 @@ import baton.engine.model.Device;
 import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelOptions;
 import baton.engine.model.ModelRanks;
+import baton.engine.model.ProductRates;
 import baton.engine.model.Quantization;
 import baton.kv.DType;
 import com.sun.management.OperatingSystemMXBean;
@@ -45,6 +46,16 @@ public final class CpuBackend implements ModelBackend {
             int pipelineParallelSize,
             boolean hybrid) {
         return CpuModels.blockBytes(model, blockSize, cacheDtype, tensorParallelSize, pipelineParallelSize, hybrid);
+    }
+
+    @Override
+    public double weightBytes(ModelConfig model, DType dtype, Quantization quantization) {
+        return CpuModels.weightBytes(model, dtype, quantization);
+    }
+
+    @Override
+    public ProductRates measure(ModelConfig model, DType dtype, Quantization quantization) throws IOException {
+        return CpuModels.measure(model, dtype, quantization);
     }
 
     @Override

@@ -6,6 +6,7 @@ import baton.engine.model.Device;
 import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelOptions;
 import baton.engine.model.ModelRanks;
+import baton.engine.model.ProductRates;
 import baton.engine.model.Quantization;
 import baton.kv.DType;
 import java.io.IOException;
@@ -50,6 +51,21 @@ public interface ModelBackend {
             int tensorParallelSize,
             int pipelineParallelSize,
             boolean hybrid);
+
+    /**
+     * Bytes of a model's weights when they are loaded, about.
+     *
+     * @throws baton.kv.ConfigException if the backend cannot compute the model
+     */
+    double weightBytes(ModelConfig model, DType dtype, Quantization quantization);
+
+    /**
+     * Measures products with weights of a model that is not loaded, in about a second.
+     *
+     * @throws baton.kv.ConfigException if the backend cannot compute the model
+     * @throws IllegalStateException if the backend cannot be loaded, or memory is refused
+     */
+    ProductRates measure(ModelConfig model, DType dtype, Quantization quantization) throws IOException;
 
     /**
      * Loads a checkpoint's weights, shared out among ranks, and allocates the KV pools; the checkpoint may be closed afterwards.

@@ -259,7 +259,7 @@ public final class Checkpoint implements AutoCloseable {
         return Matrix.dense(memory, rows, columns, dtype);
     }
 
-    private static JsonFields readConfig(Path directory) throws IOException {
+    static JsonFields readConfig(Path directory) throws IOException {
         Path configFile = directory.resolve(CONFIG);
         if (!Files.isDirectory(directory)) {
             throw new ConfigException("model", "no directory '" + directory + "'");

@@ -200,6 +200,39 @@ public final class CpuModels {
     }
 
     /**
+     * Bytes of a model's weights when they are loaded, about: panels are padded.
+     *
+     * @throws ConfigException if no kernels compute it
+     */
+    public static double weightBytes(ModelConfig config, DType dtype, Quantization quantization) {
+        boolean sharesHead = KernelChoice.here(config, dtype, quantization).kind() == KernelChoice.Kind.LIBTORCH;
+        double ofMatrix = quantization == Quantization.INT8 ? 1 : dtype.bytes();
+        double embedding = (double) config.vocabularySize() * config.hiddenSize();
+        double all = Checkpoint.tensorShapes(config).values().stream()
+                .mapToDouble(
+                        shape -> shape.stream().mapToDouble(Long::doubleValue).reduce(1, (a, b) -> a * b))
+                .sum();
+        double matrices = all - embedding + (config.tiedEmbeddings() && !sharesHead ? embedding : 0);
+        return embedding * dtype.bytes() + matrices * ofMatrix;
+    }
+
+    /**
+     * Measures the kernels that a model would be computed with.
+     *
+     * @throws ConfigException if no kernels compute it
+     * @throws IllegalStateException if LibTorch computes and cannot be loaded, or memory is refused
+     */
+    public static ProductRates measure(ModelConfig config, DType dtype, Quantization quantization) throws IOException {
+        KernelChoice choice = KernelChoice.here(config, dtype, quantization);
+        int processors = Runtime.getRuntime().availableProcessors();
+        if (choice.kind() == KernelChoice.Kind.LIBTORCH) {
+            int threads = LibTorch.load("its products are measured", OptionalInt.of(processors));
+            return apart(() -> ProductRates.measure(choice, dtype, quantization, threads));
+        }
+        return ProductRates.measure(choice, dtype, quantization, processors);
+    }
+
+    /**
      * Loads the native library, as loading a model does.
      *
      * @return its number of threads unless another one is set

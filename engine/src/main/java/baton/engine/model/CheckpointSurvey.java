@@ -1,0 +1,240 @@
+package baton.engine.model;
+
+import baton.engine.gguf.GgufModel;
+import baton.engine.model.Recipe.Experts;
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.kv.safetensors.SafetensorsException;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.Set;
+import java.util.stream.Stream;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.JsonNodeFactory;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * A checkpoint before it is loaded: also one without weights, and one that is refused.
+ *
+ * @param architecture the family that config.json names; empty if it names none
+ * @param refusals the errors that loading would give one after the other, if the field of each was left out after it
+ * @param missing the error of loading that names weights that are not there
+ * @param config the shape; of a refused checkpoint the one without the refused fields, of an unsupported family that of a Llama or a
+ *     Mixtral of its size; empty if config.json does not say
+ * @param fileBytes bytes of the files with weights
+ */
+public record CheckpointSurvey(
+        Optional<String> architecture,
+        List<String> refusals,
+        Optional<String> missing,
+        Optional<ModelConfig> config,
+        long fileBytes) {
+    private static final String ARCHITECTURES = "architectures";
+
+    /** Fields that a model of an unsupported family needs to be taken for a Llama of its size, and their other names. */
+    private static final List<List<String>> SHAPE = List.of(
+            List.of("hidden_size"),
+            List.of("num_hidden_layers"),
+            List.of("num_attention_heads"),
+            List.of("num_key_value_heads"),
+            List.of("vocab_size"),
+            List.of("intermediate_size", "moe_intermediate_size"));
+
+    private static final List<String> OPTIONAL =
+            List.of("head_dim", "tie_word_embeddings", "dtype", "torch_dtype", "quantization_config");
+    private static final List<String> EXPERTS = List.of("num_local_experts", "num_experts", "n_routed_experts");
+
+    /** Layers, or experts of all layers. Of each limit models have a tenth at most. */
+    private static final int MOST_PARTS = 1 << 18;
+
+    private static final double MOST_PARAMETERS = 1e15;
+
+    /** Keys of a token. */
+    private static final double MOST_CACHED = 1e8;
+
+    public CheckpointSurvey {
+        refusals = List.copyOf(refusals);
+    }
+
+    /** Whether it can be loaded, once all of its weights are there. */
+    public boolean isSupported() {
+        return refusals.isEmpty();
+    }
+
+    /**
+     * Surveys a directory or a GGUF file.
+     *
+     * @throws IOException if a file that is there cannot be read
+     */
+    public static CheckpointSurvey of(Path model) throws IOException {
+        try (Checkpoint checkpoint = Checkpoint.open(model)) {
+            ModelConfig config = checkpoint.config();
+            return new CheckpointSurvey(
+                    Optional.of(config.recipe().architecture()),
+                    List.of(),
+                    Optional.empty(),
+                    Optional.of(config),
+                    fileBytes(model));
+        } catch (ConfigException | SafetensorsException e) {
+            return refused(model, e);
+        }
+    }
+
+    private static CheckpointSurvey refused(Path model, Exception failure) throws IOException {
+        String message = String.valueOf(failure.getMessage());
+        Optional<ObjectNode> json = json(model);
+        Survey survey =
+                new Survey(String.valueOf(model.toAbsolutePath().normalize().getFileName()), GgufModel.isFile(model));
+        Optional<ModelConfig> config = json.flatMap(each -> survey.withoutRefused(each.deepCopy()));
+        boolean isMissing = survey.refusals.isEmpty()
+                && config.isPresent()
+                && failure instanceof ConfigException of
+                && of.field().equals("model");
+        if (survey.refusals.isEmpty() && !isMissing) {
+            survey.refusals.add(message);
+        }
+        return new CheckpointSurvey(
+                json.map(each -> each.path(ARCHITECTURES).path(0).asString("")).filter(name -> !name.isEmpty()),
+                List.copyOf(survey.refusals),
+                Optional.of(message).filter(_ -> isMissing),
+                config,
+                fileBytes(model));
+    }
+
+    private static Optional<ObjectNode> json(Path model) throws IOException {
+        if (!GgufModel.isFile(model)) {
+            try {
+                return Optional.of(Checkpoint.readConfig(model).toJson());
+            } catch (ConfigException _) {
+                return Optional.empty();
+            }
+        }
+        try (GgufModel file = GgufModel.open(model)) {
+            return Optional.of(file.config());
+        } catch (ConfigException _) {
+            return Optional.empty();
+        }
+    }
+
+    private static long fileBytes(Path model) throws IOException {
+        if (!Files.isDirectory(model)) {
+            return Files.exists(model) ? Files.size(model) : 0;
+        }
+        long bytes = 0;
+        try (Stream<Path> files = Files.list(model)) {
+            for (Path file : files.filter(Files::isRegularFile).toList()) {
+                bytes += file.toString().endsWith(".safetensors") ? Files.size(file) : 0;
+            }
+        }
+        return bytes;
+    }
+
+    /** Reads a config.json again and again, each time without the field by which it was refused. */
+    private static final class Survey {
+        private final String name;
+        private final String file;
+        private final Set<String> refusals = new LinkedHashSet<>();
+
+        /** @param name of the model's directory or file */
+        Survey(String name, boolean isGguf) {
+            this.name = name;
+            this.file = isGguf ? name : "config.json";
+        }
+
+        Optional<ModelConfig> withoutRefused(ObjectNode json) {
+            JsonFields fields = JsonFields.of(file, json);
+            try {
+                ModelConfig config = CheckpointConfig.parse(name, fields);
+                requireSize(fields, config);
+                List<Integer> _ = CheckpointConfig.eosTokenIds(fields, config.vocabularySize());
+                CheckpointConfig.requireRotation(fields, config);
+                return Optional.of(config);
+            } catch (ConfigException e) {
+                String field = fieldOf(e, fields.field(""));
+                if (field.equals(ARCHITECTURES)) {
+                    refusals.add(e.getMessage());
+                    return likeSupported(json).flatMap(this::withoutRefused);
+                }
+                if (json.has(field) || refusals.isEmpty()) {
+                    refusals.add(e.getMessage());
+                }
+                return json.remove(field) == null ? Optional.empty() : withoutRefused(json);
+            }
+        }
+
+        /** The field of config.json that an error is about, or in which its field is. */
+        private static String fieldOf(ConfigException e, String prefix) {
+            String field = e.field().startsWith(prefix) ? e.field().substring(prefix.length()) : "";
+            return field.split("[.\\[]", 2)[0];
+        }
+
+        /** Sizes that a file has by mistake or malice would take the memory of this process, or be no numbers. */
+        private static void requireSize(JsonFields json, ModelConfig config) {
+            int layers = config.layers();
+            boolean isLarge = layers > MOST_PARTS
+                    || layers
+                                    * (long) config.recipe()
+                                            .experts()
+                                            .map(Experts::count)
+                                            .orElse(1)
+                            > MOST_PARTS;
+            double parameters = isLarge
+                    ? Double.POSITIVE_INFINITY
+                    : Checkpoint.tensorShapes(config).values().stream()
+                            .mapToDouble(shape ->
+                                    shape.stream().mapToDouble(each -> each).reduce(1, (a, b) -> a * b))
+                            .sum();
+            if (parameters > MOST_PARAMETERS || (double) layers * config.kvHeads() * config.headDim() > MOST_CACHED) {
+                throw new ConfigException(
+                        json.field("num_hidden_layers"),
+                        "is %d, which with hidden_size %d, intermediate_size %d, vocab_size %d, %d heads of %d elements and experts makes no model that is known"
+                                .formatted(
+                                        layers,
+                                        config.hiddenSize(),
+                                        config.intermediateSize(),
+                                        config.vocabularySize(),
+                                        config.kvHeads(),
+                                        config.headDim()));
+            }
+        }
+    }
+
+    /** The config.json of a Llama, or with experts of a Mixtral, of the same size; that of its text model, if it has one. */
+    private static Optional<ObjectNode> likeSupported(ObjectNode json) {
+        JsonNode from = json.path("text_config") instanceof ObjectNode text ? text : json;
+        ObjectNode like = JsonNodeFactory.instance.objectNode();
+        for (List<String> names : SHAPE) {
+            Optional<String> found =
+                    names.reversed().stream().filter(from::hasNonNull).findFirst();
+            if (found.isEmpty()) {
+                return Optional.empty();
+            }
+            like.set(names.getFirst(), from.get(found.get()));
+        }
+        for (String field : OPTIONAL) {
+            for (JsonNode each : List.of(json, from)) {
+                Optional.ofNullable(each.get(field)).ifPresent(value -> like.set(field, value));
+            }
+        }
+        like.set(
+                "max_position_embeddings",
+                from.path("max_position_embeddings").isInt()
+                        ? from.get("max_position_embeddings")
+                        : JsonNodeFactory.instance.numberNode(4096));
+        Optional<JsonNode> experts = EXPERTS.stream()
+                .map(from::get)
+                .filter(Objects::nonNull)
+                .filter(JsonNode::isNumber)
+                .findFirst();
+        experts.ifPresent(count -> like.set("num_local_experts", count));
+        experts.map(_ -> from.get("num_experts_per_tok")).ifPresent(chosen -> like.set("num_experts_per_tok", chosen));
+        like.putArray(ARCHITECTURES)
+                .add((experts.isPresent() ? DecoderFamily.MIXTRAL : DecoderFamily.LLAMA).architecture());
+        return Optional.of(like);
+    }
+}
