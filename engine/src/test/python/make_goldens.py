@@ -17,6 +17,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV2Config,
+    DeepseekV3Config,
     Gemma2Config,
     Gemma3TextConfig,
     Glm4Config,
@@ -187,7 +189,67 @@ FAMILIES = {
         decoder_sparse_step=2,
         use_sliding_window=False,
     ),
+    "deepseek-v2-lite": DeepseekV2Config(
+        **{**SHAPE, "num_key_value_heads": 4},
+        q_lora_rank=None,
+        kv_lora_rank=48,
+        qk_nope_head_dim=32,
+        qk_rope_head_dim=16,
+        v_head_dim=24,
+        n_routed_experts=6,
+        n_shared_experts=2,
+        num_experts_per_tok=2,
+        moe_intermediate_size=40,
+        first_k_dense_replace=1,
+    ),
+    "deepseek-v2": DeepseekV2Config(
+        **{**SHAPE, "num_hidden_layers": 3, "num_key_value_heads": 4},
+        q_lora_rank=40,
+        kv_lora_rank=32,
+        qk_nope_head_dim=24,
+        qk_rope_head_dim=16,
+        v_head_dim=32,
+        n_routed_experts=8,
+        n_shared_experts=1,
+        num_experts_per_tok=3,
+        moe_intermediate_size=48,
+        first_k_dense_replace=1,
+        topk_method="group_limited_greedy",
+        n_group=4,
+        topk_group=2,
+        routed_scaling_factor=2.5,
+        **rope(
+            "yarn",
+            factor=8.0,
+            original_max_position_embeddings=32,
+            beta_fast=16,
+            beta_slow=1,
+            mscale=0.707,
+            mscale_all_dim=0.9,
+        ),
+    ),
+    "deepseek-v3": DeepseekV3Config(
+        **{**SHAPE, "num_hidden_layers": 3, "num_key_value_heads": 4},
+        q_lora_rank=32,
+        kv_lora_rank=64,
+        qk_nope_head_dim=32,
+        qk_rope_head_dim=32,
+        v_head_dim=16,
+        n_routed_experts=12,
+        n_shared_experts=1,
+        num_experts_per_tok=3,
+        moe_intermediate_size=32,
+        first_k_dense_replace=1,
+        n_group=4,
+        topk_group=2,
+        routed_scaling_factor=1.5,
+        num_mtp_layers=0,
+        **rope("yarn", factor=4.0, original_max_position_embeddings=64, mscale=1.0, mscale_all_dim=1.0),
+    ),
 }
+
+# With earlier seeds a rounding to bf16 changes which experts are chosen.
+FIRST_SEEDS = {"deepseek-v3": 19}
 
 # These get the config.json that transformers 4 wrote.
 OLD_FORM = {"llama2", "llama3", "qwen2", "qwen2-yarn", "phi3-short"}
@@ -211,6 +273,9 @@ def draw(model, seed):
         else:
             drawn = 0.18 * drawn
         weight.data.copy_(drawn)
+    for name, correction in sorted(model.named_buffers()):
+        if name.endswith("e_score_correction_bias"):
+            correction.copy_(0.2 * torch.randn(correction.shape, generator=generator))
 
 
 def old_form(file):
@@ -270,6 +335,6 @@ def make(name, config, seed):
 if __name__ == "__main__":
     torch.use_deterministic_algorithms(True)
     for family in sys.argv[1:] or FAMILIES:
-        seed = 1
+        seed = FIRST_SEEDS.get(family, 1)
         while not make(family, FAMILIES[family], seed):
             seed += 1

@@ -8,23 +8,46 @@ package baton.kv;
  * hand-over), and so is a range of heads within a layer (a tensor-parallel rank's share). Within a layer the bytes are
  * those of vLLM's FlashAttention and FlashInfer blocks in HND order: {@code (blocks, heads, block_size, 2*head_dim)}.
  *
+ * <p>Latent attention has one entry for each token in each layer, {@code [latent | rotated part]}, which is the key of all query heads and
+ * the value too. It is a single head, so every tensor-parallel rank has the same entries. Within a layer the bytes are those of vLLM's MLA
+ * blocks: {@code (blocks, block_size, head_dim)}.
+ *
  * @param layers layers held by this pool
  * @param kvHeads key/value heads held by this pool
  * @param headDim elements of one key, and of one value
  * @param blockSize tokens in a block
  * @param dtype type of the elements
+ * @param latent an entry is one vector of {@code headDim} elements; else it is a key and a value
  */
-public record KvLayout(int layers, int kvHeads, int headDim, int blockSize, DType dtype) {
+public record KvLayout(int layers, int kvHeads, int headDim, int blockSize, DType dtype, boolean latent) {
+    /** Of keys and values. */
+    public KvLayout(int layers, int kvHeads, int headDim, int blockSize, DType dtype) {
+        this(layers, kvHeads, headDim, blockSize, dtype, false);
+    }
+
     public KvLayout {
         requirePositive("layers", layers);
         requirePositive("kvHeads", kvHeads);
         requirePositive("headDim", headDim);
         requirePositive("blockSize", blockSize);
+        if (latent && kvHeads != 1) {
+            throw new IllegalArgumentException("kvHeads=" + kvHeads + " must be 1 where entries are latent");
+        }
     }
 
-    /** Bytes of the packed key and value of one token in one head of one layer. */
+    /** Elements of one token in one head of one layer. */
+    public int entryElements() {
+        return valueOffset() + headDim;
+    }
+
+    /** Elements of an entry in front of its value. */
+    public int valueOffset() {
+        return latent ? 0 : headDim;
+    }
+
+    /** Bytes of one token in one head of one layer. */
     public long entryBytes() {
-        return 2L * headDim * dtype.bytes();
+        return (long) entryElements() * dtype.bytes();
     }
 
     /** Bytes of one head's tokens in one layer of a block. */
@@ -52,7 +75,7 @@ public record KvLayout(int layers, int kvHeads, int headDim, int blockSize, DTyp
         return layer * layerBytes();
     }
 
-    /** Offset inside a block of the packed key and value of one token. */
+    /** Offset inside a block of the entry of one token. */
     public long entryOffset(int layer, int head, int slot) {
         return layerOffset(layer) + head * headBytes() + slot * entryBytes();
     }
@@ -64,8 +87,13 @@ public record KvLayout(int layers, int kvHeads, int headDim, int blockSize, DTyp
 
     /** A stable text form, part of the fingerprint two instances compare before they exchange blocks. */
     public String describe() {
-        return "hnd-packed layers=%d kv_heads=%d head_dim=%d block_size=%d dtype=%s"
-                .formatted(layers, kvHeads, headDim, blockSize, dtype.torchName());
+        return "%s layers=%d kv_heads=%d head_dim=%d block_size=%d dtype=%s"
+                .formatted(kind(), layers, kvHeads, headDim, blockSize, dtype.torchName());
+    }
+
+    /** How entries lie, in the text that {@link #describe} begins with. */
+    public String kind() {
+        return latent ? "latent" : "hnd-packed";
     }
 
     private static void requirePositive(String name, int value) {

@@ -109,6 +109,7 @@ public final class LmCacheConnector implements KvConnector {
 
     @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
+        context.requireKeysAndValues("LMCacheConnectorV1");
         Opened shared = open(context);
         return new StoreScheduler(context, shared.session, shared.keys);
     }

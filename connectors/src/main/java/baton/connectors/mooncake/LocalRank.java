@@ -22,8 +22,13 @@ record LocalRank(
     /** Equal for instances that can exchange blocks, as a text that says what differs. */
     String compatibility() {
         KvLayout layout = cache.layout();
-        return "version=1 model=%s dtype=%s head_dim=%d block_size=%d layout=hnd-packed"
-                .formatted(context.model().digest(), layout.dtype().torchName(), layout.headDim(), layout.blockSize());
+        return "version=1 model=%s dtype=%s head_dim=%d block_size=%d layout=%s"
+                .formatted(
+                        context.model().digest(),
+                        layout.dtype().torchName(),
+                        layout.headDim(),
+                        layout.blockSize(),
+                        layout.kind());
     }
 
     Background background() {

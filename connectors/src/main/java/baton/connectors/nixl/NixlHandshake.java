@@ -308,7 +308,8 @@ final class NixlHandshake {
      * @param epoch {@code epoch} of the instance's {@link Incarnation}
      * @param key {@code key} that its references are signed with; no bytes where peers derive it from their secret
      * @param fingerprint {@code fingerprint}: digest of the model
-     * @param layout of the rank's pool: {@code layers}, {@code kv_heads}, {@code head_dim}, {@code block_size}, {@code dtype}
+     * @param layout of the rank's pool: {@code layers}, {@code kv_heads}, {@code head_dim}, {@code block_size}, {@code dtype},
+     *     and {@code latent}, which is 1, if entries are
      * @param modelKvHeads {@code model_kv_heads}: key/value heads of the whole model
      * @param rank {@code tp_rank} and {@code pp_rank}
      * @param tensorParallelSize {@code tp_size}
@@ -332,7 +333,8 @@ final class NixlHandshake {
                     .map(BlockChecksums.Table::kind)
                     .filter(kind -> kind != KvDigest.CRC32C)
                     .map(KvDigest::label);
-            packer.packMapHeader(14 + (checksums.isPresent() ? 1 : 0) + (digest.isPresent() ? 1 : 0));
+            packer.packMapHeader(
+                    14 + (layout.latent() ? 1 : 0) + (checksums.isPresent() ? 1 : 0) + (digest.isPresent() ? 1 : 0));
             packer.packString("compatibility").packString(compatibility);
             packer.packString("epoch").packString(epoch);
             NixlHandshake.bytes(packer, "key", key);
@@ -342,6 +344,9 @@ final class NixlHandshake {
             packer.packString("head_dim").packInt(layout.headDim());
             packer.packString("block_size").packInt(layout.blockSize());
             packer.packString("dtype").packString(layout.dtype().torchName());
+            if (layout.latent()) {
+                packer.packString("latent").packInt(1);
+            }
             packer.packString("model_kv_heads").packInt(modelKvHeads);
             packer.packString("tp_rank").packInt(rank.tensor());
             packer.packString("pp_rank").packInt(rank.pipeline());
@@ -367,6 +372,7 @@ final class NixlHandshake {
             Slot<Integer> headDim = fields.slot("head_dim");
             Slot<Integer> blockSize = fields.slot("block_size");
             Slot<DType> dtype = fields.slot("dtype");
+            Slot<Integer> latent = fields.slot("latent");
             Slot<Integer> modelHeads = fields.slot("model_kv_heads");
             Slot<Integer> tensorRank = fields.slot("tp_rank");
             Slot<Integer> pipelineRank = fields.slot("pp_rank");
@@ -386,6 +392,7 @@ final class NixlHandshake {
                     case "head_dim" -> headDim.value = size(headDim, value);
                     case "block_size" -> blockSize.value = size(blockSize, value);
                     case "dtype" -> dtype.value = Optional.of(DType.parse(dtype.field, value.text(dtype.field)));
+                    case "latent" -> latent.value = Optional.of(value.integer(latent.field, 1, 1));
                     case "model_kv_heads" -> modelHeads.value = size(modelHeads, value);
                     case "tp_rank" -> tensorRank.value = Optional.of(value.integer(tensorRank.field, 0, MOST_RANKS));
                     case "pp_rank" ->
@@ -406,7 +413,13 @@ final class NixlHandshake {
                     epoch.need(),
                     key.need(),
                     fingerprint.need(),
-                    new KvLayout(layers.need(), heads.need(), headDim.need(), blockSize.need(), dtype.need()),
+                    new KvLayout(
+                            layers.need(),
+                            heads.need(),
+                            headDim.need(),
+                            blockSize.need(),
+                            dtype.need(),
+                            latent.value.isPresent()),
                     modelHeads.need(),
                     new Rank(pipelineRank.need(), tensorRank.need()),
                     tensorSize.need(),

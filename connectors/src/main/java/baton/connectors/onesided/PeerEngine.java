@@ -206,6 +206,7 @@ public final class PeerEngine {
         if (info.layout().layers() != self.layout().layers()
                 || info.layout().headDim() != self.layout().headDim()
                 || info.layout().dtype() != self.layout().dtype()
+                || info.layout().latent() != self.layout().latent()
                 || info.modelKvHeads() != self.modelKvHeads()) {
             throw new TransferException(
                     "its KV layout does not fit: " + info.layout().describe() + " of "

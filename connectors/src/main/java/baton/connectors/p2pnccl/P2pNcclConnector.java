@@ -112,6 +112,7 @@ public final class P2pNcclConnector implements KvConnector {
 
     @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
+        context.requireKeysAndValues("P2pNcclConnector");
         return new P2pNcclScheduler(context, settings(context));
     }
 

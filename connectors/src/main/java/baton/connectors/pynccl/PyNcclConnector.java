@@ -88,6 +88,7 @@ public final class PyNcclConnector implements KvConnector {
 
     @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
+        context.requireKeysAndValues("PyNcclConnector");
         PyNcclSettings.of(context);
         return new PyNcclScheduler(context);
     }

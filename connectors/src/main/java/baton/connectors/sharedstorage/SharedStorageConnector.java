@@ -82,6 +82,7 @@ public final class SharedStorageConnector implements KvConnector {
 
     @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
+        context.requireKeysAndValues("SharedStorageConnector");
         return new SharedStorageScheduler(context, SharedStorageSettings.of(context), threads, files);
     }
 

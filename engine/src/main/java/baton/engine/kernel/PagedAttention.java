@@ -26,6 +26,10 @@ import java.util.Optional;
  */
 
 /*
+ * An entry of latent attention is a key and a value at once. The last elements of a result, those of the rotated part, mean nothing.
+ */
+
+/*
  * On the matrix unit keys are used as they lie in the cache, and queries and weights are rounded to bf16. Only values change their order: each
  * element's row has the positions side by side.
  */
@@ -184,7 +188,7 @@ public final class PagedAttention {
             noScores.setAtIndex(FLOAT, i, NO_SCORE);
         }
         this.addValues = MachineFunction.of(
-                ProductCode.of(kernels.width(), WeightType.FP32, 2 * headDim * Float.BYTES, true),
+                ProductCode.of(kernels.width(), WeightType.FP32, Math.toIntExact(entryFloats()), true),
                 Kernel.ADDED_PRODUCT.arguments());
         this.factor = arena.allocate((long) lanes * Float.BYTES, 64);
         for (int i = 0; i < lanes; i++) {
@@ -199,6 +203,7 @@ public final class PagedAttention {
     static boolean suitsTiles(Kernels kernels, KvLayout layout) {
         return kernels.hasTiles()
                 && layout.dtype() == DType.BF16
+                && !layout.latent()
                 && layout.blockSize() % TileCode.ROWS == 0
                 && layout.headDim() % TileCode.INPUTS == 0;
     }
@@ -210,7 +215,7 @@ public final class PagedAttention {
 
     /** Bytes of a position's key and value of one head in fp32. */
     private long entryFloats() {
-        return 2L * headDim * Float.BYTES;
+        return (long) layout.entryElements() * Float.BYTES;
     }
 
     private long runBytes() {
@@ -389,7 +394,8 @@ public final class PagedAttention {
     /** Converts a head's entries in a block to fp32, from slot {@code first} on. */
     private void convert(int layer, int block, int head, int first, int count, long to) {
         long from = cache.layerStart(block, layer) + head * layout.headBytes() + first * layout.entryBytes();
-        kernels.get(Kernel.WIDEN, layout.dtype()).call(cache.host().address() + from, to, count * 2L * headDim);
+        kernels.get(Kernel.WIDEN, layout.dtype())
+                .call(cache.host().address() + from, to, (long) count * layout.entryElements());
     }
 
     /** Queries that attend together: of some rows, those of one part of a key/value head. */
@@ -597,7 +603,7 @@ public final class PagedAttention {
                             scratch.sums.address(),
                             headDim);
             addValues.call(
-                    entries + (long) headDim * Float.BYTES,
+                    entries + (long) layout.valueOffset() * Float.BYTES,
                     Float.BYTES,
                     scores,
                     positions,

@@ -184,10 +184,10 @@ public final class RowKernels {
         int slot(int row);
     }
 
-    /** Copies keys and values, a head's side by side, into their slots. */
+    /** Copies entries, those of a row's heads in turn, into their slots. */
     public void save(int layer, Heads pairs, int rows, KvCache cache, Slots slots) {
         KvLayout layout = cache.layout();
-        int width = 2 * layout.headDim();
+        int width = layout.entryElements();
         threads.parallelFor(rows, PIECE, (_, first, end) -> {
             for (int row = first; row < end; row++) {
                 long to = cache.layerStart(slots.block(row), layer) + slots.slot(row) * layout.entryBytes();

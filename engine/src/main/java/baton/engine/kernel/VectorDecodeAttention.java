@@ -128,7 +128,7 @@ final class VectorDecodeAttention implements DecodeAttention {
         }
         kernels.get(Kernel.VALUE_PANELS, dtype)
                 .call(
-                        from + (long) headDim * dtype.bytes(),
+                        from + (long) layout.valueOffset() * dtype.bytes(),
                         layout.entryBytes(),
                         values.address() + done * rowBytes,
                         valuePanelBytes,

@@ -64,6 +64,10 @@ public final class Checkpoint implements AutoCloseable {
             Pattern.compile("^model\\.(layers\\.\\d+\\.self_attn\\.)?rotary_emb\\.(inv_freq|cos_cached|sin_cached)$");
 
     private final ModelConfig config;
+
+    /** Layers behind the model's, by which several tokens could be predicted at once; they are not used. */
+    private final int predictionLayers;
+
     private final List<Integer> eosTokenIds;
     private final List<Integer> ownEosTokenIds;
     private final GenerationDefaults generationDefaults;
@@ -77,6 +81,8 @@ public final class Checkpoint implements AutoCloseable {
             Path last = directory.toRealPath().getFileName();
             String name = isGguf ? GgufModel.name(directory) : last == null ? "" : last.toString();
             config = CheckpointConfig.parse(name, json);
+            predictionLayers =
+                    json.integerAtLeast("num_nextn_predict_layers", 0).orElse(0);
             Optional<JsonFields> generationFile = generation.read(directory);
             ownEosTokenIds = CheckpointConfig.eosTokenIds(json, config.vocabularySize());
             eosTokenIds = generationFile.isPresent()
@@ -372,6 +378,9 @@ public final class Checkpoint implements AutoCloseable {
     private void refuseUnlessHarmless(String name) throws SafetensorsException {
         Matcher layer = LAYER.matcher(name);
         if (layer.find() && new BigInteger(layer.group(1)).compareTo(BigInteger.valueOf(config.layers())) >= 0) {
+            if (new BigInteger(layer.group(1)).compareTo(BigInteger.valueOf(config.layers() + predictionLayers)) < 0) {
+                return;
+            }
             throw new SafetensorsException(
                     "%s: weight '%s' is of a layer beyond config.json.num_hidden_layers, which is %d"
                             .formatted(file(name).path(), name, config.layers()));

@@ -7,6 +7,7 @@ import baton.engine.model.ModelConfig.RopeScaling;
 import baton.engine.model.ModelConfig.YarnRopeScaling;
 import baton.engine.model.Recipe.Dense;
 import baton.engine.model.Recipe.Experts;
+import baton.engine.model.Recipe.Latent;
 import baton.engine.model.Recipe.Part;
 import baton.engine.model.Recipe.Rotation;
 import baton.engine.model.Recipe.Window;
@@ -66,14 +67,16 @@ final class CheckpointConfig {
                 .orElseGet(ropes::parse);
         int maxPositions =
                 rope.scaling().map(scaled -> maxPositions(scaled, configured)).orElse(configured);
+        Recipe recipe = family.reader()
+                .read(json, new DecoderFamily.Shape(layers, hidden, rope, ropes.ofLayers("sliding_attention")));
         return new ModelConfig(
                 name,
                 positive(json, "vocab_size"),
                 hidden,
                 positive(json, "intermediate_size"),
                 heads,
-                kvHeads,
-                headDim,
+                recipe.latent().isPresent() ? 1 : kvHeads,
+                recipe.latent().map(Latent::entry).orElse(headDim),
                 maxPositions,
                 positiveNumber(json, "rms_norm_eps").orElse(family.defaults().eps()),
                 json.bool("tie_word_embeddings").orElse(family.defaults().tied()),
@@ -81,10 +84,7 @@ final class CheckpointConfig {
                         .map(type -> DType.parse(json.field("dtype"), type))
                         .or(() -> json.string("torch_dtype").map(type -> DType.parse(json.field("torch_dtype"), type)))
                         .orElse(DType.F32),
-                family.reader()
-                        .read(
-                                json,
-                                new DecoderFamily.Shape(layers, hidden, rope, ropes.ofLayers("sliding_attention"))));
+                recipe);
     }
 
     /** The config.json that {@link #parse} reads as {@code config}, of a family with SiLU, one rotation, no factors and Qwen's experts or none. */
@@ -184,7 +184,7 @@ final class CheckpointConfig {
      */
     static void requireRotation(JsonFields json, ModelConfig config) {
         for (Rotation rotation : config.recipe().rotations()) {
-            for (double frequency : Rope.frequencies(rotation, config.headDim(), config.maxPositions())) {
+            for (double frequency : Rope.frequencies(rotation, config.rotatedDim(), config.maxPositions())) {
                 if (!(frequency > 0) || frequency == Double.POSITIVE_INFINITY) {
                     throw new ConfigException(
                             json.field("rope_theta"),

@@ -47,6 +47,8 @@ final class ConfigFields {
     private static final Set<String> HARMLESS = Set.of(
             "attention_dropout",
             "attn_implementation",
+            "auto_map",
+            "aux_loss_alpha",
             "bad_words_ids",
             "begin_suppress_tokens",
             "bos_token_id",
@@ -96,6 +98,7 @@ final class ConfigFields {
             "router_aux_loss_coef",
             "router_jitter_noise",
             "sep_token_id",
+            "seq_aux",
             "suppress_tokens",
             "task_specific_params",
             "temperature",

@@ -274,8 +274,21 @@ record DecoderFamily(
     /** The supported families. */
     static final List<DecoderFamily> ALL = Stream.concat(
                     Stream.of(
-                            LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, GRANITE, PHI3, SMOLLM3, OLMO2, QWEN3_MOE,
-                            QWEN2_MOE, MIXTRAL),
+                            LLAMA,
+                            MISTRAL,
+                            QWEN2,
+                            QWEN3,
+                            GEMMA2,
+                            GEMMA3,
+                            GRANITE,
+                            PHI3,
+                            SMOLLM3,
+                            OLMO2,
+                            QWEN3_MOE,
+                            QWEN2_MOE,
+                            MIXTRAL,
+                            DeepSeekFamilies.V2,
+                            DeepSeekFamilies.V3),
                     DenseFamilies.all().stream())
             .toList();
 

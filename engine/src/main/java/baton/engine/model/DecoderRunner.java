@@ -36,7 +36,8 @@ import java.util.stream.IntStream;
  * The tokens of all sequences go through norms, projections and the feed-forward layer as one [T, hidden] matrix.
  *
  * The fused projection gives [T, H*D + G*2D]: all queries, then for each key/value head its key and its value side by side. So
- * the right part of a row is the entries of the KV cache, and a token's entry of one head is one run of bytes to copy.
+ * the right part of a row is the entries of the KV cache, and a token's entry of one head is one run of bytes to copy. Of latent attention
+ * G is 1 and D the elements of an entry, see LatentProjections.
  *
  * Native memory. Every matrix made in a forward pass belongs to a scope of the kernels that ends within it; memory that lives longer is made at
  * load, listed in `owned`, and freed by close. Nothing waits for the garbage collector.
@@ -374,13 +375,17 @@ final class DecoderRunner implements ModelRunner {
         forPieces(x, (first, piece) -> {
             Matrix projected = layerWeights.projection().apply(norm(piece, layerWeights.attentionNorm()));
             Matrix queries = step.queries.part(first, piece.rows());
-            turn(
-                    projected,
-                    layerWeights.rotatedNorms(),
-                    rotation.filter(Rotation::ofNeighbours).isPresent(),
-                    table.map(angles -> angles.part(first, piece.rows())),
-                    queries);
-            save(layer, projected, step.batch, (int) first);
+            Optional<Matrix> angles = table.map(all -> all.part(first, piece.rows()));
+            Matrix entries = layerWeights
+                    .latent()
+                    .map(latent -> latent.project(projected, angles.orElseThrow(), queries))
+                    .orElseGet(() -> turn(
+                            projected,
+                            layerWeights.rotatedNorms(),
+                            rotation.filter(Rotation::ofNeighbours).isPresent(),
+                            angles,
+                            queries));
+            save(layer, entries, step.batch, (int) first);
         });
         if (layer == config.layers() - 1 && step.tail.isPresent()) {
             step.attention.attendTail(layer);
@@ -388,7 +393,7 @@ final class DecoderRunner implements ModelRunner {
             if (rows.length > 0) {
                 Matrix few = x.copyRows(rows, kernels.rows(rows.length, x.columns()));
                 Matrix attended = step.attended.copyRows(rows, kernels.inputs(rows.length, step.attended.columns()));
-                add(few, layerWeights.output(), attended, layerWeights.afterAttentionNorm());
+                addAttended(few, layerWeights, attended);
                 feedForward(layerWeights, few);
                 for (int i = 0; i < rows.length; i++) {
                     few.copyRow(i, x, rows[i]);
@@ -397,13 +402,7 @@ final class DecoderRunner implements ModelRunner {
             return;
         }
         step.attention.attend(layer);
-        forPieces(
-                x,
-                (first, piece) -> add(
-                        piece,
-                        layerWeights.output(),
-                        step.attended.part(first, piece.rows()),
-                        layerWeights.afterAttentionNorm()));
+        forPieces(x, (first, piece) -> addAttended(piece, layerWeights, step.attended.part(first, piece.rows())));
         forPieces(x, (_, piece) -> feedForward(layerWeights, piece));
     }
 
@@ -420,6 +419,12 @@ final class DecoderRunner implements ModelRunner {
     @FunctionalInterface
     private interface PieceWork {
         void accept(long first, Matrix piece);
+    }
+
+    private void addAttended(Matrix x, LayerWeights layerWeights, Matrix attended) {
+        Matrix values =
+                layerWeights.latent().map(latent -> latent.values(attended)).orElse(attended);
+        add(x, layerWeights.output(), values, layerWeights.afterAttentionNorm());
     }
 
     private void feedForward(LayerWeights layerWeights, Matrix x) {
@@ -465,8 +470,12 @@ final class DecoderRunner implements ModelRunner {
         return normed;
     }
 
-    /** Turns queries and keys by their positions, if they have any: the keys in place, the queries into {@code queries}. */
-    private void turn(
+    /**
+     * Turns queries and keys by their positions, if they have any: the keys in place, the queries into {@code queries}.
+     *
+     * @return keys and values, a part of {@code projected}
+     */
+    private Matrix turn(
             Matrix projected,
             Optional<RotatedNorms> norms,
             boolean neighbours,
@@ -485,15 +494,15 @@ final class DecoderRunner implements ModelRunner {
                 norm.keys().apply(keyHeads, keyHeads);
             }
         });
+        Matrix pairs = projected.columns(queryElements, rowElements - queryElements);
         Matrix unturned = projected.columns(0, queryElements);
         if (rotation.map(Matrix::columns).orElse(0) < head) {
             unturned.convert(queries, kernels.threads());
         }
         rotation.ifPresent(table -> {
             if (neighbours) {
-                Rope.turnNeighbours(unturned, queries, config.heads(), head, table, kernels.threads());
-                Matrix pairs = projected.columns(queryElements, rowElements - queryElements);
-                Rope.turnNeighbours(pairs, pairs, config.kvHeads(), 2 * head, table, kernels.threads());
+                Rope.turnNeighbours(unturned, head, queries, head, config.heads(), table, kernels.threads());
+                Rope.turnNeighbours(pairs, 2 * head, pairs, 2 * head, config.kvHeads(), table, kernels.threads());
             } else {
                 kernels.rotate(
                         ownHeads,
@@ -503,6 +512,7 @@ final class DecoderRunner implements ModelRunner {
                         table.memory());
             }
         });
+        return pairs;
     }
 
     /** Between the keys of two heads are values, so they are copied beside each other and back. */
@@ -522,16 +532,15 @@ final class DecoderRunner implements ModelRunner {
     }
 
     /**
-     * Copies the keys and values of projected rows into their slots, from where attention reads them: so it does not matter which
-     * tokens are computed in the same step.
+     * Copies the entries of projected rows into their slots, from where attention reads them: so it does not matter which tokens are
+     * computed in the same step.
      *
-     * @param first of the batch's rows, the first among {@code projected}
+     * @param first of the batch's rows, the first among {@code entries}
      */
-    private void save(int layer, Matrix projected, Batch batch, int first) {
-        int count = Math.min(projected.rows(), batch.tokens() - first);
+    private void save(int layer, Matrix entries, Batch batch, int first) {
+        int count = Math.min(entries.rows(), batch.tokens() - first);
         if (count > 0) {
-            kernels.save(
-                    layer, projected.columns(queryElements, rowElements - queryElements), cache, batch, first, count);
+            kernels.save(layer, entries, cache, batch, first, count);
         }
     }
 

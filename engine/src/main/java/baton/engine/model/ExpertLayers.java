@@ -2,6 +2,7 @@ package baton.engine.model;
 
 import baton.engine.kernel.ParallelFor;
 import baton.engine.model.Recipe.Experts;
+import baton.engine.model.Recipe.Routing;
 import baton.engine.model.Weights.Gated;
 import baton.engine.model.Weights.Routed;
 import java.util.Arrays;
@@ -12,6 +13,9 @@ import java.util.stream.IntStream;
  * the order of the experts, so it does not depend on the other rows. Used by one thread.
  */
 final class ExpertLayers {
+    /** Added to the sum of shares that others are divided by, which may be 0 where they are independent. */
+    private static final float LEAST_SUM = 1e-20f;
+
     private final ModelKernels kernels;
     private final ParallelFor threads;
     private final RowBuffer[] addends;
@@ -35,8 +39,8 @@ final class ExpertLayers {
     Matrix results(Routed layer, Matrix rows) {
         Matrix results = kernels.rows(rows.rows(), rows.columns());
         results.memory().fill((byte) 0);
-        float[] routingWeights = routingWeights(layer.kind(), layer.router().apply(rows));
         int experts = layer.experts().size();
+        float[] routingWeights = routingWeights(layer, layer.router().apply(rows));
         int[] chosen = new int[rows.rows()];
         for (int i = 0; i < experts; i++) {
             int expert = i;
@@ -79,52 +83,100 @@ final class ExpertLayers {
     }
 
     /** By row, each expert's routing weight; 0 for an expert that the row does not have. */
-    private float[] routingWeights(Experts kind, Matrix logits) {
-        int experts = logits.columns();
+    private float[] routingWeights(Routed layer, Matrix logits) {
+        int experts = layer.experts().size();
         float[] routingWeights = new float[logits.rows() * experts];
         threads.parallelFor(logits.rows(), Matrix.PIECE, (_, first, end) -> {
-            RowBuffer row = new RowBuffer(experts);
+            RowBuffer row = new RowBuffer(logits.columns());
             for (int i = first; i < end; i++) {
-                row.load(logits, i, 0, experts);
-                route(kind, row.values(), routingWeights, i * experts);
+                row.load(logits, i, 0, logits.columns());
+                route(layer, row.values(), routingWeights, i * experts);
             }
         });
         return routingWeights;
     }
 
-    private static void route(Experts kind, float[] logits, float[] routingWeights, int start) {
-        float[] exponentials = Arrays.copyOf(logits, kind.count());
-        float largest = exponentials[0];
-        for (float logit : exponentials) {
-            largest = Math.max(largest, logit);
-        }
-        float total = 0;
-        for (int i = 0; i < exponentials.length; i++) {
-            exponentials[i] = (float) Math.exp(exponentials[i] - largest);
-            total += exponentials[i];
+    private static void route(Routed layer, float[] logits, float[] routingWeights, int start) {
+        Experts kind = layer.kind();
+        Routing routing = kind.routing();
+        float[] shares = Arrays.copyOf(logits, kind.count());
+        float total = routing.independent() ? sigmoids(shares) : exponentials(shares);
+        // The logits of a softmax are in the order of its shares, of which several may be rounded to the same number.
+        float[] preferences = Arrays.copyOf(routing.independent() ? shares : logits, kind.count());
+        layer.correction().ifPresent(correction -> {
+            for (int i = 0; i < preferences.length; i++) {
+                preferences[i] += correction[i];
+            }
+        });
+        if (routing.chosenGroups() < routing.groups()) {
+            excludeGroups(routing, preferences);
         }
         float ofChosen = 0;
         for (int chosen = 0; chosen < kind.chosen(); chosen++) {
-            int next = largest(logits, routingWeights, start, kind.count());
-            routingWeights[start + next] = exponentials[next];
-            ofChosen += exponentials[next];
+            int next = takeLargest(preferences, 0, preferences.length);
+            routingWeights[start + next] = shares[next];
+            ofChosen += shares[next];
         }
         for (int i = 0; i < kind.count(); i++) {
-            routingWeights[start + i] /= kind.normalised() ? ofChosen : total;
+            routingWeights[start + i] /= kind.normalised() ? ofChosen + LEAST_SUM : total;
+            routingWeights[start + i] *= (float) routing.factor();
         }
-        if (kind.sharedWidth() > 0) {
+        if (logits.length > kind.count()) {
             routingWeights[start + kind.count()] = (float) (1 / (1 + Math.exp(-logits[kind.count()])));
+        } else if (kind.sharedWidth() > 0) {
+            routingWeights[start + kind.count()] = 1;
         }
     }
 
-    /** The expert with the largest logit of those that have no routing weight yet, the first one of several. */
-    private static int largest(float[] logits, float[] routingWeights, int start, int count) {
-        int largest = -1;
-        for (int i = 0; i < count; i++) {
-            if (routingWeights[start + i] == 0 && (largest < 0 || logits[i] > logits[largest])) {
+    /** The exponentials of logits, less the largest one, in place; returns their sum. */
+    private static float exponentials(float[] logits) {
+        float largest = logits[0];
+        for (float logit : logits) {
+            largest = Math.max(largest, logit);
+        }
+        float total = 0;
+        for (int i = 0; i < logits.length; i++) {
+            logits[i] = (float) Math.exp(logits[i] - largest);
+            total += logits[i];
+        }
+        return total;
+    }
+
+    /** The sigmoids of logits, in place; returns 1: they are shares as they are. */
+    private static float sigmoids(float[] logits) {
+        for (int i = 0; i < logits.length; i++) {
+            logits[i] = (float) (1 / (1 + Math.exp(-logits[i])));
+        }
+        return 1;
+    }
+
+    /** No expert of a group that is not chosen is preferred to any other expert. */
+    private static void excludeGroups(Routing routing, float[] preferences) {
+        int size = preferences.length / routing.groups();
+        float[] sums = new float[routing.groups()];
+        float[] left = preferences.clone();
+        for (int group = 0; group < sums.length; group++) {
+            for (int i = 0; i < routing.summed(); i++) {
+                sums[group] += preferences[takeLargest(left, group * size, (group + 1) * size)];
+            }
+        }
+        float[] all = preferences.clone();
+        Arrays.fill(preferences, Float.NEGATIVE_INFINITY);
+        for (int i = 0; i < routing.chosenGroups(); i++) {
+            int first = takeLargest(sums, 0, sums.length) * size;
+            System.arraycopy(all, first, preferences, first, size);
+        }
+    }
+
+    /** The index of the largest number of a range, the first one of several, which becomes negative infinity. */
+    private static int takeLargest(float[] numbers, int first, int end) {
+        int largest = first;
+        for (int i = first + 1; i < end; i++) {
+            if (numbers[i] > numbers[largest]) {
                 largest = i;
             }
         }
+        numbers[largest] = Float.NEGATIVE_INFINITY;
         return largest;
     }
 }

@@ -1,6 +1,7 @@
 package baton.engine.model;
 
 import baton.engine.model.Recipe.Everything;
+import baton.engine.model.Recipe.Latent;
 import baton.engine.model.Recipe.Rotation;
 import baton.engine.model.Recipe.Window;
 import baton.kv.DType;
@@ -20,8 +21,8 @@ import java.util.stream.Stream;
  * @param hiddenSize width of the residual stream
  * @param intermediateSize width of the feed-forward layer
  * @param heads query heads
- * @param kvHeads key/value heads
- * @param headDim elements of a head
+ * @param kvHeads key/value heads; 1 of latent attention
+ * @param headDim elements of a head; of latent attention those of an entry of the cache
  * @param maxPositions positions the model was made for
  * @param rmsNormEps epsilon of the norms
  * @param tiedEmbeddings true: the output projection is the embedding
@@ -153,6 +154,21 @@ public record ModelConfig(
         };
     }
 
+    /** Elements of a head's query as it is projected. */
+    int queryDim() {
+        return recipe.latent().map(Latent::query).orElse(headDim);
+    }
+
+    /** Elements of a head's value as it is projected back. */
+    int valueDim() {
+        return recipe.latent().map(Latent::values).orElse(headDim);
+    }
+
+    /** Elements of a head that are rotated. */
+    int rotatedDim() {
+        return recipe.latent().map(Latent::rotated).orElse(headDim);
+    }
+
     /** Factor of the products of queries and keys. */
     public double scoreScale() {
         return recipe.scales().scores().orElse(1 / Math.sqrt(headDim));
@@ -191,12 +207,18 @@ public record ModelConfig(
 
     /** The layout of a cache of this model's heads whose blocks hold the layers of one group. */
     KvLayout kvLayout(KvGroups groups, int blockSize, DType cacheType) {
-        return new KvLayout(groups.layersOfBlock(), kvHeads, headDim, blockSize, cacheType);
+        return new KvLayout(
+                groups.layersOfBlock(),
+                kvHeads,
+                headDim,
+                blockSize,
+                cacheType,
+                recipe.latent().isPresent());
     }
 
     /** The layout of a cache of all layers and heads of this model. */
     public KvLayout kvLayout(int blockSize, DType cacheType) {
-        return new KvLayout(layers(), kvHeads, headDim, blockSize, cacheType);
+        return kvLayout(KvGroups.one(layers()), blockSize, cacheType);
     }
 
     /** Weights of the model, the shared embedding counted once. */

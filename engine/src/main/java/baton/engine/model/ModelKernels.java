@@ -64,12 +64,12 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     void rotate(Heads queries, Heads turned, Heads keys, int headDim, MemorySegment table);
 
     /**
-     * Copies keys and values, a head's side by side, into their slots.
+     * Copies entries into their slots.
      *
-     * @param pairs [rows, G * 2D], with a gap between rows perhaps
-     * @param first of the batch's rows, the first of {@code pairs}
+     * @param entries of all key/value heads in turn, [rows, G * {@code entryElements}], with a gap between rows perhaps
+     * @param first of the batch's rows, the first of {@code entries}
      */
-    void save(int layer, Matrix pairs, KvCache cache, Batch batch, int first, int count);
+    void save(int layer, Matrix entries, KvCache cache, Batch batch, int first, int count);
 
     /** The index of each row's largest logit, the first if there are several, 0 if none is a number; {@code logits} are [rows, columns] of fp32. */
     long[] largest(MemorySegment logits, int rows, int columns);

@@ -205,11 +205,11 @@ final class PanelKernels implements ModelKernels {
     }
 
     @Override
-    public void save(int layer, Matrix pairs, KvCache cache, Batch batch, int first, int count) {
-        long head = 2L * cache.layout().headDim() * Float.BYTES;
+    public void save(int layer, Matrix entries, KvCache cache, Batch batch, int first, int count) {
+        long head = (long) cache.layout().entryElements() * Float.BYTES;
         int group = cache.groups().groupOf(layer);
         RowKernels.Heads heads =
-                new RowKernels.Heads(pairs.inBytes(), 0, cache.layout().kvHeads(), head);
+                new RowKernels.Heads(entries.inBytes(), 0, cache.layout().kvHeads(), head);
         rowKernels.save(layer, heads, count, cache, new RowKernels.Slots() {
             @Override
             public int block(int row) {

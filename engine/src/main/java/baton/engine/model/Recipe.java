@@ -28,6 +28,7 @@ import java.util.stream.Stream;
  * @param biased the parts whose product has a bias added, beside the weight in the checkpoint
  * @param feedForward the kind of each layer's feed-forward part
  * @param onePlusNorms norms multiply by 1 plus their weights
+ * @param latent of models whose attention caches latents
  */
 public record Recipe(
         String architecture,
@@ -37,7 +38,8 @@ public record Recipe(
         List<FeedForward> feedForward,
         Scales scales,
         boolean onePlusNorms,
-        Caps caps) {
+        Caps caps,
+        Optional<Latent> latent) {
     /** Names of tensors as most families have them, without norms. */
     static final Map<Part, String> USUAL_PRODUCTS = Map.of(
             Part.QUERIES, "self_attn.q_proj",
@@ -60,11 +62,33 @@ public record Recipe(
         biased = Set.copyOf(biased);
     }
 
+    /** Without latents. */
+    public Recipe(
+            String architecture,
+            List<LayerAttention> layers,
+            Map<Part, String> tensors,
+            Set<Part> biased,
+            List<FeedForward> feedForward,
+            Scales scales,
+            boolean onePlusNorms,
+            Caps caps) {
+        this(architecture, layers, tensors, biased, feedForward, scales, onePlusNorms, caps, Optional.empty());
+    }
+
     /** A part of a layer, with weights of its own. */
     public enum Part {
         /** Norm of the input of attention. */
         ATTENTION_NORM,
+        /** Of latent attention: from the hidden state to the latent that queries are made of. */
+        QUERY_LATENT,
+        QUERY_LATENT_NORM,
         QUERIES,
+        /** Of latent attention: from the hidden state to the latent and the rotated part, which are cached. */
+        ENTRY,
+        /** Norm of the latent that is cached. */
+        LATENT_NORM,
+        /** Of latent attention: from the latent to each head's key and value. */
+        EXPANSION,
         KEYS,
         VALUES,
         /** Norm of each head of the queries before it is rotated. */
@@ -85,6 +109,8 @@ public record Recipe(
         DOWN,
         /** Chooses experts: a row for each of them. */
         ROUTER,
+        /** A number for each expert, which is added to its share where experts are chosen. */
+        ROUTER_CORRECTION,
         EXPERT_GATE,
         EXPERT_UP,
         EXPERT_DOWN,
@@ -98,13 +124,15 @@ public record Recipe(
 
         static final Set<Part> PROJECTIONS = Set.of(QUERIES, KEYS, VALUES);
         private static final Set<Part> OF_DENSE = Set.of(GATE, UP, DOWN);
+        private static final Set<Part> OF_ROUTER = Set.of(ROUTER, ROUTER_CORRECTION);
         private static final Set<Part> OF_EACH_EXPERT = Set.of(EXPERT_GATE, EXPERT_UP, EXPERT_DOWN);
         private static final Set<Part> OF_SHARED_EXPERT = Set.of(SHARED_ROUTER, SHARED_GATE, SHARED_UP, SHARED_DOWN);
 
         /** Whether a layer with such a feed-forward part may have it. */
         private boolean isOf(FeedForward feedForward) {
             return switch (feedForward) {
-                case Dense _ -> this != ROUTER && !OF_EACH_EXPERT.contains(this) && !OF_SHARED_EXPERT.contains(this);
+                case Dense _ ->
+                    !OF_ROUTER.contains(this) && !OF_EACH_EXPERT.contains(this) && !OF_SHARED_EXPERT.contains(this);
                 case Experts experts ->
                     !OF_DENSE.contains(this) && (experts.sharedWidth() > 0 || !OF_SHARED_EXPERT.contains(this));
             };
@@ -113,7 +141,7 @@ public record Recipe(
         /** Shape of the weight in a model, of one expert. */
         List<Long> shape(ModelConfig config) {
             long hidden = config.hiddenSize();
-            long queries = (long) config.heads() * config.headDim();
+            long queries = (long) config.heads() * config.queryDim();
             long keys = (long) config.kvHeads() * config.headDim();
             long intermediate = config.intermediateSize();
             return switch (this) {
@@ -122,18 +150,33 @@ public record Recipe(
                 case QUERY_NORM, KEY_NORM -> List.of((long) config.headDim());
                 case QUERIES_NORM -> List.of(queries);
                 case KEYS_NORM -> List.of(keys);
-                case QUERIES -> List.of(queries, hidden);
+                case QUERIES ->
+                    List.of(
+                            queries,
+                            config.recipe().has(QUERY_LATENT) ? latent(config).queryRank() : hidden);
+                case QUERY_LATENT -> List.of((long) latent(config).queryRank(), hidden);
+                case QUERY_LATENT_NORM -> List.of((long) latent(config).queryRank());
+                case ENTRY -> List.of((long) latent(config).entry(), hidden);
+                case LATENT_NORM -> List.of((long) latent(config).rank());
+                case EXPANSION ->
+                    List.of((long) config.heads() * latent(config).expanded(), (long)
+                            latent(config).rank());
                 case KEYS, VALUES -> List.of(keys, hidden);
-                case OUTPUT -> List.of(hidden, queries);
+                case OUTPUT -> List.of(hidden, (long) config.heads() * config.valueDim());
                 case GATE, UP -> List.of(intermediate, hidden);
                 case DOWN -> List.of(hidden, intermediate);
                 case ROUTER -> List.of((long) experts(config).count(), hidden);
+                case ROUTER_CORRECTION -> List.of((long) experts(config).count());
                 case EXPERT_GATE, EXPERT_UP -> List.of((long) experts(config).width(), hidden);
                 case EXPERT_DOWN -> List.of(hidden, (long) experts(config).width());
                 case SHARED_ROUTER -> List.of(1L, hidden);
                 case SHARED_GATE, SHARED_UP -> List.of((long) experts(config).sharedWidth(), hidden);
                 case SHARED_DOWN -> List.of(hidden, (long) experts(config).sharedWidth());
             };
+        }
+
+        private static Latent latent(ModelConfig config) {
+            return config.recipe().latent().orElseThrow();
         }
 
         private static Experts experts(ModelConfig config) {
@@ -149,6 +192,33 @@ public record Recipe(
     public record LayerAttention(Reach reach, Optional<Rotation> rotation) {
         LayerAttention(Reach reach, Rotation rotation) {
             this(reach, Optional.of(rotation));
+        }
+    }
+
+    /**
+     * Latent attention: a token has one latent for all heads, from which each head's key and value follow, and one key part that is rotated.
+     * Neighbouring elements of the rotated parts of keys and queries are a pair.
+     *
+     * @param queryRank elements of the latent that queries are made of; 0: they are made of the hidden state
+     * @param rank elements of the latent
+     * @param plain elements of a head's key that are not rotated
+     * @param rotated elements of the rotated part, the same for all heads
+     * @param values elements of a head's value
+     */
+    public record Latent(int queryRank, int rank, int plain, int rotated, int values) {
+        /** Elements that are cached of a token in a layer. */
+        public int entry() {
+            return rank + rotated;
+        }
+
+        /** Elements of a head's query. */
+        int query() {
+            return plain + rotated;
+        }
+
+        /** Elements that a head has of a latent. */
+        int expanded() {
+            return plain + values;
         }
     }
 
@@ -209,10 +279,36 @@ public record Recipe(
      * @param chosen experts that compute a token
      * @param normalised the shares of the chosen experts are divided by their sum
      * @param width of an expert, in the whole model
-     * @param sharedWidth of an expert that computes every token; its result is added times the sigmoid of a product; 0: there is none
+     * @param sharedWidth of an expert that computes every token; its result is added, times the sigmoid of a product if the recipe has
+     *     {@link Part#SHARED_ROUTER}; 0: there is none
      */
-    public record Experts(int count, int chosen, boolean normalised, int width, int sharedWidth, Activation activation)
-            implements FeedForward {}
+    public record Experts(
+            int count,
+            int chosen,
+            boolean normalised,
+            int width,
+            int sharedWidth,
+            Activation activation,
+            Routing routing)
+            implements FeedForward {
+        /** With {@link Routing#USUAL}. */
+        public Experts(int count, int chosen, boolean normalised, int width, int sharedWidth, Activation activation) {
+            this(count, chosen, normalised, width, sharedWidth, activation, Routing.USUAL);
+        }
+    }
+
+    /**
+     * How experts are chosen.
+     *
+     * @param independent an expert's share is the sigmoid of its product; else the shares are the softmax of all products
+     * @param groups of neighbouring experts
+     * @param chosenGroups groups that a token's experts are chosen from: those with the largest sums
+     * @param summed experts of a group, those with the largest shares, whose shares are its sum
+     * @param factor of the shares of chosen experts
+     */
+    public record Routing(boolean independent, int groups, int chosenGroups, int summed, double factor) {
+        static final Routing USUAL = new Routing(false, 1, 1, 1, 1);
+    }
 
     /**
      * Factors.
@@ -306,8 +402,14 @@ public record Recipe(
                         switch (kind) {
                             case Dense dense -> "feed_forward=" + dense;
                             case Experts experts ->
-                                "experts_per_token=%d normalised=%s activation=%s"
-                                        .formatted(experts.chosen(), experts.normalised(), experts.activation());
+                                "experts_per_token=%d normalised=%s activation=%s%s"
+                                        .formatted(
+                                                experts.chosen(),
+                                                experts.normalised(),
+                                                experts.activation(),
+                                                experts.routing().equals(Routing.USUAL)
+                                                        ? ""
+                                                        : " routing=" + experts.routing());
                         }));
         if (!scales.equals(Scales.NONE)) {
             traits.add("scales=" + scales);
@@ -317,6 +419,7 @@ public record Recipe(
         }
         caps.scores().ifPresent(cap -> traits.add("score_cap=" + cap));
         caps.logits().ifPresent(cap -> traits.add("logit_cap=" + cap));
+        latent.ifPresent(each -> traits.add("latent=" + each));
         return String.join(" ", traits);
     }
 
@@ -339,7 +442,8 @@ public record Recipe(
                 List.copyOf(feedForward.subList(range.first(), end)),
                 scales,
                 onePlusNorms,
-                caps);
+                caps,
+                latent);
     }
 
     /** A layer's tensors in a model by name, as it reads behind {@code model.layers.N.}. */
@@ -364,7 +468,7 @@ public record Recipe(
     }
 
     String weight(Part part) {
-        return Objects.requireNonNull(tensors.get(part)) + ".weight";
+        return Objects.requireNonNull(tensors.get(part)) + (part == Part.ROUTER_CORRECTION ? "" : ".weight");
     }
 
     /** The tensors of a part: one of each expert if the part is an expert's. */

@@ -34,10 +34,11 @@ final class Rope {
      * Turns neighbours of each head's first elements.
      *
      * @param to may be {@code from}; elements that are not turned stay as they are
-     * @param headStride elements from a head to the next one, in both
+     * @param stride elements from a head to the next one; {@code toStride} in {@code to}
      * @param table by row, cosines and sines of the pairs
      */
-    static void turnNeighbours(Matrix from, Matrix to, int heads, int headStride, Matrix table, ParallelFor threads) {
+    static void turnNeighbours(
+            Matrix from, int stride, Matrix to, int toStride, int heads, Matrix table, ParallelFor threads) {
         int turned = table.columns();
         threads.parallelFor(from.rows(), Matrix.PIECE, (_, first, end) -> {
             RowBuffer angles = new RowBuffer(turned);
@@ -46,7 +47,7 @@ final class Rope {
             for (int row = first; row < end; row++) {
                 angles.load(table, row, 0, turned);
                 for (int head = 0; head < heads; head++) {
-                    pairs.load(from, row, head * headStride, turned);
+                    pairs.load(from, row, head * stride, turned);
                     for (int i = 0; i < turned; i += 2) {
                         float cosine = angles.values()[i / 2];
                         float sine = angles.values()[(turned + i) / 2];
@@ -54,7 +55,7 @@ final class Rope {
                         x[i] = even * cosine - x[i + 1] * sine;
                         x[i + 1] = x[i + 1] * cosine + even * sine;
                     }
-                    pairs.store(to, row, head * headStride, turned);
+                    pairs.store(to, row, head * toStride, turned);
                 }
             }
         });

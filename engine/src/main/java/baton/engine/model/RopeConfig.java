@@ -45,10 +45,7 @@ final class RopeConfig {
     /** @throws ConfigException naming the field that is malformed, unsupported, or contradicted by another */
     Rotation parse() {
         Optional<Double> theta = positive(json, "rope_theta");
-        List<JsonFields> objects = Stream.of("rope_scaling", "rope_parameters")
-                .flatMap(name -> json.object(name).stream())
-                .filter(fields -> !fields.isEmpty())
-                .toList();
+        List<JsonFields> objects = objects(json).toList();
         List<Rotation> found = objects.stream()
                 .map(fields -> parse(fields, theta, family.defaults().theta()))
                 .distinct()
@@ -62,6 +59,20 @@ final class RopeConfig {
         return found.isEmpty()
                 ? rotation(theta.orElse(family.defaults().theta()), Optional.empty(), share(json))
                 : found.getFirst();
+    }
+
+    private static Stream<JsonFields> objects(JsonFields json) {
+        return Stream.of("rope_scaling", "rope_parameters")
+                .flatMap(name -> json.object(name).stream())
+                .filter(fields -> !fields.isEmpty());
+    }
+
+    /** The factor of all elements of queries, and of keys, by YaRN's {@code mscale_all_dim}, if it is there. */
+    static Optional<Double> factorOfAll(JsonFields json) {
+        return objects(json)
+                .findFirst()
+                .flatMap(rope ->
+                        positive(rope, "mscale_all_dim").map(scale -> yarnAmplitude(required(rope, "factor"), scale)));
     }
 
     /** The rotation that {@code rope_parameters} has for the layers of a kind of {@code layer_types}. */

@@ -195,7 +195,7 @@ final class SdpaAttention implements Attention {
         }
 
         private GroupStep groupStep(Group group, int window, Arena scratch) {
-            long[] shape = {config.kvHeads(), group.size(), padded(group.longest()), 2L * config.headDim()};
+            long[] shape = {config.kvHeads(), group.size(), padded(group.longest()), layout.entryElements()};
             Tensor gathered = LibTorch.empty(cacheType, shape);
             Tensor floats = cacheType == ScalarType.Float ? gathered : LibTorch.empty(ScalarType.Float, shape);
             return new GroupStep(group, mask(group, window, scratch), gathered, floats);
@@ -208,7 +208,7 @@ final class SdpaAttention implements Attention {
             return new ChunkStep(
                     chunk,
                     runs(chunk, first, window),
-                    LibTorch.empty(cacheType, config.kvHeads(), positions, 2L * config.headDim()));
+                    LibTorch.empty(cacheType, config.kvHeads(), positions, layout.entryElements()));
         }
 
         /** Zero for the last positions of a sequence, minus infinity elsewhere, as [1, sequences, 1, padded context]. */
@@ -348,9 +348,10 @@ final class SdpaAttention implements Attention {
         gather(layer, group.blockTables(), group.contexts(), padded, groupStep.gathered);
         Tensor floats = cacheType == ScalarType.Float ? groupStep.gathered : groupStep.floats.copy_(groupStep.gathered);
         long[] shape = {config.kvHeads(), group.size(), padded, head};
-        long[] strides = {group.size() * padded * 2 * head, padded * 2 * head, 2 * head, 1};
+        long entry = layout.entryElements();
+        long[] strides = {group.size() * padded * entry, padded * entry, entry, 1};
         Tensor keys = floats.as_strided(shape, strides, new LongOptional(0));
-        Tensor values = floats.as_strided(shape, strides, new LongOptional(head));
+        Tensor values = floats.as_strided(shape, strides, new LongOptional(layout.valueOffset()));
         long[] rowsShape = {config.kvHeads(), group.size(), shared, head};
         long[] rowsStrides = {shared * head, queryElements, head, 1};
         LongOptional offset = new LongOptional((long) group.offset() * queryElements);
@@ -399,13 +400,14 @@ final class SdpaAttention implements Attention {
                 positions,
                 chunkStep.gathered);
         long[] rowsStrides = {shared * head, head, queryElements, 1};
-        long[] strides = {2 * head * positions, 0, 2 * head, 1};
+        long entry = layout.entryElements();
+        long[] strides = {entry * positions, 0, entry, 1};
         for (Run run : chunkStep.runs) {
             Tensor source = chunkStep.gathered.to(run.own.scalar_type());
             long[] shape = {config.kvHeads(), run.stacked ? 1 : shared, run.positions, head};
-            long start = 2 * head * run.from;
+            long start = entry * run.from;
             Tensor keys = source.as_strided(shape, strides, new LongOptional(start));
-            Tensor values = source.as_strided(shape, strides, new LongOptional(start + head));
+            Tensor values = source.as_strided(shape, strides, new LongOptional(start + layout.valueOffset()));
             long[] rowsShape = {config.kvHeads(), shared, run.rows, head};
             LongOptional rows = new LongOptional((long) (chunk.offset() + run.first) * queryElements);
             copyRows(step.queries.as_strided(rowsShape, rowsStrides, rows), run.own);

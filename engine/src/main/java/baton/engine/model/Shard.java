@@ -112,12 +112,19 @@ record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
             return whole;
         }
         return switch (part) {
-            case QUERIES -> rows(whole, heads(), model.headDim());
+            case QUERIES -> rows(whole, heads(), model.queryDim());
+            case EXPANSION ->
+                rows(whole, heads(), model.recipe().latent().orElseThrow().expanded());
             case KEYS, VALUES -> rows(whole, kvHeads(), model.headDim());
             case GATE, UP, EXPERT_GATE, EXPERT_UP, SHARED_GATE, SHARED_UP -> rows(whole, share(whole.rows()), 1);
-            case OUTPUT -> columns(whole, heads(), model.headDim());
+            case OUTPUT -> columns(whole, heads(), model.valueDim());
             case DOWN, EXPERT_DOWN, SHARED_DOWN -> columns(whole, share(whole.columns()), 1);
             case ATTENTION_NORM,
+                    QUERY_LATENT,
+                    QUERY_LATENT_NORM,
+                    ENTRY,
+                    LATENT_NORM,
+                    ROUTER_CORRECTION,
                     QUERY_NORM,
                     KEY_NORM,
                     QUERIES_NORM,

@@ -157,9 +157,10 @@ final class TorchKernels implements ModelKernels {
     }
 
     @Override
-    public void save(int layer, Matrix pairs, KvCache cache, Batch batch, int first, int count) {
+    public void save(int layer, Matrix entries, KvCache cache, Batch batch, int first, int count) {
         KvLayout layout = cache.layout();
-        Matrix stored = LibTorch.matrix(LibTorch.tensor(pairs.part(0, count)).to(LibTorch.scalarType(layout.dtype())));
+        Matrix stored =
+                LibTorch.matrix(LibTorch.tensor(entries.part(0, count)).to(LibTorch.scalarType(layout.dtype())));
         int group = cache.groups().groupOf(layer);
         long entry = layout.entryBytes();
         long rowBytes = stored.stride() * layout.dtype().bytes();

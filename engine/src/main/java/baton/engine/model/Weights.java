@@ -5,11 +5,13 @@ import baton.engine.model.ModelKernels.Norm;
 import baton.engine.model.Recipe.Dense;
 import baton.engine.model.Recipe.Experts;
 import baton.engine.model.Recipe.FeedForward;
+import baton.engine.model.Recipe.Latent;
 import baton.engine.model.Recipe.Part;
 import baton.engine.model.Recipe.Rotation;
 import baton.kv.DType;
 import java.io.IOException;
 import java.lang.foreign.Arena;
+import java.lang.foreign.ValueLayout;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
@@ -74,12 +76,14 @@ final class Weights {
     }
 
     /**
-     * @param projection queries of all heads, then key and value of each key/value head in turn
+     * @param projection queries of all heads, then key and value of each key/value head in turn; of latent attention the queries, or the
+     *     latent that they are made of, then the entry
      * @param rotatedNorms of queries and keys before they are rotated
      */
     record LayerWeights(
             Optional<Norm> attentionNorm,
             Linear projection,
+            Optional<LatentProjections> latent,
             Optional<RotatedNorms> rotatedNorms,
             Linear output,
             Optional<Norm> afterAttentionNorm,
@@ -100,9 +104,12 @@ final class Weights {
     /**
      * Of {@link Recipe.Experts}. The shared expert is the last one, if there is one.
      *
-     * @param router one output for each expert
+     * @param router one output for each expert that a token may have or not, and one for the shared expert if a product decides how much of
+     *     it is added
+     * @param correction what is added to each expert's share where experts are chosen
      */
-    record Routed(Experts kind, Linear router, List<Gated> experts) implements FeedForwardWeights {}
+    record Routed(Experts kind, Linear router, Optional<float[]> correction, List<Gated> experts)
+            implements FeedForwardWeights {}
 
     /** @param ofAllHeads of all heads together, [H*D] and [G*D]; else of each head, [D] */
     record RotatedNorms(Norm queries, Norm keys, boolean ofAllHeads) {}
@@ -156,7 +163,8 @@ final class Weights {
             String prefix = "model.layers." + number + ".";
             return new LayerWeights(
                     optionalNorm(prefix, Part.ATTENTION_NORM),
-                    projection(prefix),
+                    config.recipe().latent().isPresent() ? latentProjection(prefix) : projection(prefix),
+                    latentProjections(prefix),
                     rotatedNorms(prefix),
                     linear(prefix, Part.OUTPUT, "o_proj"),
                     optionalNorm(prefix, Part.AFTER_ATTENTION_NORM),
@@ -174,15 +182,22 @@ final class Weights {
                             linear(prefix, Part.UP, "up_proj"),
                             linear(prefix, Part.DOWN, "down_proj"));
                 case Experts experts -> {
+                    Recipe recipe = config.recipe();
                     List<Matrix> router = new ArrayList<>(weights(prefix, Part.ROUTER));
+                    Optional<float[]> correction = recipe.has(Part.ROUTER_CORRECTION)
+                            ? Optional.of(floats(weights(prefix, Part.ROUTER_CORRECTION), DType.F32))
+                            : Optional.empty();
                     List<Gated> all = new ArrayList<>(
                             gated(prefix, experts, "expert_", Part.EXPERT_GATE, Part.EXPERT_UP, Part.EXPERT_DOWN));
                     if (experts.sharedWidth() > 0) {
-                        router.addAll(weights(prefix, Part.SHARED_ROUTER));
+                        if (recipe.has(Part.SHARED_ROUTER)) {
+                            router.addAll(weights(prefix, Part.SHARED_ROUTER));
+                        }
                         all.addAll(
                                 gated(prefix, experts, "shared_", Part.SHARED_GATE, Part.SHARED_UP, Part.SHARED_DOWN));
                     }
-                    yield new Routed(experts, timed("router", router, () -> kernels.unquantised(router)), all);
+                    yield new Routed(
+                            experts, timed("router", router, () -> kernels.unquantised(router)), correction, all);
                 }
             };
         }
@@ -267,13 +282,17 @@ final class Weights {
 
         /** Vectors one behind the other, rounded to the type that the model computes in, as in a checkpoint of that type. */
         private float[] floats(List<Matrix> vectors) {
+            return floats(vectors, dtype);
+        }
+
+        private static float[] floats(List<Matrix> vectors, DType rounded) {
             float[] all = new float[vectors.stream().mapToInt(Matrix::rows).sum()];
             RowBuffer element = new RowBuffer(1);
             int count = 0;
             for (Matrix vector : vectors) {
                 for (int row = 0; row < vector.rows(); row++) {
                     element.load(vector, row, 0, 1);
-                    element.round(dtype, 1);
+                    element.round(rounded, 1);
                     all[count++] = element.values()[0];
                 }
             }
@@ -290,6 +309,54 @@ final class Weights {
             return linear("qkv_proj", rows, bias);
         }
 
+        private Linear latentProjection(String prefix) throws IOException {
+            Part queries = config.recipe().has(Part.QUERY_LATENT) ? Part.QUERY_LATENT : Part.QUERIES;
+            return linear("qkv_proj", List.of(weight(prefix, queries), weight(prefix, Part.ENTRY)), Optional.empty());
+        }
+
+        private Optional<LatentProjections> latentProjections(String prefix) throws IOException {
+            if (config.recipe().latent().isEmpty()) {
+                return Optional.empty();
+            }
+            Latent latent = config.recipe().latent().get();
+            boolean fromLatent = config.recipe().has(Part.QUERY_LATENT);
+            Matrix expansion = weight(prefix, Part.EXPANSION);
+            List<Linear> keys = new ArrayList<>();
+            List<Linear> values = new ArrayList<>();
+            for (int row = 0; row < expansion.rows(); row += latent.expanded()) {
+                List<Matrix> key = List.of(transposed(expansion.part(row, latent.plain())));
+                keys.add(timed("k_up_proj", key, () -> kernels.unquantised(key)));
+                List<Matrix> value = List.of(expansion.part(row + latent.plain(), latent.values()));
+                values.add(timed("v_up_proj", value, () -> kernels.unquantised(value)));
+            }
+            return Optional.of(new LatentProjections(
+                    latent,
+                    optionalNorm(prefix, Part.QUERY_LATENT_NORM),
+                    fromLatent ? Optional.of(linear(prefix, Part.QUERIES, "q_up_proj")) : Optional.empty(),
+                    norm(prefix, Part.LATENT_NORM),
+                    keys,
+                    values,
+                    kernels));
+        }
+
+        private Matrix transposed(Matrix matrix) {
+            Matrix transposed = Matrix.dense(
+                    unpacked.allocate((long) matrix.rows() * matrix.columns() * Float.BYTES, Float.BYTES),
+                    matrix.columns(),
+                    matrix.rows(),
+                    DType.F32);
+            RowBuffer row = new RowBuffer(matrix.columns());
+            for (int i = 0; i < matrix.rows(); i++) {
+                row.load(matrix, i, 0, matrix.columns());
+                for (int j = 0; j < matrix.columns(); j++) {
+                    transposed
+                            .memory()
+                            .setAtIndex(ValueLayout.JAVA_FLOAT, (long) j * matrix.rows() + i, row.values()[j]);
+                }
+            }
+            return transposed;
+        }
+
         /** The rows of the fused projection: queries of all heads, then for each key/value head its key and its value. */
         private List<Matrix> fused(Matrix queries, Matrix keys, Matrix values) {
             List<Matrix> parts = new ArrayList<>(List.of(queries));
@@ -301,9 +368,9 @@ final class Weights {
         }
 
         Matrix rope(Rotation rotation, int positions) {
-            int turned = rotation.elements(config.headDim());
+            int turned = rotation.elements(config.rotatedDim());
             int half = turned / 2;
-            double[] frequencies = Rope.frequencies(rotation, config.headDim(), positions);
+            double[] frequencies = Rope.frequencies(rotation, config.rotatedDim(), positions);
             double amplitude = Rope.amplitude(rotation);
             Matrix table = allocate(positions, turned, kernels.activations());
             RowBuffer row = new RowBuffer(turned);

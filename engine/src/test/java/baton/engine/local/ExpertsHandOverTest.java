@@ -41,7 +41,14 @@ class ExpertsHandOverTest {
     Path directory;
 
     @ParameterizedTest(name = "{0}, TP {1} to {2}")
-    @CsvSource({"qwen3-moe, 1, 1", "qwen2-moe, 2, 1", "mixtral, 1, 2"})
+    @CsvSource({
+        "qwen3-moe, 1, 1",
+        "qwen2-moe, 2, 1",
+        "mixtral, 1, 2",
+        "deepseek-v2-lite, 2, 1",
+        "deepseek-v2, 1, 2",
+        "deepseek-v3, 1, 1"
+    })
     void theDecodeInstanceAnswersAsTransformersDid(String family, int prefillRanks, int decodeRanks) throws Exception {
         copy(family);
         JsonNode golden = JsonMapper.builder().build().readTree(Files.readString(directory.resolve("golden.json")));

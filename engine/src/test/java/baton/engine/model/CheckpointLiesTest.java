@@ -12,6 +12,7 @@ import baton.kv.safetensors.SafetensorsWriter;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.net.URISyntaxException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
@@ -199,6 +200,21 @@ class CheckpointLiesTest {
         write(buffer, tensor("lm_head.weight", "BF16", List.of(50L, 16L), embedding));
         assertRefused("weight 'lm_head.weight' differs from 'model.embed_tokens.weight',"
                 + " but config.json.tie_word_embeddings is true; it must be false");
+    }
+
+    /** DeepSeek's models have layers behind their own, which predict further tokens. */
+    @Test
+    void layersOfFurtherPredictionsAreNotUsed() throws IOException, URISyntaxException {
+        Path golden = FamiliesTest.checkpoint("deepseek-v3");
+        for (String name : List.of("config.json", "model.safetensors")) {
+            Files.copy(golden.resolve(name), directory.resolve(name), StandardCopyOption.REPLACE_EXISTING);
+        }
+        write(tensor("model.layers.3.eh_proj.weight", "BF16", List.of(2L), new byte[4]));
+        assertRefused("weight 'model.layers.3.eh_proj.weight' is of a layer beyond config.json.num_hidden_layers");
+        set("config.json", "num_nextn_predict_layers", "1");
+        Checkpoint.open(directory).close();
+        write(tensor("model.layers.4.eh_proj.weight", "BF16", List.of(2L), new byte[4]));
+        assertRefused("weight 'model.layers.4.eh_proj.weight' is of a layer beyond config.json.num_hidden_layers");
     }
 
     @Test

@@ -9,13 +9,16 @@ import baton.engine.model.ModelConfig.YarnRopeScaling;
 import baton.engine.model.Recipe.Caps;
 import baton.engine.model.Recipe.Dense;
 import baton.engine.model.Recipe.Experts;
+import baton.engine.model.Recipe.Latent;
 import baton.engine.model.Recipe.Part;
 import baton.engine.model.Recipe.Rotation;
+import baton.engine.model.Recipe.Routing;
 import baton.engine.model.Recipe.Scales;
 import baton.engine.model.Recipe.Window;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.JsonFields;
+import baton.kv.KvLayout;
 import baton.kv.safetensors.SafetensorsException;
 import baton.kv.safetensors.SafetensorsFile;
 import baton.kv.safetensors.SafetensorsWriter;
@@ -316,6 +319,83 @@ class CheckpointTest {
         assertThat(config.parameters()).as("30.5 B").isEqualTo(30_532_122_624L);
     }
 
+    @Test
+    void latentAttentionOfFamilies() {
+        ModelConfig v2 = CheckpointConfig.parse(
+                "small", json("DeepseekV2ForCausalLM", "\"num_experts_per_tok\": 2, \"q_lora_rank\": null"));
+        assertThat(v2.recipe().latent()).contains(new Latent(0, 512, 128, 64, 128));
+        assertThat(v2.kvLayout(16, DType.F32)).isEqualTo(new KvLayout(3, 1, 576, 16, DType.F32, true));
+        assertThat(v2.scoreScale()).isEqualTo(1 / Math.sqrt(192));
+        assertThat(v2.recipe().feedForward())
+                .hasSize(3)
+                .containsOnly(new Experts(64, 2, false, 1407, 2814, Activation.SILU, new Routing(false, 1, 1, 1, 1)));
+        ModelConfig v3 = CheckpointConfig.parse(
+                "small",
+                json(
+                        "DeepseekV3ForCausalLM",
+                        "\"first_k_dense_replace\": 2, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, \"mscale\": 1.0,"
+                                + " \"mscale_all_dim\": 1.0, \"original_max_position_embeddings\": 4096}"));
+        assertThat(v3.recipe().latent()).contains(new Latent(1536, 512, 128, 64, 128));
+        double amplitude = 0.1 * Math.log(40) + 1;
+        assertThat(v3.scoreScale()).isEqualTo(1 / Math.sqrt(192) * amplitude * amplitude);
+        Dense dense = new Dense(Activation.SILU);
+        assertThat(v3.recipe().feedForward())
+                .containsExactly(
+                        dense,
+                        dense,
+                        new Experts(256, 8, true, 2048, 2048, Activation.SILU, new Routing(true, 8, 4, 2, 2.5)));
+    }
+
+    @ParameterizedTest
+    @CsvSource(
+            delimiter = '|',
+            quoteCharacter = '`',
+            value = {
+                "V2 | \"topk_method\": \"noaux_tc\" | config.json.topk_method: unsupported value 'noaux_tc'; allowed: greedy, group_limited_greedy",
+                "V2 | \"topk_method\": \"group_limited_greedy\" | config.json.n_group: is missing",
+                "V2 | \"kv_lora_rank\": 512 | config.json.num_experts_per_tok: is missing",
+                "V2 | \"norm_topk_prob\": true | config.json.norm_topk_prob: is true, must be false: so DeepseekV2ForCausalLM is defined",
+                "V3 | \"scoring_func\": \"softmax\" | config.json.scoring_func: unsupported value 'softmax'; allowed: sigmoid",
+                "V3 | \"topk_method\": \"greedy\" | config.json.topk_method: unsupported value 'greedy'; allowed: noaux_tc",
+                "V3 | \"n_group\": 7 | config.json.n_group: is 7, must divide n_routed_experts, which is 256, into groups of at least 2",
+                "V3 | \"topk_group\": 9 | config.json.topk_group: is 9, must be at most n_group, which is 8",
+                "V3 | \"n_group\": 128, \"topk_group\": 1 | config.json.num_experts_per_tok: is 8, must be at most the number of experts in the chosen groups, which is 2",
+                "V3 | \"moe_layer_freq\": 2 | config.json.moe_layer_freq: unsupported value '2'; allowed: 1",
+                "V3 | \"rope_interleave\": false | config.json.rope_interleave: is false, must be true: so DeepseekV3ForCausalLM is defined",
+                "V3 | \"qk_rope_head_dim\": 24 | config.json.qk_rope_head_dim: is 24, must be a multiple of 16",
+                "V3 | \"attention_bias\": true | config.json.attention_bias: is true, must be false: so DeepseekV3ForCausalLM is defined",
+                "V3 | \"quantization_config\": {\"quant_method\": \"fp8\"} | config.json.quantization_config: quantized checkpoints are not supported; use the bf16 original",
+                "Llama | \"kv_lora_rank\": 512 | config.json.kv_lora_rank: is 512, but LlamaForCausalLM has no such part; it must be left out",
+            })
+    void latentAttentionThatCannotBe(String family, String fields, String message) {
+        String architecture = (family.equals("Llama") ? family : "Deepseek" + family) + "ForCausalLM";
+        assertThatThrownBy(() -> recipe(architecture, fields))
+                .isInstanceOf(ConfigException.class)
+                .hasMessage(message);
+    }
+
+    /** As DeepSeek published DeepSeek-V3, but for the form of its weights. */
+    @Test
+    void everyFieldOfAPublishedModelWithLatentsIsKnown() {
+        JsonFields published = JsonFields.parse("config.json", """
+                {"architectures": ["DeepseekV3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "auto_map": {"AutoConfig": "a"},
+                "aux_loss_alpha": 0.001, "bos_token_id": 0, "eos_token_id": 1, "ep_size": 1, "first_k_dense_replace": 3, "hidden_act": "silu",
+                "hidden_size": 7168, "initializer_range": 0.02, "intermediate_size": 18432, "kv_lora_rank": 512,
+                "max_position_embeddings": 163840, "model_type": "deepseek_v3", "moe_intermediate_size": 2048, "moe_layer_freq": 1,
+                "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true, "num_attention_heads": 128,
+                "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128, "num_nextn_predict_layers": 1,
+                "pretraining_tp": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
+                "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+                "original_max_position_embeddings": 4096, "type": "yarn"}, "rope_theta": 10000, "routed_scaling_factor": 2.5,
+                "scoring_func": "sigmoid", "seq_aux": true, "tie_word_embeddings": false, "topk_group": 4, "topk_method": "noaux_tc",
+                "torch_dtype": "bfloat16", "transformers_version": "4.33.1", "use_cache": true, "v_head_dim": 128,
+                "vocab_size": 129280}""");
+        ModelConfig config = CheckpointConfig.parse("v3", published);
+        assertThat(ConfigFields.unknown(published)).isEmpty();
+        assertThat(config.maxPositions()).isEqualTo(163840);
+        assertThat(config.parameters()).as("671 B, the corrections included").isEqualTo(671_026_419_200L);
+    }
+
     private static List<Boolean> rotates(Recipe recipe) {
         return recipe.layers().stream()
                 .map(layer -> layer.rotation().isPresent())
@@ -352,7 +432,7 @@ class CheckpointTest {
             delimiter = '|',
             quoteCharacter = '`',
             value = {
-                "LlamaForCausalLM | BloomForCausalLM | config.json.architectures: unsupported value '[\"BloomForCausalLM\"]'; allowed: one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, GraniteForCausalLM, Phi3ForCausalLM, SmolLM3ForCausalLM, Olmo2ForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, MixtralForCausalLM, GlmForCausalLM, Glm4ForCausalLM",
+                "LlamaForCausalLM | BloomForCausalLM | config.json.architectures: unsupported value '[\"BloomForCausalLM\"]'; allowed: one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, GraniteForCausalLM, Phi3ForCausalLM, SmolLM3ForCausalLM, Olmo2ForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, MixtralForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, GlmForCausalLM, Glm4ForCausalLM",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"mrope\", \"factor\": 2} | config.json.rope_scaling.rope_type: unsupported value 'mrope'; allowed: default, linear, dynamic, llama3, yarn, longrope",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1, 0.5], \"long_factor\": [1]} | config.json.rope_scaling.long_factor: must be an array of a positive number for each of the 2 pairs of a head that are turned, is [1]",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"llama3\"} | config.json.rope_scaling.low_freq_factor: is missing",

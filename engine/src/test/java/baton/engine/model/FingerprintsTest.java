@@ -31,6 +31,9 @@ class FingerprintsTest {
         "glm4, 936f57b00e80a46b872e717d55cb8017a7e7bdeea1a7909f1d7a0277f4d8c2af",
         "phi3-long, 327c6d91b0215d08224eaf01e8d2e47bb3bf9c1f49faa8224ce64b521214519e",
         "phi3-short, 9ed31a4eb6a4630839856ad3fcf149f17ab588db2433534ff5c4e17108868b94",
+        "deepseek-v2, fd7a478111bda6083c41694b955e12cf6b6fb5b08d2e35fd6082c768060a1f12",
+        "deepseek-v2-lite, 57aa04b5a0aed94dd2778920c247cf3601f3329f85a627d30ed40bf8de044fa0",
+        "deepseek-v3, 873ed7ab6e04845002c9c67ce4ef0630104bd886b9e60d9c950b8aa41d953165",
         "tiny-ledger, d3c127668fa6922e9b034317a0eb615f4a5d67671e350f9bde689741321a0238"
     })
     void fingerprintsStayTheSame(String name, String digest) throws Exception {

@@ -1,5 +1,6 @@
 package baton.kv.connector;
 
+import baton.kv.ConfigException;
 import baton.kv.KvLayout;
 import baton.kv.KvTransferConfig;
 import baton.kv.ModelFingerprint;
@@ -32,6 +33,21 @@ public record ConnectorContext(
     public ConnectorContext with(KvTransferConfig other) {
         return new ConnectorContext(
                 other, model, layout, modelLayout, tensorParallelSize, pipelineParallelSize, ticker, wake);
+    }
+
+    /**
+     * Refuses latent entries for a connector whose format has keys and values.
+     *
+     * @throws ConfigException naming the connector
+     */
+    public void requireKeysAndValues(String connector) {
+        if (modelLayout.latent()) {
+            throw new ConfigException(
+                    "kv_connector",
+                    "is " + connector
+                            + ", which transfers keys and values; this model caches latents. It must be one of NixlConnector,"
+                            + " NixlPushConnector, MooncakeConnector, OffloadingConnector, MooncakeStoreConnector");
+        }
     }
 
     /** The context of an engine that looks often. */
