@@ -20,14 +20,18 @@ from transformers import (
     DeepseekV2Config,
     DeepseekV3Config,
     Gemma2Config,
+    Gemma3Config,
     Gemma3TextConfig,
     Glm4Config,
     GlmConfig,
     GraniteConfig,
+    GraniteMoeHybridConfig,
     LlamaConfig,
+    MinistralConfig,
     MistralConfig,
     MixtralConfig,
     Olmo2Config,
+    Olmo3Config,
     Phi3Config,
     Qwen2Config,
     Qwen2MoeConfig,
@@ -127,6 +131,59 @@ FAMILIES = {
         logits_scaling=1.5,
         attention_bias=True,
         **rope("default", rope_theta=10000000.0),
+    ),
+    "olmo3": Olmo3Config(
+        **{**SHAPE, "num_hidden_layers": 4},
+        sliding_window=20,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        rope_parameters={
+            "sliding_attention": dict(rope_type="default", rope_theta=500000.0),
+            "full_attention": dict(
+                rope_type="yarn", rope_theta=500000.0, factor=4.0, original_max_position_embeddings=64
+            ),
+        },
+    ),
+    "granite-hybrid": GraniteMoeHybridConfig(
+        **SHAPE,
+        embedding_multiplier=6.0,
+        attention_multiplier=0.3,
+        residual_multiplier=0.4,
+        logits_scaling=1.5,
+        shared_intermediate_size=96,
+        num_local_experts=0,
+        layer_types=["full_attention", "full_attention"],
+        position_embedding_type="rope",
+        mamba_n_heads=4,
+        **rope("default", rope_theta=10000000.0),
+    ),
+    "ministral": MinistralConfig(
+        **SHAPE,
+        head_dim=24,
+        sliding_window=20,
+        layer_types=["full_attention", "sliding_attention"],
+        **rope("default", rope_theta=1000000.0),
+    ),
+    "gemma3-vision": Gemma3Config(
+        text_config=Gemma3TextConfig(
+            **SHAPE,
+            head_dim=32,
+            sliding_window=20,
+            layer_types=["sliding_attention", "full_attention"],
+            rope_parameters={
+                "sliding_attention": dict(rope_type="default", rope_theta=10000.0),
+                "full_attention": dict(rope_type="linear", rope_theta=1000000.0, factor=8.0),
+            },
+        ),
+        vision_config=dict(
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            image_size=28,
+            patch_size=14,
+            vision_use_head=False,
+        ),
+        mm_tokens_per_image=4,
     ),
     "glm": GlmConfig(**SHAPE, head_dim=32, **rope("default", partial_rotary_factor=0.5)),
     "glm4": Glm4Config(
@@ -317,7 +374,7 @@ def make(name, config, seed):
     generator = torch.Generator().manual_seed(seed)
     prompts, logits, margin = [], {}, float("inf")
     for length in PROMPTS:
-        prompt = torch.randint(0, config.vocab_size, (length,), generator=generator).tolist()
+        prompt = torch.randint(0, SHAPE["vocab_size"], (length,), generator=generator).tolist()
         output, rows = greedy(model, prompt)
         best = rows.topk(2).values
         margin = min(margin, float((best[:, 0] - best[:, 1]).min()))

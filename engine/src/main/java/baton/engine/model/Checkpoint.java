@@ -73,11 +73,16 @@ public final class Checkpoint implements AutoCloseable {
     private final GenerationDefaults generationDefaults;
     private final Map<Path, TensorFile> files = new HashMap<>();
     private final SequencedMap<String, TensorFile> fileOfTensor = new TreeMap<>();
+    /** Whether the files have other parts than the language model. */
+    private final boolean isTextPart;
 
     private Checkpoint(Path directory, GenerationConfig generation) throws IOException {
         try {
             boolean isGguf = GgufModel.isFile(directory);
-            JsonFields json = isGguf ? openGguf(directory) : readConfig(directory);
+            JsonFields whole = isGguf ? openGguf(directory) : readConfig(directory);
+            Optional<JsonFields> text = TextTensors.config(whole);
+            isTextPart = text.isPresent();
+            JsonFields json = text.orElse(whole);
             Path last = directory.toRealPath().getFileName();
             String name = isGguf ? GgufModel.name(directory) : last == null ? "" : last.toString();
             config = CheckpointConfig.parse(name, json);
@@ -312,8 +317,11 @@ public final class Checkpoint implements AutoCloseable {
                                 .formatted(shard, SINGLE, directory));
             }
             TensorFile file = openFile(directory.resolve(shard));
-            file.info(tensor);
-            fileOfTensor.put(tensor, file);
+            Optional<String> own = isTextPart ? TextTensors.nameOf(tensor) : Optional.of(tensor);
+            if (own.isPresent()) {
+                file.info(own.get());
+                fileOfTensor.put(own.get(), file);
+            }
         }
         for (TensorFile file : files.values()) {
             for (String name : file.names()) {
@@ -331,7 +339,8 @@ public final class Checkpoint implements AutoCloseable {
             if (!Files.isRegularFile(path)) {
                 throw new ConfigException("model", "'" + path + "' is named by the index but missing");
             }
-            file = SafetensorsFile.open(path);
+            SafetensorsFile opened = SafetensorsFile.open(path);
+            file = isTextPart ? new TextTensors(opened) : opened;
             files.put(path, file);
         }
         return file;

@@ -61,7 +61,7 @@ final class CheckpointConfig {
         int configured = positive(json, "max_position_embeddings");
         RopeConfig ropes = new RopeConfig(json, family, headDim, configured);
         // A family whose rotations differ by layer has fields for that.
-        Rotation rope = (family.ownFields().contains("rope_local_base_freq")
+        Rotation rope = (family.ownFields().contains(RopeConfig.OF_SLIDING)
                         ? ropes.ofLayers("full_attention")
                         : Optional.<Rotation>empty())
                 .orElseGet(ropes::parse);
@@ -73,12 +73,13 @@ final class CheckpointConfig {
                 name,
                 positive(json, "vocab_size"),
                 hidden,
-                positive(json, "intermediate_size"),
+                positive(json, family.field("intermediate_size")),
                 heads,
                 recipe.latent().isPresent() ? 1 : kvHeads,
                 recipe.latent().map(Latent::entry).orElse(headDim),
                 maxPositions,
-                positiveNumber(json, "rms_norm_eps").orElse(family.defaults().eps()),
+                positiveNumber(json, family.field("rms_norm_eps"))
+                        .orElse(family.defaults().eps()),
                 json.bool("tie_word_embeddings").orElse(family.defaults().tied()),
                 json.string("dtype")
                         .map(type -> DType.parse(json.field("dtype"), type))

@@ -12,6 +12,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicIntegerArray;
+import java.util.function.IntFunction;
 import java.util.function.Supplier;
 import java.util.stream.IntStream;
 
@@ -182,6 +183,11 @@ final class Collective implements AutoCloseable {
             }
         }
 
+        /** Ranks of the stage. */
+        int tensorSize() {
+            return tensorSize;
+        }
+
         /** Begins a forward pass. */
         void enter() {
             current = pass(++number);
@@ -256,9 +262,40 @@ final class Collective implements AutoCloseable {
             });
         }
 
+        /**
+         * The columns of all ranks beside each other; {@code own} if there is one rank. A column that several ranks have is the last one's.
+         *
+         * @param own of this rank
+         * @param columnsOf the columns that a rank has, as many as this one
+         * @param columns of all ranks
+         */
+        Matrix gathered(Matrix own, IntFunction<Shard.Range> columnsOf, int columns, ModelKernels kernels) {
+            if (tensorSize == 1) {
+                return own;
+            }
+            Matrix all = kernels.rows(own.rows(), columns);
+            long atOnce = Math.clamp((long) ROWS * hiddenSize / own.columns(), 1, ROWS);
+            for (long first = 0; first < own.rows(); first += atOnce) {
+                Matrix piece = all.part(first, Math.min(atOnce, own.rows() - first));
+                own.part(first, piece.rows()).convert(product(tensor, piece.rows(), own.columns()), kernels.threads());
+                await();
+                for (int rank = 0; rank < tensorSize; rank++) {
+                    Shard.Range range = columnsOf.apply(rank);
+                    product(rank, piece.rows(), range.count())
+                            .convert(piece.columns(range.first(), range.count()), kernels.threads());
+                }
+                turn = 1 - turn;
+            }
+            return all;
+        }
+
         private Matrix product(int ofTensor, long rows) {
+            return product(ofTensor, rows, hiddenSize);
+        }
+
+        private Matrix product(int ofTensor, long rows, int columns) {
             MemorySegment memory = products.get(2 * (stage * tensorSize + ofTensor) + turn);
-            return Matrix.dense(memory, rows, hiddenSize, DType.F32);
+            return Matrix.dense(memory, rows, columns, DType.F32);
         }
 
         /** The memory that the stage's first rank supplies, for all of its ranks. */

@@ -225,6 +225,7 @@ final class ConfigFields {
         DecoderFamily family = DecoderFamily.of(json);
         unknown.removeAll(family.ownFields());
         unknown.removeAll(family.fixed().keySet());
+        unknown.removeAll(family.renamed().values());
         unknown.removeIf(name -> name.startsWith("_")
                 || json.value(name).isEmpty()
                 || READ.contains(name)

@@ -50,6 +50,7 @@ import tools.jackson.databind.JsonNode;
  * @param defaults of other fields
  * @param fixed fields that the family does not let a model choose, and the value that they have in effect
  * @param ownFields fields that the family reads and most families do not
+ * @param renamed the family's names of fields that other families have too, by those of other families
  * @param reader of the rest
  */
 record DecoderFamily(
@@ -60,7 +61,25 @@ record DecoderFamily(
         Defaults defaults,
         Map<String, Object> fixed,
         Set<String> ownFields,
+        Map<String, String> renamed,
         Reader reader) {
+    DecoderFamily(
+            String architecture,
+            String modelType,
+            IntUnaryOperator defaultKvHeads,
+            Optional<Integer> defaultHeadDim,
+            Defaults defaults,
+            Map<String, Object> fixed,
+            Set<String> ownFields,
+            Reader reader) {
+        this(architecture, modelType, defaultKvHeads, defaultHeadDim, defaults, fixed, ownFields, Map.of(), reader);
+    }
+
+    /** The family's name of a field. */
+    String field(String usual) {
+        return renamed.getOrDefault(usual, usual);
+    }
+
     private static final Defaults USUAL = new Defaults(10000, false, 1e-6);
 
     /** Tensors of a Qwen 3. */
@@ -144,8 +163,13 @@ record DecoderFamily(
                     "hidden_activation",
                     "query_pre_attn_scalar",
                     "rope_local_base_freq",
+                    RopeConfig.OF_SLIDING,
                     "sliding_window_pattern"),
             DecoderFamily::gemma3);
+
+    /** Fields of Granite's factors. */
+    static final Set<String> FACTORS =
+            Set.of("attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier");
 
     /** Granite 3 without experts. */
     static final DecoderFamily GRANITE = new DecoderFamily(
@@ -155,7 +179,7 @@ record DecoderFamily(
             Optional.empty(),
             USUAL,
             Map.of("hidden_act", "silu", "qkv_bias", false),
-            Set.of("attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"),
+            FACTORS,
             DecoderFamily::granite);
 
     /** Phi 3 and 4, among them those that turn a part of each head. */
@@ -179,27 +203,6 @@ record DecoderFamily(
             Map.of("hidden_act", "silu", "qkv_bias", false),
             Set.of("no_rope_layer_interval", "no_rope_layers"),
             DecoderFamily::smolLm3);
-
-    /** OLMo 2: norms of results in place of inputs, and of the queries and keys of all heads together. */
-    static final DecoderFamily OLMO2 = new DecoderFamily(
-            "Olmo2ForCausalLM",
-            "olmo2",
-            heads -> heads,
-            Optional.empty(),
-            new Defaults(10000, false, 1e-5),
-            Map.of("hidden_act", "silu", "mlp_bias", false, "qkv_bias", false),
-            Set.of(),
-            (json, shape) -> Recipe.usual(
-                    "Olmo2ForCausalLM",
-                    attendingToAll(shape),
-                    Recipe.with(
-                            Recipe.USUAL_PRODUCTS,
-                            Map.of(
-                                    Part.QUERIES_NORM, "self_attn.q_norm",
-                                    Part.KEYS_NORM, "self_attn.k_norm",
-                                    Part.AFTER_ATTENTION_NORM, "post_attention_layernorm",
-                                    Part.AFTER_FEED_FORWARD_NORM, "post_feedforward_layernorm")),
-                    attentionBiases(json)));
 
     private static final Set<String> QWEN_EXPERT_FIELDS = Set.of(
             "decoder_sparse_step",
@@ -283,7 +286,6 @@ record DecoderFamily(
                             GRANITE,
                             PHI3,
                             SMOLLM3,
-                            OLMO2,
                             QWEN3_MOE,
                             QWEN2_MOE,
                             MIXTRAL,
@@ -429,18 +431,27 @@ record DecoderFamily(
     }
 
     private static Recipe granite(JsonFields json, Shape shape) {
-        Set<Part> biased = biases(json);
+        return granite("GraniteForCausalLM", json, attendingToAll(shape), Recipe.USUAL_TENSORS, biases(json));
+    }
+
+    /** With factors of Granite. */
+    static Recipe granite(
+            String architecture,
+            JsonFields json,
+            List<LayerAttention> attention,
+            Map<Part, String> tensors,
+            Set<Part> biased) {
         Scales scales = new Scales(
                 factor(json, "embedding_multiplier"),
                 Optional.of(factor(json, "attention_multiplier")),
                 factor(json, "residual_multiplier"),
                 1 / factor(json, "logits_scaling"));
         return new Recipe(
-                "GraniteForCausalLM",
-                attendingToAll(shape),
-                Recipe.USUAL_TENSORS,
+                architecture,
+                attention,
+                tensors,
                 biased,
-                Collections.nCopies(shape.layers, new Dense(Activation.SILU)),
+                Collections.nCopies(attention.size(), new Dense(Activation.SILU)),
                 scales,
                 false,
                 Caps.NONE);

@@ -29,6 +29,8 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.function.Consumer;
+import java.util.function.Function;
+import java.util.function.IntFunction;
 import java.util.stream.IntStream;
 
 /*
@@ -486,8 +488,7 @@ final class DecoderRunner implements ModelRunner {
         Heads keyHeads = Heads.of(projected, queryElements, config.kvHeads(), 2L * head);
         norms.ifPresent(norm -> {
             if (norm.ofAllHeads()) {
-                Heads all = Heads.of(projected, 0, 1, queryElements);
-                norm.queries().apply(all, all);
+                normAll(projected.columns(0, queryElements), norm.queries(), config.heads(), Shard::heads);
                 normAllKeys(projected, norm.keys());
             } else {
                 norm.queries().apply(ownHeads, ownHeads);
@@ -515,6 +516,28 @@ final class DecoderRunner implements ModelRunner {
         return pairs;
     }
 
+    /**
+     * Norms heads of all ranks together, in place.
+     *
+     * @param own this rank's heads, beside each other
+     * @param count of this rank's heads
+     * @param heads of a rank
+     */
+    private void normAll(Matrix own, Norm norm, int count, Function<Shard, Shard.Range> heads) {
+        int head = config.headDim();
+        IntFunction<Shard.Range> columns = rank -> {
+            Shard.Range range = heads.apply(shard.beside(rank));
+            return new Shard.Range(range.first() * head, range.count() * head);
+        };
+        int all = columns.apply(ranks.tensorSize() - 1).first() + count * head;
+        Matrix gathered = ranks.gathered(own, columns, all, kernels);
+        norm.apply(Heads.ofRows(gathered), Heads.ofRows(gathered));
+        if (ranks.tensorSize() > 1) {
+            int first = heads.apply(shard).first() * head;
+            gathered.columns(first, own.columns()).convert(own, kernels.threads());
+        }
+    }
+
     /** Between the keys of two heads are values, so they are copied beside each other and back. */
     private void normAllKeys(Matrix projected, Norm norm) {
         long head = config.headDim();
@@ -524,7 +547,7 @@ final class DecoderRunner implements ModelRunner {
                     .columns(queryElements + 2L * i * head, head)
                     .convert(keys.columns(i * head, head), kernels.threads());
         }
-        norm.apply(Heads.ofRows(keys), Heads.ofRows(keys));
+        normAll(keys, norm, config.kvHeads(), Shard::kvHeads);
         for (int i = 0; i < config.kvHeads(); i++) {
             keys.columns(i * head, head)
                     .convert(projected.columns(queryElements + 2L * i * head, head), kernels.threads());

@@ -21,6 +21,9 @@ import tools.jackson.databind.JsonNode;
  */
 final class RopeConfig {
 
+    /** The field by which layers with a window have a rotation of their own, among {@link DecoderFamily#ownFields} of families that may. */
+    static final String OF_SLIDING = "rope_parameters.sliding_attention";
+
     private static final Set<String> FIELDS_OF_ALL = Set.of(
             "rope_type",
             "type",

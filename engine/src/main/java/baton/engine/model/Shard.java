@@ -30,12 +30,6 @@ record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
                     "is %d; it must divide the model's %d attention heads, and divide its %d key/value heads or be a multiple of them"
                             .formatted(tensorSize, model.heads(), model.kvHeads()));
         }
-        if (tensorSize > 1 && model.recipe().has(Part.QUERIES_NORM)) {
-            throw new ConfigException(
-                    "tensor_parallel_size",
-                    "is %d, must be 1: %s norms the queries of all heads together"
-                            .formatted(tensorSize, model.recipe().architecture()));
-        }
         if (pipelineSize > model.layers()) {
             throw new ConfigException(
                     "pipeline_parallel_size",
@@ -72,6 +66,11 @@ record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
 
     Range heads() {
         return Range.of(model.heads(), rank.tensor(), tensorSize);
+    }
+
+    /** Another rank of the same stage. */
+    Shard beside(int tensor) {
+        return new Shard(model, new Rank(rank.pipeline(), tensor), tensorSize, pipelineSize);
     }
 
     /** With more ranks than key/value heads, several have the same one. */

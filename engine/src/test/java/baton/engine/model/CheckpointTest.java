@@ -432,7 +432,7 @@ class CheckpointTest {
             delimiter = '|',
             quoteCharacter = '`',
             value = {
-                "LlamaForCausalLM | BloomForCausalLM | config.json.architectures: unsupported value '[\"BloomForCausalLM\"]'; allowed: one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, GraniteForCausalLM, Phi3ForCausalLM, SmolLM3ForCausalLM, Olmo2ForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, MixtralForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, GlmForCausalLM, Glm4ForCausalLM",
+                "LlamaForCausalLM | BloomForCausalLM | config.json.architectures: unsupported value '[\"BloomForCausalLM\"]'; allowed: one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, GraniteForCausalLM, Phi3ForCausalLM, SmolLM3ForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, MixtralForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Olmo2ForCausalLM, Olmo3ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GraniteMoeHybridForCausalLM, MinistralForCausalLM",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"mrope\", \"factor\": 2} | config.json.rope_scaling.rope_type: unsupported value 'mrope'; allowed: default, linear, dynamic, llama3, yarn, longrope",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1, 0.5], \"long_factor\": [1]} | config.json.rope_scaling.long_factor: must be an array of a positive number for each of the 2 pairs of a head that are turned, is [1]",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"llama3\"} | config.json.rope_scaling.low_freq_factor: is missing",

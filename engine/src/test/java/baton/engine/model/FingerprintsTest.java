@@ -34,6 +34,10 @@ class FingerprintsTest {
         "deepseek-v2, fd7a478111bda6083c41694b955e12cf6b6fb5b08d2e35fd6082c768060a1f12",
         "deepseek-v2-lite, 57aa04b5a0aed94dd2778920c247cf3601f3329f85a627d30ed40bf8de044fa0",
         "deepseek-v3, 873ed7ab6e04845002c9c67ce4ef0630104bd886b9e60d9c950b8aa41d953165",
+        "olmo3, e691425a80373ee99770795c65e07707b81cdab81dfc21e6bb537325dee7ee74",
+        "granite-hybrid, 804f97937e5f185620572e9d0fdddf50da947af4ef3e4c8c749c07472b1c0a67",
+        "ministral, 89bec2ec69362d3e210d81e80c9fbe061c74e92c55219a3ce5a631ae5fc7080a",
+        "gemma3-vision, d87df0c87b72384d809409c8e38b735b643463d61397d8a1212bcd5f78babf0f",
         "tiny-ledger, d3c127668fa6922e9b034317a0eb615f4a5d67671e350f9bde689741321a0238"
     })
     void fingerprintsStayTheSame(String name, String digest) throws Exception {
