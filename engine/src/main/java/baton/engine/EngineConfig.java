@@ -83,12 +83,6 @@ public record EngineConfig(
         maxModelLen.ifPresent(value -> requirePositive("max_model_len", value));
         numBlocks.ifPresent(value -> requirePositive("num_gpu_blocks_override", value));
         threads.ifPresent(value -> requirePositive("threads", value));
-        if (!disableHybridKvCacheManager.orElse(true) && kvTransfer.connector().isPresent()) {
-            throw new ConfigException(
-                    "disable_hybrid_kv_cache_manager",
-                    "is false, but connectors take blocks of all layers: leave it out, or kv_connector, which is "
-                            + kvTransfer.connector().get());
-        }
         if (maxNumBatchedTokens < maxNumSeqs) {
             throw new ConfigException(
                     "max_num_batched_tokens",

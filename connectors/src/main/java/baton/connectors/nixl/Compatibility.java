@@ -1,5 +1,6 @@
 package baton.connectors.nixl;
 
+import baton.kv.KvGroups.Group;
 import baton.kv.KvLayout;
 import baton.kv.connector.ConnectorContext;
 import java.nio.charset.StandardCharsets;
@@ -14,7 +15,7 @@ final class Compatibility {
 
     private Compatibility() {}
 
-    /** Block size and parallel sizes may differ and are not part of it. */
+    /** Parallel sizes may differ and are not part of it, nor is the block size where blocks have all layers. */
     static String hash(ConnectorContext context) {
         KvLayout model = context.modelLayout();
         String factors = "baton %d\nmodel=%s\ndtype=%s\nkv_heads=%d\nhead_dim=%d\nlayers=%d"
@@ -25,6 +26,15 @@ final class Compatibility {
                         model.kvHeads(),
                         model.headDim(),
                         model.layers());
+        if (context.groups().hasWindows()) {
+            // Blocks of one group go into blocks of the same group and size.
+            factors += "\nblock_size=%d\nwindows=%s"
+                    .formatted(
+                            model.blockSize(),
+                            context.groups().groups().stream()
+                                    .map(Group::window)
+                                    .toList());
+        }
         try {
             byte[] digest = MessageDigest.getInstance("SHA-256").digest(factors.getBytes(StandardCharsets.UTF_8));
             return HexFormat.of().formatHex(digest);

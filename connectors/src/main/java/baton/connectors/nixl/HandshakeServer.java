@@ -108,7 +108,7 @@ final class HandshakeServer implements AutoCloseable {
                     .info();
             byte[] key = info.incarnation().orElseThrow().key();
             RemoteBlocks reference =
-                    new RemoteBlocks("", "", "", 0, 1, new int[0], 0, TransferMode.PULL, Optional.empty());
+                    new RemoteBlocks("", "", "", 0, 1, new int[0], List.of(0), 0, TransferMode.PULL, Optional.empty());
             if (!reference.proven("", "", new long[0], "", key).isSignedWith(key)) {
                 throw new IllegalStateException("a signature does not verify with the key that made it");
             }

@@ -89,6 +89,13 @@ public final class NixlConnector implements KvConnector {
         return !config.buffersOnDevice();
     }
 
+    /** Of Baton's own peers: what vLLM exchanges of a hybrid model on GPUs could not be checked. What is pushed has all layers. */
+    @Override
+    public boolean takesGroups(KvTransferConfig config) {
+        NixlSettings settings = NixlSettings.of(config.extra(), System.getenv());
+        return settings.vllm().isEmpty() && !settings.mirrorsVllm() && !settings.bidirectional();
+    }
+
     static void checkSettings(KvTransferConfig config) {
         NixlSettings settings = NixlSettings.of(config.extra(), System.getenv());
         ListenAddress.require(

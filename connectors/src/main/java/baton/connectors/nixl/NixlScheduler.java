@@ -65,17 +65,20 @@ import org.slf4j.LoggerFactory;
 final class NixlScheduler implements SchedulerConnector {
     private static final Logger log = LoggerFactory.getLogger(NixlScheduler.class);
 
+    private static final int INDEX_BITS = 24;
+
     private final ConnectorContext context;
     private final NixlSettings settings;
     private final ConnectorRuntime runtime;
     private final TransferMode mode;
     private final int blockSize;
+    private final GroupTables tables;
     private final Incarnation incarnation;
     private Optional<HandshakeServer> server = Optional.empty();
 
     /** Live requests. */
     private final Map<String, Tracked> requests = new LinkedHashMap<>();
-    /** By block: its generation, and the serial of the request that wrote it. */
+    /** By block: its generation, and the serial of the request that wrote it with the block's index in the request. */
     private long[] generations = {};
 
     private long[] writers = {};
@@ -97,7 +100,8 @@ final class NixlScheduler implements SchedulerConnector {
     private final List<Measurement> phases = new ArrayList<>();
     private long lastStepDone;
 
-    private record Allocation(Tracked request, int[] blocks) {}
+    /** @param first index of the first of the blocks that it got */
+    private record Allocation(Tracked request, int[] blockTable, int first) {}
 
     /** @param mode which side moves blocks that a reference names */
     NixlScheduler(ConnectorContext context, NixlSettings settings, ConnectorRuntime runtime, TransferMode mode) {
@@ -106,6 +110,7 @@ final class NixlScheduler implements SchedulerConnector {
         this.settings = settings;
         this.runtime = runtime;
         this.blockSize = context.layout().blockSize();
+        this.tables = new GroupTables(context.groups(), blockSize);
         this.incarnation =
                 Incarnation.begin(context.config().engineId(), settings.access().secret());
         this.lastHeartbeat =
@@ -157,7 +162,8 @@ final class NixlScheduler implements SchedulerConnector {
 
     @Override
     public Optional<JsonFields> advertisedKvTransferParams() {
-        return context.config().isProducer()
+        // Blocks of several groups are read when they are named.
+        return context.config().isProducer() && !context.groups().hasWindows()
                 ? Optional.of(RemoteBlocks.ahead(
                         context.config().engineId(),
                         settings.host(),
@@ -256,6 +262,12 @@ final class NixlScheduler implements SchedulerConnector {
                     source.engineId());
             return;
         }
+        if (context.groups().hasWindows() && source.mode() == TransferMode.PUSH) {
+            log.warn(
+                    "request {}: its reference names no blocks, and those of layers with a window are not pushed; the prompt is computed here",
+                    request.id());
+            return;
+        }
         tracked.refused = refusal(request, source, isWhole);
         if (tracked.refused.isEmpty() && source.mode() == TransferMode.PUSH && isAwaited(source)) {
             log.info(
@@ -303,6 +315,13 @@ final class NixlScheduler implements SchedulerConnector {
                     "remote_num_tokens is %d, and the prompt has %d tokens here: the two instances do not have the same prompt"
                             .formatted(source.tokens(), length)));
         }
+        if (!tables.areOf(source)) {
+            return Optional.of(new Refusal(
+                    Rejection.MISMATCH,
+                    "remote_block_ids has blocks of %d groups of layers, and the model has %d here"
+                            .formatted(
+                                    source.ofGroups().size(), context.groups().size())));
+        }
         if (source.proof().isEmpty()) {
             return Optional.empty();
         }
@@ -337,8 +356,7 @@ final class NixlScheduler implements SchedulerConnector {
     @Override
     public void onAllocated(KvRequest request, int[] blockTable, int computedTokens, int externalTokens) {
         Tracked tracked = tracked(request);
-        allocations.add(
-                new Allocation(tracked, Arrays.copyOfRange(blockTable, computedTokens / blockSize, blockTable.length)));
+        allocations.add(new Allocation(tracked, blockTable, computedTokens / blockSize));
         tracked.checksummedBlocks = 0;
         if (tracked.source.isEmpty() || tracked.settled) {
             return;
@@ -351,17 +369,23 @@ final class NixlScheduler implements SchedulerConnector {
         }
         tracked.loading = true;
         phase("queue", tracked);
-        int end = computedTokens + externalTokens;
-        int[] blocks = Arrays.copyOfRange(blockTable, computedTokens / blockSize, Math.ceilDiv(end, blockSize));
+        TransferPlan plan = tables.plan(source, blockTable, computedTokens, externalTokens)
+                .orElseGet(() -> {
+                    tracked.refused = tracked.refused.or(() -> Optional.of(
+                            new Refusal(Rejection.TRUNCATED, "the reference does not name the blocks of its tokens")));
+                    int end = Math.ceilDiv(computedTokens + externalTokens, blockSize);
+                    return new TransferPlan(
+                            computedTokens, externalTokens, tables.blocks(blockTable, computedTokens / blockSize, end));
+                });
         OptionalLong waitsSince =
                 reached.contains(source.address()) ? OptionalLong.empty() : OptionalLong.of(tracked.since);
         if (tracked.refused.isEmpty()) {
-            reached.loads(request.id(), source.address(), blocks);
+            reached.loads(request.id(), source.address(), plan.blocks());
         }
         loads.add(new LoadRequest(
                 request.id(),
                 source,
-                new TransferPlan(computedTokens, externalTokens, blocks),
+                plan,
                 waitsSince,
                 tracked.expiry,
                 source.proof().isEmpty() && source.mode() == TransferMode.PUSH
@@ -380,8 +404,8 @@ final class NixlScheduler implements SchedulerConnector {
         }
         List<Opened> opened = new ArrayList<>();
         for (Allocation each : allocations) {
-            for (int block : each.blocks()) {
-                open(each.request(), block, opened);
+            for (int i = each.first(); i < tables.size(each.blockTable()); i++) {
+                open(each.request(), each.blockTable(), i, opened);
             }
         }
         List<Integer> complete = new ArrayList<>();
@@ -395,12 +419,14 @@ final class NixlScheduler implements SchedulerConnector {
             int[] table = scheduled.blockTable();
             int end = scheduled.computedTokens() + scheduled.scheduledTokens();
             for (int i = scheduled.computedTokens() / blockSize; i < Math.ceilDiv(end, blockSize); i++) {
-                open(tracked, table[i], opened);
+                open(tracked, table, i, opened);
                 tracked.checksummedBlocks = Math.min(tracked.checksummedBlocks, i);
             }
             completeBlocks(scheduled, tracked, complete);
             int prompt = scheduled.request().promptLength();
-            if (tracked.isForPeer && scheduled.computedTokens() < prompt) {
+            if (tracked.isForPeer
+                    && scheduled.computedTokens() < prompt
+                    && !context.groups().hasWindows()) {
                 int after = Math.min(end, prompt);
                 progress.add(new PromptProgress(
                         scheduled.request().id(),
@@ -432,12 +458,15 @@ final class NixlScheduler implements SchedulerConnector {
         return plan;
     }
 
-    /** Before a request writes to a block that it has not written to before. */
-    private void open(Tracked writer, int block, List<Opened> opened) {
-        if (writers[block] != writer.serial) {
-            writers[block] = writer.serial;
-            checksummed.clear(block);
-            opened.add(new Opened(block, ++generations[block]));
+    /** Before a request writes to blocks that it has not written to before. It may get one again that its window has left behind. */
+    private void open(Tracked tracked, int[] blockTable, int index, List<Opened> opened) {
+        long writer = tracked.serial << INDEX_BITS | index;
+        for (int block : tables.blocks(blockTable, index, index + 1)) {
+            if (writers[block] != writer) {
+                writers[block] = writer;
+                checksummed.clear(block);
+                opened.add(new Opened(block, ++generations[block]));
+            }
         }
     }
 
@@ -450,10 +479,11 @@ final class NixlScheduler implements SchedulerConnector {
         int full = end / blockSize;
         boolean last = tracked.isForPeer && end >= scheduled.request().promptLength();
         for (int i = tracked.checksummedBlocks; i < (last ? Math.ceilDiv(end, blockSize) : full); i++) {
-            int block = scheduled.blockTable()[i];
-            if (!checksummed.get(block)) {
-                complete.add(block);
-                checksummed.set(block, i < full);
+            for (int block : tables.blocks(scheduled.blockTable(), i, i + 1)) {
+                if (!checksummed.get(block)) {
+                    complete.add(block);
+                    checksummed.set(block, i < full);
+                }
             }
         }
         tracked.checksummedBlocks = full;
@@ -547,7 +577,8 @@ final class NixlScheduler implements SchedulerConnector {
     /** @param prompt digest of the tokens */
     private Release lease(
             KvRequest request, int[] blockTable, int tokens, String prompt, TransferMode taken, long nanos) {
-        int[] blocks = Arrays.copyOf(blockTable, Math.ceilDiv(tokens, blockSize));
+        List<Integer> ofGroups = tables.attended(tokens);
+        int[] blocks = tables.last(blockTable, Math.ceilDiv(tokens, blockSize), ofGroups);
         leases.add(new Lease(request.id(), blocks, nanos));
         RemoteBlocks reference = new RemoteBlocks(
                         context.config().engineId(),
@@ -556,6 +587,7 @@ final class NixlScheduler implements SchedulerConnector {
                         port(),
                         context.tensorParallelSize(),
                         blocks,
+                        ofGroups,
                         tokens,
                         taken,
                         Optional.empty())

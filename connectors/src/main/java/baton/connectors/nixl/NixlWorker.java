@@ -174,7 +174,8 @@ final class NixlWorker implements WorkerConnector {
                 cache.layout(),
                 context.modelLayout().kvHeads(),
                 LayerRegions.ofPool(cache.memory(), cache.layout()),
-                cache.layerNames(),
+                // Regions of several groups have no names.
+                context.groups().size() == 1 ? cache.layerNames() : List.of(),
                 BlockInterior.HEADS,
                 1,
                 cache.blocks(),
@@ -247,7 +248,9 @@ final class NixlWorker implements WorkerConnector {
                 pushes.layerIsDone(layer);
             }
         }
-        completing.ifPresent(blocks -> blocks.complete(layer));
+        if (context.groups().size() == 1) {
+            completing.ifPresent(blocks -> blocks.complete(layer));
+        }
     }
 
     @Override

@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
+import java.util.stream.IntStream;
 
 /**
  * Geometry of a transfer between one rank of the reader and those of the owner's ranks that have its heads. Blocks are cut into pieces
@@ -49,10 +50,17 @@ public final class BlockMapping {
         int ownerSize = ownerLayout().blockSize();
         int readerSize = reader.layout().blockSize();
         int unit = slots();
+        plan.sources().ifPresent(sources -> {
+            for (int i = 0; i < sources.length; i++) {
+                for (int slot = 0; slot < readerSize; slot += unit) {
+                    pieces.add(new Piece(sources[i], slot, plan.blocks()[i], slot));
+                }
+            }
+        });
         // Slots behind the last token in the owner's last block are moved too, as far as there is room: checksums cover
         // them.
         int endToken = Math.min(endBlock() * ownerSize, plan.firstToken() + plan.blocks().length * readerSize);
-        for (int token = plan.firstToken(); token < endToken; token += unit) {
+        for (int token = plan.firstToken(); plan.sources().isEmpty() && token < endToken; token += unit) {
             int block = plan.blocks()[(token - plan.firstToken()) / readerSize];
             pieces.add(new Piece(token / ownerSize, token % ownerSize, block, token % readerSize));
         }
@@ -92,12 +100,15 @@ public final class BlockMapping {
 
     /** Why the tokens cannot be in the blocks of an owner's block table that a peer sent, or empty if they can. */
     Optional<Rejection> check(int[] ownerBlocks) {
-        if (endBlock() > ownerBlocks.length) {
+        int[] indices = plan.sources()
+                .orElseGet(
+                        () -> IntStream.range(plan.firstToken() / ownerLayout().blockSize(), endBlock())
+                                .toArray());
+        if (Arrays.stream(indices).anyMatch(index -> index >= ownerBlocks.length)) {
             return Optional.of(Rejection.TRUNCATED);
         }
         int blocks = owners.stream().mapToInt(PoolGeometry::blocks).min().orElse(0);
-        int first = plan.firstToken() / ownerLayout().blockSize();
-        return Arrays.stream(ownerBlocks, first, endBlock()).anyMatch(block -> block < 0 || block >= blocks)
+        return Arrays.stream(indices).map(index -> ownerBlocks[index]).anyMatch(block -> block < 0 || block >= blocks)
                 ? Optional.of(Rejection.INVALID)
                 : Optional.empty();
     }

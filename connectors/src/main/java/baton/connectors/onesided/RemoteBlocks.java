@@ -9,9 +9,12 @@ import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.security.GeneralSecurityException;
 import java.security.MessageDigest;
+import java.util.Arrays;
 import java.util.HexFormat;
+import java.util.List;
 import java.util.Optional;
 import java.util.stream.LongStream;
+import java.util.stream.Stream;
 import javax.crypto.Mac;
 import javax.crypto.spec.SecretKeySpec;
 import tools.jackson.databind.JsonNode;
@@ -28,7 +31,8 @@ import tools.jackson.databind.node.ObjectNode;
  * @param host {@code remote_host} of the owner's side channel
  * @param port {@code remote_port}
  * @param tensorParallelSize {@code tp_size} of the owner
- * @param blocks {@code remote_block_ids}; none if they are not known yet
+ * @param blocks {@code remote_block_ids}; none if they are not known yet; of several groups of layers one group after the other
+ * @param ofGroups how many of them are of each group; those of a group are the last ones of {@code tokens}
  * @param tokens whose keys and values the blocks have, from the prompt's first on; {@code Integer.MAX_VALUE} if it is not known
  * @param mode which side moves them
  */
@@ -39,9 +43,14 @@ public record RemoteBlocks(
         int port,
         int tensorParallelSize,
         int[] blocks,
+        List<Integer> ofGroups,
         int tokens,
         TransferMode mode,
         Optional<SignedProof> proof) {
+    public RemoteBlocks {
+        ofGroups = List.copyOf(ofGroups);
+    }
+
     private static final JsonNodeFactory JSON = JsonNodeFactory.instance;
 
     /** When the lease of the blocks expires: seconds by the owner's clock. */
@@ -68,7 +77,8 @@ public record RemoteBlocks(
      * @throws InvalidFieldException if a field that is needed is missing or is not what it must be
      */
     public static RemoteBlocks read(JsonFields params, TransferMode named, String requestId) {
-        int[] blocks = blocks(params);
+        List<int[]> groups = blocks(params);
+        int[] blocks = groups.stream().flatMapToInt(Arrays::stream).toArray();
         boolean areNamed =
                 params.value(BLOCKS).isPresent() || params.value(PROOF).isPresent();
         TransferMode mode = areNamed ? named : TransferMode.PUSH;
@@ -95,6 +105,7 @@ public record RemoteBlocks(
                 port,
                 tensorParallelSize(params),
                 blocks,
+                groups.stream().map(group -> group.length).toList(),
                 params.integerAtLeast("remote_num_tokens", 0).orElse(Integer.MAX_VALUE),
                 mode,
                 proof);
@@ -127,11 +138,13 @@ public record RemoteBlocks(
      */
     public JsonFields toParams(double expiry, int pipelineParallelSize) {
         ObjectNode params = owner(engineId, host, port, tensorParallelSize, pipelineParallelSize);
-        ArrayNode group = JSON.arrayNode();
-        for (int block : blocks) {
-            group.add(block);
+        ArrayNode groups = params.putArray(BLOCKS);
+        int from = 0;
+        for (int size : ofGroups) {
+            ArrayNode group = groups.addArray();
+            Arrays.stream(blocks, from, from + size).forEach(group::add);
+            from += size;
         }
-        params.set(BLOCKS, JSON.arrayNode().add(group));
         params.put("remote_request_id", requestId);
         params.put("remote_num_tokens", tokens);
         params.put(EXPIRY, expiry);
@@ -172,7 +185,7 @@ public record RemoteBlocks(
 
     private RemoteBlocks with(SignedProof own) {
         return new RemoteBlocks(
-                engineId, requestId, host, port, tensorParallelSize, blocks, tokens, mode, Optional.of(own));
+                engineId, requestId, host, port, tensorParallelSize, blocks, ofGroups, tokens, mode, Optional.of(own));
     }
 
     private String mac(byte[] key) {
@@ -188,6 +201,10 @@ public record RemoteBlocks(
             out.writeInt(blocks.length);
             for (int block : blocks) {
                 out.writeInt(block);
+            }
+            // The last group's number follows from that of all.
+            for (int size : ofGroups.subList(0, Math.max(0, ofGroups.size() - 1))) {
+                out.writeInt(size);
             }
             text(out, own.epoch());
             text(out, own.model());
@@ -218,17 +235,22 @@ public record RemoteBlocks(
         return new InvalidFieldException(fields.field(name), "is missing");
     }
 
-    /** One list of ids, or, as vLLM sends it, one such list for each group of layers; we have one group. */
-    private static int[] blocks(JsonFields params) {
+    /** One list of ids, or, as vLLM sends it, one such list for each group of layers. */
+    private static List<int[]> blocks(JsonFields params) {
         Optional<JsonNode> found = params.value(BLOCKS);
         if (found.isEmpty()) {
-            return new int[0];
+            return List.of(new int[0]);
         }
         JsonNode value = found.get();
-        if (value.isArray() && value.size() == 1 && value.get(0).isArray()) {
-            value = value.get(0);
-        }
-        return checked(params, BLOCKS, value)
+        boolean byGroup =
+                value.isArray() && !value.isEmpty() && value.valueStream().allMatch(JsonNode::isArray);
+        return (byGroup ? value.valueStream() : Stream.of(value))
+                .map(group -> ids(params, group))
+                .toList();
+    }
+
+    private static int[] ids(JsonFields params, JsonNode group) {
+        return checked(params, BLOCKS, group)
                 .mapToInt(id -> Math.toIntExact(Math.min(id, Integer.MAX_VALUE)))
                 .toArray();
     }

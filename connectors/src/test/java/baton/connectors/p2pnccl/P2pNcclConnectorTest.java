@@ -8,6 +8,7 @@ import baton.connectors.DelegatingRuntime;
 import baton.connectors.SystemRuntime;
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.KvGroups;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
@@ -148,7 +149,15 @@ class P2pNcclConnectorTest {
         KvLayout share = new KvLayout(
                 MODEL.layers(), Math.max(1, MODEL.kvHeads() / ranks), MODEL.headDim(), blockSize, MODEL.dtype());
         return new ConnectorContext(
-                config, new ModelFingerprint("fake", "digest"), share, model, ranks, 1, Ticker.system(), wake);
+                config,
+                new ModelFingerprint("fake", "digest"),
+                share,
+                model,
+                KvGroups.one(share.layers()),
+                ranks,
+                1,
+                Ticker.system(),
+                wake);
     }
 
     private String shared(Side prefill, Side decode) {

@@ -7,6 +7,7 @@ import baton.connectors.DelegatingRuntime;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvCache;
+import baton.kv.KvGroups;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
@@ -86,6 +87,7 @@ class PyNcclConnectorTest {
                 new ModelFingerprint("fake", "00"),
                 new KvLayout(layers, HEADS / tensorParallelSize, 4, BLOCK_SIZE, DType.BF16),
                 new KvLayout(layers, HEADS, 4, BLOCK_SIZE, DType.BF16),
+                KvGroups.one(layers),
                 tensorParallelSize,
                 1,
                 Ticker.system(),

@@ -3,6 +3,7 @@ package baton.connectors.sharedstorage;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.kv.DType;
+import baton.kv.KvGroups;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
@@ -307,6 +308,7 @@ class SlowStorageTest {
                         new ModelFingerprint("tiny", "feed"),
                         LAYOUT,
                         LAYOUT,
+                        KvGroups.one(LAYOUT.layers()),
                         1,
                         1,
                         ticker,

@@ -167,7 +167,8 @@ final class Admission {
             queue.remove();
             if (async) {
                 live.awaitLoad(request);
-                allocate(request, known, local, external);
+                // The prompt's last token is computed here in any case.
+                allocate(request, known, Math.min(known, request.length() - 1), local, external);
                 request.computedTokens = known;
             } else {
                 run(request, known, count, local, external, plan);
@@ -184,13 +185,14 @@ final class Admission {
     private void run(Request request, int known, int count, int local, int external, StepPlan plan) {
         live.run(request);
         request.computedTokens = known;
-        allocate(request, known + count, local, external);
+        allocate(request, known + count, known, local, external);
         plan.add(request, known, count);
         blocks.addInFlight(request, inFlight);
     }
 
-    private void allocate(Request request, int tokens, int local, int external) {
-        if (!blocks.grow(request, tokens)) {
+    /** @param next position of the first token that will be computed */
+    private void allocate(Request request, int tokens, int next, int local, int external) {
+        if (!blocks.grow(request, tokens, next)) {
             throw new IllegalStateException("admitted without room: " + request);
         }
         connector.of(request).ifPresent(c -> c.onAllocated(request, request.blocks.toArray(), local, external));

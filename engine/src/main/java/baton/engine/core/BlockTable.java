@@ -4,6 +4,7 @@ import baton.kv.KvGroups;
 import java.util.Arrays;
 import java.util.Set;
 import java.util.function.IntUnaryOperator;
+import java.util.stream.IntStream;
 
 /**
  * The blocks of one sequence in order, for each group of layers; grows at its end. At the beginning a group with a window has null blocks:
@@ -24,11 +25,6 @@ final class BlockTable {
     /** Blocks of each group, null blocks included. */
     int size() {
         return size;
-    }
-
-    /** A block of the first group, which may be the only one. */
-    int get(int index) {
-        return get(0, index);
     }
 
     int get(int group, int index) {
@@ -63,9 +59,9 @@ final class BlockTable {
         return block;
     }
 
-    /** The blocks of the first group, which may be the only one. */
+    /** The blocks of all groups, one group after the other. */
     int[] toArray() {
-        return Arrays.copyOf(blocks[0], size);
+        return Arrays.stream(toArrays()).flatMapToInt(Arrays::stream).toArray();
     }
 
     /** The blocks by group. */
@@ -75,15 +71,13 @@ final class BlockTable {
         return all;
     }
 
-    /** How many blocks of the first group are among {@code wanted}. */
-    int count(Set<Integer> wanted) {
-        int count = 0;
-        for (int i = 0; i < size; i++) {
-            if (wanted.contains(get(i))) {
-                count++;
-            }
-        }
-        return count;
+    /** The indices of blocks that are among {@code wanted}, in ascending order; one twice if it is so in two groups. */
+    int[] indicesOf(Set<Integer> wanted) {
+        return IntStream.range(0, size)
+                .flatMap(i -> IntStream.range(0, blocks.length)
+                        .filter(group -> i >= firsts[group] && wanted.contains(blocks[group][i]))
+                        .map(_ -> i))
+                .toArray();
     }
 
     void clear() {

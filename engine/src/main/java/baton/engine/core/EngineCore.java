@@ -109,6 +109,7 @@ public final class EngineCore implements AutoCloseable {
                 each.fingerprint(),
                 each.cache().layout(),
                 ranks.layout(),
+                each.cache().groups(),
                 ranks.tensorParallelSize(),
                 ranks.pipelineParallelSize(),
                 ticker,

@@ -57,6 +57,11 @@ final class KvCacheManager {
         return missing;
     }
 
+    /** Whether some layers keep only the blocks that a window reaches. */
+    boolean hasWindows() {
+        return pool.groups().hasWindows();
+    }
+
     /** All blocks that there are. */
     int size() {
         return pool.size();
@@ -180,16 +185,25 @@ final class KvCacheManager {
     /**
      * Gives the request blocks for that many of its tokens, and takes those that its windows have left behind. False, and none are given, if too
      * few are free.
+     *
+     * @param next position of the first token that will be computed
      */
-    boolean grow(Request request, int tokens) {
-        leaveBehind(request.blocks, request.computedTokens, pool::release);
-        int fresh = blocksFor(tokens) - request.blocks.size();
-        if (!hasFree(fresh * groups.size())) {
+    boolean grow(Request request, int tokens, int next) {
+        BlockTable table = request.blocks;
+        leaveBehind(table, next, pool::release);
+        int end = blocksFor(tokens);
+        int fresh = 0;
+        for (int group = 0; group < groups.size(); group++) {
+            fresh += Math.max(0, end - Math.max(table.size(), firstAttended(group, next)));
+        }
+        if (!hasFree(fresh)) {
             return false;
         }
-        for (int i = 0; i < fresh; i++) {
-            request.blocks.add(_ -> pool.allocate());
+        for (int i = table.size(); i < end; i++) {
+            int index = i;
+            table.add(group -> index < firstAttended(group, next) ? KvGroups.NULL_BLOCK : pool.allocate());
         }
+        leaveBehind(table, next, _ -> {});
         return true;
     }
 
@@ -221,7 +235,7 @@ final class KvCacheManager {
         if (full > request.publishedBlocks) {
             List<BlockHash> hashes = request.blockHashes();
             for (int group = 0; group < groups.size(); group++) {
-                int unknown = request.publishedBlocks;
+                int unknown = Math.min(full, Math.max(request.publishedBlocks, request.blocks.first(group)));
                 for (int i = unknown; i < full; i++) {
                     if (request.warmsUp() || !pool.publish(group, request.blocks.get(group, i), hashes.get(i))) {
                         events.stored(request, group, unknown, i);
@@ -258,8 +272,10 @@ final class KvCacheManager {
 
     /** Unpublishes the request's blocks from this index on; the tokens in them are to be computed again. */
     void invalidateFrom(Request request, int first) {
-        for (int i = first; i < request.blocks.size(); i++) {
-            pool.forget(request.blocks.get(i));
+        for (int group = 0; group < groups.size(); group++) {
+            for (int i = Math.max(first, request.blocks.first(group)); i < request.blocks.size(); i++) {
+                pool.forget(request.blocks.get(group, i));
+            }
         }
         request.publishedBlocks = Math.min(request.publishedBlocks, first);
         request.computedTokens = first * blockSize;

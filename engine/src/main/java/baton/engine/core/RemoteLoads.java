@@ -65,13 +65,12 @@ final class RemoteLoads {
         }
         Set<Integer> recomputed = new HashSet<>();
         for (Request request : live.all()) {
-            int first = 0;
-            while (first < request.blocks.size() && !invalid.contains(request.blocks.get(first))) {
-                first++;
-            }
-            if (first * blockSize >= request.computedTokens) {
+            int[] bad = request.blocks.indicesOf(invalid);
+            if (bad.length == 0 || bad[0] * blockSize >= request.computedTokens) {
                 continue;
             }
+            // Of a shorter prefix the windows' blocks may be gone.
+            int first = blocks.hasWindows() ? 0 : bad[0];
             cut.add(request);
             countFailure(request, request.computedTokens - first * blockSize);
             blocks.invalidateFrom(request, first);
@@ -79,9 +78,9 @@ final class RemoteLoads {
             request.hidden = null;
             request.externalHit = Math.max(0, Math.min(request.externalHit, request.computedTokens - request.localHit));
             if (policy == LoadFailurePolicy.FAIL) {
-                failures.add(new LoadFailure(request, request.blocks.count(invalid)));
+                failures.add(new LoadFailure(request, bad.length));
             } else if (request.state != Request.State.WAITING_FOR_REMOTE_KVS
-                    && (request.computedTokens == 0 || !recomputed.add(request.blocks.get(first)))) {
+                    && (request.computedTokens == 0 || !recomputed.add(request.blocks.get(0, first)))) {
                 // Nothing is left, or another request computes the next block anyway: it may share what other requests
                 // compute.
                 live.waitAgain(request);

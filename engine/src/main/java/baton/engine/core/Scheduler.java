@@ -325,14 +325,14 @@ final class Scheduler {
             if (count == 0) {
                 continue;
             }
-            boolean fits = blocks.grow(request, request.computedTokens + count);
+            boolean fits = blocks.grow(request, request.computedTokens + count, request.computedTokens);
             while (!fits) {
                 Request victim = live.running().stream().max(order).orElseThrow();
                 preempt(victim, plan);
                 if (victim == request) {
                     break;
                 }
-                fits = blocks.grow(request, request.computedTokens + count);
+                fits = blocks.grow(request, request.computedTokens + count, request.computedTokens);
             }
             if (fits) {
                 plan.add(request, request.computedTokens, count);

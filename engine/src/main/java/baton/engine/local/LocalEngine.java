@@ -31,6 +31,7 @@ import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.KvGroups;
 import baton.kv.Ticker;
+import baton.kv.connector.KvConnector;
 import baton.kv.connector.KvConnectors;
 import baton.memory.MappableMemory;
 import java.io.IOException;
@@ -111,9 +112,20 @@ public final class LocalEngine implements Engine {
         KvConnectors.check(
                 config.kvTransfer(),
                 config.parallel().tensorParallelSize() * config.parallel().pipelineParallelSize());
+        checkGroups(config);
         ModelBackend found = backend.get();
         try (Checkpoint checkpoint = Checkpoint.open(config.model(), config.generation())) {
             return start(config, listener, found, checkpoint, ticker, start);
+        }
+    }
+
+    private static void checkGroups(EngineConfig config) {
+        Optional<KvConnector> connector = KvConnectors.find(config.kvTransfer());
+        if (config.hybrid() && connector.isPresent() && !connector.get().takesGroups(config.kvTransfer())) {
+            throw new ConfigException(
+                    "disable_hybrid_kv_cache_manager",
+                    "is false, but with its settings kv_connector %s takes blocks of all layers only; leave it out"
+                            .formatted(config.kvTransfer().connector().orElseThrow()));
         }
     }
 

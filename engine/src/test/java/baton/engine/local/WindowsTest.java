@@ -6,23 +6,31 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import baton.engine.CpuBinding;
 import baton.engine.EngineConfig;
 import baton.engine.EngineConfigBuilder;
+import baton.engine.EngineListener;
+import baton.engine.GenerationRequest;
 import baton.engine.ParallelConfig;
+import baton.engine.RequestOutput;
 import baton.engine.SamplingParams;
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.JsonFields;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
+import baton.kv.LoadFailurePolicy;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.TimeUnit;
 import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import tools.jackson.databind.JsonNode;
 
 /** A model with sliding windows whose layers keep only the blocks that these reach answers as one whose layers keep all. */
 class WindowsTest {
@@ -111,17 +119,121 @@ class WindowsTest {
         }
     }
 
+    /** Prompts whose beginnings the decode instance has, too; ranks that share heads and layers. */
+    @ParameterizedTest(name = "in all layers: {0}, tensor ranks {1} to {2}, stages {3}")
+    @CsvSource({"true, 1, 1, 1", "false, 1, 1, 1", "false, 2, 1, 1", "false, 1, 2, 1", "false, 1, 1, 2"})
+    void nixlHandsOverTheBlocksThatWindowsReach(
+            boolean inAll, int prefillRanks, int decodeRanks, int stages, @TempDir Path directory) throws Exception {
+        Path model = model(directory, inAll);
+        List<List<Integer>> expected;
+        try (LLM llm = llm(model, config -> config.disableHybridKvCacheManager(true))) {
+            expected = answers(llm, prompts());
+        }
+        try (LocalEngine prefill = nixl(model, prefillRanks, stages);
+                LocalEngine decode = nixl(model, decodeRanks, stages)) {
+            for (int i = 0; i < expected.size(); i++) {
+                int[] prompt = prompts().get(i);
+                RequestOutput first = ask(
+                        prefill,
+                        "r" + i,
+                        prompt,
+                        1,
+                        JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}"));
+                JsonFields params = first.kvTransferParams().orElseThrow();
+                RequestOutput second = ask(decode, "r" + i, prompt, 24, params);
+                assertThat(Arrays.stream(second.tokens()).boxed().toList()).isEqualTo(expected.get(i));
+                assertThat(prompt.length - second.cachedTokens())
+                        .as("computed of %d", prompt.length)
+                        .isLessThanOrEqualTo(1);
+                if (prompt.length == 1200) {
+                    JsonNode named = params.toJson().get("remote_block_ids");
+                    // 99 positions before the last one begin in the block of position 1,100.
+                    assertThat(named.get(0).size()).isEqualTo(75 - 1100 / 16);
+                    assertThat(named.size()).isEqualTo(inAll ? 1 : 3);
+                    assertThat(inAll || named.get(2).size() == 75).isTrue();
+                }
+            }
+            LLMTest.await(
+                    () -> prefill.status().usedBlocks() == 0 && decode.status().usedBlocks() == 0);
+        }
+    }
+
+    /** The decode instance keeps all positions of all layers: it cannot take the blocks, and computes the prompt. */
     @Test
-    void aConnectorTakesBlocksOfAllLayers(@TempDir Path directory) {
-        EngineConfigBuilder config = LLMTest.config()
-                .kvTransfer(KvTransferConfig.builder("SharedStorageConnector", KvRole.BOTH)
-                        .extra("shared_storage_path", directory.toString())
+    void groupsAreNotHandedOverToOneGroup(@TempDir Path directory) throws Exception {
+        Path model = model(directory, false);
+        int[] prompt = LLMTest.prompt(300, 300);
+        try (LocalEngine prefill = nixl(model, 1, 1);
+                LocalEngine decode = LocalEngine.start(
+                        nixl(model).disableHybridKvCacheManager(true).build(), EngineListener.NONE);
+                LLM alone = llm(model, config -> config)) {
+            RequestOutput first = ask(
+                    prefill, "r", prompt, 1, JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}"));
+            RequestOutput second =
+                    ask(decode, "r", prompt, 24, first.kvTransferParams().orElseThrow());
+            assertThat(Arrays.stream(second.tokens()).boxed().toList())
+                    .isEqualTo(answers(alone, List.of(prompt)).getFirst());
+            assertThat(second.cachedTokens()).isZero();
+            LLMTest.await(() -> prefill.status().usedBlocks() == 0);
+        }
+    }
+
+    private static EngineConfigBuilder nixl(Path model) {
+        return EngineConfig.of(model)
+                .dtype(DType.F32)
+                .maxModelLen(1300)
+                .maxNumSeqs(8)
+                .maxNumBatchedTokens(64)
+                .numBlocks(130)
+                .threads(1)
+                .disableHybridKvCacheManager(false)
+                .kvTransfer(KvTransferConfig.builder("NixlConnector", KvRole.BOTH)
+                        .extra("side_channel_port", 0)
+                        .extra("transfer_agent", "embedded")
+                        .loadFailurePolicy(LoadFailurePolicy.RECOMPUTE)
                         .build());
-        assertThat(config.build().hybrid()).isFalse();
-        assertThat(LLMTest.config().build().hybrid()).isTrue();
-        assertThatThrownBy(() -> config.disableHybridKvCacheManager(false).build())
+    }
+
+    private static LocalEngine nixl(Path model, int ranks, int stages) throws IOException {
+        return LocalEngine.start(
+                nixl(model)
+                        .parallel(new ParallelConfig(ranks, stages, CpuBinding.NONE))
+                        .build(),
+                EngineListener.NONE);
+    }
+
+    private static RequestOutput ask(LocalEngine engine, String id, int[] prompt, int tokens, JsonFields params)
+            throws Exception {
+        SamplingParams greedy = SamplingParams.builder()
+                .temperature(0)
+                .maxTokens(tokens)
+                .ignoreEos(true)
+                .build();
+        GenerationRequest request = new GenerationRequest(id, prompt, greedy, Optional.of(params), Optional.empty(), 0);
+        GenerationCollector collector = new GenerationCollector(request);
+        engine.submit(request, collector);
+        RequestOutput output = collector.result().get(60, TimeUnit.SECONDS);
+        assertThat(output.completions().getFirst().error()).isEmpty();
+        return output;
+    }
+
+    @Test
+    void aConnectorThatTakesBlocksOfAllLayersGetsThem(@TempDir Path directory, @TempDir Path storage)
+            throws IOException {
+        Path model = model(directory, false);
+        UnaryOperator<EngineConfigBuilder> stored = config -> config.maxModelLen(400)
+                .numBlocks(40)
+                .kvTransfer(KvTransferConfig.builder("SharedStorageConnector", KvRole.BOTH)
+                        .extra("shared_storage_path", storage.toString())
+                        .build());
+        try (LLM llm = llm(model, stored);
+                LLM alone = llm(model, config -> config)) {
+            List<int[]> prompt = List.of(LLMTest.prompt(300, 300));
+            assertThat(answers(llm, prompt)).isEqualTo(answers(alone, prompt));
+        }
+        assertThatThrownBy(() -> llm(model, config -> stored.apply(config).disableHybridKvCacheManager(false)))
                 .isInstanceOf(ConfigException.class)
-                .hasMessage("disable_hybrid_kv_cache_manager: is false, but connectors take blocks of all layers:"
-                        + " leave it out, or kv_connector, which is SharedStorageConnector");
+                .hasMessage("disable_hybrid_kv_cache_manager: is false, but with its settings kv_connector"
+                        + " SharedStorageConnector takes blocks of all layers only; leave it out");
     }
 }

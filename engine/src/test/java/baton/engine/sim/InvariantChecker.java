@@ -4,6 +4,7 @@ import baton.engine.model.Logits;
 import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelRunner;
 import baton.kv.KvCache;
+import baton.kv.KvGroups;
 import baton.kv.ModelFingerprint;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
@@ -188,14 +189,16 @@ final class InvariantChecker {
                     if (end == slice.start() && slice.hidden().isEmpty()) {
                         throw broken("a step has nothing to compute for a request, so nothing to sample from");
                     }
-                    for (int i = 0; i * blockSize < end; i++) {
-                        int block = slice.blockTable()[i];
-                        if (isWritten(block)) {
-                            throw broken("block=" + block + " is used while a load writes it");
-                        }
-                        if ((i + 1) * blockSize > slice.start()
-                                && network.isRead(node.endpoint(), block * bytes(), bytes())) {
-                            throw broken("block=" + block + " is computed while a peer reads it");
+                    for (int[] blockTable : slice.blockTables()) {
+                        for (int i = 0; i * blockSize < end; i++) {
+                            int block = blockTable[i];
+                            if (isWritten(block)) {
+                                throw broken("block=" + block + " is used while a load writes it");
+                            }
+                            if ((i + 1) * blockSize > slice.start()
+                                    && network.isRead(node.endpoint(), block * bytes(), bytes())) {
+                                throw broken("block=" + block + " is computed while a peer reads it");
+                            }
                         }
                     }
                 }
@@ -227,7 +230,7 @@ final class InvariantChecker {
             @Override
             public SchedulerConnector scheduler(ConnectorContext context) {
                 return new Deciding(
-                        connector.scheduler(context), context.layout().blockSize());
+                        connector.scheduler(context), context.layout().blockSize(), context.groups());
             }
 
             @Override
@@ -240,11 +243,17 @@ final class InvariantChecker {
 
     private final class Deciding extends ForwardingScheduler {
         private final int blockSize;
+        private final KvGroups groups;
         private boolean lastMatchAsync;
 
-        private Deciding(SchedulerConnector inner, int blockSize) {
+        private Deciding(SchedulerConnector inner, int blockSize, KvGroups groups) {
             super(inner);
             this.blockSize = blockSize;
+            this.groups = groups;
+        }
+
+        private boolean isNull(int block) {
+            return groups.hasWindows() && block == KvGroups.NULL_BLOCK;
         }
 
         private void expectKnown(KvRequest request) {
@@ -279,15 +288,19 @@ final class InvariantChecker {
             mayFail();
             expectKnown(request);
             Set<Integer> table = new HashSet<>();
+            int size = blockTable.length / groups.size();
             for (int i = 0; i < blockTable.length; i++) {
-                if (i >= computedTokens / blockSize) {
+                if (isNull(blockTable[i])) {
+                    continue;
+                }
+                if (i % size >= computedTokens / blockSize) {
                     handedOut(request.id(), blockTable[i]);
                 }
                 if (!table.add(blockTable[i])) {
                     throw broken("block=" + blockTable[i] + " is twice in request " + request.id());
                 }
             }
-            if (blockTable.length * blockSize < computedTokens + externalTokens) {
+            if (size * blockSize < computedTokens + externalTokens) {
                 throw broken("no room for externalTokens=" + externalTokens + " of request " + request.id());
             }
             tables.put(request.id(), table);
@@ -306,12 +319,14 @@ final class InvariantChecker {
                 if (!scheduled.add(id) || loading.containsKey(id)) {
                     throw broken("request " + id + " is scheduled twice, or before its load is over");
                 }
-                Set<Integer> table = tables.computeIfAbsent(id, _ -> new HashSet<>());
+                Set<Integer> before = tables.getOrDefault(id, Set.of());
+                Set<Integer> table = new HashSet<>();
                 for (int block : each.blockTable()) {
-                    if (table.add(block)) {
+                    if (!isNull(block) && table.add(block) && !before.contains(block)) {
                         handedOut(id, block);
                     }
                 }
+                tables.put(id, table);
             }
             for (String id : step.preempted()) {
                 if (!scheduled.contains(id)) {

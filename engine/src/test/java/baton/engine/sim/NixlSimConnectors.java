@@ -67,6 +67,11 @@ final class NixlSimConnectors extends OneSidedSimConnectors {
     }
 
     @Override
+    public boolean takesGroups() {
+        return !both;
+    }
+
+    @Override
     void address(ObjectNode reference, String prefill, boolean wrong) {
         reference.put("remote_host", address(prefill)).put("remote_port", wrong ? 1 : PORT);
     }

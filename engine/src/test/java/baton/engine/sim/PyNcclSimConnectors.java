@@ -106,15 +106,7 @@ final class PyNcclSimConnectors extends FaultyConnectors {
                 .extra("keep_seconds", KEEP.toNanos() / 1e9)
                 .extra("connect_wait_seconds", CONNECT_WAIT.toNanos() / 1e9)
                 .build();
-        return new ConnectorContext(
-                config,
-                context.model(),
-                context.layout(),
-                context.modelLayout(),
-                context.tensorParallelSize(),
-                context.pipelineParallelSize(),
-                context.ticker(),
-                context.wake());
+        return context.with(config);
     }
 
     private static boolean isProducer(String instance) {

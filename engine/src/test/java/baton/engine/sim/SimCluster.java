@@ -34,6 +34,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.PriorityQueue;
 import java.util.Set;
 import java.util.SplittableRandom;
@@ -92,6 +93,7 @@ final class SimCluster implements AutoCloseable {
     private final List<int[]> families;
     private final int blockSize;
     private final int maxLength;
+    private final KvGroups groups;
     private final LoadFailurePolicy loadFailurePolicy;
     private final double modelFaults;
     private final double connectorFaults;
@@ -127,6 +129,7 @@ final class SimCluster implements AutoCloseable {
         modelFaults = !faultless && random.nextInt(6) == 0 ? 0.02 : 0;
         connectorFaults = !faultless && random.nextInt(8) == 0 ? 0.002 : 0;
         this.connectors = connectors.apply(new Site(random.split(), network, arena, blockSize, ticker), seed);
+        groups = this.connectors.takesGroups() && random.nextBoolean() ? windows() : KvGroups.one(OracleRunner.LAYERS);
         families = IntStream.range(0, 1 + random.nextInt(3))
                 .mapToObj(_ -> tokens(maxLength))
                 .toList();
@@ -160,7 +163,7 @@ final class SimCluster implements AutoCloseable {
                     || named(decode, pair.decode()).isWithoutConnector()) {
                 continue;
             }
-            for (boolean atOnce : new boolean[] {false, true}) {
+            for (boolean atOnce : groups.hasWindows() ? new boolean[] {false} : new boolean[] {false, true}) {
                 Probe probe = new Probe(named(prefill, pair.prefill()), named(decode, pair.decode()), atOnce);
                 long before = happened.getOrDefault(EXTERNAL_HITS, 0L);
                 open++;
@@ -224,6 +227,17 @@ final class SimCluster implements AutoCloseable {
         return all;
     }
 
+    /** Groups of two to four layers, of which at least one has a window. */
+    private KvGroups windows() {
+        List<OptionalInt> windows = new ArrayList<>();
+        int window = 1 + random.nextInt(24);
+        for (int i = random.nextInt(1, 4); i > 0; i--) {
+            windows.add(random.nextInt(3) == 0 ? OptionalInt.empty() : OptionalInt.of(window));
+        }
+        windows.add(random.nextInt(windows.size() + 1), OptionalInt.of(window));
+        return KvGroups.of(windows);
+    }
+
     private double odds() {
         return random.nextInt(3) == 0 ? random.nextDouble() * 0.15 : 0;
     }
@@ -252,8 +266,10 @@ final class SimCluster implements AutoCloseable {
 
     private final class Instance implements EngineListener {
         private final String name;
-        private final int blocks = Math.ceilDiv(maxLength, blockSize) * (1 + random.nextInt(3)) + random.nextInt(4);
-        private final boolean device = random.nextInt(3) == 0;
+        private final int blocks =
+                groups.blocksFor(maxLength, maxLength, blockSize) * (1 + random.nextInt(3)) + random.nextInt(4);
+        // Staging pools have blocks of all layers.
+        private final boolean device = random.nextInt(3) == 0 && !groups.hasWindows();
         /** Connectors that can reach its pool directly do. */
         private final boolean direct = device && random.nextBoolean();
 
@@ -298,8 +314,8 @@ final class SimCluster implements AutoCloseable {
         }
 
         private void begin() {
-            OracleRunner runner =
-                    new OracleRunner(connectors.arena(), blocks, blockSize, device, KvGroups.one(OracleRunner.LAYERS));
+            OracleRunner runner = new OracleRunner(connectors.arena(), blocks, blockSize, device, groups);
+            count("lives with layers that have windows", groups.hasWindows() ? 1 : 0);
             count("lives with a device's pool", device ? 1 : 0);
             count("lives with a pool that is reached directly", direct ? 1 : 0);
             Endpoint endpoint = network.open(name, ++epoch, runner.pool());
@@ -446,6 +462,7 @@ final class SimCluster implements AutoCloseable {
             count("preemptions", stats.preempted());
             count("prefix cache hits", stats.prefixCacheHits());
             count(EXTERNAL_HITS, stats.externalHits());
+            count("external hits of layers with windows", groups.hasWindows() ? stats.externalHits() : 0);
         }
 
         @Override
@@ -501,7 +518,7 @@ final class SimCluster implements AutoCloseable {
             for (int i = 0; i < output.size(); i++) {
                 sequence[prompt.length + i] = output.get(i);
             }
-            int right = OracleRunner.next(sequence);
+            int right = OracleRunner.next(sequence, groups);
             if (token.id() != right || over) {
                 throw new AssertionError("wrong answer to " + id + " on " + instance.name + ": token " + output.size()
                         + " is " + token.id() + ", not " + right);
@@ -579,7 +596,8 @@ final class SimCluster implements AutoCloseable {
             pair = Optional.empty();
             chosen = Optional.empty();
             companion = null;
-            Optional<JsonFields> told = first.flatMap(instance -> connectors.atOnce(instance.name));
+            Optional<JsonFields> told =
+                    first.filter(_ -> !groups.hasWindows()).flatMap(instance -> connectors.atOnce(instance.name));
             if (told.isPresent()) {
                 askBoth(first.get(), told);
             } else if (first.isPresent()) {

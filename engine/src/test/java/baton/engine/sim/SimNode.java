@@ -62,6 +62,11 @@ record SimNode(Endpoint endpoint, Ticker ticker) {
             return Optional.empty();
         }
 
+        /** Whether they take blocks of several groups of layers. */
+        default boolean takesGroups() {
+            return false;
+        }
+
         /** Runs before each step of an instance. */
         default void poll(SimNode node) {}
 

@@ -1,6 +1,7 @@
 package baton.kv.connector;
 
 import baton.kv.ConfigException;
+import baton.kv.KvGroups;
 import baton.kv.KvLayout;
 import baton.kv.KvTransferConfig;
 import baton.kv.ModelFingerprint;
@@ -14,6 +15,7 @@ import baton.kv.Ticker;
  * @param layout layout of the rank's pool
  * @param modelLayout layout of a pool that had all layers and heads; the same for all ranks. The rank's key/value heads begin at
  *     {@code tensor * modelLayout.kvHeads() / tensorParallelSize}; if there are fewer heads than ranks, several have the same one
+ * @param groups of the layers of the rank's pool
  * @param tensorParallelSize ranks that share the heads
  * @param pipelineParallelSize stages that share the layers
  * @param ticker the time to wait by
@@ -25,6 +27,7 @@ public record ConnectorContext(
         ModelFingerprint model,
         KvLayout layout,
         KvLayout modelLayout,
+        KvGroups groups,
         int tensorParallelSize,
         int pipelineParallelSize,
         Ticker ticker,
@@ -32,7 +35,7 @@ public record ConnectorContext(
     /** This context with another configuration, e.g. of a connector within this one. */
     public ConnectorContext with(KvTransferConfig other) {
         return new ConnectorContext(
-                other, model, layout, modelLayout, tensorParallelSize, pipelineParallelSize, ticker, wake);
+                other, model, layout, modelLayout, groups, tensorParallelSize, pipelineParallelSize, ticker, wake);
     }
 
     /**
@@ -50,7 +53,7 @@ public record ConnectorContext(
         }
     }
 
-    /** The context of an engine that looks often. */
+    /** The context of an engine that looks often, whose layers are one group. */
     public ConnectorContext(
             KvTransferConfig config,
             ModelFingerprint model,
@@ -59,7 +62,16 @@ public record ConnectorContext(
             int tensorParallelSize,
             int pipelineParallelSize,
             Ticker ticker) {
-        this(config, model, layout, modelLayout, tensorParallelSize, pipelineParallelSize, ticker, () -> {});
+        this(
+                config,
+                model,
+                layout,
+                modelLayout,
+                KvGroups.one(layout.layers()),
+                tensorParallelSize,
+                pipelineParallelSize,
+                ticker,
+                () -> {});
     }
 
     /** The context of an engine in one rank, whose pool has all layers and heads. */

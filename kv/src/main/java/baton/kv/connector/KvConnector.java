@@ -49,6 +49,14 @@ public interface KvConnector {
     }
 
     /**
+     * Whether it takes blocks of several groups of layers, of which those with a window keep only the blocks that it reaches: vLLM's
+     * {@code SupportsHMA}. For a connector that says no, all layers of the pool are one group and keep all positions.
+     */
+    default boolean takesGroups(KvTransferConfig config) {
+        return false;
+    }
+
+    /**
      * Refuses settings that cannot work, before the model is loaded, which may take minutes. Asked once for
      * an engine.
      *

@@ -69,7 +69,8 @@ public interface SchedulerConnector extends AutoCloseable {
      * Blocks were allocated. For an asynchronous load called twice: when the load starts, and with {@code externalTokens = 0}
      * when the request is scheduled after it. Decide by {@code externalTokens}, not by the blocks.
      *
-     * @param blockTable all blocks of the request so far, those of computed tokens included
+     * @param blockTable all blocks of the request so far, those of computed tokens included; of several groups of layers
+     *     ({@link ConnectorContext#groups}) the tables of equal length one after the other
      * @param computedTokens tokens whose KV was here before
      * @param externalTokens tokens this connector is to load, following the computed ones
      */
@@ -94,7 +95,7 @@ public interface SchedulerConnector extends AutoCloseable {
     /**
      * The request has ended, for whatever reason; its blocks are still in place.
      *
-     * @param blockTable its blocks; empty if it never had any, e.g. aborted while it waited
+     * @param blockTable its blocks, as in {@link #onAllocated}; empty if it never had any, e.g. aborted while it waited
      */
     default Release onFinished(KvRequest request, RequestEnd end, int[] blockTable) {
         return Release.NOW;
@@ -190,7 +191,7 @@ public interface SchedulerConnector extends AutoCloseable {
     /**
      * One request's part in a step.
      *
-     * @param blockTable all its blocks
+     * @param blockTable all its blocks, as in {@link #onAllocated}
      * @param computedTokens tokens whose KV is in place before this step, loaded ones included
      * @param scheduledTokens tokens computed in this step
      */

@@ -1,5 +1,6 @@
 package baton.kv.staging;
 
+import baton.kv.ConfigException;
 import baton.kv.KvCache;
 import baton.kv.KvMemory;
 import baton.kv.KvTransferConfig;
@@ -57,6 +58,12 @@ public final class StagedConnector implements KvConnector {
             case KvMemory.Device device -> {
                 if (!connector.needsHostMemory(config)) {
                     yield connector;
+                }
+                if (pool.groups().hasWindows()) {
+                    throw new ConfigException(
+                            "kv_buffer_device",
+                            "is %s, and staging pools take blocks of all layers only: it must be cuda, or disable_hybrid_kv_cache_manager true"
+                                    .formatted(config.bufferDevice()));
                 }
                 log.info(
                         "{} needs host memory (kv_buffer_device={}): each pool of {} has a staging pool of {} MiB",
