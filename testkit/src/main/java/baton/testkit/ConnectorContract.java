@@ -3,6 +3,7 @@ package baton.testkit;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
+import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
@@ -142,6 +143,11 @@ public abstract class ConnectorContract {
     private int requests;
 
     protected abstract Instances instances() throws Exception;
+
+    /** Of pools with latent entries. */
+    protected static KvLayout latents(int blockSize) {
+        return new KvLayout(3, 1, 24, blockSize, DType.BF16, true);
+    }
 
     @BeforeEach
     void start() throws Exception {

@@ -25,15 +25,22 @@ import java.util.stream.Collectors;
  * @param attentionBackend {@code attn_backend_name}
  * @param cacheDtype {@code cache_dtype}, of {@code --kv-cache-dtype}
  * @param hybridManager {@code is_hma_enabled}
+ * @param kvHeads {@code num_kv_heads}; empty: the KV cache's. Of a model with latents it is that of config.json
  */
 public record VllmCompatibility(
-        String version, String model, String attentionBackend, String cacheDtype, boolean hybridManager) {
+        String version,
+        String model,
+        String attentionBackend,
+        String cacheDtype,
+        boolean hybridManager,
+        Optional<Integer> kvHeads) {
     private static final int CONNECTOR_VERSION = 14;
     private static final String VERSION = "version";
     private static final String MODEL = "model";
     private static final String ATTENTION = "attn_backend_name";
     private static final String CACHE_DTYPE = "cache_dtype";
     private static final String HYBRID = "is_hma_enabled";
+    private static final String KV_HEADS = "num_kv_heads";
 
     /** All of them. */
     static final List<Setting> SETTINGS = List.of(
@@ -44,7 +51,11 @@ public record VllmCompatibility(
                     "required",
                     "vLLM's log names it: `FLASH_ATTN`, `FLASHINFER`, `TRITON_ATTN`, `CPU_ATTN`."),
             Setting.of(CACHE_DTYPE, "auto", "Of vLLM's `--kv-cache-dtype`."),
-            Setting.of(HYBRID, true, "Whether vLLM's hybrid KV cache manager is on."));
+            Setting.of(HYBRID, true, "Whether vLLM's hybrid KV cache manager is on."),
+            Setting.absent(
+                    KV_HEADS,
+                    "the KV cache's",
+                    "Of a model with latent attention, such as DeepSeek-V3: `num_key_value_heads` of its config.json."));
 
     /** @throws ConfigException if a value is missing or unknown */
     static VllmCompatibility of(JsonFields given) {
@@ -62,7 +73,8 @@ public record VllmCompatibility(
                 need(fields, MODEL),
                 need(fields, ATTENTION),
                 fields.string(CACHE_DTYPE).orElseThrow(),
-                fields.bool(HYBRID).orElseThrow());
+                fields.bool(HYBRID).orElseThrow(),
+                fields.integerAtLeast(KV_HEADS, 1));
     }
 
     private static String need(JsonFields fields, String name) {
@@ -82,7 +94,7 @@ public record VllmCompatibility(
         factors.put("model", quoted(this.model));
         factors.put("nixl_connector_version", Integer.toString(CONNECTOR_VERSION));
         factors.put("num_hidden_layers", Integer.toString(model.layers()));
-        factors.put("num_kv_heads", Integer.toString(model.kvHeads()));
+        factors.put("num_kv_heads", Integer.toString(kvHeads.orElse(model.kvHeads())));
         factors.put("speculative_config", "null");
         factors.put("transfer_mode", quoted(mode.label()));
         factors.put("vllm_version", quoted(version));

@@ -108,6 +108,9 @@ record VllmRank(KvLayout layout, int modelKvHeads, Optional<BlockInterior> cpuIn
     }
 
     private BlockInterior interior(Metadata metadata) {
+        if (layout.latent()) {
+            return BlockInterior.HEADS;
+        }
         BlockInterior plain = switch (metadata.cacheLayout()) {
             case "LBHNC", "BLHNC" -> BlockInterior.HEADS;
             case "LBNHC" -> BlockInterior.TOKENS;

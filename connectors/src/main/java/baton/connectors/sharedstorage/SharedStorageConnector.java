@@ -82,7 +82,6 @@ public final class SharedStorageConnector implements KvConnector {
 
     @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
-        context.requireKeysAndValues("SharedStorageConnector");
         return new SharedStorageScheduler(context, SharedStorageSettings.of(context), threads, files);
     }
 
@@ -124,6 +123,7 @@ public final class SharedStorageConnector implements KvConnector {
                 context.modelLayout().kvHeads(),
                 context.modelLayout().headDim(),
                 context.modelLayout().dtype(),
-                context.model().digest());
+                context.model().digest(),
+                context.modelLayout().latent());
     }
 }

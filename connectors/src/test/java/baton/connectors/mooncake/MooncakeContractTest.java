@@ -7,10 +7,14 @@ import baton.testkit.ConnectorContract;
 
 /** Two instances with a registry, channels and Mooncake's TCP transport between them. */
 class MooncakeContractTest extends ConnectorContract {
+    KvLayout layout() {
+        return new KvLayout(3, 2, 4, 4, DType.F32);
+    }
+
     @Override
     protected Instances instances() {
         return new Pair(
-                new KvLayout(3, 2, 4, 4, DType.F32),
+                layout(),
                 MooncakeConnector::new,
                 role -> KvTransferConfig.builder("MooncakeConnector", role)
                         .extra("mooncake_protocol", "tcp")

@@ -10,11 +10,15 @@ import java.util.Map;
 
 /** Two instances with memory of their own, and a store that both have behind it. */
 class MooncakeStoreContractTest extends ConnectorContract {
+    KvLayout layout() {
+        return new KvLayout(3, 2, 8, 16, DType.BF16);
+    }
+
     @Override
     protected Instances instances() {
         MapStores stores = new MapStores();
         return new Pair(
-                new KvLayout(3, 2, 8, 16, DType.BF16),
+                layout(),
                 () -> new MooncakeStoreConnector(stores, Map.of()),
                 _ -> KvTransferConfig.builder("MooncakeStoreConnector", KvRole.BOTH)
                         .extra("store_rest_url", "http://127.0.0.1:1")

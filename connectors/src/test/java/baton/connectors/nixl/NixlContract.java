@@ -41,6 +41,10 @@ abstract class NixlContract extends ConnectorContract {
         this.connector = connector;
     }
 
+    KvLayout layout() {
+        return new KvLayout(3, 2, 4, 4, DType.F32);
+    }
+
     @Override
     protected Instances instances() {
         VirtualTicker ticker = new VirtualTicker();
@@ -64,11 +68,7 @@ abstract class NixlContract extends ConnectorContract {
                         .build();
                 return new FakeEngine(
                         connector.apply(net.runtime()),
-                        new ConnectorContext(
-                                config,
-                                new ModelFingerprint("fake", "00"),
-                                new KvLayout(3, 2, 4, 4, DType.F32),
-                                ticker),
+                        new ConnectorContext(config, new ModelFingerprint("fake", "00"), layout(), ticker),
                         40,
                         pools);
             }

@@ -11,11 +11,15 @@ import java.util.Map;
 
 /** Two instances with memory of their own, and a store that both have behind it. */
 class OffloadingContractTest extends ConnectorContract {
+    KvLayout layout() {
+        return new KvLayout(3, 2, 8, 16, DType.BF16);
+    }
+
     @Override
     protected Instances instances() {
         MapStores stores = new MapStores();
         return new Pair(
-                new KvLayout(3, 2, 8, 16, DType.BF16),
+                layout(),
                 () -> new OffloadingConnector(stores),
                 _ -> KvTransferConfig.builder("OffloadingConnector", KvRole.BOTH)
                         .extra("cpu_bytes_to_use", 1_000_000)

@@ -12,10 +12,14 @@ class SharedStorageContractTest extends ConnectorContract {
     @TempDir
     Path root;
 
+    KvLayout layout() {
+        return new KvLayout(3, 2, 8, 16, DType.BF16);
+    }
+
     @Override
     protected Instances instances() {
         return new Pair(
-                new KvLayout(3, 2, 8, 16, DType.BF16),
+                layout(),
                 SharedStorageConnector::new,
                 role -> KvTransferConfig.builder("SharedStorageConnector", role)
                         .extra("shared_storage_path", root)

@@ -49,7 +49,7 @@ public record ConnectorContext(
                     "kv_connector",
                     "is " + connector
                             + ", which transfers keys and values; this model caches latents. It must be one of NixlConnector,"
-                            + " NixlPushConnector, MooncakeConnector, OffloadingConnector, MooncakeStoreConnector");
+                            + " NixlPushConnector, MooncakeConnector, SharedStorageConnector, OffloadingConnector, MooncakeStoreConnector");
         }
     }
 

@@ -103,11 +103,7 @@ record LayerFiles(SharedStorage.Format format, SharedStorage.Layouts layouts, Fi
         metadata.put(DTYPE, format.dtype().torchName());
         metadata.put(LAYOUT, layouts.written().recorded());
         metadata.put(CHECKSUM, hex(checksum));
-        TensorInfo tensor = new TensorInfo(
-                format.dtype().safetensorsName(),
-                List.of((long) tokens, (long) format.kvHeads(), 2L * format.headDim()),
-                0,
-                data.byteSize());
+        TensorInfo tensor = new TensorInfo(format.dtype().safetensorsName(), format.shape(tokens), 0, data.byteSize());
         try (FileChannel channel = files.create(file)) {
             writeFully(channel, SafetensorsHeader.encode(metadata, Map.of(TENSOR, tensor)));
             for (ByteBuffer chunk : chunks(data)) {
@@ -152,7 +148,7 @@ record LayerFiles(SharedStorage.Format format, SharedStorage.Layouts layouts, Fi
         boolean split = shape.size() == 4;
         List<Long> expected = split
                 ? List.of(2L, (long) tokens, (long) format.kvHeads(), (long) format.headDim())
-                : List.of((long) tokens, (long) format.kvHeads(), 2L * format.headDim());
+                : format.shape(tokens);
         if (!shape.equals(expected)) {
             List<Long> otherTokens = new ArrayList<>(expected);
             int tokenDimension = split ? 1 : 0;

@@ -146,15 +146,28 @@ public final class SharedStorage {
      * @param headDim elements of one key, and of one value
      * @param dtype type of the elements
      * @param model hex fingerprint of the computation that fills the cache
+     * @param latent of each token and layer one vector of {@code headDim} elements, which is key and value
      */
-    public record Format(List<String> layerNames, int kvHeads, int headDim, DType dtype, String model) {
+    public record Format(List<String> layerNames, int kvHeads, int headDim, DType dtype, String model, boolean latent) {
         public Format {
             layerNames = List.copyOf(layerNames);
         }
 
+        /** Of keys and values. */
+        public Format(List<String> layerNames, int kvHeads, int headDim, DType dtype, String model) {
+            this(layerNames, kvHeads, headDim, dtype, model, false);
+        }
+
+        /** Of a file's tensor. */
+        List<Long> shape(int tokens) {
+            return latent
+                    ? List.of((long) tokens, (long) headDim)
+                    : List.of((long) tokens, (long) kvHeads, 2L * headDim);
+        }
+
         /** Bytes of one layer of {@code tokens} tokens. */
         public long layerBytes(int tokens) {
-            return (long) tokens * kvHeads * 2 * headDim * dtype.bytes();
+            return shape(tokens).stream().reduce((long) dtype.bytes(), Math::multiplyExact);
         }
     }
 
