@@ -14,7 +14,7 @@ import shutil
 import sys
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     DeepseekV2Config,
@@ -24,6 +24,7 @@ from transformers import (
     Gemma3TextConfig,
     Glm4Config,
     GlmConfig,
+    GptOssConfig,
     GraniteConfig,
     GraniteMoeHybridConfig,
     LlamaConfig,
@@ -305,15 +306,37 @@ FAMILIES = {
     ),
 }
 
+GPT_OSS = GptOssConfig(
+    **{**SHAPE, "num_hidden_layers": 3, "intermediate_size": 96},
+    head_dim=32,
+    num_local_experts=6,
+    num_experts_per_tok=2,
+    sliding_window=20,
+    **rope(
+        "yarn",
+        rope_theta=150000.0,
+        factor=4.0,
+        beta_fast=32.0,
+        beta_slow=1.0,
+        truncate=False,
+        original_max_position_embeddings=64,
+    ),
+)
+FAMILIES |= {"gpt-oss": GPT_OSS, "gpt-oss-bf16": GPT_OSS}
+
 # With earlier seeds a rounding to bf16 changes which experts are chosen.
 FIRST_SEEDS = {"deepseek-v3": 19}
 
 # These get the config.json that transformers 4 wrote.
-OLD_FORM = {"llama2", "llama3", "qwen2", "qwen2-yarn", "phi3-short"}
+OLD_FORM = {"llama2", "llama3", "qwen2", "qwen2-yarn", "phi3-short", "gpt-oss"}
 
 # The most tokens of a sequence, where they are not the model's default. transformers chooses LongRoPE's factors by each sequence's length, vLLM
 # and Baton by this limit; so the long factors are made the short ones too.
 MAX_MODEL_LEN = {"phi3-long": 256}
+
+# The experts of these are MXFP4.
+PACKED = {"gpt-oss"}
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 
 def draw(model, seed):
@@ -323,7 +346,12 @@ def draw(model, seed):
         if name.endswith("norm.weight"):
             # Gemma adds 1 itself.
             drawn = 0.3 * drawn + (0 if model.config.model_type.startswith("gemma") else 1)
-        elif name.endswith(".bias"):
+        elif name.endswith("bias"):
+            drawn = 0.5 * drawn
+        elif name.endswith("sinks"):
+            drawn = 2 * drawn
+        elif model.config.model_type == "gpt_oss" and "experts." in name:
+            # Many gates and products beyond the limit.
             drawn = 0.5 * drawn
         elif "embed_tokens" in name or "lm_head" in name:
             drawn = 0.3 * drawn
@@ -346,6 +374,41 @@ def old_form(file):
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
+def mxfp4(matrices):
+    """Numbers of 4 bits of matrices [experts, in, out] as [experts, out, in / 32, 32], and the exponent of each 32."""
+    blocks = matrices.float().transpose(1, 2).unflatten(2, (-1, 32))
+    exponents = blocks.abs().amax(-1, keepdim=True).log2().floor() - 2
+    return (blocks / 2**exponents)[..., None].sub(E2M1).abs().argmin(-1), exponents
+
+
+def round_experts(model):
+    for name, weight in model.named_parameters():
+        if name.endswith(("gate_up_proj", "down_proj")):
+            numbers, exponents = mxfp4(weight.data)
+            weight.data.copy_((E2M1[numbers] * 2**exponents).flatten(2).transpose(1, 2))
+
+
+def pack_experts(directory):
+    file = directory / "model.safetensors"
+    tensors = {}
+    for name, tensor in load_file(file).items():
+        if name.endswith(("gate_up_proj", "down_proj")):
+            numbers, exponents = mxfp4(tensor)
+            tensors[name + "_blocks"] = (numbers[..., ::2] | numbers[..., 1::2] << 4).to(torch.uint8).contiguous()
+            tensors[name + "_scales"] = (exponents.squeeze(-1) + 127).to(torch.uint8).contiguous()
+        else:
+            tensors[name] = tensor
+    save_file(tensors, file, {"format": "pt"})
+    config = json.loads((directory / "config.json").read_text())
+    config["quantization_config"] = {
+        "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"],
+        "quant_method": "mxfp4",
+    }
+    config["experts_per_token"] = config["num_experts_per_tok"]
+    config["initial_context_length"] = 64
+    (directory / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
 @torch.no_grad()
 def greedy(model, prompt):
     """The continuation and the logits that chose each of its tokens, every step computed from nothing."""
@@ -362,6 +425,8 @@ def make(name, config, seed):
     shutil.rmtree(directory, ignore_errors=True)
     model = AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
     draw(model, seed)
+    if name in PACKED:
+        round_experts(model)
     model.save_pretrained(directory)
     if name in OLD_FORM:
         old_form(directory / "config.json")
@@ -384,6 +449,8 @@ def make(name, config, seed):
     limit = f'"max_model_len": {MAX_MODEL_LEN[name]}, ' if name in MAX_MODEL_LEN else ""
     (directory / "golden.json").write_text("{" + limit + '"prompts": [\n' + lines + "\n]}\n")
     save_file(logits, directory / "golden.safetensors")
+    if name in PACKED:
+        pack_experts(directory)
     spread = torch.cat(list(logits.values())).std()
     print(f"{name}: seed {seed}, least margin {margin:.3f}, logits' standard deviation {spread:.2f}")
     return margin > MARGIN

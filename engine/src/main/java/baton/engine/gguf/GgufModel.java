@@ -2,8 +2,8 @@ package baton.engine.gguf;
 
 import baton.engine.gguf.GgufFile.Tensor;
 import baton.kv.ConfigException;
+import baton.kv.safetensors.PackedTensorFile;
 import baton.kv.safetensors.SafetensorsException;
-import baton.kv.safetensors.TensorFile;
 import baton.kv.safetensors.TensorInfo;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
@@ -26,7 +26,7 @@ import tools.jackson.databind.node.ObjectNode;
  * A model in a GGUF file, or in several that are named {@code NAME-00001-of-00003.gguf}, as the Hugging Face checkpoint that it was made
  * of: its config.json, and its tensors by the checkpoint's names. The changes of the conversion are undone while rows are read.
  */
-public final class GgufModel implements TensorFile {
+public final class GgufModel implements PackedTensorFile {
     private static final Pattern PART = Pattern.compile("(.*)-(\\d{5})-of-(\\d{5})\\.gguf");
 
     /** Factors of the rotation, which become fields of config.json. */
@@ -115,14 +115,7 @@ public final class GgufModel implements TensorFile {
         return place.file.data(place.tensor);
     }
 
-    /** Reads rows of a tensor; a vector is one row. Used by one thread. */
-    @FunctionalInterface
-    public interface Rows {
-        /** @param to from its first element on */
-        void read(long row, float[] to);
-    }
-
-    /** @param name of {@link #names} */
+    @Override
     public Rows rows(String name) {
         Place place = Objects.requireNonNull(places.get(name), name);
         Tensor tensor = place.tensor;

@@ -46,6 +46,12 @@ final class Constants {
 
     static final int GELU_CUBE = GELU_LINE + 1;
 
+    /** The exponent of two in the sigmoid of {@link Activation#CLAMPED_SWIGLU}: this times x. */
+    static final int SWIGLU_LINE = GELU_CUBE + 1;
+
+    static final int SWIGLU_LIMIT = SWIGLU_LINE + 1;
+    static final int NEGATIVE_SWIGLU_LIMIT = SWIGLU_LIMIT + 1;
+
     private static final MemorySegment MEMORY = make();
 
     private Constants() {}
@@ -60,7 +66,7 @@ final class Constants {
     }
 
     private static MemorySegment make() {
-        MemorySegment memory = Arena.global().allocate((GELU_CUBE + 1L) * VECTOR, VECTOR);
+        MemorySegment memory = Arena.global().allocate((NEGATIVE_SWIGLU_LIMIT + 1L) * VECTOR, VECTOR);
         bits(memory, UPPER_HALF, 0xffff_0000);
         number(memory, ONE, 1);
         number(memory, LOWEST_EXPONENT, -100);
@@ -72,6 +78,9 @@ final class Constants {
         double line = -2 * Math.sqrt(2 / Math.PI) / Math.log(2);
         number(memory, GELU_LINE, (float) line);
         number(memory, GELU_CUBE, (float) (0.044715 * line));
+        number(memory, SWIGLU_LINE, (float) (-Activation.SWIGLU_SLOPE / Math.log(2)));
+        number(memory, SWIGLU_LIMIT, Activation.SWIGLU_LIMIT);
+        number(memory, NEGATIVE_SWIGLU_LIMIT, -Activation.SWIGLU_LIMIT);
         bits(memory, LOWEST_BIT, 1);
         bits(memory, HALF_OF_BF16, 0x7fff);
         number(memory, ZERO, 0);

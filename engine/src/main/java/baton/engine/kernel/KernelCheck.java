@@ -176,11 +176,16 @@ final class KernelCheck {
 
     private static void gated(PanelMatrix matrix, Activation activation, Rows from, Rows to, double product) {
         matrix.multiplyGated(matrix, activation, from, 1, to);
+        double gate = activation == Activation.CLAMPED_SWIGLU ? Math.min(product, Activation.SWIGLU_LIMIT) : product;
+        double factor = activation == Activation.CLAMPED_SWIGLU
+                ? Math.clamp(product, -Activation.SWIGLU_LIMIT, Activation.SWIGLU_LIMIT) + 1
+                : product;
         double inner = switch (activation) {
             case SILU -> product;
+            case CLAMPED_SWIGLU -> Activation.SWIGLU_SLOPE * gate;
             case GELU_TANH -> 2 * Math.sqrt(2 / Math.PI) * (product + 0.044715 * Math.pow(product, 3));
         };
-        expect(activation + " to " + to.type(), element(to, 0, 1), product * product / (1 + Math.exp(-inner)));
+        expect(activation + " to " + to.type(), element(to, 0, 1), gate * factor / (1 + Math.exp(-inner)));
     }
 
     private MemorySegment bytes(long count) {

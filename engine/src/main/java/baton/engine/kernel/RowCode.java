@@ -34,19 +34,22 @@ final class RowCode {
         /** Multiplied with the activation of the gate's element. */
         SILU,
         GELU_TANH,
+        CLAMPED_SWIGLU,
         /** The same, to bf16; with AVX512_BF16. */
         NARROW_SILU,
-        NARROW_GELU_TANH;
+        NARROW_GELU_TANH,
+        NARROW_CLAMPED_SWIGLU;
 
         static Finish gated(Activation activation, boolean narrow) {
             return switch (activation) {
                 case SILU -> narrow ? NARROW_SILU : SILU;
                 case GELU_TANH -> narrow ? NARROW_GELU_TANH : GELU_TANH;
+                case CLAMPED_SWIGLU -> narrow ? NARROW_CLAMPED_SWIGLU : CLAMPED_SWIGLU;
             };
         }
 
         boolean narrows() {
-            return this == NARROW_SILU || this == NARROW_GELU_TANH;
+            return this == NARROW_SILU || this == NARROW_GELU_TANH || this == NARROW_CLAMPED_SWIGLU;
         }
 
         private boolean isGated() {
@@ -331,15 +334,26 @@ final class RowCode {
             switch (finish) {
                 case STORE -> {}
                 case ADD -> code.op(Binary.ADD, 0, 0, at(out, at));
-                case SILU, NARROW_SILU, GELU_TANH, NARROW_GELU_TANH -> {
+                case SILU, NARROW_SILU, GELU_TANH, NARROW_GELU_TANH, CLAMPED_SWIGLU, NARROW_CLAMPED_SWIGLU -> {
                     code.load(1, at(tile, gate + at));
-                    if (finish == Finish.SILU || finish == Finish.NARROW_SILU) {
-                        code.op(Binary.MUL, 2, 1, power.constant(Constants.NEGATED_LOG2_E));
-                    } else {
-                        code.op(Binary.MUL, 2, 1, 1);
-                        code.op(Binary.MUL, 2, 2, power.constant(Constants.GELU_CUBE));
-                        code.op(Binary.ADD, 2, 2, power.constant(Constants.GELU_LINE));
-                        code.op(Binary.MUL, 2, 2, 1);
+                    switch (finish) {
+                        case GELU_TANH, NARROW_GELU_TANH -> {
+                            code.op(Binary.MUL, 2, 1, 1);
+                            code.op(Binary.MUL, 2, 2, power.constant(Constants.GELU_CUBE));
+                            code.op(Binary.ADD, 2, 2, power.constant(Constants.GELU_LINE));
+                            code.op(Binary.MUL, 2, 2, 1);
+                        }
+                        case CLAMPED_SWIGLU, NARROW_CLAMPED_SWIGLU -> {
+                            // Of two numbers of which one is none, the second is the result.
+                            code.load(7, power.constant(Constants.SWIGLU_LIMIT));
+                            code.op(Binary.MIN, 1, 7, 1);
+                            code.op(Binary.MIN, 0, 7, 0);
+                            code.load(7, power.constant(Constants.NEGATIVE_SWIGLU_LIMIT));
+                            code.op(Binary.MAX, 0, 7, 0);
+                            code.op(Binary.ADD, 0, 0, power.constant(Constants.ONE));
+                            code.op(Binary.MUL, 2, 1, power.constant(Constants.SWIGLU_LINE));
+                        }
+                        default -> code.op(Binary.MUL, 2, 1, power.constant(Constants.NEGATED_LOG2_E));
                     }
                     power.of(2);
                     code.op(Binary.ADD, 2, 2, power.constant(Constants.ONE));

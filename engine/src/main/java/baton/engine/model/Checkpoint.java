@@ -9,6 +9,7 @@ import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.ModelFingerprint;
+import baton.kv.safetensors.PackedTensorFile;
 import baton.kv.safetensors.SafetensorsException;
 import baton.kv.safetensors.SafetensorsFile;
 import baton.kv.safetensors.TensorFile;
@@ -254,14 +255,14 @@ public final class Checkpoint implements AutoCloseable {
         boolean isVector = info.shape().size() == 1;
         long rows = info.shape().getFirst();
         long columns = isVector ? 1 : info.shape().getLast();
-        if (!(file(tensor) instanceof GgufModel packed)) {
+        if (!(file(tensor) instanceof PackedTensorFile packed)) {
             return Matrix.dense(data(tensor), rows, columns, dtypeOf(info).orElseThrow());
         }
         MemorySegment memory = HugePages.allocate(arena, rows * columns * dtype.bytes(), "unpacked weights");
         Matrix unpacked = isVector ? Matrix.dense(memory, 1, rows, dtype) : Matrix.dense(memory, rows, columns, dtype);
         threads.parallelFor(unpacked.rows(), Matrix.PIECE, (_, first, end) -> {
             RowBuffer row = new RowBuffer(unpacked.columns());
-            GgufModel.Rows source = packed.rows(tensor);
+            PackedTensorFile.Rows source = packed.rows(tensor);
             for (int i = first; i < end; i++) {
                 source.read(i, row.values());
                 row.store(unpacked, i, 0, unpacked.columns());
@@ -351,6 +352,9 @@ public final class Checkpoint implements AutoCloseable {
         if (config.layers() > fileOfTensor.size()) {
             throw new SafetensorsException("%s: config.json.num_hidden_layers is %d, but the files have only %d weights"
                     .formatted(directory, config.layers(), fileOfTensor.size()));
+        }
+        if (config.recipe().architecture().equals(DecoderFamily.GPT_OSS.architecture())) {
+            GptOssExperts.divide(directory, fileOfTensor, config);
         }
         long experts = config.recipe().feedForward().stream()
                 .mapToLong(each -> each instanceof Experts some ? some.count() : 0)

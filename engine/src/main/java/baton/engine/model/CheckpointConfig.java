@@ -84,7 +84,8 @@ final class CheckpointConfig {
                 json.string("dtype")
                         .map(type -> DType.parse(json.field("dtype"), type))
                         .or(() -> json.string("torch_dtype").map(type -> DType.parse(json.field("torch_dtype"), type)))
-                        .orElse(DType.F32),
+                        // What is packed is meant for bf16.
+                        .orElse(json.value("quantization_config").isPresent() ? DType.BF16 : DType.F32),
                 recipe);
     }
 

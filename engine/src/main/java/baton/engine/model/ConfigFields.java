@@ -193,11 +193,13 @@ final class ConfigFields {
                             "is '%s', must be '%s' where architectures is %s"
                                     .formatted(type, family.modelType(), family.architecture()));
                 });
-        json.value("quantization_config").filter(value -> !isNone(value)).ifPresent(_ -> {
-            throw new ConfigException(
-                    json.field("quantization_config"),
-                    "quantized checkpoints are not supported; use the bf16 original");
-        });
+        if (!family.ownFields().contains("quantization_config")) {
+            json.value("quantization_config").filter(value -> !isNone(value)).ifPresent(_ -> {
+                throw new ConfigException(
+                        json.field("quantization_config"),
+                        "quantized checkpoints are not supported; use the bf16 original");
+            });
+        }
         Set<String> names = new TreeSet<>(json.names());
         names.removeAll(family.ownFields());
         for (String name : names) {

@@ -16,6 +16,7 @@ import static baton.engine.model.FamilyFields.union;
 import static baton.engine.model.FamilyFields.windowPositions;
 
 import baton.engine.kernel.Activation;
+import baton.engine.model.ModelConfig.YarnRopeScaling;
 import baton.engine.model.Recipe.Caps;
 import baton.engine.model.Recipe.Dense;
 import baton.engine.model.Recipe.Experts;
@@ -274,6 +275,25 @@ record DecoderFamily(
             Set.of("num_experts", "num_experts_per_tok", "num_local_experts"),
             DecoderFamily::mixtral);
 
+    /** gpt-oss: all layers have experts with biases, every other one a window, and each head of the queries has a sink. */
+    static final DecoderFamily GPT_OSS = new DecoderFamily(
+            "GptOssForCausalLM",
+            "gpt_oss",
+            _ -> 8,
+            Optional.of(64),
+            new Defaults(150000, false, 1e-5),
+            Map.of("hidden_act", "silu", "mlp_bias", false, "norm_topk_prob", true, "qkv_bias", false),
+            Set.of(
+                    "experts_per_token",
+                    "initial_context_length",
+                    "num_experts",
+                    "num_experts_per_tok",
+                    "num_local_experts",
+                    "quantization_config",
+                    "swiglu_alpha",
+                    "swiglu_limit"),
+            DecoderFamily::gptOss);
+
     /** The supported families. */
     static final List<DecoderFamily> ALL = Stream.concat(
                     Stream.of(
@@ -289,6 +309,7 @@ record DecoderFamily(
                             QWEN3_MOE,
                             QWEN2_MOE,
                             MIXTRAL,
+                            GPT_OSS,
                             DeepSeekFamilies.V2,
                             DeepSeekFamilies.V3),
                     DenseFamilies.all().stream())
@@ -519,6 +540,49 @@ record DecoderFamily(
                 byLayer(
                         shape.layers,
                         layer -> (layer + 1) % step != 0 || denseLayers.contains(layer) ? dense : experts));
+    }
+
+    private static Recipe gptOss(JsonFields json, Shape shape) {
+        requireValue(json, "swiglu_alpha", Activation.SWIGLU_SLOPE);
+        requireValue(json, "swiglu_limit", Activation.SWIGLU_LIMIT);
+        if (json.value("rope_parameters").or(() -> json.value("rope_scaling")).isEmpty()) {
+            throw new ConfigException(json.field("rope_scaling"), "is missing");
+        }
+        if (shape.rotation.scaling().orElse(null) instanceof YarnRopeScaling yarn) {
+            requireValue(json, "initial_context_length", yarn.originalMaxPositions());
+        }
+        json.object("quantization_config").ifPresent(quantization -> {
+            String method = quantization.string("quant_method").orElse("");
+            if (!method.equals("mxfp4")) {
+                throw ConfigException.unsupported(quantization.field("quant_method"), method, "mxfp4");
+            }
+        });
+        int width = json.integerAtLeast("intermediate_size", 1).orElseThrow();
+        Experts experts = experts(json, new Experts(128, 4, true, width, 0, Activation.CLAMPED_SWIGLU));
+        requireValue(json, "experts_per_token", experts.chosen());
+        Optional<Integer> positions = windowPositions(json, 128);
+        IntPredicate slides = slidingLayers(json, shape.layers, positions, layer -> layer % 2 == 0);
+        Set<Part> biased = attentionBiases(json, true);
+        biased.addAll(Set.of(Part.ROUTER, Part.EXPERT_GATE, Part.EXPERT_UP, Part.EXPERT_DOWN));
+        return Recipe.usual(
+                "GptOssForCausalLM",
+                attention(shape, positions, slides, shape.rotation),
+                Recipe.with(
+                        Recipe.USUAL_TENSORS,
+                        Map.of(
+                                Part.SINKS, "self_attn.sinks",
+                                Part.ROUTER, "mlp.router",
+                                Part.EXPERT_GATE, "mlp.experts.*.gate_proj",
+                                Part.EXPERT_UP, "mlp.experts.*.up_proj",
+                                Part.EXPERT_DOWN, "mlp.experts.*.down_proj")),
+                biased,
+                Collections.nCopies(shape.layers, experts));
+    }
+
+    private static void requireValue(JsonFields json, String field, double only) {
+        json.number(field).filter(value -> value.floatValue() != (float) only).ifPresent(value -> {
+            throw ConfigException.unsupported(json.field(field), value, Double.toString(only));
+        });
     }
 
     private static Recipe mixtral(JsonFields json, Shape shape) {

@@ -106,8 +106,10 @@ final class DecoderRunner implements ModelRunner {
         int[] reach = IntStream.range(0, config.layers())
                 .map(config::attendedPositions)
                 .toArray();
-        AttentionScores scores =
-                new AttentionScores(config.scoreScale(), config.recipe().caps().scores(), List.of());
+        AttentionScores scores = new AttentionScores(
+                config.scoreScale(),
+                config.recipe().caps().scores(),
+                weights.layers.stream().flatMap(layer -> layer.sinks().stream()).toList());
         this.experts = new ExpertLayers(kernels, config.hiddenSize());
         this.times = loaded.times;
         this.attention = times.timed(

@@ -100,8 +100,12 @@ final class FamilyFields {
     }
 
     static Set<Part> attentionBiases(JsonFields json) {
+        return attentionBiases(json, false);
+    }
+
+    static Set<Part> attentionBiases(JsonFields json, boolean unlessNamed) {
         Set<Part> biased = EnumSet.noneOf(Part.class);
-        if (json.bool("attention_bias").orElse(false)) {
+        if (json.bool("attention_bias").orElse(unlessNamed)) {
             biased.addAll(Part.PROJECTIONS);
             biased.add(Part.OUTPUT);
         }
@@ -138,7 +142,13 @@ final class FamilyFields {
 
     /** {@code sliding_window}: null for none, and a default if it is not there. */
     static Optional<Integer> windowPositions(JsonFields json) {
-        return json.names().contains("sliding_window") ? json.integerAtLeast("sliding_window", 1) : Optional.of(4096);
+        return windowPositions(json, 4096);
+    }
+
+    static Optional<Integer> windowPositions(JsonFields json, int unlessNamed) {
+        return json.names().contains("sliding_window")
+                ? json.integerAtLeast("sliding_window", 1)
+                : Optional.of(unlessNamed);
     }
 
     /**

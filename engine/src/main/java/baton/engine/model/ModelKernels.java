@@ -46,7 +46,7 @@ sealed interface ModelKernels extends AutoCloseable permits TorchKernels, PanelK
     Linear linear(List<Matrix> parts, Optional<float[]> bias);
 
     /** Packs a matrix in the type of computation, whatever the quantisation. */
-    Linear unquantised(List<Matrix> parts);
+    Linear unquantised(List<Matrix> parts, Optional<float[]> bias);
 
     /** Packs a matrix that stays in memory anyway. */
     Linear shared(Matrix matrix);

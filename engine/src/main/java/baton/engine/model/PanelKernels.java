@@ -135,13 +135,13 @@ final class PanelKernels implements ModelKernels {
     }
 
     @Override
-    public Linear unquantised(List<Matrix> parts) {
+    public Linear unquantised(List<Matrix> parts, Optional<float[]> bias) {
         WeightType type = switch (weightType(parts.getFirst().columns())) {
             case INT8 -> WeightType.of(dtype);
             case INT8_PAIRS -> WeightType.BF16_PAIRS;
             case WeightType other -> other;
         };
-        return linear(parts, Optional.empty(), type);
+        return linear(parts, bias, type);
     }
 
     private Linear linear(List<Matrix> parts, Optional<float[]> bias, WeightType weightType) {

@@ -12,7 +12,6 @@ import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
-import java.util.stream.IntStream;
 import java.util.stream.Stream;
 
 /**
@@ -99,6 +98,8 @@ public record Recipe(
         QUERIES_NORM,
         /** Norm of the keys of all heads together before they are rotated. */
         KEYS_NORM,
+        /** For each head of the queries, the score of a position that has no value. */
+        SINKS,
         OUTPUT,
         /** Norm of the result of attention. */
         AFTER_ATTENTION_NORM,
@@ -161,6 +162,7 @@ public record Recipe(
                 case EXPANSION ->
                     List.of((long) config.heads() * latent(config).expanded(), (long)
                             latent(config).rank());
+                case SINKS -> List.of((long) config.heads());
                 case KEYS, VALUES -> List.of(keys, hidden);
                 case OUTPUT -> List.of(hidden, (long) config.heads() * config.valueDim());
                 case GATE, UP -> List.of(intermediate, hidden);
@@ -452,9 +454,14 @@ public record Recipe(
         for (Part part : Part.values()) {
             if (has(part, layer)) {
                 List<Long> shape = part.shape(config);
-                weights(part).forEach(name -> shapes.merge(name, shape, Recipe::below));
-                if (biased.contains(part)) {
-                    shapes.merge(bias(part), shape.subList(0, 1), Recipe::below);
+                int count = Part.OF_EACH_EXPERT.contains(part)
+                        ? experts().orElseThrow().count()
+                        : 1;
+                for (int expert = 0; expert < count; expert++) {
+                    shapes.merge(weight(part, expert), shape, Recipe::below);
+                    if (biased.contains(part)) {
+                        shapes.merge(bias(part, expert), shape.subList(0, 1), Recipe::below);
+                    }
                 }
             }
         }
@@ -467,20 +474,18 @@ public record Recipe(
         return both;
     }
 
-    String weight(Part part) {
-        return Objects.requireNonNull(tensors.get(part)) + (part == Part.ROUTER_CORRECTION ? "" : ".weight");
+    /** @param expert its number, if the part is an expert's */
+    String weight(Part part, int expert) {
+        return tensor(part, expert) + (part == Part.ROUTER_CORRECTION || part == Part.SINKS ? "" : ".weight");
     }
 
-    /** The tensors of a part: one of each expert if the part is an expert's. */
-    List<String> weights(Part part) {
-        int count = Part.OF_EACH_EXPERT.contains(part) ? experts().orElseThrow().count() : 1;
-        return IntStream.range(0, count)
-                .mapToObj(expert -> weight(part).replace("*", Integer.toString(expert)))
-                .toList();
+    /** @param expert as of {@link #weight} */
+    String bias(Part part, int expert) {
+        return tensor(part, expert) + ".bias";
     }
 
-    String bias(Part part) {
-        return Objects.requireNonNull(tensors.get(part)) + ".bias";
+    private String tensor(Part part, int expert) {
+        return Objects.requireNonNull(tensors.get(part)).replace("*", Integer.toString(expert));
     }
 
     /** Rows of a part's tensor that are in front of it. */

@@ -114,6 +114,7 @@ record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
             case QUERIES -> rows(whole, heads(), model.queryDim());
             case EXPANSION ->
                 rows(whole, heads(), model.recipe().latent().orElseThrow().expanded());
+            case SINKS -> rows(whole, heads(), 1);
             case KEYS, VALUES -> rows(whole, kvHeads(), model.headDim());
             case GATE, UP, EXPERT_GATE, EXPERT_UP, SHARED_GATE, SHARED_UP -> rows(whole, share(whole.rows()), 1);
             case OUTPUT -> columns(whole, heads(), model.valueDim());
@@ -138,7 +139,7 @@ record Shard(ModelConfig model, Rank rank, int tensorSize, int pipelineSize) {
 
     /** Whether this rank adds the bias of a part: where the products of all ranks are summed up, the first does. */
     boolean addsBias(Part part) {
-        return rank.tensor() == 0 || part != Part.OUTPUT && part != Part.DOWN;
+        return rank.tensor() == 0 || part != Part.OUTPUT && part != Part.DOWN && part != Part.EXPERT_DOWN;
     }
 
     private static Matrix rows(Matrix whole, Range range, int unit) {

@@ -107,8 +107,8 @@ final class TorchKernels implements ModelKernels {
     }
 
     @Override
-    public Linear unquantised(List<Matrix> parts) {
-        return linear(parts, Optional.empty());
+    public Linear unquantised(List<Matrix> parts, Optional<float[]> bias) {
+        return linear(parts, bias);
     }
 
     private TorchLinear packed(List<Matrix> parts) {

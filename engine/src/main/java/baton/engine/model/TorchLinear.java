@@ -2,6 +2,7 @@ package baton.engine.model;
 
 import baton.engine.kernel.Activation;
 import org.bytedeco.pytorch.IValue;
+import org.bytedeco.pytorch.Scalar;
 import org.bytedeco.pytorch.Tensor;
 import org.bytedeco.pytorch.global.torch;
 
@@ -23,11 +24,19 @@ sealed interface TorchLinear extends Linear {
     default Matrix applyGated(Linear gate, Activation activation, Matrix rows) {
         Matrix product = gate.apply(rows);
         Tensor x = LibTorch.tensor(product);
+        Tensor other = apply(LibTorch.tensor(rows));
         Tensor activated = switch (activation) {
             case SILU -> torch.silu_(x);
             case GELU_TANH -> torch.gelu_(x, "tanh");
+            case CLAMPED_SWIGLU -> {
+                Scalar limit = new Scalar(Activation.SWIGLU_LIMIT);
+                torch.clamp_max_(x, limit);
+                torch.clamp_max_(torch.clamp_min_(other, new Scalar(-Activation.SWIGLU_LIMIT)), limit)
+                        .add_(new Scalar(1.0));
+                yield x.mul_(x.mul(new Scalar(Activation.SWIGLU_SLOPE)).sigmoid_());
+            }
         };
-        activated.mul_(apply(LibTorch.tensor(rows)));
+        activated.mul_(other);
         return product;
     }
 

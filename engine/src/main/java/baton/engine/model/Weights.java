@@ -20,7 +20,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.function.Supplier;
-import java.util.stream.IntStream;
 
 /** A model's weights as the forward pass uses them: in huge pages, in the type of computation, and fused where one input goes through several. */
 final class Weights {
@@ -85,6 +84,7 @@ final class Weights {
             Linear projection,
             Optional<LatentProjections> latent,
             Optional<RotatedNorms> rotatedNorms,
+            Optional<float[]> sinks,
             Linear output,
             Optional<Norm> afterAttentionNorm,
             Optional<Norm> feedForwardNorm,
@@ -166,7 +166,10 @@ final class Weights {
                     config.recipe().latent().isPresent() ? latentProjection(prefix) : projection(prefix),
                     latentProjections(prefix),
                     rotatedNorms(prefix),
-                    linear(prefix, Part.OUTPUT, "o_proj"),
+                    config.recipe().has(Part.SINKS)
+                            ? Optional.of(floats(List.of(weight(prefix, Part.SINKS, 0))))
+                            : Optional.empty(),
+                    linear(prefix, Part.OUTPUT, 0, "o_proj"),
                     optionalNorm(prefix, Part.AFTER_ATTENTION_NORM),
                     optionalNorm(prefix, Part.FEED_FORWARD_NORM),
                     feedForward(prefix, shard.model().recipe().feedForward().get(number)),
@@ -175,45 +178,59 @@ final class Weights {
 
         private FeedForwardWeights feedForward(String prefix, FeedForward kind) throws IOException {
             return switch (kind) {
-                case Dense dense ->
-                    new Gated(
-                            dense.activation(),
-                            linear(prefix, Part.GATE, "gate_proj"),
-                            linear(prefix, Part.UP, "up_proj"),
-                            linear(prefix, Part.DOWN, "down_proj"));
+                case Dense dense -> gated(prefix, dense.activation(), 0, "", Part.GATE, Part.UP, Part.DOWN);
                 case Experts experts -> {
                     Recipe recipe = config.recipe();
-                    List<Matrix> router = new ArrayList<>(weights(prefix, Part.ROUTER));
-                    Optional<float[]> correction = recipe.has(Part.ROUTER_CORRECTION)
-                            ? Optional.of(floats(weights(prefix, Part.ROUTER_CORRECTION), DType.F32))
-                            : Optional.empty();
-                    List<Gated> all = new ArrayList<>(
-                            gated(prefix, experts, "expert_", Part.EXPERT_GATE, Part.EXPERT_UP, Part.EXPERT_DOWN));
+                    List<Matrix> router = new ArrayList<>(List.of(weight(prefix, Part.ROUTER, 0)));
+                    List<Gated> all = new ArrayList<>();
+                    for (int i = 0; i < experts.count(); i++) {
+                        try (Arena own = Arena.ofShared()) {
+                            all.add(with(own)
+                                    .gated(
+                                            prefix,
+                                            experts.activation(),
+                                            i,
+                                            "expert_",
+                                            Part.EXPERT_GATE,
+                                            Part.EXPERT_UP,
+                                            Part.EXPERT_DOWN));
+                        }
+                    }
                     if (experts.sharedWidth() > 0) {
                         if (recipe.has(Part.SHARED_ROUTER)) {
-                            router.addAll(weights(prefix, Part.SHARED_ROUTER));
+                            router.add(weight(prefix, Part.SHARED_ROUTER, 0));
                         }
-                        all.addAll(
-                                gated(prefix, experts, "shared_", Part.SHARED_GATE, Part.SHARED_UP, Part.SHARED_DOWN));
+                        all.add(gated(
+                                prefix,
+                                experts.activation(),
+                                0,
+                                "shared_",
+                                Part.SHARED_GATE,
+                                Part.SHARED_UP,
+                                Part.SHARED_DOWN));
                     }
+                    Optional<float[]> correction = recipe.has(Part.ROUTER_CORRECTION)
+                            ? Optional.of(floats(List.of(weight(prefix, Part.ROUTER_CORRECTION, 0)), DType.F32))
+                            : Optional.empty();
+                    Optional<float[]> bias = optionalBias(prefix, Part.ROUTER, 0);
                     yield new Routed(
-                            experts, timed("router", router, () -> kernels.unquantised(router)), correction, all);
+                            experts, timed("router", router, () -> kernels.unquantised(router, bias)), correction, all);
                 }
             };
         }
 
-        private List<Gated> gated(String prefix, Experts experts, String operators, Part gate, Part up, Part down)
+        /**
+         * @param expert its number; 0 if the parts are not those of an expert
+         * @param operators what names of products begin with
+         */
+        private Gated gated(
+                String prefix, Activation activation, int expert, String operators, Part gate, Part up, Part down)
                 throws IOException {
-            List<Matrix> gates = weights(prefix, gate);
-            List<Matrix> ups = weights(prefix, up);
-            List<Matrix> downs = weights(prefix, down);
-            return IntStream.range(0, gates.size())
-                    .mapToObj(i -> new Gated(
-                            experts.activation(),
-                            linear(operators + "gate_proj", List.of(gates.get(i)), Optional.empty()),
-                            linear(operators + "up_proj", List.of(ups.get(i)), Optional.empty()),
-                            linear(operators + "down_proj", List.of(downs.get(i)), Optional.empty())))
-                    .toList();
+            return new Gated(
+                    activation,
+                    linear(prefix, gate, expert, operators + "gate_proj"),
+                    linear(prefix, up, expert, operators + "up_proj"),
+                    linear(prefix, down, expert, operators + "down_proj"));
         }
 
         private Optional<RotatedNorms> rotatedNorms(String prefix) throws IOException {
@@ -230,15 +247,19 @@ final class Weights {
         }
 
         private Norm norm(String prefix, Part part) throws IOException {
-            return norm(prefix + config.recipe().weight(part));
+            return norm(prefix + config.recipe().weight(part, 0));
         }
 
         /** @param operator name of the product among the operators that are timed */
-        private Linear linear(String prefix, Part part, String operator) throws IOException {
+        private Linear linear(String prefix, Part part, int expert, String operator) throws IOException {
+            Optional<float[]> bias = optionalBias(prefix, part, expert);
+            return linear(operator, List.of(weight(prefix, part, expert)), bias);
+        }
+
+        private Optional<float[]> optionalBias(String prefix, Part part, int expert) throws IOException {
             // Where the products of all ranks are summed up, the first rank's has the bias.
             boolean biased = config.recipe().biased().contains(part) && shard.addsBias(part);
-            Optional<float[]> bias = biased ? Optional.of(floats(List.of(bias(prefix, part)))) : Optional.empty();
-            return linear(operator, List.of(weight(prefix, part)), bias);
+            return biased ? Optional.of(floats(List.of(bias(prefix, part, expert)))) : Optional.empty();
         }
 
         Matrix embedding() throws IOException {
@@ -300,18 +321,19 @@ final class Weights {
         }
 
         private Linear projection(String prefix) throws IOException {
-            List<Matrix> rows =
-                    fused(weight(prefix, Part.QUERIES), weight(prefix, Part.KEYS), weight(prefix, Part.VALUES));
+            List<Matrix> rows = fused(
+                    weight(prefix, Part.QUERIES, 0), weight(prefix, Part.KEYS, 0), weight(prefix, Part.VALUES, 0));
             Optional<float[]> bias = config.recipe().biased().contains(Part.QUERIES)
-                    ? Optional.of(floats(
-                            fused(bias(prefix, Part.QUERIES), bias(prefix, Part.KEYS), bias(prefix, Part.VALUES))))
+                    ? Optional.of(floats(fused(
+                            bias(prefix, Part.QUERIES, 0), bias(prefix, Part.KEYS, 0), bias(prefix, Part.VALUES, 0))))
                     : Optional.empty();
             return linear("qkv_proj", rows, bias);
         }
 
         private Linear latentProjection(String prefix) throws IOException {
             Part queries = config.recipe().has(Part.QUERY_LATENT) ? Part.QUERY_LATENT : Part.QUERIES;
-            return linear("qkv_proj", List.of(weight(prefix, queries), weight(prefix, Part.ENTRY)), Optional.empty());
+            return linear(
+                    "qkv_proj", List.of(weight(prefix, queries, 0), weight(prefix, Part.ENTRY, 0)), Optional.empty());
         }
 
         private Optional<LatentProjections> latentProjections(String prefix) throws IOException {
@@ -320,19 +342,19 @@ final class Weights {
             }
             Latent latent = config.recipe().latent().get();
             boolean fromLatent = config.recipe().has(Part.QUERY_LATENT);
-            Matrix expansion = weight(prefix, Part.EXPANSION);
+            Matrix expansion = weight(prefix, Part.EXPANSION, 0);
             List<Linear> keys = new ArrayList<>();
             List<Linear> values = new ArrayList<>();
             for (int row = 0; row < expansion.rows(); row += latent.expanded()) {
                 List<Matrix> key = List.of(transposed(expansion.part(row, latent.plain())));
-                keys.add(timed("k_up_proj", key, () -> kernels.unquantised(key)));
+                keys.add(timed("k_up_proj", key, () -> kernels.unquantised(key, Optional.empty())));
                 List<Matrix> value = List.of(expansion.part(row + latent.plain(), latent.values()));
-                values.add(timed("v_up_proj", value, () -> kernels.unquantised(value)));
+                values.add(timed("v_up_proj", value, () -> kernels.unquantised(value, Optional.empty())));
             }
             return Optional.of(new LatentProjections(
                     latent,
                     optionalNorm(prefix, Part.QUERY_LATENT_NORM),
-                    fromLatent ? Optional.of(linear(prefix, Part.QUERIES, "q_up_proj")) : Optional.empty(),
+                    fromLatent ? Optional.of(linear(prefix, Part.QUERIES, 0, "q_up_proj")) : Optional.empty(),
                     norm(prefix, Part.LATENT_NORM),
                     keys,
                     values,
@@ -387,21 +409,12 @@ final class Weights {
         }
 
         /** This rank's part of a weight. */
-        private Matrix weight(String prefix, Part part) throws IOException {
-            return share(part, source(prefix + config.recipe().weight(part)));
+        private Matrix weight(String prefix, Part part, int expert) throws IOException {
+            return share(part, source(prefix + config.recipe().weight(part, expert)));
         }
 
-        /** The same of each expert, if the part is an expert's. */
-        private List<Matrix> weights(String prefix, Part part) throws IOException {
-            List<Matrix> weights = new ArrayList<>();
-            for (String name : shard.model().recipe().weights(part)) {
-                weights.add(share(part, source(prefix + name)));
-            }
-            return weights;
-        }
-
-        private Matrix bias(String prefix, Part part) throws IOException {
-            return share(part, source(prefix + config.recipe().bias(part)));
+        private Matrix bias(String prefix, Part part, int expert) throws IOException {
+            return share(part, source(prefix + config.recipe().bias(part, expert)));
         }
 
         private Matrix share(Part part, Matrix matrix) {

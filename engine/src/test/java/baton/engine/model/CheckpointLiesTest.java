@@ -142,6 +142,33 @@ class CheckpointLiesTest {
         assertRefused("weight 'model.layers.0.block_sparse_moe.experts.0.w1.weight' is missing");
     }
 
+    @Test
+    void packedExpertsThatAreNot() throws Exception {
+        for (String file : List.of("config.json", "model.safetensors")) {
+            Files.copy(
+                    FamiliesTest.checkpoint("gpt-oss").resolve(file),
+                    directory.resolve(file),
+                    StandardCopyOption.REPLACE_EXISTING);
+        }
+        Checkpoint.open(directory).close();
+        set("config.json", "num_local_experts", "2147483647");
+        assertRefused(
+                "weight 'model.layers.0.mlp.experts.gate_up_proj_bias' has shape [6, 192], config.json wants [2147483647, 192]");
+        set("config.json", "num_local_experts", "6");
+        String scales = "model.layers.1.mlp.experts.down_proj_scales";
+        ObjectNode header = header();
+        ((ObjectNode) header.get(scales)).put("dtype", "I8");
+        writeHeader(header);
+        assertRefused("weight '" + scales + "' has dtype I8, supported: U8");
+        ((ObjectNode) header.get(scales)).put("dtype", "U8");
+        header.set(scales.replace("proj", "prj"), header.remove(scales));
+        writeHeader(header);
+        assertRefused("weight '" + scales + "' is missing");
+        set("config.json", "intermediate_size", "80");
+        assertRefused(
+                "weight 'model.layers.0.mlp.experts.gate_up_proj_bias' has shape [6, 192], config.json wants [6, 160]");
+    }
+
     /** Written by trainers and converters into configurations that compute the same as without. */
     @Test
     void fieldsThatChangeNothing() throws IOException {

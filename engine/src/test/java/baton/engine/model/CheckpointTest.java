@@ -292,6 +292,12 @@ class CheckpointTest {
                 "Qwen3Moe | \"use_qk_norm\": false | config.json.use_qk_norm: is false, must be true: so Qwen3MoeForCausalLM is defined",
                 "Mixtral | \"norm_topk_prob\": false | config.json.norm_topk_prob: is false, must be true: so MixtralForCausalLM is defined",
                 "Mixtral | \"moe_intermediate_size\": 64 | config.json.moe_intermediate_size: is 64, but MixtralForCausalLM has no such part; it must be left out",
+                "GptOss | \"swiglu_limit\": 6 | config.json.swiglu_limit: unsupported value '6.0'; allowed: 7.0",
+                "GptOss | \"swiglu_alpha\": 1 | config.json.swiglu_alpha: unsupported value '1.0'; allowed: 1.702",
+                "GptOss | \"hidden_act\": \"silu\" | config.json.rope_scaling: is missing",
+                "GptOss | \"rope_scaling\": {\"rope_type\": \"yarn\", \"original_max_position_embeddings\": 64}, \"initial_context_length\": 32 | config.json.initial_context_length: unsupported value '32.0'; allowed: 64.0",
+                "GptOss | \"rope_scaling\": {\"rope_type\": \"default\"}, \"num_local_experts\": 8, \"experts_per_token\": 3 | config.json.experts_per_token: unsupported value '3.0'; allowed: 4.0",
+                "GptOss | \"rope_scaling\": {\"rope_type\": \"default\"}, \"quantization_config\": {\"quant_method\": \"fp8\"} | config.json.quantization_config.quant_method: unsupported value 'fp8'; allowed: mxfp4",
                 "Llama | \"num_experts_per_tok\": 2 | config.json.num_experts_per_tok: is 2, but LlamaForCausalLM has no such part; it must be left out",
             })
     void expertsThatCannotBe(String family, String fields, String message) {
@@ -396,6 +402,29 @@ class CheckpointTest {
         assertThat(config.parameters()).as("671 B, the corrections included").isEqualTo(671_026_419_200L);
     }
 
+    /** As OpenAI published gpt-oss-20b. */
+    @Test
+    void everyFieldOfAPublishedGptOssIsKnown() {
+        JsonFields published = JsonFields.parse("config.json", """
+                {"architectures": ["GptOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.0, "eos_token_id": 200002,
+                "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880, "initial_context_length": 4096,
+                "initializer_range": 0.02, "intermediate_size": 2880, "max_position_embeddings": 131072, "model_type": "gpt_oss",
+                "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 24, "num_key_value_heads": 8,
+                "num_local_experts": 32, "output_router_logits": false, "pad_token_id": 199999, "quantization_config":
+                {"modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
+                "lm_head"], "quant_method": "mxfp4"}, "rms_norm_eps": 1e-05, "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0,
+                "factor": 32.0, "original_max_position_embeddings": 4096, "rope_type": "yarn", "truncate": false},
+                "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128, "swiglu_limit": 7.0,
+                "tie_word_embeddings": false, "transformers_version": "4.55.0.dev0", "use_cache": true, "vocab_size": 201088}""");
+        ModelConfig config = CheckpointConfig.parse("gpt-oss-20b", published);
+        assertThat(ConfigFields.unknown(published)).isEmpty();
+        assertThat(config.recipe().experts()).contains(new Experts(32, 4, true, 2880, 0, Activation.CLAMPED_SWIGLU));
+        assertThat(windows(config.recipe())).startsWith(128, 0, 128, 0).hasSize(24);
+        assertThat(config.dtype()).isEqualTo(DType.BF16);
+        assertThat(config.maxPositions()).isEqualTo(131072);
+        assertThat(config.parameters()).as("20.9 B").isEqualTo(20_914_757_184L);
+    }
+
     private static List<Boolean> rotates(Recipe recipe) {
         return recipe.layers().stream()
                 .map(layer -> layer.rotation().isPresent())
@@ -432,7 +461,7 @@ class CheckpointTest {
             delimiter = '|',
             quoteCharacter = '`',
             value = {
-                "LlamaForCausalLM | BloomForCausalLM | config.json.architectures: unsupported value '[\"BloomForCausalLM\"]'; allowed: one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, GraniteForCausalLM, Phi3ForCausalLM, SmolLM3ForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, MixtralForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Olmo2ForCausalLM, Olmo3ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GraniteMoeHybridForCausalLM, MinistralForCausalLM",
+                "LlamaForCausalLM | BloomForCausalLM | config.json.architectures: unsupported value '[\"BloomForCausalLM\"]'; allowed: one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, GraniteForCausalLM, Phi3ForCausalLM, SmolLM3ForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, MixtralForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Olmo2ForCausalLM, Olmo3ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GraniteMoeHybridForCausalLM, MinistralForCausalLM",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"mrope\", \"factor\": 2} | config.json.rope_scaling.rope_type: unsupported value 'mrope'; allowed: default, linear, dynamic, llama3, yarn, longrope",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1, 0.5], \"long_factor\": [1]} | config.json.rope_scaling.long_factor: must be an array of a positive number for each of the 2 pairs of a head that are turned, is [1]",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"llama3\"} | config.json.rope_scaling.low_freq_factor: is missing",

@@ -38,6 +38,8 @@ class FingerprintsTest {
         "granite-hybrid, 804f97937e5f185620572e9d0fdddf50da947af4ef3e4c8c749c07472b1c0a67",
         "ministral, 89bec2ec69362d3e210d81e80c9fbe061c74e92c55219a3ce5a631ae5fc7080a",
         "gemma3-vision, d87df0c87b72384d809409c8e38b735b643463d61397d8a1212bcd5f78babf0f",
+        "gpt-oss, 100a9526c0f006291392a68be14fba0ab4cbc25d5954d55aa4794fab6602c43c",
+        "gpt-oss-bf16, 1b330b89ec902888d434ad3ec8e92894ff9a59050170421ba9e4f2f58c64bdc0",
         "tiny-ledger, d3c127668fa6922e9b034317a0eb615f4a5d67671e350f9bde689741321a0238"
     })
     void fingerprintsStayTheSame(String name, String digest) throws Exception {

@@ -27,6 +27,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** Quantised weights against plain arithmetic, and a KV cache of another type than that of computation. */
 class Int8Test {
@@ -115,14 +116,15 @@ class Int8Test {
         }
     }
 
-    @Test
-    void quantisedExpertsComputeNearlyTheSame() throws Exception {
+    @ParameterizedTest
+    @ValueSource(strings = {"qwen2-moe", "gpt-oss"})
+    void quantisedExpertsComputeNearlyTheSame(String name) throws Exception {
         SequenceSlice slice = new SequenceSlice(
                 new Random(3).ints(96, 0, 192).toArray(),
                 0,
                 IntStream.range(0, 6).toArray(),
                 1);
-        try (Checkpoint checkpoint = Checkpoint.open(FamiliesTest.checkpoint("qwen2-moe"));
+        try (Checkpoint checkpoint = Checkpoint.open(FamiliesTest.checkpoint(name));
                 DecoderRunner dense = load(checkpoint, DType.F32, Quantization.NONE, DType.F32, 8);
                 DecoderRunner int8 = load(checkpoint, DType.F32, Quantization.INT8, DType.F32, 8)) {
             float[] expected = last(dense, slice);

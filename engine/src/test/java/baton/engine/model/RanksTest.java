@@ -148,6 +148,8 @@ class RanksTest {
     @ParameterizedTest(name = "{0}, {1} tensor ranks, {2} stages")
     @CsvSource({
         "gemma2, 2, 3",
+        "gpt-oss, 2, 3",
+        "gpt-oss-bf16, 4, 1",
         "qwen3-moe, 2, 1",
         "qwen2-moe, 4, 2",
         "mixtral, 2, 2",

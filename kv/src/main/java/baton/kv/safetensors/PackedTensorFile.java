@@ -1,0 +1,18 @@
+package baton.kv.safetensors;
+
+/** A file whose tensors are in a form of its own: {@link #data} is that form, and rows are unpacked to fp32. */
+public interface PackedTensorFile extends TensorFile {
+    /**
+     * Of one tensor.
+     *
+     * @param name of {@link #names}
+     */
+    Rows rows(String name);
+
+    /** Reads rows of a tensor; a vector is one row. Used by one thread. */
+    @FunctionalInterface
+    interface Rows {
+        /** @param to from its first element on */
+        void read(long row, float[] to);
+    }
+}
