@@ -72,6 +72,25 @@ class GgufTokenizerTest {
         }
     }
 
+    /** Merges by scores, bytes for characters that are no tokens, a space in front: as the package sentencepiece has them. */
+    @Test
+    void llama2sSentencePiece() {
+        Path directory = Path.of("src/test/resources/baton/engine/text");
+        try (Tokenizer tokenizer = Tokenizer.load(directory.resolve("sentencepiece.gguf"))) {
+            for (JsonNode expected : JSON.readTree(directory.resolve("sentencepiece.json"))) {
+                String text = expected.path("text").asString();
+                int[] ids = expected.path("ids")
+                        .valueStream()
+                        .mapToInt(JsonNode::asInt)
+                        .toArray();
+                assertThat(tokenizer.encode(text, true)).as(text).isEqualTo(ids);
+                assertThat(tokenizer.decode(ids, true))
+                        .as(text)
+                        .isEqualTo(expected.path("decoded").asString());
+            }
+        }
+    }
+
     private static void assertSame(Path file, Path directory) {
         assertThat(GgufModel.isFile(file)).isTrue();
         try (Tokenizer found = Tokenizer.load(file);
