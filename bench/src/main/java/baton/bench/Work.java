@@ -4,6 +4,7 @@ import baton.engine.model.ModelConfig;
 import baton.engine.model.Recipe.Dense;
 import baton.engine.model.Recipe.Experts;
 import baton.engine.model.Recipe.FeedForward;
+import baton.engine.model.Recipe.Latent;
 
 /** The least work of a forward pass, in operations and bytes; shares of the machine's limits are computed from it. */
 public final class Work {
@@ -23,11 +24,15 @@ public final class Work {
 
     public static double prefillFlops(ModelConfig config, int tokens) {
         double layer = layerWeights(config, 1) / config.layers();
-        double keysAndValues = 2.0 * config.hiddenSize() * config.kvHeads() * config.headDim();
+        double keysAndValues = (double) config.hiddenSize() * keys(config);
         double before = layer * tokens * (config.layers() - 1);
         double last = keysAndValues * tokens + (layer - keysAndValues) + outputWeights(config);
         double pairs = tokens * (tokens + 1.0) / 2 * (config.layers() - 1) + tokens;
-        return 2 * (before + last) + 4 * pairs * config.heads() * config.headDim();
+        double elements = config.recipe()
+                .latent()
+                .map(each -> each.plain() + each.rotated() + each.values())
+                .orElse(2 * config.headDim());
+        return 2 * (before + last) + 2 * pairs * config.heads() * elements;
     }
 
     /**
@@ -35,17 +40,35 @@ public final class Work {
      * @param cacheBytes of an element of the KV cache
      */
     public static double decodeBytes(ModelConfig config, int batch, int context, int weightBytes, int cacheBytes) {
-        double cached = 2.0 * config.layers() * config.kvHeads() * config.headDim() * context * batch;
+        double cached = (double) config.layers() * keys(config) * context * batch;
         return weightBytes * (layerWeights(config, batch) + outputWeights(config)) + cacheBytes * cached;
+    }
+
+    /** Elements that are cached of a token in a layer. */
+    private static double keys(ModelConfig config) {
+        return config.recipe().latent().map(Latent::entry).orElse(2 * config.kvHeads() * config.headDim());
     }
 
     /** Weights of all layers that as many tokens use, each at least once. */
     private static double layerWeights(ModelConfig config, int tokens) {
-        double attention =
-                (double) config.hiddenSize() * config.headDim() * (2L * config.heads() + 2L * config.kvHeads());
+        double attention = config.recipe()
+                .latent()
+                .map(latent -> attentionWeights(latent, config))
+                .orElse(2.0 * config.hiddenSize() * config.headDim() * (config.heads() + config.kvHeads()));
         return config.recipe().feedForward().stream()
                 .mapToDouble(each -> attention + config.hiddenSize() * outputs(each, config, tokens))
                 .sum();
+    }
+
+    private static double attentionWeights(Latent latent, ModelConfig config) {
+        double hidden = config.hiddenSize();
+        double queries = (double) config.heads() * (latent.plain() + latent.rotated());
+        double ofQueries = latent.queryRank() == 0 ? hidden * queries : latent.queryRank() * (hidden + queries);
+        double expanded = (double) config.heads() * (latent.plain() + latent.values());
+        return ofQueries
+                + hidden * latent.entry()
+                + latent.rank() * expanded
+                + hidden * config.heads() * latent.values();
     }
 
     /** Of the matrices of a feed-forward part, as if all had {@code hidden_size} inputs. */

@@ -67,13 +67,15 @@ final class CheckpointConfig {
                 .orElseGet(ropes::parse);
         int maxPositions =
                 rope.scaling().map(scaled -> maxPositions(scaled, configured)).orElse(configured);
+        int vocabularySize = positive(json, "vocab_size");
+        int intermediateSize = positive(json, family.field("intermediate_size"));
         Recipe recipe = family.reader()
                 .read(json, new DecoderFamily.Shape(layers, hidden, rope, ropes.ofLayers("sliding_attention")));
         return new ModelConfig(
                 name,
-                positive(json, "vocab_size"),
+                vocabularySize,
                 hidden,
-                positive(json, family.field("intermediate_size")),
+                intermediateSize,
                 heads,
                 recipe.latent().isPresent() ? 1 : kvHeads,
                 recipe.latent().map(Latent::entry).orElse(headDim),

@@ -87,10 +87,10 @@ public record CheckpointSurvey(
 
     private static CheckpointSurvey refused(Path model, Exception failure) throws IOException {
         String message = String.valueOf(failure.getMessage());
-        Optional<ObjectNode> json = json(model);
+        Optional<JsonFields> json = json(model);
         Survey survey =
-                new Survey(String.valueOf(model.toAbsolutePath().normalize().getFileName()), GgufModel.isFile(model));
-        Optional<ModelConfig> config = json.flatMap(each -> survey.withoutRefused(each.deepCopy()));
+                new Survey(String.valueOf(model.toAbsolutePath().normalize().getFileName()));
+        Optional<ModelConfig> config = json.flatMap(survey::withoutRefused);
         boolean isMissing = survey.refusals.isEmpty()
                 && config.isPresent()
                 && failure instanceof ConfigException of
@@ -99,23 +99,24 @@ public record CheckpointSurvey(
             survey.refusals.add(message);
         }
         return new CheckpointSurvey(
-                json.map(each -> each.path(ARCHITECTURES).path(0).asString("")).filter(name -> !name.isEmpty()),
+                json.map(each -> each.toJson().path(ARCHITECTURES).path(0).asString(""))
+                        .filter(name -> !name.isEmpty()),
                 List.copyOf(survey.refusals),
                 Optional.of(message).filter(_ -> isMissing),
                 config,
                 fileBytes(model));
     }
 
-    private static Optional<ObjectNode> json(Path model) throws IOException {
-        if (!GgufModel.isFile(model)) {
-            try {
-                return Optional.of(Checkpoint.readConfig(model).toJson());
-            } catch (ConfigException _) {
-                return Optional.empty();
+    /** The config.json that is loaded; empty if there is none. */
+    private static Optional<JsonFields> json(Path model) throws IOException {
+        try {
+            if (GgufModel.isFile(model)) {
+                try (GgufModel file = GgufModel.open(model)) {
+                    return Optional.of(JsonFields.of(String.valueOf(model.getFileName()), file.config()));
+                }
             }
-        }
-        try (GgufModel file = GgufModel.open(model)) {
-            return Optional.of(file.config());
+            JsonFields whole = Checkpoint.readConfig(model);
+            return Optional.of(TextTensors.config(whole).orElse(whole));
         } catch (ConfigException _) {
             return Optional.empty();
         }
@@ -137,17 +138,14 @@ public record CheckpointSurvey(
     /** Reads a config.json again and again, each time without the field by which it was refused. */
     private static final class Survey {
         private final String name;
-        private final String file;
         private final Set<String> refusals = new LinkedHashSet<>();
 
         /** @param name of the model's directory or file */
-        Survey(String name, boolean isGguf) {
+        Survey(String name) {
             this.name = name;
-            this.file = isGguf ? name : "config.json";
         }
 
-        Optional<ModelConfig> withoutRefused(ObjectNode json) {
-            JsonFields fields = JsonFields.of(file, json);
+        Optional<ModelConfig> withoutRefused(JsonFields fields) {
             try {
                 ModelConfig config = CheckpointConfig.parse(name, fields);
                 requireSize(fields, config);
@@ -155,15 +153,18 @@ public record CheckpointSurvey(
                 CheckpointConfig.requireRotation(fields, config);
                 return Optional.of(config);
             } catch (ConfigException e) {
-                String field = fieldOf(e, fields.field(""));
+                String prefix = fields.field("");
+                String path = prefix.substring(0, prefix.length() - 1);
+                String field = fieldOf(e, prefix);
+                ObjectNode json = fields.toJson();
                 if (field.equals(ARCHITECTURES)) {
                     refusals.add(e.getMessage());
-                    return likeSupported(json).flatMap(this::withoutRefused);
+                    return likeSupported(json).flatMap(like -> withoutRefused(JsonFields.of(path, like)));
                 }
                 if (json.has(field) || refusals.isEmpty()) {
                     refusals.add(e.getMessage());
                 }
-                return json.remove(field) == null ? Optional.empty() : withoutRefused(json);
+                return json.remove(field) == null ? Optional.empty() : withoutRefused(JsonFields.of(path, json));
             }
         }
 
