@@ -50,8 +50,9 @@ final class KvCacheManager {
 
     private int missing(Request request, BlockTable blocks) {
         int missing = 0;
+        int atOnce = Math.clamp(request.length() - request.computedTokens, 1, step);
         for (int group = 0; group < groups.size(); group++) {
-            int most = groups.get(group).blocksFor(request.length(), step, blockSize);
+            int most = groups.get(group).blocksFor(request.length(), atOnce, blockSize);
             missing += Math.max(0, most - blocks.held(group));
         }
         return missing;

@@ -93,6 +93,23 @@ class WindowGroupsTest {
         }
     }
 
+    /** A step for a prompt of 64 tokens needs up to 19 blocks, one for the next token 3. */
+    @Test
+    void aSequenceThatDecodesReservesItsWindowOnly() {
+        KvGroups groups = groups(8);
+        try (CoreHarness harness = core(50, 200, 64, groups)) {
+            for (int i = 0; i < 8; i++) {
+                harness.add("r" + i, prompt(i, 64), 60);
+            }
+            harness.run();
+            assertThat(harness.steps).allMatch(step -> step.preempted() == 0);
+            assertThat(harness.steps).anyMatch(step -> step.status().running() == 8);
+            harness.results
+                    .values()
+                    .forEach(result -> assertThat(result.tokens).isEqualTo(expected(result.prompt, 60, groups)));
+        }
+    }
+
     @Test
     void aPrefixIsFoundWhileItsLastWindowIsThere() {
         KvGroups groups = groups(0, 8);
