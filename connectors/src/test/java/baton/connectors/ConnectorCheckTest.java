@@ -5,15 +5,21 @@ import static org.assertj.core.api.Assertions.assertThatCode;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
+import baton.kv.DType;
 import baton.kv.FreePorts;
+import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
+import baton.kv.ModelFingerprint;
+import baton.kv.Ticker;
+import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnectors;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.List;
 import java.util.function.Supplier;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -52,6 +58,25 @@ class ConnectorCheckTest {
                                 + ": Address already in use");
                 assertAccepted(nixl(name, 0), 1);
             }
+        }
+    }
+
+    @Test
+    void latentsWhereAFormatHasKeysAndValues() {
+        for (String name : List.of("PyNcclConnector", "P2pNcclConnector", "LMCacheConnectorV1")) {
+            KvTransferConfig config = KvTransferConfig.builder(name, KvRole.PRODUCER)
+                    .parallelSize(2)
+                    .build();
+            ConnectorContext context = new ConnectorContext(
+                    config,
+                    new ModelFingerprint("fake", "digest"),
+                    new KvLayout(2, 1, 576, 16, DType.BF16, true),
+                    Ticker.system());
+            assertThatThrownBy(() -> KvConnectors.find(config).orElseThrow().scheduler(context))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessageStartingWith(
+                            "kv_connector: is " + name
+                                    + ", which transfers keys and values; this model caches latents. It must be one of NixlConnector,");
         }
     }
 

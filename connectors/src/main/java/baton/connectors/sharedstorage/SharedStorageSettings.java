@@ -71,6 +71,14 @@ record SharedStorageSettings(Path root, Duration timeout, SharedStorage.Layouts 
     private static Optional<TensorLayout> layout(
             ConnectorContext context, JsonFields extra, String setting, int blockSize) {
         String field = extra.field(setting);
+        extra.string(setting)
+                .filter(name -> context.modelLayout().latent()
+                        && !name.equals(TensorLayout.GPU.interior().settingName()))
+                .ifPresent(name -> {
+                    throw new ConfigException(
+                            field,
+                            "is " + name + ", which has keys and values; this model caches latents, it must be gpu");
+                });
         return extra.string(setting)
                 .map(name -> TensorLayout.of(
                         field,

@@ -145,7 +145,7 @@ record LayerFiles(SharedStorage.Format format, SharedStorage.Layouts layouts, Fi
                     file, DTYPE, required(file, metadata, DTYPE), format.dtype().torchName());
         }
         List<Long> shape = tensor.shape();
-        boolean split = shape.size() == 4;
+        boolean split = shape.size() == 4 && !format.latent();
         List<Long> expected = split
                 ? List.of(2L, (long) tokens, (long) format.kvHeads(), (long) format.headDim())
                 : format.shape(tokens);
@@ -169,7 +169,7 @@ record LayerFiles(SharedStorage.Format format, SharedStorage.Layouts layouts, Fi
                                         StorageException.Fault.FOREIGN,
                                         file
                                                 + " has no metadata of Baton's, and shared_storage_foreign_layout does not say how keys and values lie in it"));
-        if (tokens % layout.blockSize() != 0 || (split && !layout.equals(TensorLayout.GPU))) {
+        if (tokens % layout.blockSize() != 0 || ((split || format.latent()) && !layout.equals(TensorLayout.GPU))) {
             throw new StorageException(
                     StorageException.Fault.INCOMPATIBLE,
                     "%s: shape is %s, which %s in blocks of %d tokens cannot have"
