@@ -115,7 +115,8 @@ final class ServeCommand implements Callable<Integer> {
     @Option(
             names = "--kv-cache-dtype",
             defaultValue = "auto",
-            description = "auto (that of --dtype), bfloat16, float16 or float32.")
+            description =
+                    "auto (that of --dtype), bfloat16, float16, float32, or fp8 (fp8_e4m3): half the bytes of bfloat16.")
     private String kvCacheDtype;
 
     @Option(
@@ -546,8 +547,10 @@ final class ServeCommand implements Callable<Integer> {
             case "bfloat16", "bf16" -> Optional.of(DType.BF16);
             case "float16", "fp16", "half" -> Optional.of(DType.F16);
             case "float32", "fp32", "float" -> Optional.of(DType.F32);
+            case "fp8", "fp8_e4m3" -> Optional.of(DType.F8_E4M3);
             default ->
-                throw ConfigException.unsupported("kv_cache_dtype", kvCacheDtype, "auto, bfloat16, float16, float32");
+                throw ConfigException.unsupported(
+                        "kv_cache_dtype", kvCacheDtype, "auto, bfloat16, float16, float32, fp8, fp8_e4m3");
         };
     }
 }

@@ -244,7 +244,7 @@ class ServeCommandTest {
         "--device, tpu, device",
         "--dtype, int7, dtype",
         "'--quantization', 'int4', 'quantization: unsupported value ''int4''; allowed: none'",
-        "'--kv-cache-dtype', 'fp8', 'kv_cache_dtype: unsupported value ''fp8''; allowed: auto'",
+        "'--kv-cache-dtype', 'fp8_e5m2', 'kv_cache_dtype: unsupported value ''fp8_e5m2''; allowed: auto'",
         "--block-size, 0, block_size",
         "--scheduling-policy, lifo, scheduling_policy"
     })

@@ -123,6 +123,10 @@ public final class Assembler {
         NARROW_PAIR(Prefix.F2, Map.M0F38, 0x72),
         /** The first source times two to the power of the second, rounded down to an integer. Only for {@link Width#ZMM}. */
         TIMES_POWER(Prefix.P66, Map.M0F38, 0x2c),
+        /** The smaller one of signed ints. */
+        MIN_INTS(Prefix.P66, Map.M0F38, 0x39),
+        /** Shorts below 2^8 to bytes, of 128 bits each those of the first source, then of the second. Not for {@link Width#ZMM}. */
+        PACK_BYTES(Prefix.P66, Map.M0F, 0x67),
         /** Ints below 2^16 to shorts, of 128 bits each those of the first source, then of the second. Not for {@link Width#ZMM}. */
         PACK_SHORTS(Prefix.P66, Map.M0F38, 0x2b);
 
@@ -520,6 +524,27 @@ public final class Assembler {
         evexMemory(Prefix.F3, Map.M0F38, false, from, 0, to);
         bytes(0x33); // vpmovdw
         memory(from, to);
+    }
+
+    /** Stores the lower 8 bits of each lane, a quarter as many bytes as a vector has. Only for {@link Width#ZMM}. */
+    public void storeBytes(Mem to, int from) {
+        require(Width.ZMM);
+        evexMemory(Prefix.F3, Map.M0F38, false, from, 0, to);
+        bytes(0x31); // vpmovdb
+        memory(from, to);
+    }
+
+    /** Stores the first 128 bits. The register is below 16. */
+    public void storePart(Mem to, int from) {
+        withMemory(Width.XMM, Prefix.NONE, Map.M0F, 0x11, from, 0, to);
+    }
+
+    /** Signed bytes to shorts times two to a power, as many as a vector has lanes: half of it. The register is below 16, not for {@link Width#XMM}. */
+    public void bytesToShorts(int to, Mem from, int power) {
+        Width half = width == Width.ZMM ? Width.YMM : Width.XMM;
+        withMemory(half, Prefix.P66, Map.M0F38, 0x20, to, 0, from); // vpmovsxbw
+        withRegister(half, Prefix.P66, Map.M0F, 0x71, 6, to, to); // vpsllw
+        bytes(power);
     }
 
     /** Stores fp32 as fp16, rounded to nearest even, half as many bytes as a vector has (F16C). */

@@ -162,7 +162,13 @@ sealed interface PipeFrame {
         static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG_UNALIGNED.withOrder(ByteOrder.BIG_ENDIAN);
         /** A type's code is its index. */
         static final List<Tensor.Type> TYPES = List.of(
-                Tensor.Type.BF16, Tensor.Type.F16, Tensor.Type.F32, Tensor.Type.I64, Tensor.Type.U8, Tensor.Type.BOOL);
+                Tensor.Type.BF16,
+                Tensor.Type.F16,
+                Tensor.Type.F32,
+                Tensor.Type.I64,
+                Tensor.Type.U8,
+                Tensor.Type.BOOL,
+                Tensor.Type.F8_E4M3);
 
         private Format() {}
     }

@@ -31,7 +31,8 @@ public record Tensor(Type type, List<Long> shape, MemorySegment data) {
         F32("float32", 4),
         I64("int64", 8),
         U8("uint8", 1),
-        BOOL("bool", 1);
+        BOOL("bool", 1),
+        F8_E4M3("float8_e4m3fn", 1);
 
         private final String torchName;
         private final int bytes;

@@ -391,7 +391,7 @@ final class NixlHandshake {
                     case "kv_heads" -> heads.value = size(heads, value);
                     case "head_dim" -> headDim.value = size(headDim, value);
                     case "block_size" -> blockSize.value = size(blockSize, value);
-                    case "dtype" -> dtype.value = Optional.of(DType.parse(dtype.field, value.text(dtype.field)));
+                    case "dtype" -> dtype.value = Optional.of(DType.named(dtype.field, value.text(dtype.field)));
                     case "latent" -> latent.value = Optional.of(value.integer(latent.field, 1, 1));
                     case "model_kv_heads" -> modelHeads.value = size(modelHeads, value);
                     case "tp_rank" -> tensorRank.value = Optional.of(value.integer(tensorRank.field, 0, MOST_RANKS));

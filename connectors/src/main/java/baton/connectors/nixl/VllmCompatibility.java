@@ -2,6 +2,7 @@ package baton.connectors.nixl;
 
 import baton.connectors.onesided.TransferMode;
 import baton.kv.ConfigException;
+import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.KvLayout;
 import baton.kv.Setting;
@@ -24,6 +25,7 @@ import java.util.stream.Collectors;
  * @param model {@code model}: the value of {@code --model}, to the letter
  * @param attentionBackend {@code attn_backend_name}
  * @param cacheDtype {@code cache_dtype}, of {@code --kv-cache-dtype}
+ * @param dtype of {@code --dtype}, by torch's name; empty: the KV cache's type
  * @param hybridManager {@code is_hma_enabled}
  * @param kvHeads {@code num_kv_heads}; empty: the KV cache's. Of a model with latents it is that of config.json
  */
@@ -32,6 +34,7 @@ public record VllmCompatibility(
         String model,
         String attentionBackend,
         String cacheDtype,
+        Optional<String> dtype,
         boolean hybridManager,
         Optional<Integer> kvHeads) {
     private static final int CONNECTOR_VERSION = 14;
@@ -39,6 +42,7 @@ public record VllmCompatibility(
     private static final String MODEL = "model";
     private static final String ATTENTION = "attn_backend_name";
     private static final String CACHE_DTYPE = "cache_dtype";
+    private static final String DTYPE = "dtype";
     private static final String HYBRID = "is_hma_enabled";
     private static final String KV_HEADS = "num_kv_heads";
 
@@ -51,6 +55,10 @@ public record VllmCompatibility(
                     "required",
                     "vLLM's log names it: `FLASH_ATTN`, `FLASHINFER`, `TRITON_ATTN`, `CPU_ATTN`."),
             Setting.of(CACHE_DTYPE, "auto", "Of vLLM's `--kv-cache-dtype`."),
+            Setting.absent(
+                    DTYPE,
+                    "that of the KV cache",
+                    "vLLM's `--dtype` where its KV cache has another type, such as `bfloat16` beside `fp8`."),
             Setting.of(HYBRID, true, "Whether vLLM's hybrid KV cache manager is on."),
             Setting.absent(
                     KV_HEADS,
@@ -73,6 +81,8 @@ public record VllmCompatibility(
                 need(fields, MODEL),
                 need(fields, ATTENTION),
                 fields.string(CACHE_DTYPE).orElseThrow(),
+                fields.string(DTYPE)
+                        .map(name -> DType.parse(fields.field(DTYPE), name).torchName()),
                 fields.bool(HYBRID).orElseThrow(),
                 fields.integerAtLeast(KV_HEADS, 1));
     }
@@ -88,7 +98,7 @@ public record VllmCompatibility(
         Map<String, String> factors = new TreeMap<>();
         factors.put("attn_backend_name", quoted(attentionBackend));
         factors.put("cache_dtype", quoted(cacheDtype));
-        factors.put("dtype", quoted("torch." + model.dtype().torchName()));
+        factors.put("dtype", quoted("torch." + dtype.orElse(model.dtype().torchName())));
         factors.put("head_size", Integer.toString(model.headDim()));
         factors.put("is_hma_enabled", Boolean.toString(hybridManager));
         factors.put("model", quoted(this.model));

@@ -2,28 +2,32 @@ package baton.connectors.onesided;
 
 import baton.kv.KvLayout;
 import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
 import java.util.Arrays;
 
 /** Brings a layer's share of a block from a vLLM instance's order into Baton's, in place. One thread's. */
 final class PageRearrangement {
     private final KvLayout layout;
     private final boolean byHead;
-    /** By half word of the area: which one of the other order belongs there. */
+    /** By unit of the area: which one of the other order belongs there. */
     private final int[] sources;
 
-    private final short[] before;
-    private final short[] after;
+    /** Units of types of one byte, else half words. */
+    private final byte[] byteUnits;
+
+    private final short[] shortUnits;
 
     /** @param layout of the blocks, the same on both sides */
     PageRearrangement(KvLayout layout, BlockInterior from) {
         this.layout = layout;
         this.byHead = from.isByHead();
         int[] elements = sources(layout, from);
-        int halves = layout.dtype().bytes() / Short.BYTES;
-        this.sources = new int[elements.length * halves];
-        Arrays.setAll(sources, i -> elements[i / halves] * halves + i % halves);
-        this.before = new short[sources.length];
-        this.after = new short[sources.length];
+        int units = Math.ceilDiv(layout.dtype().bytes(), Short.BYTES);
+        this.sources = new int[elements.length * units];
+        Arrays.setAll(sources, i -> elements[i / units] * units + i % units);
+        boolean inBytes = layout.dtype().bytes() == 1;
+        this.byteUnits = new byte[inBytes ? sources.length : 0];
+        this.shortUnits = new short[inBytes ? 0 : sources.length];
     }
 
     /**
@@ -41,11 +45,17 @@ final class PageRearrangement {
     }
 
     private void rearrange(MemorySegment area) {
-        MemorySegment.ofArray(before).copyFrom(area);
-        for (int i = 0; i < after.length; i++) {
-            after[i] = before[sources[i]];
+        if (byteUnits.length > 0) {
+            MemorySegment.ofArray(byteUnits).copyFrom(area);
+            for (int i = 0; i < byteUnits.length; i++) {
+                area.set(ValueLayout.JAVA_BYTE, i, byteUnits[sources[i]]);
+            }
+        } else {
+            MemorySegment.ofArray(shortUnits).copyFrom(area);
+            for (int i = 0; i < shortUnits.length; i++) {
+                area.setAtIndex(ValueLayout.JAVA_SHORT_UNALIGNED, i, shortUnits[sources[i]]);
+            }
         }
-        area.copyFrom(MemorySegment.ofArray(after));
     }
 
     /** By element: which one of the other order belongs there. */

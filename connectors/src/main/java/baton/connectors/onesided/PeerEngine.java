@@ -187,7 +187,13 @@ public final class PeerEngine {
         return settings.enforceCompatibility() && !mirrored;
     }
 
-    private static void check(RankInfo info, RankInfo self, boolean enforce, String label) throws TransferException {
+    static void check(RankInfo info, RankInfo self, boolean enforce, String label) throws TransferException {
+        if (info.layout().dtype() != self.layout().dtype()) {
+            throw new TransferException("its KV cache is of "
+                    + info.layout().dtype().torchName() + ", that of this instance of "
+                    + self.layout().dtype().torchName()
+                    + "; --dtype and --kv-cache-dtype of both must be the same");
+        }
         if (enforce
                 && !info.compatibility().equals(self.compatibility())
                 && !self.vllmCompatibility().equals(Optional.of(info.compatibility()))) {
@@ -205,7 +211,6 @@ public final class PeerEngine {
         }
         if (info.layout().layers() != self.layout().layers()
                 || info.layout().headDim() != self.layout().headDim()
-                || info.layout().dtype() != self.layout().dtype()
                 || info.layout().latent() != self.layout().latent()
                 || info.modelKvHeads() != self.modelKvHeads()) {
             throw new TransferException(

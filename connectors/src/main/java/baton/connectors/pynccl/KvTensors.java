@@ -183,6 +183,7 @@ record KvTensors(KvCache cache, boolean hasHidden) {
             case BF16 -> Tensor.Type.BF16;
             case F16 -> Tensor.Type.F16;
             case F32 -> Tensor.Type.F32;
+            case F8_E4M3 -> Tensor.Type.F8_E4M3;
         };
     }
 }

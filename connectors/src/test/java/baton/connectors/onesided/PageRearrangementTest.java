@@ -68,6 +68,31 @@ class PageRearrangementTest {
         }
     }
 
+    /** Each of the four bytes of the numbers is a page of its own. */
+    @ParameterizedTest
+    @EnumSource(names = {"HEADS", "TOKENS", "CPU_VEC", "CPU_AMX"})
+    void aPageOfBytesComesIntoBatonsOrder(BlockInterior interior) {
+        KvLayout bytes = new KvLayout(1, LAYOUT.kvHeads(), DIMS, SIZE, DType.F8_E4M3);
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment numbers = page(arena, interior);
+            MemorySegment plain = page(arena, BlockInterior.HEADS);
+            PageRearrangement rearrangement = new PageRearrangement(bytes, interior);
+            for (int place = 0; place < Integer.BYTES; place++) {
+                MemorySegment page = bytesOf(arena, numbers, place);
+                rearrangement.rearrange(page, 0, LAYOUT.kvHeads());
+                assertThat(page.mismatch(bytesOf(arena, plain, place))).isEqualTo(-1);
+            }
+        }
+    }
+
+    private static MemorySegment bytesOf(Arena arena, MemorySegment numbers, int place) {
+        MemorySegment bytes = arena.allocate(numbers.byteSize() / Integer.BYTES);
+        for (long i = 0; i < bytes.byteSize(); i++) {
+            bytes.set(ValueLayout.JAVA_BYTE, i, numbers.get(ValueLayout.JAVA_BYTE, i * Integer.BYTES + place));
+        }
+        return bytes;
+    }
+
     @Test
     void headsOfAnotherRankStayAsTheyAre() {
         try (Arena arena = Arena.ofConfined()) {

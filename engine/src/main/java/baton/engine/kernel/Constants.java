@@ -52,6 +52,31 @@ final class Constants {
     static final int SWIGLU_LIMIT = SWIGLU_LINE + 1;
     static final int NEGATIVE_SWIGLU_LIMIT = SWIGLU_LIMIT + 1;
 
+    /** Of fp16: sign and all bits but the highest of the exponent. */
+    static final int E4M3_IN_F16 = NEGATIVE_SWIGLU_LIMIT + 1;
+
+    /** Makes infinity of e4m3's NaN, as fp16 reads it, and of none of its numbers. */
+    static final int E4M3_OVERFLOW = E4M3_IN_F16 + 1;
+
+    static final int E4M3_OF_F16 = E4M3_OVERFLOW + 1;
+
+    static final int MAGNITUDE = E4M3_OF_F16 + 1;
+    static final int E4M3_LARGEST = MAGNITUDE + 1;
+
+    /** The smallest number of e4m3 whose exponent is its own, two to the power of -6. */
+    static final int E4M3_NORMAL = E4M3_LARGEST + 1;
+
+    /** Of which e4m3's smallest number is the last place. */
+    static final int E4M3_SMALL = E4M3_NORMAL + 1;
+
+    static final int HALF_OF_E4M3 = E4M3_SMALL + 1;
+
+    /** To be added to the codes of {@link #E4M3_NORMAL} or above, and {@link #E4M3_SMALL} or above, for e4m3's. */
+    static final int E4M3_BIAS = HALF_OF_E4M3 + 1;
+
+    static final int E4M3_NAN = E4M3_BIAS + 1;
+    static final int E4M3_SIGN = E4M3_NAN + 1;
+
     private static final MemorySegment MEMORY = make();
 
     private Constants() {}
@@ -66,7 +91,7 @@ final class Constants {
     }
 
     private static MemorySegment make() {
-        MemorySegment memory = Arena.global().allocate((NEGATIVE_SWIGLU_LIMIT + 1L) * VECTOR, VECTOR);
+        MemorySegment memory = Arena.global().allocate((E4M3_SIGN + 1L) * VECTOR, VECTOR);
         bits(memory, UPPER_HALF, 0xffff_0000);
         number(memory, ONE, 1);
         number(memory, LOWEST_EXPONENT, -100);
@@ -81,6 +106,17 @@ final class Constants {
         number(memory, SWIGLU_LINE, (float) (-Activation.SWIGLU_SLOPE / Math.log(2)));
         number(memory, SWIGLU_LIMIT, Activation.SWIGLU_LIMIT);
         number(memory, NEGATIVE_SWIGLU_LIMIT, -Activation.SWIGLU_LIMIT);
+        bits(memory, E4M3_IN_F16, 0xbfff_bfff);
+        number(memory, E4M3_OVERFLOW, Float.MAX_VALUE / 1.8f);
+        number(memory, E4M3_OF_F16, 256);
+        bits(memory, MAGNITUDE, Integer.MAX_VALUE);
+        number(memory, E4M3_LARGEST, 448);
+        number(memory, E4M3_NORMAL, 0x1p-6f);
+        number(memory, E4M3_SMALL, 0x1p14f);
+        bits(memory, HALF_OF_E4M3, (1 << 19) - 1);
+        bits(memory, E4M3_BIAS, -(127 - 7 << 3) - 8 - Float.floatToRawIntBits(0x1p14f));
+        bits(memory, E4M3_NAN, 0x7f);
+        bits(memory, E4M3_SIGN, 0x80);
         bits(memory, LOWEST_BIT, 1);
         bits(memory, HALF_OF_BF16, 0x7fff);
         number(memory, ZERO, 0);

@@ -47,11 +47,13 @@ final class DecodeCode {
         Assembler code = new Assembler(width);
         int lanes = width.lanes();
         int row = ProductCode.VECTORS * width.bytes();
+        // Two of bf16 are transposed as one lane.
+        ElementCode elements = new ElementCode(code, dtype == DType.BF16 ? DType.F32 : dtype, R10, lanes);
         Label loop = code.label();
         code.bind(loop);
         code.move(RAX, RDI);
         for (int i = 0; i < lanes; i++) {
-            ElementCode.load(code, dtype == DType.BF16 ? DType.F32 : dtype, i, at(RAX, 0));
+            elements.load(i, at(RAX, 0));
             code.add(RAX, RSI);
         }
         transpose(code, (element, register, spare) -> {
@@ -137,6 +139,8 @@ final class DecodeCode {
     static byte[] values(Width width, DType dtype) {
         Assembler code = new Assembler(width);
         int vector = width.lanes() * dtype.bytes();
+        code.push(Assembler.Reg.RBX);
+        ElementCode elements = new ElementCode(code, dtype, Assembler.Reg.RBX, ProductCode.VECTORS);
         Label panels = code.label();
         code.bind(panels);
         code.move(RAX, RDI);
@@ -145,7 +149,7 @@ final class DecodeCode {
         Label positions = code.label();
         code.bind(positions);
         for (int i = 0; i < ProductCode.VECTORS; i++) {
-            ElementCode.load(code, dtype, i, at(RAX, i * vector));
+            elements.load(i, at(RAX, i * vector));
             code.store(at(R10, i * width.bytes()), i);
         }
         code.add(RAX, RSI);
@@ -156,6 +160,7 @@ final class DecodeCode {
         code.add(RDX, RCX);
         code.subtract(R8, 1);
         code.jump(Condition.NOT_EQUAL, panels);
+        code.pop(Assembler.Reg.RBX);
         code.returnFromVectors();
         return code.code();
     }

@@ -70,6 +70,7 @@ public final class Kernels {
             make(Kernel.VALUE_PANELS, type, DecodeCode.values(width, type));
         }
         make(Kernel.NARROW, DType.F16, RowCode.halve(width));
+        make(Kernel.NARROW, DType.F8_E4M3, RowCode.encode(width));
         if (width == Width.ZMM) {
             make(Kernel.NARROW_NORM, RowCode.normNarrow());
             make(Kernel.NARROW_PAIRS, RowCode.narrowPairs());

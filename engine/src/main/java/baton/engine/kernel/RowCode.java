@@ -68,8 +68,9 @@ final class RowCode {
     /** {@code (from, to, count)}: elements of a type to fp32, a multiple of the lanes. */
     static byte[] widen(Width width, DType type) {
         RowCode row = new RowCode(width);
+        ElementCode elements = new ElementCode(row.code, type, RAX, 1);
         row.vectors(RDX, () -> {
-            ElementCode.load(row.code, type, 0, at(RDI, 0));
+            elements.load(0, at(RDI, 0));
             row.code.store(at(RSI, 0), 0);
             row.code.add(RDI, width.lanes() * type.bytes());
             row.code.add(RSI, row.vector);
@@ -169,6 +170,17 @@ final class RowCode {
             row.code.load(0, at(RAX, 0));
             row.code.storeHalves(at(R10, 0), 0);
         });
+        return row.end();
+    }
+
+    /** {@code (from, from stride, to, to stride, rows, count)}: fp32 to e4m3, a multiple of {@link ElementCode#ENCODED}. */
+    static byte[] encode(Width width) {
+        RowCode row = new RowCode(width);
+        row.code.push(Reg.RBX);
+        ElementCode elements = new ElementCode(row.code, DType.F8_E4M3, Reg.RBX, 5);
+        elements.beginEncoding();
+        row.narrowed(DType.F8_E4M3, ElementCode.ENCODED, () -> elements.encode(at(RAX, 0), at(R10, 0)));
+        row.code.pop(Reg.RBX);
         return row.end();
     }
 

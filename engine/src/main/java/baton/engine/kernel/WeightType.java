@@ -29,6 +29,7 @@ public enum WeightType {
             case F32 -> FP32;
             case BF16 -> BF16;
             case F16 -> FP16;
+            case F8_E4M3 -> throw new IllegalArgumentException("weights are not kept in " + type.torchName());
         };
     }
 

@@ -415,7 +415,7 @@ public final class Checkpoint implements AutoCloseable {
 
     static Optional<DType> dtypeOf(TensorInfo info) {
         for (DType type : DType.values()) {
-            if (type.safetensorsName().equals(info.dtype())) {
+            if (type.isComputed() && type.safetensorsName().equals(info.dtype())) {
                 return Optional.of(type);
             }
         }

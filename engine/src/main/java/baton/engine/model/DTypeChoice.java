@@ -20,6 +20,9 @@ public record DTypeChoice(DType dtype, String reason) {
     public static DTypeChoice here(Optional<DType> configured, ModelConfig model, Quantization quantization) {
         return configured.map(dtype -> new DTypeChoice(dtype, "as configured")).orElseGet(() -> switch (model.dtype()) {
             case F32 -> new DTypeChoice(DType.F32, "the checkpoint's");
+            case F8_E4M3 ->
+                throw new IllegalArgumentException(
+                        "nothing is computed in " + model.dtype().torchName());
             case F16 -> ofF16(KernelChoice.here(model, DType.F32, quantization).kind());
             case BF16 ->
                 ofBf16(KernelChoice.here(model, DType.BF16, quantization).kind());

@@ -169,11 +169,7 @@ final class GptOssExperts implements PackedTensorFile {
     }
 
     private static float element(MemorySegment data, DType type, long index) {
-        return switch (type) {
-            case F32 -> data.getAtIndex(ValueLayout.JAVA_FLOAT_UNALIGNED, index);
-            case F16 -> Float.float16ToFloat(data.getAtIndex(ValueLayout.JAVA_SHORT_UNALIGNED, index));
-            case BF16 -> Float.intBitsToFloat(data.getAtIndex(ValueLayout.JAVA_SHORT_UNALIGNED, index) << 16);
-        };
+        return type.get(data, index * type.bytes());
     }
 
     @Override

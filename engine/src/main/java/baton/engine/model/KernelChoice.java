@@ -236,9 +236,11 @@ public record KernelChoice(Kind kind, List<String> reasons) {
     }
 
     private static Optional<String> shape(Width width, ModelConfig model) {
-        if (model.headDim() % 8 != 0 || model.hiddenSize() % 4 != 0) {
-            return Optional.of("head_dim=%d must be a multiple of 8 and hidden_size=%d of 4"
-                    .formatted(model.headDim(), model.hiddenSize()));
+        // Of the elements of an entry in the cache 16 are converted at once.
+        int multiple = model.recipe().latent().isPresent() ? 16 : 8;
+        if (model.headDim() % multiple != 0 || model.hiddenSize() % 4 != 0) {
+            return Optional.of("head_dim=%d must be a multiple of %d and hidden_size=%d of 4"
+                    .formatted(model.headDim(), multiple, model.hiddenSize()));
         }
         for (Rotation rotation : model.recipe().rotations()) {
             int turned = rotation.elements(model.headDim());

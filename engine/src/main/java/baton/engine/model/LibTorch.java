@@ -78,6 +78,7 @@ final class LibTorch {
             case BF16 -> ScalarType.BFloat16;
             case F16 -> ScalarType.Half;
             case F32 -> ScalarType.Float;
+            case F8_E4M3 -> ScalarType.Float8_e4m3fn;
         };
     }
 

@@ -54,6 +54,7 @@ final class RowBuffer {
                 }
                 MemorySegment.copy(halves, 0, to.memory(), ValueLayout.JAVA_SHORT_UNALIGNED, start, count);
             }
+            case F8_E4M3 -> throw notComputed(to.type());
         }
     }
 
@@ -83,7 +84,12 @@ final class RowBuffer {
             case F32 -> value;
             case BF16 -> Float.intBitsToFloat(DType.bf16(value) << 16);
             case F16 -> Float.float16ToFloat(Float.floatToFloat16(value));
+            case F8_E4M3 -> throw notComputed(type);
         };
+    }
+
+    private static IllegalArgumentException notComputed(DType type) {
+        return new IllegalArgumentException("nothing is computed in " + type.torchName());
     }
 
     private static long offset(Matrix matrix, int row, int column) {

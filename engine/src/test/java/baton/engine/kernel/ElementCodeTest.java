@@ -17,7 +17,7 @@ class ElementCodeTest {
     private static final int COUNT = 1 << 16;
 
     @ParameterizedTest
-    @CsvSource({"YMM, BF16", "YMM, F16", "ZMM, BF16", "ZMM, F16"})
+    @CsvSource({"YMM, BF16", "YMM, F16", "YMM, F8_E4M3", "ZMM, BF16", "ZMM, F16", "ZMM, F8_E4M3"})
     void allBitsBecomeTheirNumbers(Width width, DType type) {
         Kernels kernels = TestKernels.kernels(width);
         try (Arena arena = Arena.ofConfined()) {
@@ -38,7 +38,7 @@ class ElementCodeTest {
     }
 
     @ParameterizedTest
-    @CsvSource({"YMM, BF16", "YMM, F16", "ZMM, BF16", "ZMM, F16"})
+    @CsvSource({"YMM, BF16", "YMM, F16", "YMM, F8_E4M3", "ZMM, BF16", "ZMM, F16", "ZMM, F8_E4M3"})
     void numbersBecomeTheNearest(Width width, DType type) {
         Kernels kernels = TestKernels.kernels(width);
         Random random = new Random(SEED);
@@ -49,7 +49,11 @@ class ElementCodeTest {
                 setBits(own, type, 0, i);
                 float number = type.get(own, 0);
                 // The number itself, those halfway to its neighbours or beside these, and any.
-                int ulp = type == DType.BF16 ? 1 << 15 : 1 << 12;
+                int ulp = switch (type) {
+                    case BF16, F32 -> 1 << 16;
+                    case F16 -> 1 << 13;
+                    case F8_E4M3 -> 1 << 20;
+                };
                 int bits = Float.floatToRawIntBits(number) + (i % 5 - 2) * ulp / 2 + (i % 3 - 1);
                 float near = i % 7 == 0 || Float.isNaN(number) ? number : Float.intBitsToFloat(bits);
                 floats.setAtIndex(TestKernels.FLOAT, 2L * i, near);

@@ -112,7 +112,14 @@ class OfflineHandOverTest {
 
     /** Recorded answers that neither bf16 nor 8-bit weights bring into doubt. */
     @ParameterizedTest(name = "computed in {0}, {1}, cached in {2}")
-    @CsvSource({"F32, NONE, BF16", "BF16, NONE, F32", "F32, INT8, F32", "BF16, INT8, BF16"})
+    @CsvSource({
+        "F32, NONE, BF16",
+        "F16, NONE, F16",
+        "F32, NONE, F8_E4M3",
+        "BF16, NONE, F32",
+        "F32, INT8, F32",
+        "BF16, INT8, BF16"
+    })
     void aCacheOfAnotherTypeAndQuantisedWeightsChangeNothing(DType dtype, Quantization quantization, DType cached)
             throws IOException {
         Map<String, JsonNode> recorded = new HashMap<>();

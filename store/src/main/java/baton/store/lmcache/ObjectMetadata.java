@@ -32,6 +32,8 @@ record ObjectMetadata(int length, LmMetadata chunk) {
             case F16 -> 2;
             case BF16 -> 3;
             case F32 -> 4;
+            // vLLM's fp8 caches are bytes to torch.
+            case F8_E4M3 -> 6;
         };
     }
 
@@ -41,6 +43,7 @@ record ObjectMetadata(int length, LmMetadata chunk) {
             case F16 -> "half";
             case BF16 -> "bfloat16";
             case F32 -> "float";
+            case F8_E4M3 -> "uint8";
         };
     }
 

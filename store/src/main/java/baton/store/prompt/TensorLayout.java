@@ -118,6 +118,12 @@ public record TensorLayout(Interior interior, int blockSize) {
         if (interior == Interior.PLAIN) {
             return GPU;
         }
+        if (dtype == DType.F8_E4M3) {
+            throw new ConfigException(
+                    field,
+                    "is %s, and this KV cache's type is %s, which is exchanged in vLLM's layout of GPUs only"
+                            .formatted(interior.settingName, dtype.torchName()));
+        }
         int multiple = interior == Interior.VEC ? 16 : 32;
         if (interior != Interior.VEC && dtype != DType.BF16) {
             throw new ConfigException(
