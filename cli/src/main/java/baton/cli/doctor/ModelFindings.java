@@ -137,7 +137,7 @@ record ModelFindings(List<Finding> findings, Optional<ModelConfig> config) {
                     .collect(Collectors.joining());
             all.add(Finding.ok(
                     "weights",
-                    "%,.0f million parameters; as loaded %s in bfloat16, %s in float32%s%s"
+                    "%,.0f million parameters; as loaded %s in bfloat16 or float16, %s in float32%s%s"
                             .formatted(
                                     config.parameters() / 1e6,
                                     Finding.size(backend.weightBytes(config, DType.BF16, Quantization.NONE)),
