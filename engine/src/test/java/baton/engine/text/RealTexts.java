@@ -46,13 +46,14 @@ final class RealTexts {
 
     private RealTexts() {}
 
-    /** All of them; the first are those above. */
+    /** All of them; the first are those above, the last is all others one after the other. */
     static List<String> all() {
         List<String> texts = new ArrayList<>(TEXTS);
         Random random = new Random(5);
-        while (texts.size() < COUNT) {
+        while (texts.size() < COUNT - 1) {
             texts.add(random(random));
         }
+        texts.add(String.join("", texts));
         return texts;
     }
 

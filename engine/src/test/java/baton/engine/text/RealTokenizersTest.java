@@ -33,6 +33,8 @@ class RealTokenizersTest {
     private static final JsonMapper JSON = JsonMapper.builder().build();
     private static final List<String> ROLES = List.of("system", "user", "assistant");
     private static final int MOST_SHOWN = 10;
+    /** Characters of a piece of a text that is encoded piece by piece. */
+    private static final int PIECE = 50;
 
     @ParameterizedTest
     @EnumSource
@@ -53,9 +55,13 @@ class RealTokenizersTest {
                 CRC32 digest = new CRC32();
                 digest.update(found.getBytes(StandardCharsets.UTF_8));
                 if ((int) digest.getValue() != digests.getInt()) {
-                    wrong.add("%d: %s: %s".formatted(i, JSON.writeValueAsString(texts.get(i)), found));
+                    wrong.add("%d: %.500s: %.1000s".formatted(i, JSON.writeValueAsString(texts.get(i)), found));
                 }
             }
+            String all = texts.getLast();
+            assertThat(tokenizer.encode(all, true, EncodingWatch.NONE, PIECE))
+                    .as("in pieces")
+                    .isEqualTo(tokenizer.encode(all, true, EncodingWatch.NONE, all.length()));
         }
         assertThat(wrong.subList(0, Math.min(MOST_SHOWN, wrong.size())))
                 .as("%d texts differ", wrong.size())
