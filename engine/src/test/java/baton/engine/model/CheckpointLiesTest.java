@@ -68,7 +68,7 @@ class CheckpointLiesTest {
                 "rope_scaling | {`factor`: 2} | config.json.rope_scaling.factor: is 2, but rope_type 'default' has no such field",
                 "rope_scaling | {`type`: `linear`, `factor`: -2} | config.json.rope_scaling.factor: is -2.0, must be positive",
                 "rope_scaling | {`type`: `linear`, `factor`: 2, `partial_rotary_factor`: 0.5} | config.json.rope_scaling.partial_rotary_factor: unsupported value '0.5'; allowed: 1",
-                "rope_scaling | {`type`: `dynamic`, `factor`: 2} | config.json.rope_scaling.type: unsupported value 'dynamic'; allowed: default, linear, llama3, yarn",
+                "rope_scaling | {`type`: `mrope`, `factor`: 2} | config.json.rope_scaling.type: unsupported value 'mrope'; allowed: default, linear, dynamic, llama3, yarn, longrope",
                 "rope_scaling | {`type`: `yarn`, `factor`: 2, `attention_factor`: 0} | config.json.rope_scaling.attention_factor: is 0.0, must be positive",
                 "rope_scaling | {`type`: `yarn`, `factor`: 9, `mscale`: -9, `mscale_all_dim`: 1} | config.json.rope_scaling.mscale: makes an attention_factor of -",
                 "rope_scaling | {`type`: `yarn`, `factor`: 2, `beta_fast`: 1} | config.json.rope_scaling.beta_fast: is 1.0, must exceed beta_slow 1.0",
