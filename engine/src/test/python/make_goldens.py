@@ -31,6 +31,7 @@ from transformers import (
     MinistralConfig,
     MistralConfig,
     MixtralConfig,
+    NemotronConfig,
     Olmo2Config,
     Olmo3Config,
     Phi3Config,
@@ -39,6 +40,7 @@ from transformers import (
     Qwen3Config,
     Qwen3MoeConfig,
     SmolLM3Config,
+    Starcoder2Config,
 )
 
 TARGET = pathlib.Path(__file__).parents[1] / "resources/baton/engine/model/goldens"
@@ -185,6 +187,14 @@ FAMILIES = {
             vision_use_head=False,
         ),
         mm_tokens_per_image=4,
+    ),
+    "starcoder2": Starcoder2Config(**SHAPE, sliding_window=20, **rope("default", rope_theta=100000.0)),
+    "nemotron": NemotronConfig(
+        **SHAPE,
+        head_dim=32,
+        attention_bias=True,
+        mlp_bias=True,
+        **rope("default", partial_rotary_factor=0.5),
     ),
     "glm": GlmConfig(**SHAPE, head_dim=32, **rope("default", partial_rotary_factor=0.5)),
     "glm4": Glm4Config(

@@ -5,6 +5,7 @@ import baton.engine.model.Recipe.Dense;
 import baton.engine.model.Recipe.Experts;
 import baton.engine.model.Recipe.FeedForward;
 import baton.engine.model.Recipe.Latent;
+import baton.engine.model.Recipe.Plain;
 
 /** The least work of a forward pass, in operations and bytes; shares of the machine's limits are computed from it. */
 public final class Work {
@@ -75,6 +76,7 @@ public final class Work {
     private static double outputs(FeedForward kind, ModelConfig config, int tokens) {
         return switch (kind) {
             case Dense _ -> 3.0 * config.intermediateSize();
+            case Plain _ -> 2.0 * config.intermediateSize();
             case Experts experts -> {
                 double unused = Math.pow(1 - (double) experts.chosen() / experts.count(), tokens);
                 yield 3 * (experts.count() * (1 - unused) * experts.width() + experts.sharedWidth()) + experts.count();

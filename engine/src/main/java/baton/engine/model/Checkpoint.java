@@ -238,6 +238,9 @@ public final class Checkpoint implements AutoCloseable {
             config.recipe().shapes(layer, config).forEach((name, shape) -> shapes.put(prefix + name, shape));
         }
         shapes.put("model.norm.weight", List.of(hidden));
+        if (config.recipe().centersNorms()) {
+            shapes.put("model.norm.bias", List.of(hidden));
+        }
         if (!config.tiedEmbeddings()) {
             shapes.put(OUTPUT, List.of((long) config.vocabularySize(), hidden));
         }

@@ -10,6 +10,7 @@ import baton.engine.model.Weights.LayerWeights;
 import baton.engine.model.Weights.Owned;
 import baton.engine.model.Weights.RotatedNorms;
 import baton.engine.model.Weights.Routed;
+import baton.engine.model.Weights.Ungated;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvFence;
@@ -435,6 +436,8 @@ final class DecoderRunner implements ModelRunner {
         Matrix normed = norm(x, layerWeights.feedForwardNorm());
         switch (layerWeights.feedForward()) {
             case Gated gated -> add(x, gated.down(), gated.gated(normed, kernels), layerWeights.afterFeedForwardNorm());
+            case Ungated plain ->
+                add(x, plain.down(), plain.activated(normed, kernels), layerWeights.afterFeedForwardNorm());
             case Routed routed -> {
                 Matrix own = experts.results(routed, normed);
                 add(x, sum -> ranks.addTo(sum, own, kernels), layerWeights.afterFeedForwardNorm());

@@ -8,12 +8,16 @@ import static baton.engine.model.FamilyFields.windowPositions;
 
 import baton.engine.model.DecoderFamily.Defaults;
 import baton.engine.model.DecoderFamily.Shape;
+import baton.engine.model.Recipe.Caps;
 import baton.engine.model.Recipe.LayerAttention;
 import baton.engine.model.Recipe.Part;
+import baton.engine.model.Recipe.Plain;
 import baton.engine.model.Recipe.Rotation;
+import baton.engine.model.Recipe.Scales;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import java.util.Collections;
+import java.util.EnumSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -28,7 +32,7 @@ final class DenseFamilies {
     private DenseFamilies() {}
 
     static List<DecoderFamily> all() {
-        return List.of(olmo2(), olmo3(), glm(), glm4(), graniteHybrid(), ministral());
+        return List.of(olmo2(), olmo3(), glm(), glm4(), graniteHybrid(), ministral(), starCoder2(), nemotron());
     }
 
     /** OLMo 2: norms of results in place of inputs, and of the queries and keys of all heads together. */
@@ -202,5 +206,75 @@ final class DenseFamilies {
                             Recipe.USUAL_TENSORS,
                             Set.of());
                 });
+    }
+
+    /** StarCoder 2. */
+    private static DecoderFamily starCoder2() {
+        return new DecoderFamily(
+                "Starcoder2ForCausalLM",
+                "starcoder2",
+                _ -> 2,
+                Optional.empty(),
+                new Defaults(10000, true, 1e-5),
+                Map.of("hidden_act", "gelu_pytorch_tanh", "mlp_type", "default", "norm_type", "layer_norm"),
+                Set.of(
+                        "attention_softmax_in_fp32",
+                        "embedding_dropout",
+                        "layer_norm_epsilon",
+                        "residual_dropout",
+                        "scale_attention_softmax_in_fp32",
+                        "scale_attn_weights",
+                        "use_bias"),
+                Map.of("rms_norm_eps", "norm_epsilon"),
+                (json, shape) -> ungated(
+                        "Starcoder2ForCausalLM",
+                        attention(shape, json.integerAtLeast("sliding_window", 1), _ -> true, shape.rotation()),
+                        Map.of(Part.UP, "mlp.c_fc", Part.DOWN, "mlp.c_proj"),
+                        json.bool("use_bias").orElse(true)
+                                ? EnumSet.of(Part.QUERIES, Part.KEYS, Part.VALUES, Part.OUTPUT, Part.UP, Part.DOWN)
+                                : Set.of(),
+                        Plain.Function.GELU_TANH,
+                        false));
+    }
+
+    /** Nemotron 4 and Minitron without Llama's shape: half of each head is turned. */
+    private static DecoderFamily nemotron() {
+        return new DecoderFamily(
+                "NemotronForCausalLM",
+                "nemotron",
+                heads -> heads,
+                Optional.empty(),
+                new Defaults(10000, false, 1e-5, 0.5, false),
+                Map.of("hidden_act", "relu2", "qkv_bias", false),
+                Set.of("partial_rotary_factor"),
+                Map.of("rms_norm_eps", "norm_eps"),
+                (json, shape) -> ungated(
+                        "NemotronForCausalLM",
+                        attendingToAll(shape),
+                        Map.of(),
+                        FamilyFields.biases(json),
+                        Plain.Function.RELU_SQUARED,
+                        true));
+    }
+
+    /** With a feed-forward layer without gate, and norms with biases. */
+    private static Recipe ungated(
+            String architecture,
+            List<LayerAttention> attention,
+            Map<Part, String> tensors,
+            Set<Part> biased,
+            Plain.Function function,
+            boolean onePlusNorms) {
+        Set<Part> all = EnumSet.of(Part.ATTENTION_NORM, Part.FEED_FORWARD_NORM);
+        all.addAll(biased);
+        return new Recipe(
+                architecture,
+                attention,
+                Recipe.with(Recipe.USUAL_TENSORS, tensors),
+                all,
+                Collections.nCopies(attention.size(), new Plain(function)),
+                Scales.NONE,
+                onePlusNorms,
+                Caps.NONE);
     }
 }

@@ -24,7 +24,7 @@ import java.util.stream.Stream;
  * @param tensors by part of a layer, the tensor that holds it, as its name in the checkpoint reads between {@code model.layers.N.} and
  *     {@code .weight}; {@code *} stands for the number of an expert. Parts in one tensor are its rows in the order of {@link Part}. A layer
  *     has the parts that are named, of its feed-forward part those of its kind
- * @param biased the parts whose product has a bias added, beside the weight in the checkpoint
+ * @param biased the parts whose result has a bias added, beside the weight in the checkpoint; if these are norms, all norms are
  * @param feedForward the kind of each layer's feed-forward part
  * @param onePlusNorms norms multiply by 1 plus their weights
  * @param latent of models whose attention caches latents
@@ -134,6 +134,7 @@ public record Recipe(
             return switch (feedForward) {
                 case Dense _ ->
                     !OF_ROUTER.contains(this) && !OF_EACH_EXPERT.contains(this) && !OF_SHARED_EXPERT.contains(this);
+                case Plain _ -> this != GATE && isOf(USUAL_FEED_FORWARD);
                 case Experts experts ->
                     !OF_DENSE.contains(this) && (experts.sharedWidth() > 0 || !OF_SHARED_EXPERT.contains(this));
             };
@@ -273,6 +274,32 @@ public record Recipe(
     /** {@code down(activation(gate(x)) * up(x))}. */
     public record Dense(Activation activation) implements FeedForward {}
 
+    /** {@code down(function(up(x)))}. */
+    public record Plain(Function function) implements FeedForward {
+        /** Functions of one element. */
+        public enum Function {
+            /** GeLU with its approximation by tanh. */
+            GELU_TANH {
+                @Override
+                float of(float x) {
+                    return (float) (x / (1 + Math.exp(-2 * ROOT * (x + 0.044715 * x * x * x))));
+                }
+            },
+            /** {@code max(x, 0)^2}. */
+            RELU_SQUARED {
+                @Override
+                float of(float x) {
+                    float positive = Math.max(x, 0);
+                    return positive * positive;
+                }
+            };
+
+            private static final double ROOT = Math.sqrt(2 / Math.PI);
+
+            abstract float of(float x);
+        }
+    }
+
     /**
      * A mixture of experts. A router gives each expert a share of every token, all shares together are 1. The experts with the largest
      * shares compute as {@link Dense} does, and their results are added, times their shares.
@@ -369,6 +396,11 @@ public record Recipe(
         return tensors.containsKey(part);
     }
 
+    /** Norms with a bias subtract the mean from the elements before all else. */
+    boolean centersNorms() {
+        return biased.contains(Part.ATTENTION_NORM);
+    }
+
     /** Whether a layer has a part. */
     private boolean has(Part part, int layer) {
         return has(part) && part.isOf(feedForward.get(layer));
@@ -403,6 +435,7 @@ public record Recipe(
                 .forEach(kind -> traits.add(
                         switch (kind) {
                             case Dense dense -> "feed_forward=" + dense;
+                            case Plain plain -> "feed_forward=" + plain;
                             case Experts experts ->
                                 "experts_per_token=%d normalised=%s activation=%s%s"
                                         .formatted(

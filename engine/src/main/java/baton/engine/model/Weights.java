@@ -7,6 +7,7 @@ import baton.engine.model.Recipe.Experts;
 import baton.engine.model.Recipe.FeedForward;
 import baton.engine.model.Recipe.Latent;
 import baton.engine.model.Recipe.Part;
+import baton.engine.model.Recipe.Plain;
 import baton.engine.model.Recipe.Rotation;
 import baton.kv.DType;
 import java.io.IOException;
@@ -92,6 +93,31 @@ final class Weights {
             Optional<Norm> afterFeedForwardNorm) {}
 
     sealed interface FeedForwardWeights {}
+
+    /** Of {@link Recipe.Plain}. */
+    record Ungated(Plain.Function function, Linear up, Linear down) implements FeedForwardWeights {
+        private static final int AT_ONCE = 1024;
+
+        /** The rows that {@code down} multiplies. */
+        Matrix activated(Matrix rows, ModelKernels kernels) {
+            Matrix product = up.apply(rows);
+            Matrix activated = kernels.inputs(product.rows(), product.columns());
+            int pieces = Math.ceilDiv(product.columns(), AT_ONCE);
+            kernels.threads().parallelFor(product.rows() * pieces, 1, (_, first, end) -> {
+                RowBuffer buffer = new RowBuffer(AT_ONCE);
+                for (int piece = first; piece < end; piece++) {
+                    int column = piece % pieces * AT_ONCE;
+                    int count = Math.min(AT_ONCE, product.columns() - column);
+                    buffer.load(product, piece / pieces, column, count);
+                    for (int i = 0; i < count; i++) {
+                        buffer.values()[i] = function.of(buffer.values()[i]);
+                    }
+                    buffer.store(activated, piece / pieces, column, count);
+                }
+            });
+            return activated;
+        }
+    }
 
     /** Of {@link Recipe.Dense}, or of one expert. */
     record Gated(Activation activation, Linear gate, Linear up, Linear down) implements FeedForwardWeights {
@@ -179,6 +205,11 @@ final class Weights {
         private FeedForwardWeights feedForward(String prefix, FeedForward kind) throws IOException {
             return switch (kind) {
                 case Dense dense -> gated(prefix, dense.activation(), 0, "", Part.GATE, Part.UP, Part.DOWN);
+                case Plain plain ->
+                    new Ungated(
+                            plain.function(),
+                            linear(prefix, Part.UP, 0, "up_proj"),
+                            linear(prefix, Part.DOWN, 0, "down_proj"));
                 case Experts experts -> {
                     Recipe recipe = config.recipe();
                     List<Matrix> router = new ArrayList<>(List.of(weight(prefix, Part.ROUTER, 0)));
@@ -298,7 +329,13 @@ final class Weights {
             for (int i = 0; config.recipe().onePlusNorms() && i < weights.length; i++) {
                 weights[i] += 1;
             }
-            return kernels.norm(weights, config.rmsNormEps());
+            return config.recipe().centersNorms()
+                    ? new CenteredNorm(
+                            weights,
+                            floats(List.of(source(name.replace(".weight", ".bias")))),
+                            config.rmsNormEps(),
+                            kernels.threads())
+                    : kernels.norm(weights, config.rmsNormEps());
         }
 
         /** Vectors one behind the other, rounded to the type that the model computes in, as in a checkpoint of that type. */

@@ -40,6 +40,8 @@ class FingerprintsTest {
         "gemma3-vision, d87df0c87b72384d809409c8e38b735b643463d61397d8a1212bcd5f78babf0f",
         "gpt-oss, 100a9526c0f006291392a68be14fba0ab4cbc25d5954d55aa4794fab6602c43c",
         "gpt-oss-bf16, 1b330b89ec902888d434ad3ec8e92894ff9a59050170421ba9e4f2f58c64bdc0",
+        "starcoder2, b01e9a9f2f594a804160b13bf400779f46b5e69ccdf90ebbcd2242c5a11cc9fa",
+        "nemotron, 464dcfd4dd6978c7eed64c468774d8a5a29fed89e4d12e651be208489b30154a",
         "tiny-ledger, d3c127668fa6922e9b034317a0eb615f4a5d67671e350f9bde689741321a0238"
     })
     void fingerprintsStayTheSame(String name, String digest) throws Exception {

@@ -161,7 +161,9 @@ class RanksTest {
         "olmo2, 2, 2",
         "olmo2, 4, 1",
         "olmo3, 2, 2",
-        "granite-hybrid, 2, 1"
+        "granite-hybrid, 2, 1",
+        "starcoder2, 2, 2",
+        "nemotron, 4, 1"
     })
     void ranksShareFamilies(String name, int tensorSize, int pipelineSize) throws Exception {
         Path directory = FamiliesTest.checkpoint(name);
