@@ -1,9 +1,6 @@
 package baton.memory;
 
-import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 
 /**
@@ -15,7 +12,7 @@ import java.util.List;
  *
  * @see <a href="https://www.intel.com/sdm">Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2</a>
  */
-public final class Assembler {
+public final class Assembler extends InstructionEncoder {
     /** Bits of a vector register. */
     public enum Width {
         XMM(4, 0),
@@ -23,7 +20,7 @@ public final class Assembler {
         ZMM(16, 2);
 
         private final int lanes;
-        private final int length;
+        final int length;
 
         Width(int lanes, int length) {
             this.lanes = lanes;
@@ -64,7 +61,7 @@ public final class Assembler {
         R14(14),
         R15(15);
 
-        private final int number;
+        final int number;
 
         Reg(int number) {
             this.number = number;
@@ -186,42 +183,15 @@ public final class Assembler {
         }
     }
 
-    private enum Prefix {
-        NONE(0),
-        P66(1),
-        F3(2),
-        F2(3);
-
-        private final int bits;
-
-        Prefix(int bits) {
-            this.bits = bits;
-        }
-    }
-
-    /** Of opcodes. */
-    private enum Map {
-        M0F(1),
-        M0F38(2),
-        M0F3A(3);
-
-        private final int bits;
-
-        Map(int bits) {
-            this.bits = bits;
-        }
-    }
-
     /** A place in the code, to jump to. */
     public static final class Label {
-        private int place = -1;
-        private final List<Integer> jumps = new ArrayList<>();
+        int place = -1;
+        final List<Integer> jumps = new ArrayList<>();
 
         private Label() {}
     }
 
     private final Width width;
-    private ByteBuffer code = ByteBuffer.allocate(4096).order(ByteOrder.LITTLE_ENDIAN);
 
     /** @param width of the vectors */
     public Assembler(Width width) {
@@ -230,11 +200,6 @@ public final class Assembler {
 
     public Width width() {
         return width;
-    }
-
-    /** The code so far. */
-    public byte[] code() {
-        return Arrays.copyOf(code.array(), code.position());
     }
 
     public void push(Reg register) {
@@ -253,8 +218,7 @@ public final class Assembler {
 
     public void move(Reg to, long number) {
         bytes(0x48 | to.number >> 3, 0xb8 | to.number & 7);
-        room(Long.BYTES);
-        code.putLong(number);
+        wideNumber(number);
     }
 
     public void load(Reg to, Mem from) {
@@ -330,14 +294,6 @@ public final class Assembler {
         return new Label();
     }
 
-    /** The label stands for the next instruction. */
-    public void bind(Label label) {
-        label.place = code.position();
-        for (int jump : label.jumps) {
-            code.putInt(jump, label.place - (jump + Integer.BYTES));
-        }
-    }
-
     public void jump(Label to) {
         bytes(0xe9);
         distance(to);
@@ -347,12 +303,6 @@ public final class Assembler {
     public void call(Label function) {
         bytes(0xe8);
         distance(function);
-    }
-
-    /** The code of a function, which may lie anywhere. */
-    public void append(byte[] function) {
-        room(function.length);
-        code.put(function);
     }
 
     public void jump(Condition condition, Label to) {
@@ -618,115 +568,6 @@ public final class Assembler {
     private void require(Width needed) {
         if (width != needed) {
             throw new IllegalArgumentException(width + " has no such instruction, " + needed + " has");
-        }
-    }
-
-    private void withRegister(Width wide, Prefix prefix, Map map, int opcode, int register, int second, int other) {
-        if (wide == Width.ZMM) {
-            evex(prefix, map, false, register, second, other >> 3 & 1, other >> 4 & 1, 2);
-        } else {
-            vex(wide, prefix, map, false, register, second, 0, other >> 3);
-        }
-        bytes(opcode, 0xc0 | (register & 7) << 3 | other & 7);
-    }
-
-    private void withMemory(Width wide, Prefix prefix, Map map, int opcode, int register, int second, Mem memory) {
-        if (wide == Width.ZMM) {
-            evexMemory(prefix, map, false, register, second, memory);
-        } else {
-            vex(wide, prefix, map, false, register, second, indexBit(memory), memory.base.number >> 3);
-        }
-        bytes(opcode);
-        memory(register, memory);
-    }
-
-    private void evexMemory(Prefix prefix, Map map, boolean w, int register, int second, Mem memory) {
-        evex(prefix, map, w, register, second, memory.base.number >> 3, indexBit(memory), 2);
-    }
-
-    /** Three bytes; bits of registers are inverted. */
-    private void vex(Width wide, Prefix prefix, Map map, boolean w, int register, int second, int x, int b) {
-        if ((register | second) > 15) {
-            throw new IllegalArgumentException("vector register " + (register | second) + " needs " + Width.ZMM);
-        }
-        bytes(
-                0xc4,
-                (register >> 3 ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | map.bits,
-                (w ? 0x80 : 0) | (~second & 15) << 3 | wide.length << 2 | prefix.bits);
-    }
-
-    /** Four bytes, without a mask; bits of registers are inverted. */
-    private void evex(Prefix prefix, Map map, boolean w, int register, int second, int b, int x, int length) {
-        bytes(
-                0x62,
-                (register >> 3 & 1 ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | (register >> 4 ^ 1) << 4 | map.bits,
-                (w ? 0x80 : 0) | (~second & 15) << 3 | 4 | prefix.bits,
-                length << 5 | (second >> 4 ^ 1) << 3);
-    }
-
-    private static int indexBit(Mem memory) {
-        return memory.scale == 0 ? 0 : memory.index.number >> 3;
-    }
-
-    private void integerWithMemory(int opcode, Reg register, Mem memory) {
-        bytes(0x48 | register.number >> 3 << 2 | indexBit(memory) << 1 | memory.base.number >> 3, opcode);
-        memory(register.number, memory);
-    }
-
-    private void withNumber(int operation, Reg register, int number) {
-        bytes(0x48 | register.number >> 3, 0x81, operation | register.number & 7);
-        number(number);
-    }
-
-    private void registers(int opcode, Reg to, Reg from) {
-        bytes(0x48 | from.number >> 3 << 2 | to.number >> 3, opcode, 0xc0 | (from.number & 7) << 3 | to.number & 7);
-    }
-
-    private void optionalRex(Reg register) {
-        if (register.number > 7) {
-            bytes(0x41);
-        }
-    }
-
-    /** ModRM, SIB where it is needed, and an offset of 32 bits, which EVEX does not scale. */
-    private void memory(int register, Mem memory) {
-        int base = memory.base.number & 7;
-        if (memory.scale == 0 && base != Reg.RSP.number) {
-            bytes(0x80 | (register & 7) << 3 | base);
-        } else {
-            int index = memory.scale == 0 ? Reg.RSP.number : memory.index.number & 7;
-            int scale = memory.scale == 0 ? 0 : Integer.numberOfTrailingZeros(memory.scale);
-            bytes(0x80 | (register & 7) << 3 | Reg.RSP.number, scale << 6 | index << 3 | base);
-        }
-        number(memory.offset);
-    }
-
-    private void distance(Label to) {
-        if (to.place < 0) {
-            to.jumps.add(code.position());
-            number(0);
-        } else {
-            number(to.place - (code.position() + Integer.BYTES));
-        }
-    }
-
-    private void bytes(int... values) {
-        room(values.length);
-        for (int value : values) {
-            code.put((byte) value);
-        }
-    }
-
-    private void number(int value) {
-        room(Integer.BYTES);
-        code.putInt(value);
-    }
-
-    private void room(int more) {
-        if (code.remaining() < more) {
-            code = ByteBuffer.allocate(Math.max(2 * code.capacity(), code.position() + more))
-                    .order(ByteOrder.LITTLE_ENDIAN)
-                    .put(code.flip());
         }
     }
 }

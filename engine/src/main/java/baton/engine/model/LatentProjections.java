@@ -34,7 +34,7 @@ record LatentProjections(
      * @return the entries, a part of {@code projected}
      */
     Matrix project(Matrix projected, Matrix rotation, Matrix to) {
-        long width = projected.columns() - latent.entry();
+        int width = projected.columns() - latent.entry();
         Heads latents = Heads.of(projected, width, 1, latent.rank());
         norm.apply(latents, latents);
         Matrix entries = projected.columns(width, latent.entry());
