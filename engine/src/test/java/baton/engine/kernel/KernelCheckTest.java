@@ -29,7 +29,8 @@ class KernelCheckTest {
         for (Kernel kernel : Kernel.values()) {
             List<Object> variants = new Kernels(width, false).variants(kernel);
             for (Object variant : variants) {
-                boolean checked = BY_WIDTH.contains(kernel) ? variant == width : variant == variants.getFirst();
+                boolean checked =
+                        BY_WIDTH.contains(kernel) ? variant.equals(width) : variant.equals(variants.getFirst());
                 if (checked || variant instanceof DType) {
                     Kernels broken = new Kernels(width, false);
                     broken.make(kernel, variant, nothing);

@@ -222,7 +222,6 @@ class DecoderRunnerTest {
     @Test
     void settingsThatDoNotFitAreNamed() throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
-            ModelConfig config = checkpoint.config();
             ModelOptions halves = new ModelOptions(
                     DType.F32, Quantization.NONE, DType.F16, 16, 4, OptionalInt.of(1), 64, 1, 1, false);
             assertThatThrownBy(() ->
