@@ -230,7 +230,8 @@ final class SimCluster implements AutoCloseable {
     /** Groups of two to four layers, of which at least one has a window. */
     private KvGroups windows() {
         List<OptionalInt> windows = new ArrayList<>();
-        int window = 1 + random.nextInt(24);
+        // With a window of one position in all layers no token attends to another, and nothing is handed over.
+        int window = 2 + random.nextInt(23);
         for (int i = random.nextInt(1, 4); i > 0; i--) {
             windows.add(random.nextInt(3) == 0 ? OptionalInt.empty() : OptionalInt.of(window));
         }
