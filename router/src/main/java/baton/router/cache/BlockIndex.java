@@ -100,8 +100,11 @@ public final class BlockIndex {
     }
 
     private synchronized void store(ReceivedKvEvent.Stored event) {
+        if (!makesPrefix(event.kind())) {
+            return;
+        }
         int bit = place(event.place());
-        if (bit == 0 || !makesPrefix(event.kind())) {
+        if (bit == 0) {
             return;
         }
         int blockSize = event.blockSize();
@@ -158,7 +161,11 @@ public final class BlockIndex {
     }
 
     private synchronized void remove(ReceivedKvEvent.Removed event) {
-        int bit = place(event.place());
+        int index = placeNames.indexOf(event.place());
+        if (index < 0) {
+            return;
+        }
+        int bit = 1 << index;
         for (long each : event.hashes()) {
             long key = key(each);
             int at = keys.length == 0 ? -1 : find(key);

@@ -137,6 +137,25 @@ class BlockIndexTest {
     }
 
     @Test
+    void placesOfWindowsAndOfRemovalsAreNotCounted() {
+        for (int group = 0; group < 40; group++) {
+            String place = "GPU/" + group + "/";
+            table.apply(new ReceivedKvEvent.Stored(
+                    new long[] {12},
+                    OptionalLong.empty(),
+                    tokens(0, 4),
+                    BLOCK,
+                    new long[0],
+                    place,
+                    "sliding_window",
+                    ""));
+            table.apply(new ReceivedKvEvent.Removed(new long[] {12}, place));
+        }
+        table.apply(stored(CPU, OptionalLong.empty(), tokens(0, 4), new long[0], 11));
+        assertThat(table.known(prompt(tokens(0, 4)))).isEqualTo(4);
+    }
+
+    @Test
     void whatHasNoRoomIsLeftOut() {
         BlockIndex small = new BlockIndex(new IndexBudget(1000));
         for (int i = 0; i < 2000; i++) {
