@@ -579,6 +579,11 @@ final class NixlScheduler implements SchedulerConnector {
             KvRequest request, int[] blockTable, int tokens, String prompt, TransferMode taken, long nanos) {
         List<Integer> ofGroups = tables.attended(tokens);
         int[] blocks = tables.last(blockTable, Math.ceilDiv(tokens, blockSize), ofGroups);
+        if (blocks.length < ofGroups.stream().mapToInt(count -> count).sum()) {
+            log.warn("{} is not handed over: its windows have left blocks that the prompt's end needs", request.id());
+            abandoned.add(request.id());
+            return Release.NOW;
+        }
         leases.add(new Lease(request.id(), blocks, nanos));
         RemoteBlocks reference = new RemoteBlocks(
                         context.config().engineId(),

@@ -11,12 +11,14 @@ import baton.connectors.onesided.TransferMode;
 import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.KvDigest;
+import baton.kv.KvGroups;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.ModelFingerprint;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.Rank;
+import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.SchedulerConnector.ScheduledRequest;
 import baton.kv.connector.SchedulerConnector.ScheduledStep;
@@ -138,6 +140,35 @@ class NixlSchedulerTest {
                 new MemoryNet(new VirtualTicker()).runtime(),
                 TransferMode.PULL)) {
             assertThat(other.advertisedKvTransferParams()).isEmpty();
+        }
+    }
+
+    /** Of a window of 8, token 19 attends to blocks 3 and 4, token 24 to blocks 4 to 6. */
+    @Test
+    void aPromptWhoseBlocksAWindowHasLeftIsNotHandedOver() {
+        ConnectorContext windowed = new ConnectorContext(
+                context.config(),
+                context.model(),
+                LAYOUT,
+                LAYOUT,
+                KvGroups.of(List.of(OptionalInt.of(8))),
+                1,
+                1,
+                context.ticker(),
+                () -> {});
+        try (NixlScheduler other = new NixlScheduler(
+                windowed,
+                NixlSettings.of(JsonFields.empty(""), Map.of()),
+                new MemoryNet(new VirtualTicker()).runtime(),
+                TransferMode.PULL)) {
+            FakeKvRequest request = request("a", 20);
+            other.onNewRequest(request);
+            assertThat(other.onFinished(request, RequestEnd.LENGTH, new int[] {0, 0, 0, 0, 5, 6, 7}))
+                    .isEqualTo(SchedulerConnector.Release.NOW);
+            NixlConnectorMetadata step =
+                    (NixlConnectorMetadata) other.buildMetadata(new ScheduledStep(List.of(), Set.of(), Set.of()));
+            assertThat(step.abandoned()).containsExactly("a");
+            assertThat(step.leases()).isEmpty();
         }
     }
 
