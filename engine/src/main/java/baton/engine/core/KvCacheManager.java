@@ -93,6 +93,10 @@ final class KvCacheManager {
             }
         }
         for (int group = 0; group < groups.size(); ) {
+            if (groups.get(group).window().isEmpty()) {
+                group++;
+                continue;
+            }
             int at = known - 1;
             int first = firstAttended(group, known * blockSize);
             while (at >= first && pool.cached(group, hashes.get(at)).isPresent()) {
