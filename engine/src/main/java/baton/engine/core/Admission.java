@@ -65,7 +65,7 @@ final class Admission {
         for (Request request : waiting.withBlocks()) {
             reserved += blocks.missing(request);
             if (request.state == Request.State.WAITING_FOR_REMOTE_KVS && request.fromUnreachedPeer) {
-                unreached += blocks.blocksFor(request.length());
+                unreached += blocks.most(request);
             }
         }
         inFlight = new HashSet<>();
@@ -146,7 +146,7 @@ final class Admission {
                 }
             }
             waiting.setToLoad(request, async);
-            int needed = blocks.blocksFor(request.length());
+            int needed = blocks.most(request);
             if (!reached && unreached > 0 && unreached + needed > blocks.size() / UNREACHED_PART) {
                 pendingMatches++;
                 continue;

@@ -41,6 +41,11 @@ final class BlockTable {
         return size - firsts[group];
     }
 
+    /** Blocks of all groups without null blocks. */
+    int heldByAll() {
+        return blocks.length * size - Arrays.stream(firsts).sum();
+    }
+
     /** Adds a block to each group. */
     void add(IntUnaryOperator blockOfGroup) {
         for (int group = 0; group < blocks.length; group++) {

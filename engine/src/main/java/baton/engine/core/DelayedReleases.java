@@ -94,7 +94,7 @@ final class DelayedReleases {
     int blocksOfUnreachedPeers() {
         return byId.values().stream()
                 .filter(held -> held.awaitsReceived && held.request.fromUnreachedPeer)
-                .mapToInt(held -> held.request.blocks.size())
+                .mapToInt(held -> held.request.blocks.heldByAll())
                 .sum();
     }
 

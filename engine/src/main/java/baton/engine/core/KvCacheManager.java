@@ -58,6 +58,14 @@ final class KvCacheManager {
         return missing;
     }
 
+    /** Blocks that the request holds at once, at most. */
+    int most(Request request) {
+        int atOnce = Math.clamp(request.length(), 1, step);
+        return groups.stream()
+                .mapToInt(group -> group.blocksFor(request.length(), atOnce, blockSize))
+                .sum();
+    }
+
     /** Whether some layers keep only the blocks that a window reaches. */
     boolean hasWindows() {
         return pool.groups().hasWindows();

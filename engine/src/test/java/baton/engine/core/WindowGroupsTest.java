@@ -10,6 +10,9 @@ import baton.kv.BlockHash;
 import baton.kv.BlockHasher;
 import baton.kv.KvEvent;
 import baton.kv.KvGroups;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.kv.connector.KvMatch;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashSet;
@@ -151,6 +154,46 @@ class WindowGroupsTest {
             assertThat(longer.tokens).isEqualTo(expected(longer.prompt, 3, groups));
             assertThat(shorter.stats.orElseThrow().prompt().localCacheHit()).isZero();
             assertThat(shorter.tokens).isEqualTo(expected(shorter.prompt, 3, groups));
+        }
+    }
+
+    private static CoreHarness loading(int blocks, int budget, KvGroups groups, ScriptedConnector connector) {
+        return new CoreHarness(
+                blocks,
+                BLOCK_SIZE,
+                300,
+                groups,
+                config -> config.maxNumSeqs(8)
+                        .maxNumBatchedTokens(budget)
+                        .kvTransfer(KvTransferConfig.builder("Scripted", KvRole.BOTH)
+                                .build()),
+                Optional.of(connector));
+    }
+
+    /** Peers that were never reached hold a quarter of the pool, in blocks of all groups. */
+    @Test
+    void blocksOfAllGroupsCountForUnreachedPeers() {
+        ScriptedConnector connector = new ScriptedConnector();
+        connector.match = (request, computed) -> new KvMatch.Tokens(40, true, false);
+        try (CoreHarness harness = loading(160, 64, groups(0, 0, 0, 8), connector)) {
+            for (String id : List.of("a", "b", "c")) {
+                harness.add(id, prompt(1, 40), 2);
+            }
+            harness.step();
+            assertThat(harness.core.status(Optional.empty()).waitingForRemoteKv())
+                    .isEqualTo(1);
+            harness.core.abort("a");
+            harness.step();
+            assertThat(connector.isLoading("b")).isFalse();
+            connector.nextReceived.add("a");
+            for (String id : List.of("b", "c")) {
+                while (!connector.isLoading(id)) {
+                    harness.step();
+                }
+                harness.core.abort(id);
+                connector.nextReceived.add(id);
+            }
+            harness.run();
         }
     }
 
