@@ -156,6 +156,9 @@ final class Admission {
             if (!async && count == 0) {
                 continue;
             }
+            // The prompt's last token is computed here in any case.
+            int next = async ? Math.min(known, request.length() - 1) : known;
+            blocks.leaveBehind(hits, next);
             if (!blocks.fits(request, hits, reserved)) {
                 break;
             }
@@ -167,8 +170,7 @@ final class Admission {
             queue.remove();
             if (async) {
                 live.awaitLoad(request);
-                // The prompt's last token is computed here in any case.
-                allocate(request, known, Math.min(known, request.length() - 1), local, external);
+                allocate(request, known, next, local, external);
                 request.computedTokens = known;
             } else {
                 run(request, known, count, local, external, plan);

@@ -119,13 +119,18 @@ final class KvCacheManager {
             BlockHash hash = hashes.get(i);
             hits.add(group -> pool.cached(group, hash).orElse(KvGroups.NULL_BLOCK));
         }
-        leaveBehind(hits, known * blockSize, _ -> {});
+        leaveBehind(hits, known * blockSize);
         return hits;
     }
 
     /** The index of the first block of a group that the token at {@code position} attends to. */
     private int firstAttended(int group, int position) {
         return groups.get(group).firstOf(position) / blockSize;
+    }
+
+    /** Takes the blocks out of a table, which does not hold them, that the token at {@code position}, and later ones, do not attend to. */
+    void leaveBehind(BlockTable hits, int position) {
+        leaveBehind(hits, position, _ -> {});
     }
 
     /**
@@ -216,7 +221,7 @@ final class KvCacheManager {
             int index = i;
             table.add(group -> index < firstAttended(group, next) ? KvGroups.NULL_BLOCK : pool.allocate());
         }
-        leaveBehind(table, next, _ -> {});
+        leaveBehind(table, next);
         return true;
     }
 

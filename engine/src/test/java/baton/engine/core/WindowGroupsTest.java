@@ -170,6 +170,32 @@ class WindowGroupsTest {
                 Optional.of(connector));
     }
 
+    /** The load ends behind the window of the prefix, whose blocks another request holds. */
+    @Test
+    void hitsThatALoadLeavesBehindMakeNoRoom() {
+        ScriptedConnector connector = new ScriptedConnector();
+        connector.match = (request, computed) ->
+                request.id().equals("b") ? new KvMatch.Tokens(240 - computed, true) : new KvMatch.None();
+        KvGroups groups = groups(64);
+        try (CoreHarness harness = loading(29, 32, groups, connector)) {
+            int[] whole = prompt(3, 240);
+            Result first = harness.add("a", Arrays.copyOf(whole, 80), 20);
+            while (first.tokens.size() < 4) {
+                harness.step();
+            }
+            Result second = harness.add("b", whole, 2);
+            harness.step();
+            assertThat(connector.isLoading("b")).isFalse();
+            while (!connector.isLoading("b")) {
+                harness.step();
+            }
+            connector.complete("b");
+            harness.run();
+            assertThat(first.tokens).isEqualTo(expected(first.prompt, 20, groups));
+            assertThat(second.tokens).isEqualTo(expected(whole, 2, groups));
+        }
+    }
+
     /** Peers that were never reached hold a quarter of the pool, in blocks of all groups. */
     @Test
     void blocksOfAllGroupsCountForUnreachedPeers() {
