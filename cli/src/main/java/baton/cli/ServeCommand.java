@@ -544,13 +544,11 @@ final class ServeCommand implements Callable<Integer> {
     private Optional<DType> kvCacheDtype() {
         return switch (kvCacheDtype.toLowerCase(Locale.ROOT)) {
             case "auto" -> Optional.empty();
-            case "bfloat16", "bf16" -> Optional.of(DType.BF16);
-            case "float16", "fp16", "half" -> Optional.of(DType.F16);
-            case "float32", "fp32", "float" -> Optional.of(DType.F32);
             case "fp8", "fp8_e4m3" -> Optional.of(DType.F8_E4M3);
             default ->
-                throw ConfigException.unsupported(
-                        "kv_cache_dtype", kvCacheDtype, "auto, bfloat16, float16, float32, fp8, fp8_e4m3");
+                Optional.of(DType.computed(kvCacheDtype)
+                        .orElseThrow(() -> ConfigException.unsupported(
+                                "kv_cache_dtype", kvCacheDtype, "auto, bfloat16, float16, float32, fp8, fp8_e4m3")));
         };
     }
 }

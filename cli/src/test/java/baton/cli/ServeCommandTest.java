@@ -19,6 +19,7 @@ import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
+import java.util.List;
 import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.stream.Stream;
@@ -148,6 +149,15 @@ class ServeCommandTest {
         assertThat(config.blockSize()).isEqualTo(16);
         assertThat(config.maxNumBatchedTokens()).isEqualTo(2048);
         assertThat(config.enablePrefixCaching()).isTrue();
+    }
+
+    @Test
+    void typesOfWeightsAndOfTheCacheHaveTheSameNames() {
+        for (String name : List.of("half", "fp16", "float16", "F16")) {
+            EngineConfig config = config("m", "--dtype", name, "--kv-cache-dtype", name);
+            assertThat(config.dtype()).as(name).contains(DType.F16);
+            assertThat(config.kvCacheDtype()).as(name).contains(DType.F16);
+        }
     }
 
     @Test

@@ -121,21 +121,27 @@ public enum DType {
     }
 
     /**
-     * The type of weights of that name, torch's ({@code bfloat16}), safetensors' ({@code BF16}) or vLLM's short form
-     * ({@code half}, {@code float}).
+     * The type of weights of that name.
      *
      * @throws ConfigException naming {@code field} if there is none
      */
     public static DType parse(String field, String name) {
+        return computed(name).orElseThrow(() -> ConfigException.unsupported(field, name, names(DType::isComputed)));
+    }
+
+    /**
+     * The type of weights of that name: torch's ({@code bfloat16}), safetensors' ({@code BF16}) or a short form ({@code half},
+     * {@code fp16}, {@code float}, {@code fp32}).
+     */
+    public static Optional<DType> computed(String name) {
         String wanted = name.toLowerCase(Locale.ROOT);
         return switch (wanted) {
-            case "half" -> F16;
-            case "float" -> F32;
+            case "half", "fp16" -> Optional.of(F16);
+            case "float", "fp32" -> Optional.of(F32);
             default ->
                 find(type -> type.isComputed()
-                                && (wanted.equals(type.torchName)
-                                        || wanted.equals(type.safetensorsName.toLowerCase(Locale.ROOT))))
-                        .orElseThrow(() -> ConfigException.unsupported(field, name, names(DType::isComputed)));
+                        && (wanted.equals(type.torchName)
+                                || wanted.equals(type.safetensorsName.toLowerCase(Locale.ROOT))));
         };
     }
 
