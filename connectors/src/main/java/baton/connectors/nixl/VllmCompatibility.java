@@ -38,6 +38,7 @@ public record VllmCompatibility(
         boolean hybridManager,
         Optional<Integer> kvHeads) {
     private static final int CONNECTOR_VERSION = 14;
+    private static final String PATH = "kv_connector_extra_config.vllm_compat.";
     private static final String VERSION = "version";
     private static final String MODEL = "model";
     private static final String ATTENTION = "attn_backend_name";
@@ -93,8 +94,21 @@ public record VllmCompatibility(
                 .orElseThrow(() -> new ConfigException(fields.field(name), "is missing, must be as vLLM has it"));
     }
 
-    /** The hash in hexadecimal. */
+    /**
+     * The hash in hexadecimal.
+     *
+     * @throws ConfigException if vLLM would have another value than the default of a factor that is missing
+     */
     String hash(KvLayout model, TransferMode mode) {
+        if (model.dtype() == DType.F8_E4M3 && (dtype.isEmpty() || cacheDtype.equals("auto"))) {
+            throw new ConfigException(
+                    PATH + (dtype.isEmpty() ? DTYPE : CACHE_DTYPE),
+                    "is missing beside a KV cache of fp8; %s and %s must be vLLM's --dtype and --kv-cache-dtype"
+                            .formatted(DTYPE, CACHE_DTYPE));
+        }
+        if (model.latent() && kvHeads.isEmpty()) {
+            throw new ConfigException(PATH + KV_HEADS, "is missing; must be num_key_value_heads of config.json");
+        }
         Map<String, String> factors = new TreeMap<>();
         factors.put("attn_backend_name", quoted(attentionBackend));
         factors.put("cache_dtype", quoted(cacheDtype));

@@ -23,6 +23,7 @@ import java.util.Collections;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Optional;
+import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -99,6 +100,32 @@ class VllmContractTest {
         // hashlib.sha256(json.dumps(factors, sort_keys=True).encode())
         assertThat(VllmCompatibility.of(compat).hash(MODEL, TransferMode.PUSH))
                 .isEqualTo("5856c7f73a69fae9d933ab9d6d9fe3be54d2d175c397c682bc674c4cd2dddbaa");
+    }
+
+    @ParameterizedTest
+    @CsvSource(
+            delimiter = '|',
+            quoteCharacter = '`',
+            value = {
+                "F8_E4M3 | 2 | | vllm_compat.dtype: is missing beside a KV cache of fp8; dtype and cache_dtype must be vLLM's",
+                "F8_E4M3 | 2 | \"dtype\": \"bfloat16\" | vllm_compat.cache_dtype: is missing beside a KV cache of fp8",
+                "F8_E4M3 | 2 | \"dtype\": \"bfloat16\", \"cache_dtype\": \"fp8\" |",
+                "BF16 | 1 | | vllm_compat.num_kv_heads: is missing; must be num_key_value_heads of config.json",
+                "BF16 | 1 | \"num_kv_heads\": 16 |",
+            })
+    void factorsWithoutADefaultAreNamed(DType cache, int heads, @Nullable String fields, @Nullable String message) {
+        VllmCompatibility compat = VllmCompatibility.of(JsonFields.parse(
+                "vllm_compat",
+                "{\"version\": \"1\", \"model\": \"m\", \"attn_backend_name\": \"X\"%s}"
+                        .formatted(fields == null ? "" : ", " + fields)));
+        KvLayout layout = new KvLayout(2, heads, 64, 16, cache, heads == 1);
+        if (message == null) {
+            assertThat(compat.hash(layout, TransferMode.PULL)).hasSize(64);
+        } else {
+            assertThatThrownBy(() -> compat.hash(layout, TransferMode.PULL))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessageContaining(message);
+        }
     }
 
     @Test
