@@ -26,7 +26,7 @@ import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 
 /**
- * What an instance of a model would need here, and how fast it would be.
+ * Needs and speed of an instance of a model here.
  *
  * @param config the model's shape, if it is known
  */
@@ -78,7 +78,7 @@ record ModelFindings(List<Finding> findings, Optional<ModelConfig> config) {
                 all.add(Finding.ok(
                         "estimates",
                         survey.config()
-                                .map(config -> "those below are of a %s of this size without the refused fields"
+                                .map(config -> "those below are of a %s of this size; refused fields are left out"
                                         .formatted(config.recipe().architecture()))
                                 .orElse("none: the sizes of a Llama are not among its fields")));
             }
@@ -157,7 +157,7 @@ record ModelFindings(List<Finding> findings, Optional<ModelConfig> config) {
         }
 
         private void memory(ModelConfig config, DType dtype, double weights, Cache cache, long pool) {
-            double least = weights + JVM_BYTES + cache.requestBytes(Math.min(config.maxPositions(), CONTEXT));
+            double least = weights + JVM_BYTES + cache.requestBytes(Math.min(config.defaultPositions(), CONTEXT));
             double needed = weights + JVM_BYTES + pool;
             double there = memory();
             String found = "%s are needed (weights in %s, a KV cache of %s, the JVM), %s are available"
@@ -173,21 +173,21 @@ record ModelFindings(List<Finding> findings, Optional<ModelConfig> config) {
                         "memory for it",
                         found,
                         int8.orElse("take a machine with %s of memory or more".formatted(Finding.size(least)))));
-            } else if (needed > there || positions < config.maxPositions()) {
+            } else if (needed > there || positions < config.defaultPositions()) {
                 all.add(Finding.advice(
                         "memory for it",
                         found
                                 + ", and one request of all %,d positions takes %s of KV cache"
                                         .formatted(
-                                                config.maxPositions(),
-                                                Finding.size(cache.requestBytes(config.maxPositions()))),
+                                                config.defaultPositions(),
+                                                Finding.size(cache.requestBytes(config.defaultPositions()))),
                         "start with %s--max-model-len %d, or with a larger --kv-cache-memory-bytes"
                                 .formatted(
                                         needed > there
                                                 ? "--kv-cache-memory-bytes %dM "
                                                         .formatted((long) (there - weights - JVM_BYTES) >> 20)
                                                 : "",
-                                        Math.min(positions, config.maxPositions()))));
+                                        Math.min(positions, config.defaultPositions()))));
             } else {
                 all.add(Finding.ok("memory for it", found));
             }
@@ -208,7 +208,7 @@ record ModelFindings(List<Finding> findings, Optional<ModelConfig> config) {
 
         private void speed(ModelConfig config, DType dtype) throws IOException {
             ProductRates rates = backend.measure(config, dtype, Quantization.NONE);
-            int context = Math.min(config.maxPositions(), CONTEXT);
+            int context = Math.min(config.defaultPositions(), CONTEXT);
             double one = Work.decodeBytes(config, 1, context, dtype.bytes(), dtype.bytes());
             double many = Work.decodeBytes(config, SEQUENCES, context, dtype.bytes(), dtype.bytes());
             double flops = Work.prefillFlops(config, context);
@@ -252,7 +252,7 @@ record ModelFindings(List<Finding> findings, Optional<ModelConfig> config) {
                     defaults,
                     backend.blockBytes(config, defaults.blockSize(), dtype, 1, 1, defaults.hybrid()),
                     backend.blockBytes(config, 1, dtype, 1, 1, false),
-                    config.maxPositions());
+                    config.defaultPositions());
         }
 
         /** Bytes of the blocks of a request. */

@@ -50,6 +50,13 @@ class ModelFindingsTest {
         assertThat(findings).noneMatch(each -> each.level() == Level.BROKEN);
     }
 
+    /** As {@code serve}, which has that many positions unless more are asked for. */
+    @Test
+    void aLongRopeIsJudgedByItsDefaultPositions() throws IOException {
+        List<Finding> findings = findings("../goldens/phi3-long/config", GIB << 4);
+        assertThat(finding(findings, "decode").found()).contains("contexts of 64 tokens");
+    }
+
     @Test
     void aModelThatDoesNotFitNeedsMoreMemory() throws IOException {
         Finding memory = finding(findings("mixtral-8x7b", 16 * GIB), "memory for it");
