@@ -88,7 +88,7 @@ FAMILIES = {
         **SHAPE, tie_word_embeddings=True, use_sliding_window=True, sliding_window=33, max_window_layers=1
     ),
     "qwen2-yarn": Qwen2Config(
-        **{**SHAPE, "max_position_embeddings": 64},
+        **SHAPE,
         tie_word_embeddings=True,
         use_sliding_window=False,
         sliding_window=16,

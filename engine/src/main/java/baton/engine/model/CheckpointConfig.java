@@ -3,7 +3,6 @@ package baton.engine.model;
 import baton.engine.model.ModelConfig.LinearRopeScaling;
 import baton.engine.model.ModelConfig.Llama3RopeScaling;
 import baton.engine.model.ModelConfig.LongRopeScaling;
-import baton.engine.model.ModelConfig.RopeScaling;
 import baton.engine.model.ModelConfig.YarnRopeScaling;
 import baton.engine.model.Recipe.Dense;
 import baton.engine.model.Recipe.Experts;
@@ -61,16 +60,10 @@ final class CheckpointConfig {
         int configured = positive(json, "max_position_embeddings");
         RopeConfig ropes = new RopeConfig(json, family, headDim, configured);
         // A family whose rotations differ by layer has fields for that.
-        Rotation rope = (family.ownFields().contains(RopeConfig.OF_SLIDING)
-                        ? ropes.ofLayers("full_attention")
-                        : Optional.<Rotation>empty())
-                .orElseGet(ropes::parse);
-        int maxPositions =
-                rope.scaling().map(scaled -> maxPositions(scaled, configured)).orElse(configured);
+        Rotation rope = family.ownFields().contains(RopeConfig.OF_SLIDING) ? ropes.ofFull() : ropes.parse();
         int vocabularySize = positive(json, "vocab_size");
         int intermediateSize = positive(json, family.field("intermediate_size"));
-        Recipe recipe = family.reader()
-                .read(json, new DecoderFamily.Shape(layers, hidden, rope, ropes.ofLayers("sliding_attention")));
+        Recipe recipe = family.reader().read(json, new DecoderFamily.Shape(layers, hidden, rope, ropes.ofSliding()));
         return new ModelConfig(
                 name,
                 vocabularySize,
@@ -79,14 +72,14 @@ final class CheckpointConfig {
                 heads,
                 recipe.latent().isPresent() ? 1 : kvHeads,
                 recipe.latent().map(Latent::entry).orElse(headDim),
-                maxPositions,
+                maxPositions(family, rope, configured),
                 positiveNumber(json, family.field("rms_norm_eps"))
                         .orElse(family.defaults().eps()),
                 json.bool("tie_word_embeddings").orElse(family.defaults().tied()),
                 json.string("dtype")
                         .map(type -> DType.parse(json.field("dtype"), type))
                         .or(() -> json.string("torch_dtype").map(type -> DType.parse(json.field("torch_dtype"), type)))
-                        // What is packed is meant for bf16.
+                        // Packed weights are made for bf16.
                         .orElse(json.value("quantization_config").isPresent() ? DType.BF16 : DType.F32),
                 recipe);
     }
@@ -108,7 +101,7 @@ final class CheckpointConfig {
         json.put("num_attention_heads", config.heads());
         json.put("num_key_value_heads", config.kvHeads());
         json.put("head_dim", config.headDim());
-        json.put("max_position_embeddings", config.maxPositions());
+        json.put("max_position_embeddings", Math.round(config.maxPositions() / linearFactor(rotation)));
         json.put("rms_norm_eps", config.rmsNormEps());
         json.put("rope_theta", rotation.theta());
         json.set("rope_scaling", ropeScaling(rotation));
@@ -204,12 +197,15 @@ final class CheckpointConfig {
         }
     }
 
-    /** YaRN's users leave {@code max_position_embeddings} as it was before scaling, so vLLM takes the scaled one. */
-    private static int maxPositions(RopeScaling scaling, int configured) {
-        return switch (scaling) {
-            case YarnRopeScaling yarn -> Math.max(configured, (int) (yarn.originalMaxPositions() * yarn.factor()));
-            case LinearRopeScaling _, Llama3RopeScaling _, LongRopeScaling _ -> configured;
-        };
+    /** {@code max_position_embeddings} is of a model before {@code linear} and after all other scaling, as vLLM has it; of Gemma 3 after all. */
+    private static int maxPositions(DecoderFamily family, Rotation rotation, int configured) {
+        return family.equals(DecoderFamily.GEMMA3)
+                ? configured
+                : (int) Math.max(1, configured * linearFactor(rotation));
+    }
+
+    private static double linearFactor(Rotation rotation) {
+        return rotation.scaling().orElse(null) instanceof LinearRopeScaling linear ? linear.factor() : 1;
     }
 
     /** The object that {@link #parse} reads as the model's, or null. */

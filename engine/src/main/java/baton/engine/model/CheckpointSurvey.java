@@ -87,9 +87,9 @@ public record CheckpointSurvey(
 
     private static CheckpointSurvey refused(Path model, Exception failure) throws IOException {
         String message = String.valueOf(failure.getMessage());
-        Optional<JsonFields> json = json(model);
         Survey survey =
                 new Survey(String.valueOf(model.toAbsolutePath().normalize().getFileName()));
+        Optional<JsonFields> json = json(model).map(survey::text);
         Optional<ModelConfig> config = json.flatMap(survey::withoutRefused);
         boolean isMissing = survey.refusals.isEmpty()
                 && config.isPresent()
@@ -107,7 +107,7 @@ public record CheckpointSurvey(
                 fileBytes(model));
     }
 
-    /** The config.json that is loaded; empty if there is none. */
+    /** The config.json; empty if there is none. */
     private static Optional<JsonFields> json(Path model) throws IOException {
         try {
             if (GgufModel.isFile(model)) {
@@ -115,8 +115,7 @@ public record CheckpointSurvey(
                     return Optional.of(JsonFields.of(String.valueOf(model.getFileName()), file.config()));
                 }
             }
-            JsonFields whole = Checkpoint.readConfig(model);
-            return Optional.of(TextTensors.config(whole).orElse(whole));
+            return Optional.of(Checkpoint.readConfig(model));
         } catch (ConfigException _) {
             return Optional.empty();
         }
@@ -145,6 +144,16 @@ public record CheckpointSurvey(
             this.name = name;
         }
 
+        /** The config.json of the language model alone; the whole where that is refused. */
+        JsonFields text(JsonFields whole) {
+            try {
+                return TextTensors.config(whole).orElse(whole);
+            } catch (ConfigException e) {
+                refusals.add(e.getMessage());
+                return whole;
+            }
+        }
+
         Optional<ModelConfig> withoutRefused(JsonFields fields) {
             try {
                 ModelConfig config = CheckpointConfig.parse(name, fields);
@@ -158,7 +167,9 @@ public record CheckpointSurvey(
                 String field = fieldOf(e, prefix);
                 ObjectNode json = fields.toJson();
                 if (field.equals(ARCHITECTURES)) {
-                    refusals.add(e.getMessage());
+                    if (refusals.isEmpty()) {
+                        refusals.add(e.getMessage());
+                    }
                     return likeSupported(json).flatMap(like -> withoutRefused(JsonFields.of(path, like)));
                 }
                 if (json.has(field) || refusals.isEmpty()) {
@@ -193,14 +204,17 @@ public record CheckpointSurvey(
             if (parameters > MOST_PARAMETERS || (double) layers * config.kvHeads() * config.headDim() > MOST_CACHED) {
                 throw new ConfigException(
                         json.field("num_hidden_layers"),
-                        "is %d, which with hidden_size %d, intermediate_size %d, vocab_size %d, %d heads of %d elements and experts makes no model that is known"
+                        "is %d, which with hidden_size %d, intermediate_size %d, vocab_size %d, %d heads of %d elements and experts makes no model that is known: these have at most %d layers or experts of all layers, %.0e parameters and %.0e elements of a token's keys"
                                 .formatted(
                                         layers,
                                         config.hiddenSize(),
                                         config.intermediateSize(),
                                         config.vocabularySize(),
                                         config.kvHeads(),
-                                        config.headDim()));
+                                        config.headDim(),
+                                        MOST_PARTS,
+                                        MOST_PARAMETERS,
+                                        MOST_CACHED));
             }
         }
     }
@@ -230,7 +244,7 @@ public record CheckpointSurvey(
         Optional<JsonNode> experts = EXPERTS.stream()
                 .map(from::get)
                 .filter(Objects::nonNull)
-                .filter(JsonNode::isNumber)
+                .filter(count -> count.isNumber() && count.asInt() > 0)
                 .findFirst();
         experts.ifPresent(count -> like.set("num_local_experts", count));
         experts.map(_ -> from.get("num_experts_per_tok")).ifPresent(chosen -> like.set("num_experts_per_tok", chosen));

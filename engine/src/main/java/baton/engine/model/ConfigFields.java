@@ -269,7 +269,8 @@ final class ConfigFields {
         };
     }
 
-    private static String shown(JsonNode value) {
+    /** At most 80 characters of a value, for errors. */
+    static String shown(JsonNode value) {
         String text = value.toString();
         return text.length() <= 80 ? text : text.substring(0, 77) + "...";
     }

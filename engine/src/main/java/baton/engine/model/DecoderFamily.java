@@ -13,6 +13,7 @@ import static baton.engine.model.FamilyFields.factor;
 import static baton.engine.model.FamilyFields.rotatingLayers;
 import static baton.engine.model.FamilyFields.slidingLayers;
 import static baton.engine.model.FamilyFields.union;
+import static baton.engine.model.FamilyFields.window;
 import static baton.engine.model.FamilyFields.windowPositions;
 
 import baton.engine.kernel.Activation;
@@ -163,7 +164,7 @@ record DecoderFamily(
                     "final_logit_softcapping",
                     "hidden_activation",
                     "query_pre_attn_scalar",
-                    "rope_local_base_freq",
+                    RopeConfig.LOCAL_THETA,
                     RopeConfig.OF_SLIDING,
                     "sliding_window_pattern"),
             DecoderFamily::gemma3);
@@ -333,9 +334,9 @@ record DecoderFamily(
     /**
      * Values of fields that all families have.
      *
-     * @param ofSliding the rotation that {@code rope_parameters} has for layers with a window alone
+     * @param ofSliding the rotation of layers with a window in families that have one of their own for these
      */
-    record Shape(int layers, int hiddenSize, Rotation rotation, Optional<Rotation> ofSliding) {}
+    record Shape(int layers, int hiddenSize, Rotation rotation, Rotation ofSliding) {}
 
     /** Reads a recipe. */
     @FunctionalInterface
@@ -363,13 +364,13 @@ record DecoderFamily(
     private static Recipe llama(JsonFields json, Shape shape) {
         Set<Part> biased = biases(json);
         if (json.bool("use_sliding_window").orElse(true)) {
-            json.value("sliding_window").ifPresent(positions -> {
+            window(json).ifPresent(positions -> {
                 throw new ConfigException(
                         json.field("sliding_window"),
                         "is " + positions + ", must be null: every layer of a Llama attends to all positions");
             });
         }
-        json.value("layer_types").ifPresent(types -> checkLayerTypes(json, types, shape.layers, false));
+        json.value("layer_types").ifPresent(types -> checkLayerTypes(json, types, shape.layers));
         return Recipe.usual("LlamaForCausalLM", attendingToAll(shape), Recipe.USUAL_TENSORS, biased);
     }
 
@@ -397,14 +398,11 @@ record DecoderFamily(
                 .or(() -> json.integerAtLeast("_sliding_window_pattern", 1))
                 .orElse(6);
         IntPredicate slides = slidingLayers(json, shape.layers, positions, layer -> (layer + 1) % pattern != 0);
-        double localTheta =
-                CheckpointConfig.positiveNumber(json, "rope_local_base_freq").orElse(10000.0);
-        Rotation local = shape.ofSliding.orElse(new Rotation(localTheta, Optional.empty()));
         return gemma(
                 "Gemma3ForCausalLM",
                 json,
                 shape,
-                attention(shape, positions, slides, local),
+                attention(shape, positions, slides, shape.ofSliding),
                 NORMED_HEADS,
                 new Caps(Optional.empty(), CheckpointConfig.positiveNumber(json, "final_logit_softcapping")));
     }
@@ -479,10 +477,9 @@ record DecoderFamily(
     }
 
     private static Recipe phi3(JsonFields json, Shape shape) {
-        Optional<Integer> positions = json.integerAtLeast("sliding_window", 1);
         return Recipe.usual(
                 "Phi3ForCausalLM",
-                attention(shape, positions, _ -> true, shape.rotation),
+                attention(shape, window(json), _ -> true, shape.rotation),
                 Recipe.with(
                         Recipe.USUAL_TENSORS,
                         Map.of(
@@ -496,9 +493,7 @@ record DecoderFamily(
 
     private static Recipe smolLm3(JsonFields json, Shape shape) {
         IntPredicate rotates = rotatingLayers(json, shape.layers);
-        Optional<Integer> positions = json.bool("use_sliding_window").orElse(false)
-                ? json.integerAtLeast("sliding_window", 1)
-                : Optional.empty();
+        Optional<Integer> positions = json.bool("use_sliding_window").orElse(false) ? window(json) : Optional.empty();
         IntPredicate slides = slidingLayers(json, shape.layers, positions, rotates.negate());
         List<LayerAttention> attention = byLayer(
                 shape.layers,
@@ -519,7 +514,7 @@ record DecoderFamily(
             Map<Part, String> tensors,
             Set<Part> biased,
             Experts defaults) {
-        json.value("layer_types").ifPresent(types -> checkLayerTypes(json, types, shape.layers, false));
+        json.value("layer_types").ifPresent(types -> checkLayerTypes(json, types, shape.layers));
         int width = json.integerAtLeast("moe_intermediate_size", 1).orElse(defaults.width());
         int sharedWidth = defaults.sharedWidth() == 0
                 ? 0
@@ -590,7 +585,7 @@ record DecoderFamily(
         Experts experts = experts(json, new Experts(8, 2, true, width, 0, Activation.SILU));
         return Recipe.usual(
                 "MixtralForCausalLM",
-                attention(shape, json.integerAtLeast("sliding_window", 1), _ -> true, shape.rotation),
+                attention(shape, window(json), _ -> true, shape.rotation),
                 Recipe.with(
                         Recipe.USUAL_TENSORS,
                         Map.of(

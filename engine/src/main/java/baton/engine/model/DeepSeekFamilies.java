@@ -1,5 +1,7 @@
 package baton.engine.model;
 
+import static baton.engine.model.FamilyFields.orNone;
+
 import baton.engine.kernel.Activation;
 import baton.engine.model.DecoderFamily.Defaults;
 import baton.engine.model.DecoderFamily.Shape;
@@ -108,11 +110,7 @@ final class DeepSeekFamilies {
 
     private static Recipe v3(JsonFields json, Shape shape) {
         Routing routing = new Routing(
-                true,
-                json.integerAtLeast("n_group", 1).orElse(8),
-                json.integerAtLeast("topk_group", 1).orElse(4),
-                2,
-                factor(json, 2.5));
+                true, orNone(json, "n_group", 1, 8, 1), orNone(json, "topk_group", 1, 4, 1), 2, factor(json, 2.5));
         boolean normalised = json.bool("norm_topk_prob").orElse(true);
         return recipe(
                 "DeepseekV3ForCausalLM",
@@ -136,7 +134,7 @@ final class DeepSeekFamilies {
                 .or(() -> Optional.of(defaults.chosen()).filter(usual -> usual > 0))
                 .orElseThrow(() -> new ConfigException(json.field("num_experts_per_tok"), "is missing"));
         int width = json.integerAtLeast("moe_intermediate_size", 1).orElse(defaults.width());
-        int shared = json.integerAtLeast("n_shared_experts", 0).orElse(defaults.sharedWidth());
+        int shared = orNone(json, "n_shared_experts", 0, defaults.sharedWidth(), 0);
         Routing routing = defaults.routing();
         if (count % routing.groups() != 0 || count / routing.groups() < routing.summed()) {
             throw new ConfigException(
@@ -200,11 +198,8 @@ final class DeepSeekFamilies {
     }
 
     private static Latent latent(JsonFields json) {
-        int queryRank = json.names().contains("q_lora_rank")
-                ? json.integerAtLeast("q_lora_rank", 1).orElse(0)
-                : 1536;
         Latent latent = new Latent(
-                queryRank,
+                orNone(json, "q_lora_rank", 1, 1536, 0),
                 json.integerAtLeast("kv_lora_rank", 1).orElse(512),
                 json.integerAtLeast("qk_nope_head_dim", 1).orElse(128),
                 json.integerAtLeast("qk_rope_head_dim", 1).orElse(64),

@@ -12,7 +12,6 @@ import baton.engine.model.Recipe.Caps;
 import baton.engine.model.Recipe.LayerAttention;
 import baton.engine.model.Recipe.Part;
 import baton.engine.model.Recipe.Plain;
-import baton.engine.model.Recipe.Rotation;
 import baton.engine.model.Recipe.Scales;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
@@ -67,9 +66,7 @@ final class DenseFamilies {
                                     shape,
                                     window,
                                     slidingLayers(json, shape.layers(), window, layer -> (layer + 1) % 4 != 0),
-                                    shape.ofSliding()
-                                            .orElse(new Rotation(
-                                                    shape.rotation().theta(), Optional.empty()))));
+                                    shape.ofSliding()));
                 });
     }
 
@@ -153,18 +150,13 @@ final class DenseFamilies {
         JsonNode types = json.value("layer_types")
                 .orElseThrow(() -> new ConfigException(
                         json.field("layer_types"),
-                        "is missing, so that all layers are Mamba's, which are not supported"));
-        for (int layer = 0; layer < shape.layers(); layer++) {
-            String type = types.path(layer).asString("");
-            if (!type.equals("attention") && !type.equals("full_attention")) {
-                throw ConfigException.unsupported(
-                        json.field("layer_types") + "[" + layer + "]", types.path(layer), "attention, full_attention");
-            }
-        }
+                        "is missing; must be 'attention' for each layer, as Mamba layers are not supported"));
+        FamilyFields.checkLayerTypes(json, types, shape.layers(), List.of("attention", "full_attention"), false);
         int experts = json.integerAtLeast("num_local_experts", 0).orElse(8);
         if (experts > 0) {
             throw new ConfigException(
-                    json.field("num_local_experts"), "is " + experts + ", must be 0: experts of it are not supported");
+                    json.field("num_local_experts"),
+                    "is " + experts + ", must be 0: Granite 4 with experts is not supported");
         }
         boolean rotates = json.string("position_embedding_type").orElse("").equals("rope");
         return DecoderFamily.granite(
@@ -228,7 +220,7 @@ final class DenseFamilies {
                 Map.of("rms_norm_eps", "norm_epsilon"),
                 (json, shape) -> ungated(
                         "Starcoder2ForCausalLM",
-                        attention(shape, json.integerAtLeast("sliding_window", 1), _ -> true, shape.rotation()),
+                        attention(shape, FamilyFields.window(json), _ -> true, shape.rotation()),
                         Map.of(Part.UP, "mlp.c_fc", Part.DOWN, "mlp.c_proj"),
                         json.bool("use_bias").orElse(true)
                                 ? EnumSet.of(Part.QUERIES, Part.KEYS, Part.VALUES, Part.OUTPUT, Part.UP, Part.DOWN)

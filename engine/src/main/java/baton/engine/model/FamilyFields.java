@@ -26,6 +26,8 @@ import tools.jackson.databind.JsonNode;
 final class FamilyFields {
     static final Reach EVERYTHING = new Everything();
 
+    private static final List<String> LAYER_TYPES = List.of("full_attention", "sliding_attention");
+
     private FamilyFields() {}
 
     static Set<String> union(Set<String> fields, Set<String> more) {
@@ -146,9 +148,17 @@ final class FamilyFields {
     }
 
     static Optional<Integer> windowPositions(JsonFields json, int unlessNamed) {
-        return json.names().contains("sliding_window")
-                ? json.integerAtLeast("sliding_window", 1)
-                : Optional.of(unlessNamed);
+        return json.names().contains("sliding_window") ? window(json) : Optional.of(unlessNamed);
+    }
+
+    /** {@code sliding_window}: null or 0 for none. */
+    static Optional<Integer> window(JsonFields json) {
+        return json.integerAtLeast("sliding_window", 0).filter(positions -> positions > 0);
+    }
+
+    /** A field in which null is {@code none}, and that is {@code unlessNamed} if it is not there. */
+    static int orNone(JsonFields json, String field, int min, int unlessNamed, int none) {
+        return json.names().contains(field) ? json.integerAtLeast(field, min).orElse(none) : unlessNamed;
     }
 
     /**
@@ -159,22 +169,28 @@ final class FamilyFields {
      */
     static IntPredicate slidingLayers(JsonFields json, int layers, Optional<Integer> positions, IntPredicate usual) {
         Optional<JsonNode> types = json.value("layer_types");
-        types.ifPresent(named -> checkLayerTypes(json, named, layers, positions.isPresent()));
+        types.ifPresent(named -> checkLayerTypes(json, named, layers, LAYER_TYPES, positions.isPresent()));
         return types.<IntPredicate>map(
                         named -> layer -> named.get(layer).asString("").equals("sliding_attention"))
                 .orElse(usual);
     }
 
-    static void checkLayerTypes(JsonFields json, JsonNode types, int layers, boolean window) {
+    static void checkLayerTypes(JsonFields json, JsonNode types, int layers) {
+        checkLayerTypes(json, types, layers, LAYER_TYPES, false);
+    }
+
+    /** @param allowed types of layers */
+    static void checkLayerTypes(JsonFields json, JsonNode types, int layers, List<String> allowed, boolean window) {
         String field = json.field("layer_types");
         if (!types.isArray() || types.size() != layers) {
-            throw new ConfigException(field, "must be an array of num_hidden_layers=" + layers + ", is " + types);
+            throw new ConfigException(
+                    field, "must be an array of num_hidden_layers=" + layers + ", is " + ConfigFields.shown(types));
         }
         for (int i = 0; i < layers; i++) {
             String type = types.get(i).asString("");
-            if (!type.equals("full_attention") && !type.equals("sliding_attention")) {
+            if (!allowed.contains(type)) {
                 throw ConfigException.unsupported(
-                        field + "[" + i + "]", types.get(i), "full_attention, sliding_attention");
+                        field + "[" + i + "]", ConfigFields.shown(types.get(i)), String.join(", ", allowed));
             }
             if (type.equals("sliding_attention") && !window) {
                 throw new ConfigException(field + "[" + i + "]", "is sliding_attention, but no sliding window is set");

@@ -24,6 +24,9 @@ final class RopeConfig {
     /** The field by which layers with a window have a rotation of their own, among {@link DecoderFamily#ownFields} of families that may. */
     static final String OF_SLIDING = "rope_parameters.sliding_attention";
 
+    /** The base of the frequencies of layers with a window, in families that have that field. */
+    static final String LOCAL_THETA = "rope_local_base_freq";
+
     private static final Set<String> FIELDS_OF_ALL = Set.of(
             "rope_type",
             "type",
@@ -78,11 +81,26 @@ final class RopeConfig {
                         positive(rope, "mscale_all_dim").map(scale -> yarnAmplitude(required(rope, "factor"), scale)));
     }
 
-    /** The rotation that {@code rope_parameters} has for the layers of a kind of {@code layer_types}. */
-    Optional<Rotation> ofLayers(String kind) {
-        return json.object("rope_parameters")
-                .flatMap(rope -> rope.object(kind))
-                .map(rope -> parse(rope, Optional.empty(), 10000));
+    /** The rotation of layers without a window in a family whose rotations differ by layer. */
+    Rotation ofFull() {
+        return ofLayers("full_attention")
+                .map(rope -> parse(
+                        rope, positive(json, "rope_theta"), family.defaults().theta()))
+                .orElseGet(this::parse);
+    }
+
+    /** The rotation of layers with a window in a family whose rotations differ by layer; {@code rope_theta} is none of it. */
+    Rotation ofSliding() {
+        double theta = family.ownFields().contains(LOCAL_THETA)
+                ? positive(json, LOCAL_THETA).orElse(10000.0)
+                : family.defaults().theta();
+        return ofLayers("sliding_attention")
+                .map(rope -> parse(rope, Optional.empty(), theta))
+                .orElseGet(() -> rotation(theta, Optional.empty(), Optional.empty()));
+    }
+
+    private Optional<JsonFields> ofLayers(String kind) {
+        return json.object("rope_parameters").flatMap(rope -> rope.object(kind));
     }
 
     private Rotation parse(JsonFields rope, Optional<Double> outer, double defaultTheta) {
@@ -134,7 +152,8 @@ final class RopeConfig {
         Optional<Integer> outer = json.integerAtLeast("original_max_position_embeddings", 1);
         Optional<Integer> inner = rope.integerAtLeast("original_max_position_embeddings", 1);
         requireSame(rope, "original_max_position_embeddings", outer, inner);
-        int original = inner.or(() -> outer).orElse(maxPositions);
+        Optional<Integer> named = inner.or(() -> outer);
+        int original = named.orElse(maxPositions);
         return switch (type) {
             case "default" -> {
                 requireKnown(rope, type, Set.of());
@@ -152,7 +171,7 @@ final class RopeConfig {
             }
             case "longrope" -> {
                 requireKnown(rope, type, Set.of("factor", "attention_factor", "short_factor", "long_factor"));
-                yield Optional.of(longRope(rope, original));
+                yield Optional.of(longRope(rope, named));
             }
             case "llama3" -> {
                 requireKnown(rope, type, Set.of("factor", "low_freq_factor", "high_freq_factor"));
@@ -183,11 +202,15 @@ final class RopeConfig {
         return type.equals("su") ? "longrope" : type;
     }
 
-    private LongRopeScaling longRope(JsonFields rope, int original) {
+    private LongRopeScaling longRope(JsonFields rope, Optional<Integer> named) {
+        List<Double> shortFactors = factors(rope, "short_factor");
+        List<Double> longFactors = factors(rope, "long_factor");
+        int original = named.orElseThrow(
+                () -> new ConfigException(json.field("original_max_position_embeddings"), "is missing"));
         double factor = positive(rope, "factor").orElse((double) maxPositions / original);
         return new LongRopeScaling(
-                factors(rope, "short_factor"),
-                factors(rope, "long_factor"),
+                shortFactors,
+                longFactors,
                 original,
                 positive(rope, "attention_factor")
                         .orElse(factor <= 1 ? 1 : Math.sqrt(1 + Math.log(factor) / Math.log(original))));
@@ -207,7 +230,7 @@ final class RopeConfig {
             throw new ConfigException(
                     rope.field(name),
                     "must be an array of a positive number for each of the %d pairs of a head that are turned, is %s"
-                            .formatted(pairs, given));
+                            .formatted(pairs, ConfigFields.shown(given)));
         }
         return given.valueStream().map(JsonNode::asDouble).toList();
     }

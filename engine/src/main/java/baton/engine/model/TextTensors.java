@@ -20,7 +20,7 @@ import tools.jackson.databind.node.ObjectNode;
  * begin with the part that they belong to. The other parts are left out.
  */
 final class TextTensors implements TensorFile {
-    /** Beginnings of names in files, and what stands in their place for the language model alone. */
+    /** Beginnings of names in files, and their replacements for the language model alone. */
     private static final List<Map.Entry<String, String>> PREFIXES = List.of(
             Map.entry("language_model.model.", "model."),
             Map.entry("language_model.lm_head.", "lm_head."),
@@ -31,14 +31,16 @@ final class TextTensors implements TensorFile {
      * A kind of such checkpoints.
      *
      * @param text architecture of the language model
+     * @param modelType its {@code model_type}
      * @param defaults fields of the language model that files leave out
      */
-    private record Kind(String text, Map<String, Integer> defaults) {}
+    private record Kind(String text, String modelType, Map<String, Integer> defaults) {}
 
     private static final Map<String, Kind> KINDS = Map.of(
             "Gemma3ForConditionalGeneration",
             new Kind(
                     "Gemma3ForCausalLM",
+                    "gemma3_text",
                     Map.of(
                             "vocab_size", 262208,
                             "hidden_size", 2304,
@@ -47,7 +49,7 @@ final class TextTensors implements TensorFile {
                             "num_attention_heads", 8,
                             "max_position_embeddings", 131072)),
             "Mistral3ForConditionalGeneration",
-            new Kind("MistralForCausalLM", Map.of()));
+            new Kind("MistralForCausalLM", "mistral", Map.of()));
 
     private final TensorFile whole;
     private final Map<String, String> names = new TreeMap<>();
@@ -69,6 +71,9 @@ final class TextTensors implements TensorFile {
     private static JsonFields config(JsonFields json, Kind kind) {
         JsonFields text = json.object("text_config")
                 .orElseThrow(() -> new ConfigException(json.field("text_config"), "is missing"));
+        text.string("model_type").filter(type -> !type.equals(kind.modelType)).ifPresent(type -> {
+            throw ConfigException.unsupported(text.field("model_type"), type, kind.modelType);
+        });
         ObjectNode own = text.toJson();
         own.putArray("architectures").add(kind.text);
         for (String name : List.of("dtype", "torch_dtype", "eos_token_id", "quantization_config")) {

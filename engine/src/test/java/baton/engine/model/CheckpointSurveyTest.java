@@ -106,6 +106,26 @@ class CheckpointSurveyTest {
     }
 
     @Test
+    void aTextModelOfAnotherTypeIsRefusedByThatField() throws IOException {
+        ObjectNode whole = JSON.createObjectNode();
+        whole.putArray("architectures").add("Mistral3ForConditionalGeneration");
+        whole.set("text_config", config("mistral-7b-v0.1").put("model_type", "ministral3"));
+        CheckpointSurvey survey = survey(whole);
+        assertThat(survey.refusals())
+                .containsExactly(
+                        "config.json.text_config.model_type: unsupported value 'ministral3'; allowed: mistral");
+        assertThat(survey.config().orElseThrow().recipe().architecture()).isEqualTo("LlamaForCausalLM");
+    }
+
+    @Test
+    void noExpertsMakeNoMixtral() throws IOException {
+        ObjectNode config = config("llama-3.1-8b").put("num_experts", 0);
+        config.putArray("architectures").add("SomeForCausalLM");
+        assertThat(survey(config).config().orElseThrow().recipe().architecture())
+                .isEqualTo("LlamaForCausalLM");
+    }
+
+    @Test
     void allRefusedFieldsAreNamed() throws IOException {
         ObjectNode config = config("llama-3.1-8b");
         config.put("hidden_act", "relu")

@@ -132,6 +132,11 @@ class CheckpointTest {
                 .containsExactly(0, 0, 0);
         assertThat(windows(recipe("MistralForCausalLM", "\"hidden_act\": \"silu\"")))
                 .containsExactly(4096, 4096, 4096);
+        for (String family : List.of("Llama", "Mistral", "Ministral", "Phi3", "Gemma2", "Starcoder2", "Mixtral")) {
+            assertThat(windows(recipe(family + "ForCausalLM", "\"sliding_window\": 0")))
+                    .as(family)
+                    .containsExactly(0, 0, 0);
+        }
         Recipe qwen2 = recipe("Qwen2ForCausalLM", "\"sliding_window\": 7");
         assertThat(qwen2.biased()).containsExactlyInAnyOrder(Part.QUERIES, Part.KEYS, Part.VALUES);
         assertThat(windows(qwen2)).containsExactly(0, 0, 0);
@@ -155,7 +160,7 @@ class CheckpointTest {
             value = {
                 "Mistral | \"sliding_window\": 7, \"layer_types\": " + LAYER_TYPES
                         + " | config.json.layer_types: must be the same kind for all layers, as sliding_window has it",
-                "Mistral | \"sliding_window\": 0 | config.json.sliding_window: is 0, must be at least 1",
+                "Mistral | \"sliding_window\": -1 | config.json.sliding_window: is -1, must be at least 0",
                 "Qwen2 | \"layer_types\": " + LAYER_TYPES
                         + " | config.json.layer_types[0]: is sliding_attention, but no sliding window is set",
                 "Qwen2 | \"layer_types\": [\"full_attention\"] | config.json.layer_types: must be an array of num_hidden_layers=3, is [\"full_attention\"]",
@@ -169,14 +174,17 @@ class CheckpointTest {
 
     @Test
     void ropeScalingInTheFormsOfTransformers4And5() {
-        assertThat(rotation(rope("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_theta\": 5e5")))
-                .isEqualTo(new Rotation(5e5, Optional.of(new LinearRopeScaling(2))));
+        ModelConfig linear = rope("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_theta\": 5e5");
+        assertThat(rotation(linear)).isEqualTo(new Rotation(5e5, Optional.of(new LinearRopeScaling(2))));
+        assertThat(linear.maxPositions())
+                .as("max_position_embeddings is of the model before it")
+                .isEqualTo(256);
         ModelConfig yarn = rope(
                 "\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4, \"rope_theta\": 1e6, \"original_max_position_embeddings\": 100}");
         assertThat(rotation(yarn).theta()).isEqualTo(1e6);
         assertThat(yarn.maxPositions())
-                .as("what scaling makes of the 128 positions of max_position_embeddings")
-                .isEqualTo(400);
+                .as("max_position_embeddings is of the model after it")
+                .isEqualTo(128);
         assertThat(rotation(yarn).scaling()).contains(new YarnRopeScaling(4, 100, 0.1 * Math.log(4) + 1, 32, 1, true));
         assertThat(rotation(
                                 rope(
@@ -206,6 +214,18 @@ class CheckpointTest {
                         + " \"sliding_attention\": {\"rope_theta\": 2e4}}, \"layer_types\": [\"sliding_attention\","
                         + " \"sliding_attention\", \"full_attention\"], \"sliding_window\": 7, \"query_pre_attn_scalar\": 64");
         assertThat(written).isEqualTo(published);
+        ModelConfig withoutThetas = CheckpointConfig.parse("small", json("Gemma3ForCausalLM", """
+                "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8}, "sliding_attention": {}},
+                "sliding_window_pattern": 2"""));
+        assertThat(withoutThetas.recipe().rotations())
+                .containsExactly(
+                        new Rotation(10000, Optional.empty()),
+                        new Rotation(1e6, Optional.of(new LinearRopeScaling(8))));
+        assertThat(withoutThetas.maxPositions()).isEqualTo(128);
+        assertThat(recipe("Gemma3ForCausalLM", """
+                        "rope_theta": 3e4, "rope_local_base_freq": 2e4, "sliding_window_pattern": 2,
+                        "rope_parameters": {"full_attention": {}, "sliding_attention": {}}""").rotations())
+                .containsExactly(new Rotation(2e4, Optional.empty()), new Rotation(3e4, Optional.empty()));
     }
 
     @Test
@@ -342,6 +362,11 @@ class CheckpointTest {
                         "\"first_k_dense_replace\": 2, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, \"mscale\": 1.0,"
                                 + " \"mscale_all_dim\": 1.0, \"original_max_position_embeddings\": 4096}"));
         assertThat(v3.recipe().latent()).contains(new Latent(1536, 512, 128, 64, 128));
+        assertThat(recipe(
+                                "DeepseekV3ForCausalLM",
+                                "\"first_k_dense_replace\": 2, \"n_shared_experts\": null, \"n_group\": null, \"topk_group\": null")
+                        .experts())
+                .contains(new Experts(256, 8, true, 2048, 0, Activation.SILU, new Routing(true, 1, 1, 2, 2.5)));
         double amplitude = 0.1 * Math.log(40) + 1;
         assertThat(v3.scoreScale()).isEqualTo(1 / Math.sqrt(192) * amplitude * amplitude);
         Dense dense = new Dense(Activation.SILU);
@@ -464,6 +489,7 @@ class CheckpointTest {
                 "LlamaForCausalLM | BloomForCausalLM | config.json.architectures: unsupported value '[\"BloomForCausalLM\"]'; allowed: one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, GraniteForCausalLM, Phi3ForCausalLM, SmolLM3ForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, MixtralForCausalLM, GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Olmo2ForCausalLM, Olmo3ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GraniteMoeHybridForCausalLM, MinistralForCausalLM, Starcoder2ForCausalLM, NemotronForCausalLM",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"mrope\", \"factor\": 2} | config.json.rope_scaling.rope_type: unsupported value 'mrope'; allowed: default, linear, dynamic, llama3, yarn, longrope",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1, 0.5], \"long_factor\": [1]} | config.json.rope_scaling.long_factor: must be an array of a positive number for each of the 2 pairs of a head that are turned, is [1]",
+                "\"rope_scaling\" : null | \"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1, 0.5], \"long_factor\": [1, 2]} | config.json.original_max_position_embeddings: is missing",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"rope_type\": \"llama3\"} | config.json.rope_scaling.low_freq_factor: is missing",
                 "\"rope_scaling\" : null | \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0} | config.json.rope_scaling.factor: is 0.0, must be positive",
                 "\"rope_scaling\" : null | \"rope_parameters\": {\"full_attention\": {}} | config.json.rope_parameters.full_attention: rotations that differ by layer are not supported",

@@ -30,7 +30,7 @@ class DenseFamiliesTest {
         Recipe olmo = config("Olmo3ForCausalLM", """
                         "rope_theta": 10000, "rope_scaling": {"rope_type": "yarn", "factor": 8,
                          "original_max_position_embeddings": 16}""").recipe();
-        LayerAttention sliding = new LayerAttention(new Window(4096), new Rotation(10000, Optional.empty()));
+        LayerAttention sliding = new LayerAttention(new Window(4096), new Rotation(500000, Optional.empty()));
         assertThat(olmo.layers().subList(0, 3)).containsOnly(sliding);
         assertThat(olmo.layers().get(3).reach()).isEqualTo(new Everything());
         assertThat(olmo.layers().get(3).rotation().flatMap(Rotation::scaling))
@@ -57,9 +57,10 @@ class DenseFamiliesTest {
             delimiter = '|',
             quoteCharacter = '`',
             value = {
-                "GraniteMoeHybridForCausalLM | \"shared_intermediate_size\": 40 | config.json.layer_types: is missing, so that all layers are Mamba's, which are not supported",
-                "GraniteMoeHybridForCausalLM | \"shared_intermediate_size\": 40, \"layer_types\": [\"attention\", \"mamba\"] | config.json.layer_types[1]: unsupported value '\"mamba\"'; allowed: attention, full_attention",
-                "GraniteMoeHybridForCausalLM | \"shared_intermediate_size\": 40, \"layer_types\": [\"attention\", \"attention\", \"attention\", \"attention\"] | config.json.num_local_experts: is 8, must be 0: experts of it are not supported",
+                "GraniteMoeHybridForCausalLM | \"shared_intermediate_size\": 40 | config.json.layer_types: is missing; must be 'attention' for each layer, as Mamba layers are not supported",
+                "GraniteMoeHybridForCausalLM | \"shared_intermediate_size\": 40, \"layer_types\": [\"attention\"] | config.json.layer_types: must be an array of num_hidden_layers=4, is [\"attention\"]",
+                "GraniteMoeHybridForCausalLM | \"shared_intermediate_size\": 40, \"layer_types\": [\"attention\", \"mamba\", \"attention\", \"attention\"] | config.json.layer_types[1]: unsupported value '\"mamba\"'; allowed: attention, full_attention",
+                "GraniteMoeHybridForCausalLM | \"shared_intermediate_size\": 40, \"layer_types\": [\"attention\", \"attention\", \"attention\", \"attention\"] | config.json.num_local_experts: is 8, must be 0: Granite 4 with experts is not supported",
                 "Phi3ForCausalLM | \"partial_rotary_factor\": 0.4 | config.json.partial_rotary_factor: is 0.4, so that 3 of a head's 8 elements are turned; they must be an even number of them",
                 "Glm4ForCausalLM | \"partial_rotary_factor\": 0.5, \"rope_parameters\": {\"partial_rotary_factor\": 0.75} | config.json.rope_parameters.partial_rotary_factor: is 0.75, but config.json.partial_rotary_factor is 0.5; both must be the same, or one be left out",
                 "Glm4ForCausalLM | \"rope_parameters\": {\"sliding_attention\": {}} | config.json.rope_parameters.sliding_attention: rotations that differ by layer are not supported",
