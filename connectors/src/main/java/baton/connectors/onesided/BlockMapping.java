@@ -100,6 +100,13 @@ public final class BlockMapping {
 
     /** Why the tokens cannot be in the blocks of an owner's block table that a peer sent, or empty if they can. */
     Optional<Rejection> check(int[] ownerBlocks) {
+        // A plan's sources are blocks of the reader's size.
+        boolean ofOtherSize = plan.sources().isPresent()
+                && ownerLayout().blockSize() != reader.layout().blockSize();
+        int covered = heads.stream().mapToInt(Heads::count).sum();
+        if (ofOtherSize || covered < reader.layout().kvHeads()) {
+            return Optional.of(Rejection.MISMATCH);
+        }
         int[] indices = plan.sources()
                 .orElseGet(
                         () -> IntStream.range(plan.firstToken() / ownerLayout().blockSize(), endBlock())

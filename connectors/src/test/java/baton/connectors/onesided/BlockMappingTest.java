@@ -10,6 +10,7 @@ import baton.kv.KvLayout;
 import baton.transfer.Range;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
@@ -66,6 +67,23 @@ class BlockMappingTest {
         BlockMapping mapping = mapping(new TransferPlan(8, 3, blocks(1)), pool(READER, 1, 0, 4), pool(OWNER, 1, 0, 4));
         assertThat(mapping.pieces()).containsExactly(new Piece(2, 0, 1, 0));
         assertThat(mapping.check(blocks(99, 99, 3))).isEmpty();
+    }
+
+    @Test
+    void groupsOfOtherBlockSizesAreNotRead() {
+        TransferPlan plan = new TransferPlan(0, 32, blocks(1, 2), Optional.of(blocks(0, 1)));
+        PoolGeometry owner = pool(OWNER, 1, 0, 16);
+        assertThat(mapping(plan, pool(READER, 1, 0, 16), owner).check(blocks(3, 4)))
+                .isEmpty();
+        assertThat(mapping(plan, pool(READER, 1, 0, 32), owner).check(blocks(3, 4)))
+                .contains(Rejection.MISMATCH);
+    }
+
+    @Test
+    void ranksThatLackAHeadAreNotRead() {
+        BlockMapping mapping = mapping(new TransferPlan(0, 4, blocks(0)), pool(READER, 1, 0, 4), pool(OWNER, 1, 1, 4));
+        assertThat(mapping.heads()).isEmpty();
+        assertThat(mapping.check(blocks(3))).contains(Rejection.MISMATCH);
     }
 
     @Test
