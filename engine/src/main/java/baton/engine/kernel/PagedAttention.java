@@ -10,6 +10,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.Optional;
+import java.util.stream.IntStream;
 
 /*
  * Shapes. G key/value heads, R query heads that share one, D head dim. A row's R queries of a key/value head, and those of neighbouring
@@ -135,7 +136,9 @@ public final class PagedAttention {
             from = floats(arena, (long) lanes * Long.BYTES);
             to = floats(arena, (long) lanes * Long.BYTES);
             results = floats(arena, headDim * row);
-            decode = DecodeAttention.of(kernels, cache, partHeads, attentionScores, arena);
+            decode = parts == 1
+                    ? DecodeAttention.of(kernels, cache, partHeads, attentionScores, arena)
+                    : Optional.empty();
             tiles = onTiles
                     ? Optional.of(new TileMemory(arena, layout, lanes, scores, state, sums, capFactors))
                     : Optional.empty();
@@ -168,11 +171,10 @@ public final class PagedAttention {
         this.headDim = layout.headDim();
         this.lanes = kernels.panelWidth();
         int sharing = heads / kvHeads;
-        this.parts = Math.ceilDiv(sharing, lanes);
-        if (sharing % parts != 0) {
-            throw new IllegalArgumentException(
-                    "heads: %d share a key/value head, which %d parts cannot do".formatted(sharing, parts));
-        }
+        this.parts = IntStream.rangeClosed(Math.ceilDiv(sharing, lanes), sharing)
+                .filter(count -> sharing % count == 0)
+                .findFirst()
+                .orElseThrow();
         this.partHeads = sharing / parts;
         this.panelRows = Math.max(1, lanes / partHeads);
         this.onTiles = suitsTiles(kernels, layout);
