@@ -404,7 +404,7 @@ record DecoderFamily(
                 shape,
                 attention(shape, positions, slides, shape.ofSliding),
                 NORMED_HEADS,
-                new Caps(Optional.empty(), CheckpointConfig.positiveNumber(json, "final_logit_softcapping")));
+                new Caps(Optional.empty(), cap(json, "final_logit_softcapping")));
     }
 
     private static Recipe gemma2(JsonFields json, Shape shape) {
@@ -420,7 +420,16 @@ record DecoderFamily(
     }
 
     private static Optional<Double> cap(JsonFields json, String field, double unlessNamed) {
-        return json.names().contains(field) ? CheckpointConfig.positiveNumber(json, field) : Optional.of(unlessNamed);
+        return json.names().contains(field) ? cap(json, field) : Optional.of(unlessNamed);
+    }
+
+    private static Optional<Double> cap(JsonFields json, String field) {
+        Optional<Double> cap = CheckpointConfig.positiveNumber(json, field);
+        // Kernels multiply by 2 / cap and 2 * cap / ln(2), in float32.
+        cap.filter(value -> value < 1e-38 || value > 1e38).ifPresent(value -> {
+            throw new ConfigException(json.field(field), "is " + value + ", must be at least 1e-38 and at most 1e38");
+        });
+        return cap;
     }
 
     /** @param tensors but for the norms around the feed-forward layer and behind attention */

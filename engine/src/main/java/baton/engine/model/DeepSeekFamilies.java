@@ -5,6 +5,7 @@ import static baton.engine.model.FamilyFields.orNone;
 import baton.engine.kernel.Activation;
 import baton.engine.model.DecoderFamily.Defaults;
 import baton.engine.model.DecoderFamily.Shape;
+import baton.engine.model.ModelConfig.YarnRopeScaling;
 import baton.engine.model.Recipe.Caps;
 import baton.engine.model.Recipe.Dense;
 import baton.engine.model.Recipe.Experts;
@@ -154,6 +155,7 @@ final class DeepSeekFamilies {
                     "is %d, must be at most the number of experts in the chosen groups, which is %d"
                             .formatted(chosen, candidates));
         }
+        requireInt(json, "n_shared_experts", (long) shared * width);
         return new Experts(count, chosen, defaults.normalised(), width, shared * width, defaults.activation(), routing);
     }
 
@@ -207,7 +209,18 @@ final class DeepSeekFamilies {
         requireMultiple(json, "q_lora_rank", latent.queryRank(), 4);
         requireMultiple(json, "kv_lora_rank", latent.rank(), 16);
         requireMultiple(json, "qk_rope_head_dim", latent.rotated(), 16);
+        requireInt(json, "kv_lora_rank", (long) latent.rank() + latent.rotated());
+        requireInt(json, "qk_nope_head_dim", (long) latent.plain() + latent.rotated());
+        requireInt(json, "v_head_dim", (long) latent.plain() + latent.values());
         return latent;
+    }
+
+    private static void requireInt(JsonFields json, String field, long elements) {
+        if (elements > Integer.MAX_VALUE) {
+            throw new ConfigException(
+                    json.field(field),
+                    "makes a vector of %d elements, which must be at most %d".formatted(elements, Integer.MAX_VALUE));
+        }
     }
 
     private static void requireMultiple(JsonFields json, String field, int value, int of) {
@@ -220,7 +233,9 @@ final class DeepSeekFamilies {
     private static double scoreScale(JsonFields json, Latent latent, Rotation rotation) {
         double scale = 1 / Math.sqrt(latent.query());
         return rotation.scaling()
-                .flatMap(_ -> RopeConfig.factorOfAll(json))
+                .flatMap(scaling -> scaling instanceof YarnRopeScaling yarn
+                        ? RopeConfig.factorOfAll(json, yarn.factor())
+                        : Optional.empty())
                 .map(each -> scale * each * each)
                 .orElse(scale);
     }

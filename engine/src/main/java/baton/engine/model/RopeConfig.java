@@ -73,12 +73,17 @@ final class RopeConfig {
                 .filter(fields -> !fields.isEmpty());
     }
 
-    /** The factor of all elements of queries, and of keys, by YaRN's {@code mscale_all_dim}, if it is there. */
-    static Optional<Double> factorOfAll(JsonFields json) {
+    /**
+     * The factor of all elements of queries, and of keys, by YaRN's {@code mscale_all_dim}, if it is there and not 0.
+     *
+     * @param factor of the scaling
+     */
+    static Optional<Double> factorOfAll(JsonFields json, double factor) {
         return objects(json)
                 .findFirst()
-                .flatMap(rope ->
-                        positive(rope, "mscale_all_dim").map(scale -> yarnAmplitude(required(rope, "factor"), scale)));
+                .filter(rope -> !rope.number("mscale_all_dim").equals(Optional.of(0.0)))
+                .flatMap(rope -> positive(rope, "mscale_all_dim"))
+                .map(scale -> yarnAmplitude(factor, scale));
     }
 
     /** The rotation of layers without a window in a family whose rotations differ by layer. */
@@ -208,12 +213,10 @@ final class RopeConfig {
         int original = named.orElseThrow(
                 () -> new ConfigException(json.field("original_max_position_embeddings"), "is missing"));
         double factor = positive(rope, "factor").orElse((double) maxPositions / original);
-        return new LongRopeScaling(
-                shortFactors,
-                longFactors,
-                original,
-                positive(rope, "attention_factor")
-                        .orElse(factor <= 1 ? 1 : Math.sqrt(1 + Math.log(factor) / Math.log(original))));
+        double attention = positive(rope, "attention_factor")
+                .orElse(factor <= 1 ? 1 : Math.sqrt(1 + Math.log(factor) / Math.log(original)));
+        requireAttentionFactor(rope, "original_max_position_embeddings", attention);
+        return new LongRopeScaling(shortFactors, longFactors, original, attention);
     }
 
     /** One for each pair that is turned. */
@@ -253,10 +256,7 @@ final class RopeConfig {
                 .or(() -> scale.flatMap(
                         one -> scaleAll.map(all -> yarnAmplitude(factor, one) / yarnAmplitude(factor, all))))
                 .orElseGet(() -> yarnAmplitude(factor, 1));
-        if (!(attention > 0) || attention == Double.POSITIVE_INFINITY) {
-            throw new ConfigException(
-                    rope.field("mscale"), "makes an attention_factor of " + attention + ", which must be positive");
-        }
+        requireAttentionFactor(rope, "mscale", attention);
         double fast = positive(rope, "beta_fast").orElse(32.0);
         double slow = positive(rope, "beta_slow").orElse(1.0);
         if (fast <= slow) {
@@ -264,6 +264,15 @@ final class RopeConfig {
         }
         return new YarnRopeScaling(
                 factor, original, attention, fast, slow, rope.bool("truncate").orElse(true));
+    }
+
+    /** @param source the field that it follows from unless it is named */
+    private static void requireAttentionFactor(JsonFields rope, String source, double attention) {
+        if (!((float) attention > 0) || !Float.isFinite((float) attention)) {
+            throw new ConfigException(
+                    rope.field(rope.value("attention_factor").isPresent() ? "attention_factor" : source),
+                    "makes an attention_factor of " + attention + ", which must be positive and finite in float32");
+        }
     }
 
     private static double yarnAmplitude(double factor, double scale) {

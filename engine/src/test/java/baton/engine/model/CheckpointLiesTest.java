@@ -71,6 +71,8 @@ class CheckpointLiesTest {
                 "rope_scaling | {`type`: `mrope`, `factor`: 2} | config.json.rope_scaling.type: unsupported value 'mrope'; allowed: default, linear, dynamic, llama3, yarn, longrope",
                 "rope_scaling | {`type`: `yarn`, `factor`: 2, `attention_factor`: 0} | config.json.rope_scaling.attention_factor: is 0.0, must be positive",
                 "rope_scaling | {`type`: `yarn`, `factor`: 9, `mscale`: -9, `mscale_all_dim`: 1} | config.json.rope_scaling.mscale: makes an attention_factor of -",
+                "rope_scaling | {`type`: `yarn`, `factor`: 2, `attention_factor`: 1e39} | config.json.rope_scaling.attention_factor: makes an attention_factor of 1.0E39, which must be positive and finite",
+                "rope_scaling | {`type`: `longrope`, `factor`: 2, `original_max_position_embeddings`: 1, `short_factor`: [1, 1], `long_factor`: [1, 1]} | config.json.rope_scaling.original_max_position_embeddings: makes an attention_factor of Infinity, which must be positive and finite",
                 "rope_scaling | {`type`: `yarn`, `factor`: 2, `beta_fast`: 1} | config.json.rope_scaling.beta_fast: is 1.0, must exceed beta_slow 1.0",
                 "rope_scaling | {`type`: `llama3`, `factor`: 2, `low_freq_factor`: 0, `high_freq_factor`: 4} | config.json.rope_scaling.low_freq_factor: is 0.0, must be positive",
                 "rope_scaling | {`type`: `yarn`, `factor`: 2, `original_max_position_embeddings`: 0} | config.json.rope_scaling.original_max_position_embeddings: is 0, must be at least 1",
@@ -144,12 +146,7 @@ class CheckpointLiesTest {
 
     @Test
     void packedExpertsThatAreNot() throws Exception {
-        for (String file : List.of("config.json", "model.safetensors")) {
-            Files.copy(
-                    FamiliesTest.checkpoint("gpt-oss").resolve(file),
-                    directory.resolve(file),
-                    StandardCopyOption.REPLACE_EXISTING);
-        }
+        copy("gpt-oss");
         Checkpoint.open(directory).close();
         set("config.json", "num_local_experts", "2147483647");
         assertRefused(
@@ -229,13 +226,65 @@ class CheckpointLiesTest {
                 + " but config.json.tie_word_embeddings is true; it must be false");
     }
 
+    /** By int arithmetic the shared experts would have 32 elements, as they do. */
+    @Test
+    void vectorsLongerThanAnInt() throws IOException, URISyntaxException {
+        copy("deepseek-v3");
+        set("config.json", "n_shared_experts", "134217729");
+        assertRefused("config.json.n_shared_experts: makes a vector of 4294967328 elements, which must be at most");
+        set("config.json", "n_shared_experts", "1");
+        set("config.json", "kv_lora_rank", "2147483632");
+        assertRefused("config.json.kv_lora_rank: makes a vector of 2147483664 elements, which must be at most");
+        set("config.json", "kv_lora_rank", "64");
+        set("config.json", "v_head_dim", "2147483647");
+        assertRefused("config.json.v_head_dim: makes a vector of 2147483679 elements, which must be at most");
+    }
+
+    @Test
+    void yarnWithoutItsFactorOrWithoutAScaleOfAllElements() throws IOException, URISyntaxException {
+        copy("deepseek-v3");
+        Recipe golden = recipe();
+        String scaling =
+                "{'mscale': 1, 'mscale_all_dim': %d, 'original_max_position_embeddings': 64, 'rope_type': 'yarn'}"
+                        .replace('\'', '"');
+        // Of 256 positions.
+        set("config.json", "rope_parameters", scaling.formatted(1));
+        assertThat(recipe()).isEqualTo(golden);
+        set("config.json", "rope_parameters", scaling.formatted(0));
+        assertThat(recipe().scales().scores()).contains(1 / Math.sqrt(64));
+    }
+
+    private Recipe recipe() throws IOException {
+        try (Checkpoint checkpoint = Checkpoint.open(directory)) {
+            return checkpoint.config().recipe();
+        }
+    }
+
+    @Test
+    void capsThatFloatsDoNotHold() throws IOException, URISyntaxException {
+        copy("gemma2");
+        for (String field : List.of("attn_logit_softcapping", "final_logit_softcapping")) {
+            for (String value : List.of("1e-39", "1e39")) {
+                set("config.json", field, value);
+                assertRefused("config.json." + field + ": is", ", must be at least 1e-38 and at most 1e38");
+            }
+            set("config.json", field, "50");
+        }
+    }
+
+    private void copy(String golden) throws IOException, URISyntaxException {
+        for (String file : List.of("config.json", "model.safetensors")) {
+            Files.copy(
+                    FamiliesTest.checkpoint(golden).resolve(file),
+                    directory.resolve(file),
+                    StandardCopyOption.REPLACE_EXISTING);
+        }
+    }
+
     /** DeepSeek's models have layers behind their own, which predict further tokens. */
     @Test
     void layersOfFurtherPredictionsAreNotUsed() throws IOException, URISyntaxException {
-        Path golden = FamiliesTest.checkpoint("deepseek-v3");
-        for (String name : List.of("config.json", "model.safetensors")) {
-            Files.copy(golden.resolve(name), directory.resolve(name), StandardCopyOption.REPLACE_EXISTING);
-        }
+        copy("deepseek-v3");
         write(tensor("model.layers.3.eh_proj.weight", "BF16", List.of(2L), new byte[4]));
         assertRefused("weight 'model.layers.3.eh_proj.weight' is of a layer beyond config.json.num_hidden_layers");
         set("config.json", "num_nextn_predict_layers", "1");
