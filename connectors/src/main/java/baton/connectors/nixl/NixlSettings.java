@@ -38,6 +38,7 @@ import tools.jackson.databind.JsonNode;
  * @param vllm {@code vllm_compat}: for hand-overs with vLLM instances
  * @param mirrorsVllm {@code vllm_compat} is {@code "mirror"}: vLLM instances among {@code peers} are asked for their hash
  * @param vllmCpuInterior {@code vllm_cpu_attn_isa}: how the CPU_ATTN of vLLM instances packs blocks
+ * @param vllmTensorParallelSize {@code vllm_tp_size}: of vLLM instances with more ranks than key/value heads
  * @param requireVerified {@code require_verified_kv} (false): blocks without checksums, a vLLM instance's, are not used
  * @param digest {@code kv_digest}: of the checksums of this instance's blocks; empty for {@code auto}
  * @param access which peers may connect, and be connected to: {@link PeerAccess}
@@ -59,6 +60,7 @@ public record NixlSettings(
         Optional<VllmCompatibility> vllm,
         boolean mirrorsVllm,
         Optional<BlockInterior> vllmCpuInterior,
+        Optional<Integer> vllmTensorParallelSize,
         boolean requireVerified,
         Optional<KvDigest> digest,
         PeerAccess access) {
@@ -78,6 +80,7 @@ public record NixlSettings(
     private static final String VLLM = "vllm_compat";
     private static final String MIRROR = "mirror";
     private static final String CPU_ISA = "vllm_cpu_attn_isa";
+    private static final String VLLM_TP_SIZE = "vllm_tp_size";
     private static final String REQUIRE_VERIFIED = "require_verified_kv";
     private static final String DIGEST = "kv_digest";
     private static final String AUTO = "auto";
@@ -132,6 +135,10 @@ public record NixlSettings(
                             CPU_ISA,
                             "none",
                             "How the blocks of a vLLM instance on a CPU are packed: `vec`, `vec16`, `amx`."),
+                    Setting.absent(
+                            VLLM_TP_SIZE,
+                            "none",
+                            "Tensor parallel size of vLLM instances with more ranks than key/value heads (one with latents)."),
                     Setting.absent(VLLM, "none", "What vLLM instances were started with, see below.")),
             Setting.within(VLLM, VllmCompatibility.SETTINGS),
             TransferAgents.SETTINGS);
@@ -186,6 +193,7 @@ public record NixlSettings(
                 mirrors ? Optional.empty() : extra.object(VLLM).map(VllmCompatibility::of),
                 mirrors,
                 extra.string(CPU_ISA).map(isa -> cpuInterior(extra.field(CPU_ISA), isa)),
+                extra.integerAtLeast(VLLM_TP_SIZE, 1),
                 extra.bool(REQUIRE_VERIFIED).orElseThrow(),
                 extra.string(DIGEST)
                         .filter(label -> !label.equals(AUTO))
@@ -220,7 +228,7 @@ public record NixlSettings(
                     "is amx, but the KV cache is in " + dtype.torchName()
                             + ": vLLM packs it for amx in bfloat16 and float16 only, must be vec");
         }
-        return new VllmRank(context.layout(), context.modelLayout().kvHeads(), vllmCpuInterior);
+        return new VllmRank(context.layout(), context.modelLayout().kvHeads(), vllmCpuInterior, vllmTensorParallelSize);
     }
 
     private static boolean isMirror(JsonFields extra, PeerAccess access) {

@@ -20,8 +20,10 @@ import java.util.OptionalInt;
  * @param layout of this instance's rank; its layers are those that the vLLM rank must have
  * @param modelKvHeads key/value heads of the whole model
  * @param cpuInterior how CPU_ATTN packs blocks on the peer's processor, if the settings say it
+ * @param tensorParallelSize of peers with more ranks than heads, if the settings say it: several ranks then have the same head
  */
-record VllmRank(KvLayout layout, int modelKvHeads, Optional<BlockInterior> cpuInterior) {
+record VllmRank(
+        KvLayout layout, int modelKvHeads, Optional<BlockInterior> cpuInterior, Optional<Integer> tensorParallelSize) {
     static final String MAIN_MEMORY = "DRAM";
     static final String DEVICE_MEMORY = "VRAM";
 
@@ -63,13 +65,17 @@ record VllmRank(KvLayout layout, int modelKvHeads, Optional<BlockInterior> cpuIn
                     headBytes + " bytes for each of the rank's key/value heads, of which the model has "
                             + modelKvHeads);
         }
+        // Any number of ranks may have one head each.
+        int size = tensorParallelSize
+                .filter(ranks -> heads == 1 && ranks % modelKvHeads == 0)
+                .orElse(Math.toIntExact(modelKvHeads / heads));
         return new RankInfo(
                 metadata.engineId(),
                 hash,
                 Optional.empty(),
                 "",
                 asked,
-                Math.toIntExact(modelKvHeads / heads),
+                size,
                 1,
                 metadata.agent(),
                 new KvLayout(

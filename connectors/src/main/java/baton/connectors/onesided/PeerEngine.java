@@ -177,7 +177,8 @@ public final class PeerEngine {
     private static void checkSizes(RankInfo info, int size) throws TransferException {
         if (info.incarnation().isEmpty() && info.tensorParallelSize() != size) {
             throw new TransferException(
-                    "tp_size is said to be " + size + ", its blocks are of size " + info.tensorParallelSize());
+                    "tp_size is said to be " + size + ", its blocks are of size " + info.tensorParallelSize()
+                            + "; of a vLLM instance with more ranks than key/value heads, vllm_tp_size must say how many");
         }
     }
 

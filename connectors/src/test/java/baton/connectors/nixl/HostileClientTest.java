@@ -62,7 +62,8 @@ import tools.jackson.databind.node.ObjectNode;
 /** What a client tries that can send requests and reach the ports, but is no peer. */
 @Timeout(60)
 class HostileClientTest {
-    private static final VllmRank VLLM = new VllmRank(new KvLayout(1, 1, 4, 4, DType.F32), 1, Optional.empty());
+    private static final VllmRank VLLM =
+            new VllmRank(new KvLayout(1, 1, 4, 4, DType.F32), 1, Optional.empty(), Optional.empty());
     private static final Duration SOON = Duration.ofSeconds(5);
     private static final int LENGTH = 40;
     private static final JsonFields KEEP = JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}");

@@ -36,7 +36,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 @Timeout(60)
 class VllmContractTest {
     private static final KvLayout MODEL = new KvLayout(6, 4, 32, 32, DType.F32);
-    private static final VllmRank READER = new VllmRank(MODEL, 4, Optional.of(BlockInterior.CPU_VEC));
+    private static final VllmRank READER = new VllmRank(MODEL, 4, Optional.of(BlockInterior.CPU_VEC), Optional.empty());
 
     private static JsonFields recorded() {
         try (InputStream file = VllmContractTest.class.getResourceAsStream("handshake-cpu.json")) {
@@ -153,8 +153,19 @@ class VllmContractTest {
 
     @Test
     void cpuBlocksAreOfAnUnknownOrderUnlessTheSettingsTellIt() {
-        VllmRank reader = new VllmRank(MODEL, 4, Optional.empty());
+        VllmRank reader = new VllmRank(MODEL, 4, Optional.empty(), Optional.empty());
         assertThat(reader.info("", metadata(), Rank.FIRST).interior()).isEqualTo(BlockInterior.CPU_UNKNOWN);
+    }
+
+    /** An entry of a latent with 64 elements has as many bytes as a key and a value of 32. */
+    @ParameterizedTest
+    @CsvSource({"1, 1, 1, 1", "1, 2, 1, 2", "1, 2, 4, 4", "1, 8, 4, 8", "1, 6, 4, 4", "2, 8, 4, 2"})
+    void ranksWithTheSameHeadsAreAsManyAsTheSettingsTell(int heads, int told, int modelHeads, int size) {
+        KvLayout layout = modelHeads == 1 ? new KvLayout(6, 1, 64, 32, DType.F32, true) : MODEL;
+        VllmRank reader = new VllmRank(layout, modelHeads, Optional.empty(), Optional.of(told));
+        RankInfo info = reader.info("", with(metadata(), "LBHNC", "FLASH_ATTN", regions(heads)), Rank.FIRST);
+        assertThat(info.tensorParallelSize()).isEqualTo(size);
+        assertThat(info.layout().latent()).isEqualTo(modelHeads == 1);
     }
 
     @Test

@@ -24,7 +24,7 @@ import org.junit.jupiter.api.Timeout;
 @Timeout(60)
 class VllmMirrorTest {
     private static final KvLayout MODEL = new KvLayout(6, 4, 32, 32, DType.F32);
-    private static final VllmRank READER = new VllmRank(MODEL, 4, Optional.of(BlockInterior.CPU_VEC));
+    private static final VllmRank READER = new VllmRank(MODEL, 4, Optional.of(BlockInterior.CPU_VEC), Optional.empty());
     private static final PeerAddress FIRST = new PeerAddress("127.0.0.2", 5600);
     private static final PeerAddress SECOND = new PeerAddress("127.0.0.3", 5600);
 

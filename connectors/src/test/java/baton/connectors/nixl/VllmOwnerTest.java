@@ -96,7 +96,7 @@ class VllmOwnerTest {
     }
 
     private static KvLayout layout(int tensorParallelSize, int blockSize) {
-        return new KvLayout(LAYERS, HEADS / tensorParallelSize, DIMS, blockSize, DType.BF16);
+        return new KvLayout(LAYERS, Math.max(1, HEADS / tensorParallelSize), DIMS, blockSize, DType.BF16);
     }
 
     private static ConnectorContext context(
@@ -225,6 +225,9 @@ class VllmOwnerTest {
         if (!owner.isa.equals("none")) {
             all.put("vllm_cpu_attn_isa", owner.isa);
         }
+        if (owner.tensorParallelSize > HEADS) {
+            all.put("vllm_tp_size", owner.tensorParallelSize);
+        }
         ConnectorContext context = context(ticker, all, tensorParallelSize, blockSize);
         VllmRank reader = NixlSettings.of(context.config().extra(), Map.of()).vllmRank(context);
         PeerHandshake vllm = (_, rank, _) -> {
@@ -294,6 +297,8 @@ class VllmOwnerTest {
         "LBNHC, FLASH_ATTN, none, 16, 1, 2, 1, 16",
         "LBNHC, FLASHINFER, none, 16, 1, 1, 2, 32",
         "LBHNC, CPU_ATTN, vec, 32, 1, 4, 2, 32",
+        "LBHNC, FLASH_ATTN, none, 16, 1, 8, 1, 16",
+        "LBHNC, FLASH_ATTN, none, 16, 1, 8, 2, 16",
         "LBHNC, CPU_ATTN, amx, 32, 1, 1, 2, 32"
     })
     void keysAndValuesAreThoseOfThePrompt(
