@@ -20,7 +20,7 @@ import java.util.OptionalInt;
  * @param generation the defaults of sampling
  * @param dtype type of computation, and of weights that are not quantised; empty means the checkpoint's
  * @param quantization how the weights' matrices are kept
- * @param kvCacheDtype type of the KV cache, bf16 or fp32; empty means {@code dtype}
+ * @param kvCacheDtype type of the KV cache, bf16, fp16, fp32 or fp8 (e4m3); empty means {@code dtype}
  * @param maxModelLen tokens that prompt and output may have together; empty means the model's own limit
  * @param blockSize tokens in a KV block
  * @param maxNumSeqs sequences in one step

@@ -13,7 +13,7 @@ import java.util.stream.IntStream;
  * block holds the entries of one group at a time. So a group with a window holds only the blocks that its window reaches.
  */
 public final class KvGroups {
-    /** The place in block tables of groups with a window of a block that no token attends to any more. Zeros, never handed out. */
+    /** The place in block tables of groups with a window of a block that is before the window of every token to come. Zeros, never handed out. */
     public static final int NULL_BLOCK = 0;
 
     private final List<Group> groups;

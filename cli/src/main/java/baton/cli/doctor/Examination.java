@@ -11,9 +11,9 @@ import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * What was found.
+ * The findings.
  *
- * @param model what an instance of the model would need, and how fast it would be
+ * @param model needs and speed of an instance of the model
  * @param machine what the machine and its operating system have
  * @param software libraries
  * @param choices what Baton takes

@@ -33,8 +33,8 @@ public final class CpuModels {
      *
      * @param dtype type to compute in and to keep weights in that are not quantised, bf16, fp16 or fp32
      * @param quantization how matrices are kept
-     * @param layout of the KV pool: the model's layers, heads and head dim, in bf16, fp16 or fp32; see {@link ModelConfig#kvLayout}. Keys
-     *     and values are rounded to its type before anything attends to them
+     * @param layout of the KV pool: the model's layers, heads and head dim, in bf16, fp16, fp32 or fp8 (e4m3); see
+     *     {@link ModelConfig#kvLayout}. Keys and values are rounded to its type before anything attends to them
      * @param blocks blocks in the KV pool
      * @param threads threads to compute with, in this process as a whole; empty: one for each processor
      * @param maxPositions positions a sequence may have

@@ -203,7 +203,7 @@ final class GptOssExperts implements PackedTensorFile {
         return Objects.requireNonNull(places.get(name), name);
     }
 
-    /** The files are others'. */
+    /** The checkpoint closes the files. */
     @Override
     public void close() {}
 }

@@ -8,7 +8,7 @@ import java.util.OptionalInt;
  *
  * @param dtype type to compute in and to keep weights in that are not quantised: bf16, fp16 or fp32
  * @param quantization how matrices are kept
- * @param cacheDtype type of the KV pools' elements: bf16, fp16 or fp32; keys and values are rounded to it before they are attended to
+ * @param cacheDtype type of the KV pools' elements: bf16, fp16, fp32 or fp8 (e4m3); keys and values are rounded to it before they are attended to
  * @param blockSize tokens in a block of the KV pools
  * @param blocks blocks in each KV pool
  * @param threads threads for each rank to compute with; empty: one for each processor

@@ -239,8 +239,9 @@ public record Recipe(
      *
      * @param theta base of the frequencies
      * @param scaling how they are stretched for long contexts; empty: not at all
-     * @param share of a head's elements that are turned, which are the first ones
-     * @param ofNeighbours pairs are elements 2i and 2i + 1; else elements i and i + half of those that are turned
+     * @param share of a head's elements that are rotated, which are the first ones
+     * @param ofNeighbours whether pairs are interleaved (GPT-J style): elements 2i and 2i + 1; else elements i and i + half of those that are
+     *     rotated
      */
     public record Rotation(double theta, Optional<RopeScaling> scaling, double share, boolean ofNeighbours) {
         /** Of whole heads, with the usual pairs. */
@@ -248,7 +249,7 @@ public record Recipe(
             this(theta, scaling, 1, false);
         }
 
-        /** How many elements of a head are turned. */
+        /** How many elements of a head are rotated. */
         int elements(int headDim) {
             return (int) (headDim * share);
         }
@@ -330,7 +331,7 @@ public record Recipe(
      * How experts are chosen.
      *
      * @param independent an expert's share is the sigmoid of its product; else the shares are the softmax of all products
-     * @param groups of neighbouring experts
+     * @param groups of experts with consecutive numbers
      * @param chosenGroups groups that a token's experts are chosen from: those with the largest sums
      * @param summed experts of a group, those with the largest shares, whose shares are its sum
      * @param factor of the shares of chosen experts

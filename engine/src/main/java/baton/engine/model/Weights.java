@@ -132,7 +132,7 @@ final class Weights {
      *
      * @param router one output for each expert that a token may have or not, and one for the shared expert if a product decides how much of
      *     it is added
-     * @param correction what is added to each expert's share where experts are chosen
+     * @param correction a number added to each expert's share where experts are chosen
      */
     record Routed(Experts kind, Linear router, Optional<float[]> correction, List<Gated> experts)
             implements FeedForwardWeights {}
@@ -252,7 +252,7 @@ final class Weights {
 
         /**
          * @param expert its number; 0 if the parts are not those of an expert
-         * @param operators what names of products begin with
+         * @param operators prefix of the products' names
          */
         private Gated gated(
                 String prefix, Activation activation, int expert, String operators, Part gate, Part up, Part down)
