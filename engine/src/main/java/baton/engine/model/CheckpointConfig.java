@@ -63,7 +63,8 @@ final class CheckpointConfig {
         Rotation rope = family.ownFields().contains(RopeConfig.OF_SLIDING) ? ropes.ofFull() : ropes.parse();
         int vocabularySize = positive(json, "vocab_size");
         int intermediateSize = positive(json, family.field("intermediate_size"));
-        Recipe recipe = family.reader().read(json, new DecoderFamily.Shape(layers, hidden, rope, ropes.ofSliding()));
+        Recipe recipe = family.reader()
+                .read(json, new DecoderFamily.Shape(family.architecture(), layers, hidden, rope, ropes.ofSliding()));
         return new ModelConfig(
                 name,
                 vocabularySize,

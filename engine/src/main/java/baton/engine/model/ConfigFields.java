@@ -123,7 +123,6 @@ final class ConfigFields {
             "lm_head_multiplier",
             "logit_scale",
             "logits_scaling",
-            "partial_rotary_factor",
             "residual_multiplier",
             "rope_pct",
             "rotary_pct",
@@ -194,10 +193,12 @@ final class ConfigFields {
                                     .formatted(type, family.modelType(), family.architecture()));
                 });
         if (!family.ownFields().contains("quantization_config")) {
-            json.value("quantization_config").filter(value -> !isNone(value)).ifPresent(_ -> {
+            json.value("quantization_config").filter(value -> !isNone(value)).ifPresent(value -> {
+                String method = value.path("quant_method").asString("");
                 throw new ConfigException(
                         json.field("quantization_config"),
-                        "quantized checkpoints are not supported; use the bf16 original");
+                        "is %s, must be absent: only weights in bf16, fp16 and fp32 are supported"
+                                .formatted(method.isEmpty() ? shown(value) : "of quant_method '" + method + "'"));
             });
         }
         Set<String> names = new TreeSet<>(json.names());
@@ -247,7 +248,7 @@ final class ConfigFields {
                     json.bool(name).filter(value -> !value.equals(only)).ifPresent(value -> {
                         throw new ConfigException(
                                 json.field(name),
-                                "is %s, must be %s: so %s is defined".formatted(value, only, family.architecture()));
+                                "is %s, must be %s for %s".formatted(value, only, family.architecture()));
                     });
                 case String only ->
                     json.string(name).filter(value -> !value.equals(only)).ifPresent(value -> {

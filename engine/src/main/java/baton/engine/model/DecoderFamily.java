@@ -30,6 +30,7 @@ import baton.engine.model.Recipe.Scales;
 import baton.engine.model.Recipe.Window;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import java.math.BigDecimal;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
@@ -127,7 +128,7 @@ record DecoderFamily(
             Map.of("hidden_act", "silu", "mlp_bias", false, "qkv_bias", true),
             Set.of(),
             (json, shape) -> Recipe.usual(
-                    "Qwen2ForCausalLM", qwenAttention(json, shape), Recipe.USUAL_TENSORS, Part.PROJECTIONS));
+                    shape.architecture, qwenAttention(json, shape), Recipe.USUAL_TENSORS, Part.PROJECTIONS));
 
     /** Dense Qwen 3. */
     static final DecoderFamily QWEN3 = new DecoderFamily(
@@ -139,7 +140,7 @@ record DecoderFamily(
             Map.of("hidden_act", "silu", "mlp_bias", false, "qkv_bias", false),
             Set.of(),
             (json, shape) ->
-                    Recipe.usual("Qwen3ForCausalLM", qwenAttention(json, shape), NORMED_HEADS, attentionBiases(json)));
+                    Recipe.usual(shape.architecture, qwenAttention(json, shape), NORMED_HEADS, attentionBiases(json)));
 
     /** Gemma 2: every other layer attends to a window, and scores and logits have bounds. */
     static final DecoderFamily GEMMA2 = new DecoderFamily(
@@ -184,7 +185,7 @@ record DecoderFamily(
             FACTORS,
             DecoderFamily::granite);
 
-    /** Phi 3 and 4, among them those that turn a part of each head. */
+    /** Phi 3 and 4, among them those that rotate a part of each head. */
     static final DecoderFamily PHI3 = new DecoderFamily(
             "Phi3ForCausalLM",
             "phi3",
@@ -230,7 +231,6 @@ record DecoderFamily(
                     "use_sliding_window", false),
             union(QWEN_EXPERT_FIELDS, Set.of("use_qk_norm")),
             (json, shape) -> qwenWithExperts(
-                    "Qwen3MoeForCausalLM",
                     json,
                     shape,
                     NORMED_HEADS,
@@ -247,7 +247,6 @@ record DecoderFamily(
             Map.of("hidden_act", "silu", "mlp_bias", false, "use_sliding_window", false),
             union(QWEN_EXPERT_FIELDS, Set.of("qkv_bias", "shared_expert_intermediate_size")),
             (json, shape) -> qwenWithExperts(
-                    "Qwen2MoeForCausalLM",
                     json,
                     shape,
                     Recipe.with(
@@ -323,7 +322,7 @@ record DecoderFamily(
      * @param tied {@code tie_word_embeddings}
      * @param eps {@code rms_norm_eps}
      * @param share {@code partial_rotary_factor}
-     * @param ofNeighbours whether rotations turn neighbours, which no field says
+     * @param ofNeighbours whether rotations are of interleaved pairs (GPT-J style), which no field says
      */
     record Defaults(double theta, boolean tied, double eps, double share, boolean ofNeighbours) {
         Defaults(double theta, boolean tied, double eps) {
@@ -334,9 +333,10 @@ record DecoderFamily(
     /**
      * Values of fields that all families have.
      *
+     * @param architecture the family's name in config.json
      * @param ofSliding the rotation of layers with a window in families that have one of their own for these
      */
-    record Shape(int layers, int hiddenSize, Rotation rotation, Rotation ofSliding) {}
+    record Shape(String architecture, int layers, int hiddenSize, Rotation rotation, Rotation ofSliding) {}
 
     /** Reads a recipe. */
     @FunctionalInterface
@@ -371,7 +371,7 @@ record DecoderFamily(
             });
         }
         json.value("layer_types").ifPresent(types -> checkLayerTypes(json, types, shape.layers));
-        return Recipe.usual("LlamaForCausalLM", attendingToAll(shape), Recipe.USUAL_TENSORS, biased);
+        return Recipe.usual(shape.architecture, attendingToAll(shape), Recipe.USUAL_TENSORS, biased);
     }
 
     private static Recipe mistral(JsonFields json, Shape shape) {
@@ -389,7 +389,7 @@ record DecoderFamily(
                     json.field("layer_types"), "must be the same kind for all layers, as sliding_window has it");
         }
         List<LayerAttention> attention = attention(shape, positions, slides, shape.rotation);
-        return Recipe.usual("MistralForCausalLM", attention, Recipe.USUAL_TENSORS, Set.of());
+        return Recipe.usual(shape.architecture, attention, Recipe.USUAL_TENSORS, Set.of());
     }
 
     private static Recipe gemma3(JsonFields json, Shape shape) {
@@ -399,7 +399,6 @@ record DecoderFamily(
                 .orElse(6);
         IntPredicate slides = slidingLayers(json, shape.layers, positions, layer -> (layer + 1) % pattern != 0);
         return gemma(
-                "Gemma3ForCausalLM",
                 json,
                 shape,
                 attention(shape, positions, slides, shape.ofSliding),
@@ -411,7 +410,6 @@ record DecoderFamily(
         Optional<Integer> positions = windowPositions(json);
         IntPredicate slides = slidingLayers(json, shape.layers, positions, layer -> layer % 2 == 0);
         return gemma(
-                "Gemma2ForCausalLM",
                 json,
                 shape,
                 attention(shape, positions, slides, shape.rotation),
@@ -434,16 +432,11 @@ record DecoderFamily(
 
     /** @param tensors but for the norms around the feed-forward layer and behind attention */
     private static Recipe gemma(
-            String architecture,
-            JsonFields json,
-            Shape shape,
-            List<LayerAttention> attention,
-            Map<Part, String> tensors,
-            Caps caps) {
+            JsonFields json, Shape shape, List<LayerAttention> attention, Map<Part, String> tensors, Caps caps) {
         double perHead =
                 CheckpointConfig.positiveNumber(json, "query_pre_attn_scalar").orElse(256.0);
         return new Recipe(
-                architecture,
+                shape.architecture,
                 attention,
                 Recipe.with(
                         tensors,
@@ -459,23 +452,19 @@ record DecoderFamily(
     }
 
     private static Recipe granite(JsonFields json, Shape shape) {
-        return granite("GraniteForCausalLM", json, attendingToAll(shape), Recipe.USUAL_TENSORS, biases(json));
+        return granite(json, shape, attendingToAll(shape), Recipe.USUAL_TENSORS, biases(json));
     }
 
     /** With factors of Granite. */
     static Recipe granite(
-            String architecture,
-            JsonFields json,
-            List<LayerAttention> attention,
-            Map<Part, String> tensors,
-            Set<Part> biased) {
+            JsonFields json, Shape shape, List<LayerAttention> attention, Map<Part, String> tensors, Set<Part> biased) {
         Scales scales = new Scales(
                 factor(json, "embedding_multiplier"),
                 Optional.of(factor(json, "attention_multiplier")),
                 factor(json, "residual_multiplier"),
                 1 / factor(json, "logits_scaling"));
         return new Recipe(
-                architecture,
+                shape.architecture,
                 attention,
                 tensors,
                 biased,
@@ -487,7 +476,7 @@ record DecoderFamily(
 
     private static Recipe phi3(JsonFields json, Shape shape) {
         return Recipe.usual(
-                "Phi3ForCausalLM",
+                shape.architecture,
                 attention(shape, window(json), _ -> true, shape.rotation),
                 Recipe.with(
                         Recipe.USUAL_TENSORS,
@@ -512,17 +501,12 @@ record DecoderFamily(
                                 .<Reach>map(Window::new)
                                 .orElse(EVERYTHING),
                         Optional.of(shape.rotation).filter(_ -> rotates.test(layer))));
-        return Recipe.usual("SmolLM3ForCausalLM", attention, Recipe.USUAL_TENSORS, biases(json));
+        return Recipe.usual(shape.architecture, attention, Recipe.USUAL_TENSORS, biases(json));
     }
 
     /** @param defaults of the fields of experts */
     private static Recipe qwenWithExperts(
-            String architecture,
-            JsonFields json,
-            Shape shape,
-            Map<Part, String> tensors,
-            Set<Part> biased,
-            Experts defaults) {
+            JsonFields json, Shape shape, Map<Part, String> tensors, Set<Part> biased, Experts defaults) {
         json.value("layer_types").ifPresent(types -> checkLayerTypes(json, types, shape.layers));
         int width = json.integerAtLeast("moe_intermediate_size", 1).orElse(defaults.width());
         int sharedWidth = defaults.sharedWidth() == 0
@@ -537,7 +521,7 @@ record DecoderFamily(
         int step = json.integerAtLeast("decoder_sparse_step", 1).orElse(1);
         Set<Integer> denseLayers = denseLayers(json);
         return Recipe.usual(
-                architecture,
+                shape.architecture,
                 attendingToAll(shape),
                 Recipe.with(tensors, QWEN_EXPERTS),
                 biased,
@@ -550,7 +534,7 @@ record DecoderFamily(
         requireValue(json, "swiglu_alpha", Activation.SWIGLU_SLOPE);
         requireValue(json, "swiglu_limit", Activation.SWIGLU_LIMIT);
         if (json.value("rope_parameters").or(() -> json.value("rope_scaling")).isEmpty()) {
-            throw new ConfigException(json.field("rope_scaling"), "is missing");
+            throw new ConfigException(json.field("rope_scaling"), "is missing, must be of rope_type yarn");
         }
         if (shape.rotation.scaling().orElse(null) instanceof YarnRopeScaling yarn) {
             requireValue(json, "initial_context_length", yarn.originalMaxPositions());
@@ -569,7 +553,7 @@ record DecoderFamily(
         Set<Part> biased = attentionBiases(json, true);
         biased.addAll(Set.of(Part.ROUTER, Part.EXPERT_GATE, Part.EXPERT_UP, Part.EXPERT_DOWN));
         return Recipe.usual(
-                "GptOssForCausalLM",
+                shape.architecture,
                 attention(shape, positions, slides, shape.rotation),
                 Recipe.with(
                         Recipe.USUAL_TENSORS,
@@ -585,15 +569,20 @@ record DecoderFamily(
 
     private static void requireValue(JsonFields json, String field, double only) {
         json.number(field).filter(value -> value.floatValue() != (float) only).ifPresent(value -> {
-            throw ConfigException.unsupported(json.field(field), value, Double.toString(only));
+            throw ConfigException.unsupported(json.field(field), plain(value), plain(only));
         });
+    }
+
+    /** Without the fraction of a whole number. */
+    private static String plain(double number) {
+        return BigDecimal.valueOf(number).stripTrailingZeros().toPlainString();
     }
 
     private static Recipe mixtral(JsonFields json, Shape shape) {
         int width = json.integerAtLeast("intermediate_size", 1).orElseThrow();
         Experts experts = experts(json, new Experts(8, 2, true, width, 0, Activation.SILU));
         return Recipe.usual(
-                "MixtralForCausalLM",
+                shape.architecture,
                 attention(shape, window(json), _ -> true, shape.rotation),
                 Recipe.with(
                         Recipe.USUAL_TENSORS,

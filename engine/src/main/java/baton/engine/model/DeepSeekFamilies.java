@@ -101,12 +101,7 @@ final class DeepSeekFamilies {
         int groups = grouped ? required(json, "n_group") : 1;
         int chosenGroups = grouped ? required(json, "topk_group") : 1;
         Routing routing = new Routing(false, groups, chosenGroups, 1, factor(json, 1));
-        return recipe(
-                "DeepseekV2ForCausalLM",
-                json,
-                shape,
-                0,
-                experts(json, new Experts(64, 0, false, 1407, 2, Activation.SILU, routing)));
+        return recipe(json, shape, 0, experts(json, new Experts(64, 0, false, 1407, 2, Activation.SILU, routing)));
     }
 
     private static Recipe v3(JsonFields json, Shape shape) {
@@ -114,11 +109,7 @@ final class DeepSeekFamilies {
                 true, orNone(json, "n_group", 1, 8, 1), orNone(json, "topk_group", 1, 4, 1), 2, factor(json, 2.5));
         boolean normalised = json.bool("norm_topk_prob").orElse(true);
         return recipe(
-                "DeepseekV3ForCausalLM",
-                json,
-                shape,
-                3,
-                experts(json, new Experts(256, 8, normalised, 2048, 1, Activation.SILU, routing)));
+                json, shape, 3, experts(json, new Experts(256, 8, normalised, 2048, 1, Activation.SILU, routing)));
     }
 
     private static double factor(JsonFields json, double usual) {
@@ -159,8 +150,7 @@ final class DeepSeekFamilies {
         return new Experts(count, chosen, defaults.normalised(), width, shared * width, defaults.activation(), routing);
     }
 
-    private static Recipe recipe(
-            String architecture, JsonFields json, Shape shape, int usualDenseLayers, Experts experts) {
+    private static Recipe recipe(JsonFields json, Shape shape, int usualDenseLayers, Experts experts) {
         json.integerAtLeast("moe_layer_freq", 1).filter(every -> every != 1).ifPresent(every -> {
             throw ConfigException.unsupported(json.field("moe_layer_freq"), every, "1");
         });
@@ -188,7 +178,7 @@ final class DeepSeekFamilies {
         int dense = json.integerAtLeast("first_k_dense_replace", 0).orElse(usualDenseLayers);
         FeedForward usual = new Dense(Activation.SILU);
         return new Recipe(
-                architecture,
+                shape.architecture(),
                 FamilyFields.attendingToAll(shape),
                 tensors,
                 Set.of(),

@@ -44,7 +44,7 @@ final class DenseFamilies {
                 new Defaults(10000, false, 1e-5),
                 Map.of("hidden_act", "silu", "mlp_bias", false, "qkv_bias", false),
                 Set.of(),
-                (json, shape) -> olmo("Olmo2ForCausalLM", json, attendingToAll(shape)));
+                (json, shape) -> olmo(json, shape, attendingToAll(shape)));
     }
 
     /** OLMo 3: by default every fourth layer attends to all positions, and only these stretch their rotation. */
@@ -60,8 +60,8 @@ final class DenseFamilies {
                 (json, shape) -> {
                     Optional<Integer> window = windowPositions(json);
                     return olmo(
-                            "Olmo3ForCausalLM",
                             json,
+                            shape,
                             attention(
                                     shape,
                                     window,
@@ -70,9 +70,9 @@ final class DenseFamilies {
                 });
     }
 
-    private static Recipe olmo(String architecture, JsonFields json, List<LayerAttention> attention) {
+    private static Recipe olmo(JsonFields json, Shape shape, List<LayerAttention> attention) {
         return Recipe.usual(
-                architecture,
+                shape.architecture(),
                 attention,
                 Recipe.with(
                         Recipe.USUAL_PRODUCTS,
@@ -99,7 +99,7 @@ final class DenseFamilies {
                                 Part.AFTER_FEED_FORWARD_NORM, "post_mlp_layernorm")));
     }
 
-    /** GLM 4 without experts: half of each head is turned, by neighbours. */
+    /** GLM 4 without experts: half of each head is rotated, by interleaved pairs (GPT-J style). */
     private static DecoderFamily glm(String architecture, String modelType, Map<Part, String> tensors) {
         return new DecoderFamily(
                 architecture,
@@ -110,7 +110,7 @@ final class DenseFamilies {
                 Map.of("hidden_act", "silu", "mlp_bias", false, "qkv_bias", false),
                 Set.of("partial_rotary_factor"),
                 (json, shape) -> Recipe.usual(
-                        architecture,
+                        shape.architecture(),
                         attendingToAll(shape),
                         Recipe.with(tensors, ONE_TENSOR_OF_GATE_AND_UP),
                         json.bool("attention_bias").orElse(true) ? Part.PROJECTIONS : Set.of()));
@@ -160,8 +160,8 @@ final class DenseFamilies {
         }
         boolean rotates = json.string("position_embedding_type").orElse("").equals("rope");
         return DecoderFamily.granite(
-                "GraniteMoeHybridForCausalLM",
                 json,
+                shape,
                 Collections.nCopies(
                         shape.layers(),
                         new LayerAttention(
@@ -189,7 +189,7 @@ final class DenseFamilies {
                 (json, shape) -> {
                     Optional<Integer> window = windowPositions(json);
                     return Recipe.usual(
-                            "MinistralForCausalLM",
+                            shape.architecture(),
                             attention(
                                     shape,
                                     window,
@@ -219,7 +219,7 @@ final class DenseFamilies {
                         "use_bias"),
                 Map.of("rms_norm_eps", "norm_epsilon"),
                 (json, shape) -> ungated(
-                        "Starcoder2ForCausalLM",
+                        shape,
                         attention(shape, FamilyFields.window(json), _ -> true, shape.rotation()),
                         Map.of(Part.UP, "mlp.c_fc", Part.DOWN, "mlp.c_proj"),
                         json.bool("use_bias").orElse(true)
@@ -229,7 +229,7 @@ final class DenseFamilies {
                         false));
     }
 
-    /** Nemotron 4 and Minitron without Llama's shape: half of each head is turned. */
+    /** Nemotron 4 and Minitron without Llama's shape: half of each head is rotated. */
     private static DecoderFamily nemotron() {
         return new DecoderFamily(
                 "NemotronForCausalLM",
@@ -241,7 +241,7 @@ final class DenseFamilies {
                 Set.of("partial_rotary_factor"),
                 Map.of("rms_norm_eps", "norm_eps"),
                 (json, shape) -> ungated(
-                        "NemotronForCausalLM",
+                        shape,
                         attendingToAll(shape),
                         Map.of(),
                         FamilyFields.biases(json),
@@ -251,7 +251,7 @@ final class DenseFamilies {
 
     /** With a feed-forward layer without gate, and norms with biases. */
     private static Recipe ungated(
-            String architecture,
+            Shape shape,
             List<LayerAttention> attention,
             Map<Part, String> tensors,
             Set<Part> biased,
@@ -260,7 +260,7 @@ final class DenseFamilies {
         Set<Part> all = EnumSet.of(Part.ATTENTION_NORM, Part.FEED_FORWARD_NORM);
         all.addAll(biased);
         return new Recipe(
-                architecture,
+                shape.architecture(),
                 attention,
                 Recipe.with(Recipe.USUAL_TENSORS, tensors),
                 all,
