@@ -178,6 +178,20 @@ class WindowsTest {
         }
     }
 
+    /** A prefill instance that decodes on leaves blocks of the prompt behind; the next request is handed over. */
+    @Test
+    void aPromptWhoseBlocksAWindowHasLeftIsNotHandedOver(@TempDir Path directory) throws Exception {
+        JsonFields wanted = JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}");
+        try (LocalEngine prefill = nixl(model(directory, false), 1, 1)) {
+            int[] prompt = LLMTest.prompt(300, 300);
+            assertThat(ask(prefill, "long", prompt, 24, wanted).kvTransferParams())
+                    .isEmpty();
+            LLMTest.await(() -> prefill.status().usedBlocks() == 0);
+            assertThat(ask(prefill, "short", prompt, 1, wanted).kvTransferParams())
+                    .isPresent();
+        }
+    }
+
     private static EngineConfigBuilder nixl(Path model) {
         return EngineConfig.of(model)
                 .dtype(DType.F32)
