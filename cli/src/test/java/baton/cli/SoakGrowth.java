@@ -35,13 +35,14 @@ final class SoakGrowth {
      * @param requests made until then
      * @param heapBytes in use after a collection
      * @param mallocBytes in use by glibc's account, which is LibTorch's and the JVM's own
-     * @param rssBytes resident memory
+     * @param rssBytes resident memory, without freed memory that glibc keeps
      * @param threads Java's, without those of compilers and collectors
      */
     record Sample(long requests, long heapBytes, long mallocBytes, long rssBytes, int threads, int files) {
         static Sample take(long requests) throws IOException {
             System.gc();
             System.gc();
+            trim();
             return new Sample(
                     requests,
                     ManagementFactory.getMemoryMXBean().getHeapMemoryUsage().getUsed(),
@@ -128,6 +129,19 @@ final class SoakGrowth {
                 .findFirst()
                 .orElseThrow();
         return Long.parseLong(line.replaceAll("[^0-9]", "")) << 10;
+    }
+
+    /** Returns freed memory that glibc keeps: the peak of a compilation would stay resident. */
+    private static void trim() {
+        Linker linker = Linker.nativeLinker();
+        var trim = linker.downcallHandle(
+                linker.defaultLookup().findOrThrow("malloc_trim"),
+                FunctionDescriptor.of(ValueLayout.JAVA_INT, ValueLayout.JAVA_LONG));
+        try {
+            int _ = (int) trim.invokeExact(0L);
+        } catch (Throwable e) {
+            throw new IllegalStateException("malloc_trim cannot be called", e);
+        }
     }
 
     /** {@code uordblks + hblkhd} of glibc's {@code mallinfo2}: what was allocated in arenas and by mapping. */
