@@ -89,7 +89,7 @@ public final class NixlConnector implements KvConnector {
         return !config.buffersOnDevice();
     }
 
-    /** Of Baton's own peers: what vLLM exchanges of a hybrid model on GPUs could not be checked. What is pushed has all layers. */
+    /** For Baton's peers only: vLLM's hybrid transfers, which are for GPUs, are untested. Pushes carry all layers. */
     @Override
     public boolean takesGroups(KvTransferConfig config) {
         NixlSettings settings = NixlSettings.of(config.extra(), System.getenv());
