@@ -19,6 +19,7 @@ public final class KvGroups {
     private final List<Group> groups;
     private final int[] groupOf;
     private final int[] slotOf;
+    private final boolean hasWindows;
 
     /**
      * Layers that share a block table.
@@ -56,6 +57,7 @@ public final class KvGroups {
         this.groups = List.copyOf(groups);
         this.groupOf = new int[layers];
         this.slotOf = new int[layers];
+        this.hasWindows = groups.stream().anyMatch(group -> group.window().isPresent());
         for (int group = 0; group < groups.size(); group++) {
             List<Integer> own = groups.get(group).layers();
             for (int slot = 0; slot < own.size(); slot++) {
@@ -135,7 +137,7 @@ public final class KvGroups {
 
     /** Whether some group has a window, so that {@link #NULL_BLOCK} stands in block tables. */
     public boolean hasWindows() {
-        return groups.stream().anyMatch(group -> group.window().isPresent());
+        return hasWindows;
     }
 
     /** The index of a layer's group. */

@@ -5,9 +5,9 @@ import baton.connectors.onesided.TransferPlan;
 import baton.kv.KvGroups;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.List;
 import java.util.Optional;
-import java.util.stream.IntStream;
 
 /**
  * The block tables of a request's groups of layers, which connectors get one after the other in one array. At the beginning of a group with a
@@ -26,14 +26,7 @@ record GroupTables(KvGroups groups, int blockSize) {
 
     /** The blocks with the indices {@code [from, to)} of all groups, without null blocks. */
     int[] blocks(int[] tables, int from, int to) {
-        return IntStream.range(0, groups.size())
-                .flatMap(group -> group(tables, group, from, to))
-                .toArray();
-    }
-
-    private IntStream group(int[] tables, int group, int from, int to) {
-        int start = group * size(tables);
-        return Arrays.stream(tables, start + from, start + to).filter(block -> !isNull(block));
+        return last(tables, to, Collections.nCopies(groups.size(), to - from));
     }
 
     private boolean isNull(int block) {
@@ -50,9 +43,17 @@ record GroupTables(KvGroups groups, int blockSize) {
 
     /** The last blocks of each group up to the block {@code end}, as many as {@code counts} says. */
     int[] last(int[] tables, int end, List<Integer> counts) {
-        return IntStream.range(0, groups.size())
-                .flatMap(group -> group(tables, group, end - counts.get(group), end))
-                .toArray();
+        int[] blocks = new int[counts.stream().mapToInt(count -> count).sum()];
+        int filled = 0;
+        for (int group = 0; group < groups.size(); group++) {
+            int start = group * size(tables);
+            for (int i = end - counts.get(group); i < end; i++) {
+                if (!isNull(tables[start + i])) {
+                    blocks[filled++] = tables[start + i];
+                }
+            }
+        }
+        return Arrays.copyOf(blocks, filled);
     }
 
     /**

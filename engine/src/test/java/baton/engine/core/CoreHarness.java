@@ -26,6 +26,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
+import java.util.Random;
 import java.util.Set;
 import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
@@ -46,6 +47,7 @@ final class CoreHarness implements AutoCloseable {
     private final BlockHasher hasher;
     private final int blocks;
     private final int maxLength;
+    private final KvGroups groups;
     private long now = 1;
 
     CoreHarness(
@@ -61,6 +63,7 @@ final class CoreHarness implements AutoCloseable {
             UnaryOperator<EngineConfigBuilder> settings,
             Optional<KvConnector> connector) {
         this.blocks = blocks;
+        this.groups = groups;
         this.runner = new OracleRunner(Arena.ofShared(), blocks, blockSize, false, groups);
         this.maxLength = maxLength;
         this.hasher = new BlockHasher(blockSize);
@@ -180,6 +183,40 @@ final class CoreHarness implements AutoCloseable {
         for (int i = 0; core.hasWork(); i++) {
             step();
             assertThat(i).as("steps").isLessThan(100_000);
+        }
+    }
+
+    /**
+     * Random arrivals and aborts of 25 requests. Each ends, with the oracle's output.
+     *
+     * @param longestPrompt tokens
+     * @param longest tokens of a prompt and its answer
+     */
+    void runRandomLoad(Random random, int longestPrompt, int longest, String seed) {
+        List<Integer> limits = new ArrayList<>();
+        for (int i = 0; i < 25; i++) {
+            int length = 1 + random.nextInt(longestPrompt);
+            int limit = 1 + random.nextInt(Math.min(20, longest - length));
+            limits.add(limit);
+            add("r" + i, Arrays.copyOf(prompt(random.nextInt(2), longest), length), limit);
+            for (int left = random.nextInt(4); left > 0; left--) {
+                step();
+            }
+            if (random.nextInt(8) == 0) {
+                core.abort("r" + random.nextInt(i + 1));
+                core.checkInvariants();
+            }
+        }
+        run();
+        for (int i = 0; i < limits.size(); i++) {
+            Result result = result("r" + i);
+            assertThat(result.reason).as(seed).isPresent();
+            assertThat(result.tokens)
+                    .as("%s request %d", seed, i)
+                    .isEqualTo(expected(result.prompt, result.tokens.size(), groups));
+            if (result.reason.get() == FinishReason.LENGTH) {
+                assertThat(result.tokens).hasSize(limits.get(i));
+            }
         }
     }
 

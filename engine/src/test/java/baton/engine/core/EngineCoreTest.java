@@ -10,8 +10,6 @@ import baton.engine.SamplingParams;
 import baton.engine.SamplingParamsBuilder;
 import baton.engine.SchedulingPolicy;
 import baton.engine.core.CoreHarness.Result;
-import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.Random;
@@ -240,32 +238,8 @@ class EngineCoreTest {
                     config ->
                             config.maxNumSeqs(seqs).maxNumBatchedTokens(budget).enablePrefixCaching(caching),
                     Optional.empty())) {
-                List<Integer> limits = new ArrayList<>();
                 int capacity = blocks * blockSize;
-                for (int i = 0; i < 25; i++) {
-                    int length = 1 + random.nextInt(capacity / 2);
-                    int limit = 1 + random.nextInt(Math.min(20, capacity - length));
-                    limits.add(limit);
-                    harness.add("r" + i, Arrays.copyOf(prompt(random.nextInt(2), capacity), length), limit);
-                    for (int steps = random.nextInt(4); steps > 0; steps--) {
-                        harness.step();
-                    }
-                    if (random.nextInt(8) == 0) {
-                        harness.core.abort("r" + random.nextInt(i + 1));
-                        harness.core.checkInvariants();
-                    }
-                }
-                harness.run();
-                for (int i = 0; i < limits.size(); i++) {
-                    Result result = harness.result("r" + i);
-                    assertThat(result.reason).as("seed %d", seed + round).isPresent();
-                    assertThat(result.tokens)
-                            .as("seed %d round %d request %d", seed, round, i)
-                            .isEqualTo(expected(result.prompt, result.tokens.size()));
-                    if (result.reason.get() == FinishReason.LENGTH) {
-                        assertThat(result.tokens).hasSize(limits.get(i));
-                    }
-                }
+                harness.runRandomLoad(random, capacity / 2, capacity, "seed %d round %d".formatted(seed, round));
             }
         }
     }

@@ -309,31 +309,7 @@ class WindowGroupsTest {
                     config ->
                             config.maxNumSeqs(seqs).maxNumBatchedTokens(budget).enablePrefixCaching(caching),
                     Optional.empty())) {
-                List<Integer> limits = new ArrayList<>();
-                for (int i = 0; i < 25; i++) {
-                    int length = 1 + random.nextInt(longest - 4);
-                    int limit = 1 + random.nextInt(Math.min(20, longest - length));
-                    limits.add(limit);
-                    harness.add("r" + i, Arrays.copyOf(prompt(random.nextInt(2), longest), length), limit);
-                    for (int steps = random.nextInt(4); steps > 0; steps--) {
-                        harness.step();
-                    }
-                    if (random.nextInt(8) == 0) {
-                        harness.core.abort("r" + random.nextInt(i + 1));
-                        harness.core.checkInvariants();
-                    }
-                }
-                harness.run();
-                for (int i = 0; i < limits.size(); i++) {
-                    Result result = harness.result("r" + i);
-                    assertThat(result.reason).as("seed %d", seed + round).isPresent();
-                    assertThat(result.tokens)
-                            .as("seed %d round %d request %d", seed, round, i)
-                            .isEqualTo(expected(result.prompt, result.tokens.size(), groups));
-                    if (result.reason.get() == FinishReason.LENGTH) {
-                        assertThat(result.tokens).hasSize(limits.get(i));
-                    }
-                }
+                harness.runRandomLoad(random, longest - 4, longest, "seed %d round %d".formatted(seed, round));
                 hits += harness.steps.stream()
                         .mapToInt(step -> (int) step.prefixCacheHits())
                         .sum();

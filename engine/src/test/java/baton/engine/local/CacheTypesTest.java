@@ -1,10 +1,10 @@
 package baton.engine.local;
 
+import static baton.engine.local.HandOverRequests.ask;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener;
-import baton.engine.GenerationRequest;
 import baton.engine.RequestOutput;
 import baton.engine.SamplingParams;
 import baton.kv.DType;
@@ -14,8 +14,6 @@ import baton.kv.KvTransferConfig;
 import baton.kv.LoadFailurePolicy;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
-import java.util.concurrent.TimeUnit;
 import java.util.stream.IntStream;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -39,15 +37,6 @@ class CacheTypesTest {
         return LocalEngine.start(config.kvTransfer(transfer.build()).build(), EngineListener.NONE);
     }
 
-    private static RequestOutput ask(LocalEngine engine, int[] prompt, SamplingParams sampling, JsonFields params)
-            throws Exception {
-        GenerationRequest request =
-                new GenerationRequest("request", prompt, sampling, Optional.of(params), Optional.empty(), 0);
-        GenerationCollector collector = new GenerationCollector(request);
-        engine.submit(request, collector);
-        return collector.result().get(60, TimeUnit.SECONDS);
-    }
-
     @ParameterizedTest
     @CsvSource({"F16, F16", "BF16, F8_E4M3", "F16, F8_E4M3"})
     void answersAreThoseOfOneEngineAlone(DType dtype, DType cached) throws Exception {
@@ -63,9 +52,13 @@ class CacheTypesTest {
         try (LocalEngine prefill = start(config(dtype, cached), "prefill");
                 LocalEngine decode = start(config(dtype, cached), "decode")) {
             for (int i = 0; i < prompts.size(); i++) {
-                RequestOutput first = ask(prefill, prompts.get(i), SamplingParams.greedy(1), KEEP);
+                RequestOutput first = ask(prefill, "request", prompts.get(i), SamplingParams.greedy(1), KEEP);
                 RequestOutput second = ask(
-                        decode, prompts.get(i), EIGHT, first.kvTransferParams().orElseThrow());
+                        decode,
+                        "request",
+                        prompts.get(i),
+                        EIGHT,
+                        first.kvTransferParams().orElseThrow());
                 assertThat(second.tokens()).isEqualTo(alone.get(i));
                 assertThat(second.cachedTokens()).isEqualTo(prompts.get(i).length);
             }
@@ -78,9 +71,9 @@ class CacheTypesTest {
         try (LocalEngine prefill = start(config(DType.F16, from), "prefill");
                 LocalEngine decode = start(config(DType.F16, to), "decode")) {
             int[] prompt = LLMTest.prompt(1, 100);
-            RequestOutput first = ask(prefill, prompt, SamplingParams.greedy(1), KEEP);
-            RequestOutput second =
-                    ask(decode, prompt, EIGHT, first.kvTransferParams().orElseThrow());
+            RequestOutput first = ask(prefill, "request", prompt, SamplingParams.greedy(1), KEEP);
+            RequestOutput second = ask(
+                    decode, "request", prompt, EIGHT, first.kvTransferParams().orElseThrow());
             assertThat(second.completions().getFirst().error()).isPresent();
             assertThat(second.cachedTokens()).isZero();
         }

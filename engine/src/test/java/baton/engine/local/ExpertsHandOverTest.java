@@ -1,14 +1,13 @@
 package baton.engine.local;
 
+import static baton.engine.local.HandOverRequests.ask;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.engine.CpuBinding;
 import baton.engine.EngineConfig;
 import baton.engine.EngineListener;
-import baton.engine.GenerationRequest;
 import baton.engine.ParallelConfig;
 import baton.engine.RequestOutput;
-import baton.engine.SamplingParams;
 import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.KvRole;
@@ -19,7 +18,6 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Objects;
-import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
@@ -94,21 +92,6 @@ class ExpertsHandOverTest {
                         .build())
                 .build();
         return LocalEngine.start(config, EngineListener.NONE);
-    }
-
-    private static RequestOutput ask(LocalEngine engine, String id, int[] prompt, int tokens, JsonFields params)
-            throws Exception {
-        SamplingParams greedy = SamplingParams.builder()
-                .temperature(0)
-                .maxTokens(tokens)
-                .ignoreEos(true)
-                .build();
-        GenerationRequest request = new GenerationRequest(id, prompt, greedy, Optional.of(params), Optional.empty(), 0);
-        GenerationCollector collector = new GenerationCollector(request);
-        engine.submit(request, collector);
-        RequestOutput output = collector.result().get(60, TimeUnit.SECONDS);
-        assertThat(output.completions().getFirst().error()).isEmpty();
-        return output;
     }
 
     private static int[] ints(JsonNode array) {

@@ -1,5 +1,6 @@
 package baton.engine.local;
 
+import static baton.engine.local.HandOverRequests.ask;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
@@ -7,7 +8,6 @@ import baton.engine.CpuBinding;
 import baton.engine.EngineConfig;
 import baton.engine.EngineConfigBuilder;
 import baton.engine.EngineListener;
-import baton.engine.GenerationRequest;
 import baton.engine.ParallelConfig;
 import baton.engine.RequestOutput;
 import baton.engine.SamplingParams;
@@ -23,8 +23,6 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
-import java.util.Optional;
-import java.util.concurrent.TimeUnit;
 import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -214,21 +212,6 @@ class WindowsTest {
                         .parallel(new ParallelConfig(ranks, stages, CpuBinding.NONE))
                         .build(),
                 EngineListener.NONE);
-    }
-
-    private static RequestOutput ask(LocalEngine engine, String id, int[] prompt, int tokens, JsonFields params)
-            throws Exception {
-        SamplingParams greedy = SamplingParams.builder()
-                .temperature(0)
-                .maxTokens(tokens)
-                .ignoreEos(true)
-                .build();
-        GenerationRequest request = new GenerationRequest(id, prompt, greedy, Optional.of(params), Optional.empty(), 0);
-        GenerationCollector collector = new GenerationCollector(request);
-        engine.submit(request, collector);
-        RequestOutput output = collector.result().get(60, TimeUnit.SECONDS);
-        assertThat(output.completions().getFirst().error()).isEmpty();
-        return output;
     }
 
     @Test
