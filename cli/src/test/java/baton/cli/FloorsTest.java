@@ -140,7 +140,17 @@ class FloorsTest {
 
     /** Modules that are given their clock. */
     private static final List<String> CLOCKED = List.of(
-            "connectors", "pipe", "transfer", "router", "trace", "engine", "server", "store", "kvserver", "cluster");
+            "connectors",
+            "pipe",
+            "transfer",
+            "router",
+            "trace",
+            "engine",
+            "cuda",
+            "server",
+            "store",
+            "kvserver",
+            "cluster");
 
     private static final Set<String> CLOCKS =
             Set.of("java.lang.System.nanoTime", "java.lang.System.currentTimeMillis", "java.time.Instant.now");
@@ -195,6 +205,7 @@ class FloorsTest {
                 "transfer",
                 "connectors",
                 "engine",
+                "cuda",
                 "server",
                 "router",
                 "cluster",
@@ -221,6 +232,8 @@ class FloorsTest {
                 .definedBy("baton.bench..")
                 .layer("cluster")
                 .definedBy("baton.cluster..")
+                .layer("cuda")
+                .definedBy("baton.cuda..")
                 .layer("engine")
                 .definedBy("baton.engine..")
                 .layer("connectors")
@@ -256,8 +269,10 @@ class FloorsTest {
                 .whereLayer("cluster")
                 .mayOnlyBeAccessedByLayers("bench", "cli")
                 // The router speaks HTTP, so that it can front other servers too.
+                .whereLayer("cuda")
+                .mayOnlyBeAccessedByLayers("bench", "cli")
                 .whereLayer("engine")
-                .mayOnlyBeAccessedByLayers("server", "bench", "cli")
+                .mayOnlyBeAccessedByLayers("cuda", "server", "bench", "cli")
                 // The engine finds connectors by name and never names one.
                 .whereLayer("connectors")
                 .mayNotBeAccessedByAnyLayer()
@@ -278,7 +293,16 @@ class FloorsTest {
                 .mayOnlyBeAccessedByLayers("server", "router", "cli")
                 .whereLayer("memory")
                 .mayOnlyBeAccessedByLayers(
-                        "pipe", "transfer", "store", "kvserver", "connectors", "engine", "bench", "cli", "testkit")
+                        "pipe",
+                        "transfer",
+                        "store",
+                        "kvserver",
+                        "connectors",
+                        "engine",
+                        "cuda",
+                        "bench",
+                        "cli",
+                        "testkit")
                 .whereLayer("testkit")
                 .mayNotBeAccessedByAnyLayer()
                 .check(CODE);
