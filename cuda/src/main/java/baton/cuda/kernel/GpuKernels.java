@@ -1,0 +1,43 @@
+package baton.cuda.kernel;
+
+import baton.cuda.driver.Gpu;
+import baton.cuda.ptx.Kernel;
+import baton.kv.DType;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * The kernels of a device for models that compute in one type, in one module. Their methods enqueue on a stream and return. Safe for use by
+ * several threads.
+ */
+public final class GpuKernels implements AutoCloseable {
+    private final Functions functions;
+    private final RowOps rows;
+
+    /**
+     * Compiles the kernels.
+     *
+     * @param computed the type of weights and of the inputs of products
+     */
+    public GpuKernels(Gpu gpu, DType computed) {
+        functions = new Functions(gpu, kernels(computed));
+        rows = new RowOps(functions);
+    }
+
+    /** All kernels, as they are compiled. */
+    static List<Kernel> kernels(DType computed) {
+        List<Kernel> kernels = new ArrayList<>();
+        kernels.addAll(RowOps.kernels(computed));
+        return kernels;
+    }
+
+    /** Functions of rows. */
+    public RowOps rows() {
+        return rows;
+    }
+
+    @Override
+    public void close() {
+        functions.close();
+    }
+}

@@ -1,0 +1,40 @@
+package baton.cuda.kernel;
+
+import baton.kv.DType;
+
+/**
+ * Rows of numbers in a device's memory, each of which may consist of heads. Strides are in elements.
+ *
+ * @param heads of a row; 1 for a matrix
+ * @param columns of a head
+ */
+public record Rows(long address, DType type, int rows, long rowStride, int heads, long headStride, int columns) {
+    /** A matrix without gaps. */
+    public static Rows matrix(long address, DType type, int rows, int columns) {
+        return new Rows(address, type, rows, columns, 1, 0, columns);
+    }
+
+    /** Some columns of a matrix. */
+    public Rows columns(int first, int count) {
+        return new Rows(address + (long) first * type.bytes(), type, rows, rowStride, 1, 0, count);
+    }
+
+    /** Columns of a matrix as heads, one after the other. */
+    public Rows heads(int count, int columnsOfHead) {
+        return new Rows(address, type, rows, rowStride, count, columnsOfHead, columnsOfHead);
+    }
+
+    /** Some of the rows. */
+    public Rows rows(int first, int count) {
+        return new Rows(
+                address + first * rowStride * type.bytes(), type, count, rowStride, heads, headStride, columns);
+    }
+
+    /** Whether as many columns from each multiple of their number on can be accessed at once. */
+    boolean isAligned(int elements) {
+        return columns % elements == 0
+                && rowStride % elements == 0
+                && headStride % elements == 0
+                && address % ((long) elements * type.bytes()) == 0;
+    }
+}

@@ -1,0 +1,35 @@
+package baton.cuda.kernel;
+
+import baton.cuda.ptx.PtxAssembler;
+import baton.cuda.ptx.Value.U32;
+import baton.cuda.ptx.Value.U64;
+import baton.kv.DType;
+import java.util.stream.Stream.Builder;
+
+/** {@link Rows} as parameters of a kernel. */
+record View(DType type, U64 address, U64 rowStride, U32 headStride) {
+    /** Declares the parameters: the address, then the strides in bytes. */
+    static View parameters(PtxAssembler k, String name, DType type) {
+        return new View(
+                type,
+                k.parameterU64(name),
+                k.parameterU64(name + "RowStride"),
+                k.parameterU32(name + "HeadStride"));
+    }
+
+    /** Adds the arguments for the parameters. */
+    static void arguments(Rows rows, Builder<Long> arguments) {
+        int bytes = rows.type().bytes();
+        arguments.add(rows.address()).add(rows.rowStride() * bytes).add(rows.headStride() * bytes);
+    }
+
+    /** The address of a head of a row. */
+    U64 at(PtxAssembler k, U32 row, U32 head) {
+        return k.at(k.at(address, row, rowStride), head, headStride);
+    }
+
+    /** The address of an element. */
+    U64 at(PtxAssembler k, U32 row, U32 head, U32 column) {
+        return k.at(at(k, row, head), column, type.bytes());
+    }
+}
