@@ -33,13 +33,14 @@ public record Examination(List<Finding> model, List<Finding> machine, List<Findi
      */
     public static Examination of(Host host, Path model) {
         boolean rdma = !host.names("/sys/class/infiniband", "*").isEmpty();
+        boolean nvidia = host.text("/proc/driver/nvidia/version").isPresent();
         HostResources resources = new HostResources(host);
         ModelFindings ofModel = ModelFindings.of(model, resources.availableMemory());
         Choices choices = Choices.of(ofModel.config(), host.processors());
         return new Examination(
                 ofModel.findings(),
                 resources.findings(Processor.current()),
-                new Software(host.environment(), rdma, choices.loadsLibTorch()).findings(),
+                new Software(host.environment(), rdma, nvidia, choices.loadsLibTorch()).findings(),
                 choices.findings());
     }
 

@@ -266,10 +266,7 @@ final class HostResources {
     private Finding gpu() {
         return Finding.ok(
                 "NVIDIA driver",
-                host.lines("/proc/driver/nvidia/version").stream()
-                        .findFirst()
-                        .map(line -> line + "; models are computed on the CPU all the same")
-                        .orElse("none, and none is needed"));
+                host.lines("/proc/driver/nvidia/version").stream().findFirst().orElse("none, and none is needed"));
     }
 
     private Finding ucx() {

@@ -1,5 +1,8 @@
 package baton.cli.doctor;
 
+import baton.cuda.driver.Driver;
+import baton.cuda.driver.Driver.DeviceInfo;
+import baton.cuda.driver.NativeDriver;
 import baton.engine.backend.ModelBackend;
 import baton.engine.backend.ModelBackends;
 import baton.engine.model.Device;
@@ -17,6 +20,8 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 
 /** The libraries that Baton runs on and those that it can use, found and loaded as an instance does. */
 final class Software {
@@ -25,16 +30,19 @@ final class Software {
 
     private final Map<String, String> environment;
     private final boolean rdma;
+    private final boolean nvidia;
     private final boolean loadsLibTorch;
 
     /**
      * @param rdma whether there is a device that a library for RDMA could use
+     * @param nvidia whether the kernel has NVIDIA's driver
      * @param loadsLibTorch whether an instance does
      */
-    Software(Map<String, String> environment, boolean rdma, boolean loadsLibTorch) {
+    Software(Map<String, String> environment, boolean rdma, boolean nvidia, boolean loadsLibTorch) {
         this.loadsLibTorch = loadsLibTorch;
         this.environment = environment;
         this.rdma = rdma;
+        this.nvidia = nvidia;
     }
 
     List<Finding> findings() {
@@ -43,6 +51,7 @@ final class Software {
         all.add(start());
         all.add(glibc(Platform.current(), Posix.glibcVersion()));
         all.add(libTorch());
+        all.add(gpu(NativeDriver.find(), nvidia));
         all.add(nixl());
         all.add(nccl());
         all.add(mooncake());
@@ -111,6 +120,38 @@ final class Software {
                     String.valueOf(e.getMessage()),
                     "make room (df ~), or name another folder: BATON_JAVA_OPTS=-Dorg.bytedeco.javacpp.cachedir=DIR");
         }
+    }
+
+    /** @param nvidia whether the kernel has NVIDIA's driver, so that a GPU is likely to be there */
+    static Finding gpu(NativeDriver.Search search, boolean nvidia) {
+        return switch (search) {
+            case NativeDriver.Search.Absent(String why) when nvidia -> Finding.advice("CUDA", why, NativeDriver.REMEDY);
+            case NativeDriver.Search.Absent(String why) -> Finding.ok("CUDA", "none: " + why);
+            case NativeDriver.Search.Found(Driver driver) -> {
+                List<DeviceInfo> devices = IntStream.range(0, driver.deviceCount())
+                        .mapToObj(driver::device)
+                        .toList();
+                String found = "CUDA %s: %s"
+                        .formatted(
+                                NativeDriver.versionText(driver.version()),
+                                devices.stream().map(Software::device).collect(Collectors.joining("; ")));
+                yield devices.stream().anyMatch(device -> device.capability() >= Driver.LEAST_CAPABILITY)
+                        ? Finding.ok("CUDA", found)
+                        : Finding.advice(
+                                "CUDA",
+                                found,
+                                "Baton's kernels need a device of compute capability 8.0: Ampere (A100, RTX 30) or newer");
+            }
+        };
+    }
+
+    private static String device(DeviceInfo device) {
+        return "%s with compute capability %d.%d and %s"
+                .formatted(
+                        device.name(),
+                        device.capability() / 10,
+                        device.capability() % 10,
+                        Finding.size(device.bytes()));
     }
 
     private Finding nixl() {

@@ -12,6 +12,9 @@ import java.lang.foreign.MemorySegment;
  * <p>Each method throws {@link CudaException} if the driver reports an error.
  */
 public interface Driver {
+    /** Of a device that Baton's kernels run on, as in {@link DeviceInfo#capability}. */
+    int LEAST_CAPABILITY = 80;
+
     /** The version of CUDA that the driver speaks, as {@code cuDriverGetVersion} writes it: 1000 * major + 10 * minor. */
     int version();
 
@@ -121,7 +124,7 @@ public interface Driver {
      *
      * @param capability 10 * major + minor of its compute capability: 90 for Hopper
      * @param sharedBytes shared memory that one block can have at most
-     * @param uuid its 16 bytes
+     * @param uuid its 16 bytes in hexadecimal
      */
     record DeviceInfo(String name, int capability, long bytes, int multiprocessors, int sharedBytes, String uuid) {}
 

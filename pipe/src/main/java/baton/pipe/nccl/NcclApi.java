@@ -12,9 +12,6 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.SymbolLookup;
 import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
-import java.nio.file.Files;
-import java.nio.file.Path;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.NoSuchElementException;
@@ -97,8 +94,8 @@ final class NcclApi extends NativeFunctions {
     static NcclApi load(Map<String, String> environment) throws PipeException {
         NcclApi api;
         try {
-            SymbolLookup cuda = library(environment, CUDA_VARIABLE, CUDA_FILES);
-            api = new NcclApi(library(environment, NCCL_VARIABLE, NCCL_FILES), cuda);
+            SymbolLookup cuda = library(Optional.ofNullable(environment.get(CUDA_VARIABLE)), CUDA_FILES);
+            api = new NcclApi(library(Optional.ofNullable(environment.get(NCCL_VARIABLE)), NCCL_FILES), cuda);
         } catch (NoSuchElementException e) {
             throw new PipeException("NCCL is not available (%s); %s".formatted(e.getMessage(), REMEDY), e);
         }
@@ -106,28 +103,6 @@ final class NcclApi extends NativeFunctions {
             throw new PipeException("there is no GPU that CUDA can use here");
         }
         return api;
-    }
-
-    private static SymbolLookup library(Map<String, String> environment, String variable, List<String> files)
-            throws PipeException {
-        Optional<Path> named = Optional.ofNullable(environment.get(variable)).map(Path::of);
-        List<String> candidates = new ArrayList<>();
-        if (named.isPresent() && !Files.isDirectory(named.get())) {
-            candidates.add(named.get().toAbsolutePath().toString());
-        } else {
-            files.forEach(file -> candidates.add(named.map(directory ->
-                            directory.toAbsolutePath().resolve(file).toString())
-                    .orElse(file)));
-        }
-        for (String candidate : candidates) {
-            try {
-                return SymbolLookup.libraryLookup(candidate, Arena.global());
-            } catch (IllegalArgumentException _) {
-                // The next one.
-            }
-        }
-        throw new PipeException(
-                "NCCL is not available (cannot load %s); %s".formatted(String.join(", ", candidates), REMEDY));
     }
 
     private interface Call<T> {
