@@ -10,6 +10,7 @@ import java.util.Set;
 import java.util.TreeSet;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
+import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
@@ -19,20 +20,32 @@ import tools.jackson.databind.node.ObjectNode;
  * field of config.json with the same meaning, by which the model is refused.
  */
 final class GgufConfig {
-    private static final Map<String, String> INTEGERS = Map.of(
-            "context_length", "max_position_embeddings",
-            "embedding_length", "hidden_size",
-            "block_count", "num_hidden_layers",
-            "feed_forward_length", "intermediate_size",
-            "attention.head_count", "num_attention_heads",
-            "attention.head_count_kv", "num_key_value_heads",
-            "attention.key_length", "head_dim",
-            "attention.sliding_window", "sliding_window",
-            "attention.sliding_window_pattern", "sliding_window_pattern",
-            "expert_count", "num_local_experts");
+    private static final String EPSILON = "attention.layer_norm_rms_epsilon";
+    /** Of norms that take off the mean. */
+    private static final String CENTERED_EPSILON = "attention.layer_norm_epsilon";
+
+    private static final Map<String, String> INTEGERS = Map.ofEntries(
+            Map.entry("context_length", "max_position_embeddings"),
+            Map.entry("embedding_length", "hidden_size"),
+            Map.entry("block_count", "num_hidden_layers"),
+            Map.entry("feed_forward_length", "intermediate_size"),
+            Map.entry("attention.head_count", "num_attention_heads"),
+            Map.entry("attention.head_count_kv", "num_key_value_heads"),
+            Map.entry("attention.key_length", "head_dim"),
+            Map.entry("attention.sliding_window", "sliding_window"),
+            Map.entry("attention.q_lora_rank", "q_lora_rank"),
+            Map.entry("attention.kv_lora_rank", "kv_lora_rank"),
+            Map.entry("leading_dense_block_count", "first_k_dense_replace"),
+            Map.entry("expert_count", "num_local_experts"),
+            Map.entry("expert_used_count", "num_experts_per_tok"),
+            Map.entry("expert_feed_forward_length", "moe_intermediate_size"),
+            Map.entry("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
+            Map.entry("expert_shared_count", "n_shared_experts"),
+            Map.entry("expert_group_count", "n_group"),
+            Map.entry("expert_group_used_count", "topk_group"));
 
     private static final Map<String, String> NUMBERS = Map.ofEntries(
-            Map.entry("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+            Map.entry(EPSILON, "rms_norm_eps"),
             Map.entry("rope.freq_base", "rope_theta"),
             Map.entry("rope.freq_base_swa", "rope_local_base_freq"),
             Map.entry("attn_logit_softcapping", "attn_logit_softcapping"),
@@ -43,24 +56,22 @@ final class GgufConfig {
             Map.entry("attention.max_alibi_bias", "alibi"),
             Map.entry("embedding_scale", "embedding_multiplier"),
             Map.entry("residual_scale", "residual_multiplier"),
-            Map.entry("logit_scale", "logit_scale"));
+            Map.entry("logit_scale", "logit_scale"),
+            Map.entry("expert_weights_scale", "routed_scaling_factor"));
 
-    private static final Set<String> REQUIRED = Set.of(
-            "context_length",
-            "embedding_length",
-            "block_count",
-            "feed_forward_length",
-            "attention.head_count",
-            "attention.layer_norm_rms_epsilon");
+    private static final String PATTERN = "attention.sliding_window_pattern";
+
+    private static final Set<String> REQUIRED =
+            Set.of("context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count");
 
     /** Read here one by one, or without an effect. */
     private static final Set<String> OTHERS = Set.of(
             "vocab_size",
+            PATTERN,
             "attention.value_length",
             "attention.key_length_swa",
             "attention.value_length_swa",
-            "attention.layer_norm_epsilon",
-            "expert_used_count",
+            CENTERED_EPSILON,
             "rope.dimension_count",
             "rope.dimension_count_swa",
             "rope.scale_linear",
@@ -75,9 +86,22 @@ final class GgufConfig {
             "rope.scaling.finetuned",
             "tensor_data_layout");
 
+    private static final String KEYS_OF_EACH_HEAD = "attention.key_length_mla";
+    private static final String VALUES_OF_EACH_HEAD = "attention.value_length_mla";
+    private static final String GATING = "expert_gating_func";
+    private static final String NORMALISED = "expert_weights_norm";
+    private static final String LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier";
+
+    /** As {@link #OTHERS}, of DeepSeek's models. */
+    private static final Set<String> OF_DEEPSEEK =
+            Set.of(KEYS_OF_EACH_HEAD, VALUES_OF_EACH_HEAD, GATING, NORMALISED, LOG_MULTIPLIER);
+
     /** Tokens that end a turn, in files that do not name theirs. */
     private static final Set<String> ENDS_OF_TURNS =
             Set.of("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>");
+
+    /** Of gpt-oss, where the token "end" is between the channels of an answer. */
+    private static final Set<String> ENDS_OF_HARMONY = Set.of("<|return|>", "<|call|>");
 
     /** Layers of the Gemmas 2 and 3 that scale scores by the part of the hidden size of one head. */
     private static final int LAYERS_OF_GEMMA2_27B = 46;
@@ -102,8 +126,16 @@ final class GgufConfig {
         return file.integer(key("attention.head_count_kv")).orElseGet(this::heads);
     }
 
+    /** Of each layer that has some. */
+    int experts() {
+        return positive("expert_count");
+    }
+
     ObjectNode json() {
-        for (String name : new TreeSet<>(REQUIRED)) {
+        Set<String> required = new TreeSet<>(REQUIRED);
+        boolean centersNorms = architecture == GgufArchitecture.STARCODER2 || architecture == GgufArchitecture.NEMOTRON;
+        required.add(centersNorms ? CENTERED_EPSILON : EPSILON);
+        for (String name : required) {
             if (!file.keys().contains(key(name))) {
                 throw file.damaged(key(name), "is missing");
             }
@@ -113,14 +145,17 @@ final class GgufConfig {
         NUMBERS.forEach((name, field) -> file.number(key(name)).ifPresent(value -> json.put(field, value)));
         int heads = heads();
         int hidden = positive("embedding_length");
-        int headDim = file.integer(key("attention.key_length")).orElse(hidden / heads);
+        boolean isLatent = architecture == GgufArchitecture.DEEPSEEK2;
+        int headDim = isLatent
+                ? positive("rope.dimension_count")
+                : file.integer(key("attention.key_length")).orElse(hidden / heads);
         json.put("num_key_value_heads", kvHeads());
         json.put("head_dim", headDim);
         json.put("vocab_size", vocabularySize());
         json.put("tie_word_embeddings", !has("lm_head.weight"));
         json.put("dtype", dtype());
         file.integer(key("attention.value_length"))
-                .filter(length -> length != headDim)
+                .filter(length -> length != headDim && !isLatent)
                 .ifPresent(length -> {
                     throw file.damaged(
                             key("attention.value_length"),
@@ -129,10 +164,12 @@ final class GgufConfig {
         file.integer(key("rope.dimension_count"))
                 .filter(rotated -> rotated != headDim)
                 .ifPresent(rotated -> json.put("partial_rotary_factor", (double) rotated / headDim));
+        windows(json);
         rotation(json);
         ofFamily(json, hidden / heads, headDim);
         ends(json);
-        Set<String> known = Stream.of(INTEGERS.keySet(), NUMBERS.keySet(), OTHERS)
+        Set<String> known = Stream.of(
+                        INTEGERS.keySet(), NUMBERS.keySet(), OTHERS, isLatent ? OF_DEEPSEEK : Set.<String>of())
                 .flatMap(Set::stream)
                 .map(this::key)
                 .collect(Collectors.toSet());
@@ -145,10 +182,14 @@ final class GgufConfig {
 
     private void ofFamily(ObjectNode json, int hiddenOfHead, int headDim) {
         String family = architecture.family();
+        json.put("attention_bias", has("model.layers.0.self_attn.o_proj.bias"));
+        json.put("mlp_bias", has("model.layers.0.mlp.down_proj.bias"));
+        boolean hasWindow = json.path("sliding_window").asInt(0) > 0;
         switch (architecture) {
             case LLAMA -> {
-                json.put("mlp_bias", has("model.layers.0.mlp.down_proj.bias"));
-                if (json.path("sliding_window").asInt(0) > 0) {
+                if (json.path("num_local_experts").asInt(0) > 0) {
+                    family = "MixtralForCausalLM";
+                } else if (hasWindow) {
                     family = "MistralForCausalLM";
                 }
             }
@@ -159,12 +200,111 @@ final class GgufConfig {
                 int ofHead = json.path("num_hidden_layers").asInt() == largest ? hiddenOfHead : headDim;
                 json.put("query_pre_attn_scalar", scale > 0 ? Math.rint(1000 / (scale * scale)) / 1000 : ofHead);
             }
-            case QWEN2, QWEN3, PHI3 -> {}
-        }
-        if (architecture != GgufArchitecture.QWEN2) {
-            json.put("attention_bias", has("model.layers.0.self_attn.o_proj.bias"));
+            case QWEN2 -> json.remove("attention_bias");
+            case QWEN2MOE, QWEN3MOE -> {
+                json.put("qkv_bias", hasQueryBias());
+                json.put("norm_topk_prob", architecture == GgufArchitecture.QWEN3MOE);
+                ArrayNode dense = json.putArray("mlp_only_layers");
+                model.names().stream()
+                        .filter(name -> name.endsWith(".mlp.gate_proj.weight"))
+                        .forEach(name -> dense.add(Integer.parseInt(name.split("\\.")[2])));
+            }
+            // The width of experts is feed_forward_length.
+            case GPT_OSS -> json.remove("moe_intermediate_size");
+            case GLM4 -> json.put("attention_bias", hasQueryBias());
+            case GRANITE -> {
+                rename(json, "logit_scale", "logits_scaling");
+                if (!file.bool(key("rope.scaling.finetuned")).orElse(true)) {
+                    throw file.damaged(key("rope.scaling.finetuned"), "is false, must be true: layers rotate");
+                }
+            }
+            case OLMO2 -> {
+                if (hasWindow) {
+                    family = "Olmo3ForCausalLM";
+                    rotationsOfOlmo3(json);
+                }
+            }
+            case STARCODER2 -> {
+                file.number(key(CENTERED_EPSILON)).ifPresent(epsilon -> json.put("norm_epsilon", epsilon));
+                json.put("use_bias", has("model.layers.0.self_attn.o_proj.bias"));
+            }
+            case NEMOTRON -> file.number(key(CENTERED_EPSILON)).ifPresent(epsilon -> json.put("norm_eps", epsilon));
+            case DEEPSEEK2 -> {
+                if (hasSigmoid()) {
+                    family = "DeepseekV3ForCausalLM";
+                }
+                latent(json, headDim);
+            }
+            case QWEN3, PHI3, SMOLLM3 -> {}
         }
         json.putArray("architectures").add(family);
+    }
+
+    /** @param rotated elements of a head */
+    private void latent(ObjectNode json, int rotated) {
+        rename(json, "num_local_experts", "n_routed_experts");
+        int queries = file.integer(key(KEYS_OF_EACH_HEAD)).orElseGet(() -> positive("attention.key_length"));
+        json.put("qk_rope_head_dim", rotated);
+        json.put("qk_nope_head_dim", queries - rotated);
+        json.put(
+                "v_head_dim",
+                file.integer(key(VALUES_OF_EACH_HEAD)).orElseGet(() -> positive("attention.value_length")));
+        json.put("norm_topk_prob", file.bool(key(NORMALISED)).orElse(false));
+        for (String field : List.of("q_lora_rank", "n_group", "topk_group")) {
+            if (!json.has(field)) {
+                json.putNull(field);
+            }
+        }
+        if (!hasSigmoid()) {
+            json.put("topk_method", json.path("n_group").asInt(1) > 1 ? "group_limited_greedy" : "greedy");
+        }
+    }
+
+    /** Whether an expert's share is a sigmoid, and not a softmax. */
+    private boolean hasSigmoid() {
+        int function = file.integer(key(GATING)).orElse(1);
+        if (function < 1 || function > 2) {
+            throw file.damaged(key(GATING), "is %d, must be 1 (softmax) or 2 (sigmoid)".formatted(function));
+        }
+        return function == 2;
+    }
+
+    /** The layers with the window: each layer is true or false, or their period is a number. */
+    private void windows(ObjectNode json) {
+        if (!file.isArray(key(PATTERN))) {
+            file.integer(key(PATTERN)).ifPresent(period -> json.put("sliding_window_pattern", period));
+            return;
+        }
+        ArrayNode types = json.putArray("layer_types");
+        for (boolean slides : file.bools(key(PATTERN)).orElseThrow()) {
+            types.add(slides ? "sliding_attention" : "full_attention");
+        }
+    }
+
+    /** Only layers without a window stretch their rotation. */
+    private void rotationsOfOlmo3(ObjectNode json) {
+        JsonNode scaling = json.remove("rope_scaling");
+        JsonNode theta = json.remove("rope_theta");
+        JsonNode ofWindows = json.remove("rope_local_base_freq");
+        ObjectNode rotations = json.putObject("rope_parameters");
+        ObjectNode full = scaling == null
+                ? rotations.putObject("full_attention")
+                : (ObjectNode) rotations.set("full_attention", scaling).path("full_attention");
+        if (theta != null) {
+            full.set("rope_theta", theta);
+            rotations.putObject("sliding_attention").set("rope_theta", ofWindows == null ? theta : ofWindows);
+        }
+    }
+
+    private static void rename(ObjectNode json, String from, String to) {
+        JsonNode value = json.remove(from);
+        if (value != null) {
+            json.set(to, value);
+        }
+    }
+
+    private boolean hasQueryBias() {
+        return has("model.layers.0.self_attn.q_proj.bias");
     }
 
     private void rotation(ObjectNode json) {
@@ -182,7 +322,7 @@ final class GgufConfig {
         file.number(key("rope.scaling.factor")).or(() -> linear).ifPresent(factor -> scaling.put("factor", factor));
         file.integer(key("rope.scaling.original_context_length"))
                 .ifPresent(original -> scaling.put("original_max_position_embeddings", original));
-        for (String name : List.of("attn_factor", "yarn_attn_factor", "yarn_ext_factor")) {
+        for (String name : List.of("attn_factor", "yarn_ext_factor")) {
             file.number(key("rope.scaling." + name))
                     .filter(factor -> factor != 1 && !type.equals("longrope"))
                     .ifPresent(factor -> {
@@ -193,6 +333,18 @@ final class GgufConfig {
             case "yarn" -> {
                 file.number(key("rope.scaling.yarn_beta_fast")).ifPresent(beta -> scaling.put("beta_fast", beta));
                 file.number(key("rope.scaling.yarn_beta_slow")).ifPresent(beta -> scaling.put("beta_slow", beta));
+                file.number(key("rope.scaling.yarn_attn_factor"))
+                        .filter(factor -> factor != 1)
+                        .ifPresent(factor -> scaling.put("attention_factor", factor));
+                if (architecture == GgufArchitecture.GPT_OSS) {
+                    scaling.put("truncate", false);
+                }
+                if (architecture == GgufArchitecture.DEEPSEEK2) {
+                    // A tenth of mscale_all_dim, which mscale equals in all of these models.
+                    file.number(key(LOG_MULTIPLIER))
+                            .map(tenth -> Math.rint(tenth * 1e7) / 1e6)
+                            .ifPresent(scale -> scaling.put("mscale", scale).put("mscale_all_dim", scale));
+                }
             }
             case "longrope" -> {
                 put(scaling.putArray("long_factor"), longFactors.orElseThrow());
@@ -242,8 +394,9 @@ final class GgufConfig {
         }
         if (!file.keys().contains("tokenizer.ggml.eot_token_id")) {
             List<String> tokens = file.strings("tokenizer.ggml.tokens").orElse(List.of());
+            Set<String> ends = architecture == GgufArchitecture.GPT_OSS ? ENDS_OF_HARMONY : ENDS_OF_TURNS;
             for (int id = 0; id < tokens.size(); id++) {
-                if (ENDS_OF_TURNS.contains(tokens.get(id))) {
+                if (ends.contains(tokens.get(id))) {
                     ids.add(id);
                 }
             }

@@ -223,6 +223,23 @@ public final class GgufFile implements AutoCloseable {
     }
 
     /** As {@link #string}, an array. */
+    Optional<boolean[]> bools(String key) {
+        return array(key, "true or false", Kind.BOOL).map(value -> {
+            boolean[] bools = new boolean[(int) value.count];
+            for (int i = 0; i < bools.length; i++) {
+                bools[i] = file.get(ValueLayout.JAVA_BYTE, value.start + i) != 0;
+            }
+            return bools;
+        });
+    }
+
+    /** Whether the key has an array. */
+    boolean isArray(String key) {
+        Value value = values.get(key);
+        return value != null && value.isArray;
+    }
+
+    /** As {@link #string}, an array. */
     public Optional<float[]> floats(String key) {
         return array(key, "32-bit floating-point numbers", Kind.FLOAT32).map(value -> {
             float[] floats = new float[(int) value.count];

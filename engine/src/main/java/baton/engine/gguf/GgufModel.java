@@ -29,6 +29,9 @@ import tools.jackson.databind.node.ObjectNode;
 public final class GgufModel implements PackedTensorFile {
     private static final Pattern PART = Pattern.compile("(.*)-(\\d{5})-of-(\\d{5})\\.gguf");
 
+    private static final Pattern KEYS = Pattern.compile("(blk\\.\\d+)\\.attn_k_b\\.weight");
+    private static final String GATE = ".mlp.shared_expert_gate.weight";
+
     /** Factors of the rotation, which become fields of config.json. */
     private static final Set<String> OF_CONFIG =
             Set.of("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight");
@@ -40,8 +43,25 @@ public final class GgufModel implements PackedTensorFile {
 
     private final Map<String, Place> places = new HashMap<>();
 
-    /** A tensor and the file that has it. */
-    private record Place(GgufFile file, String name, Tensor tensor) {}
+    /**
+     * A tensor and the file that has it.
+     *
+     * @param name in the file
+     * @param tensor of a tensor with all experts of a layer the part of one
+     * @param values the other part of a {@code kv_b_proj}, whose keys this is
+     */
+    private record Place(GgufFile file, String name, Tensor tensor, Optional<Place> values) {
+        private Place(GgufFile file, String name, Tensor tensor) {
+            this(file, name, tensor, Optional.empty());
+        }
+
+        private List<Long> shape() {
+            List<Long> own = tensor.shape();
+            return values.map(other -> other.tensor.shape())
+                    .map(other -> List.of(own.getFirst() * (own.getLast() + other.get(1)), own.get(1)))
+                    .orElse(own);
+        }
+    }
 
     private GgufModel(Path path) {
         this.path = path;
@@ -104,11 +124,12 @@ public final class GgufModel implements PackedTensorFile {
     /** With the type that rows are unpacked to. */
     @Override
     public TensorInfo info(String name) throws SafetensorsException {
-        Tensor tensor = place(name).tensor;
-        return new TensorInfo("F32", tensor.shape(), tensor.start(), tensor.start() + tensor.bytes());
+        Place place = place(name);
+        Tensor tensor = place.tensor;
+        return new TensorInfo("F32", place.shape(), tensor.start(), tensor.start() + tensor.bytes());
     }
 
-    /** The tensor as it is packed. */
+    /** The tensor as it is packed; of a {@code kv_b_proj} in two parts that of the keys. */
     @Override
     public MemorySegment data(String name) throws SafetensorsException {
         Place place = place(name);
@@ -119,17 +140,15 @@ public final class GgufModel implements PackedTensorFile {
     public Rows rows(String name) {
         Place place = Objects.requireNonNull(places.get(name), name);
         Tensor tensor = place.tensor;
+        if (place.values.isPresent()) {
+            return expansion(place, place.values.get());
+        }
         GgufArchitecture known = Objects.requireNonNull(architecture);
         int columns = Math.toIntExact(tensor.columns());
-        MemorySegment data = place.file.data(tensor);
-        byte[] packed = new byte[Math.toIntExact(tensor.type().rowBytes(columns))];
         boolean interleaved = known.interleaves(name);
         int heads = interleaved ? heads(name) : 1;
         boolean isVector = tensor.shape().size() == 1;
-        Rows plain = (row, to) -> {
-            MemorySegment.copy(data, ValueLayout.JAVA_BYTE, row * packed.length, packed, 0, packed.length);
-            tensor.type().unpack(packed, columns, to);
-        };
+        Rows plain = plain(place.file, tensor);
         if (known.addsOne(name)) {
             return (row, to) -> {
                 plain.read(row, to);
@@ -150,6 +169,42 @@ public final class GgufModel implements PackedTensorFile {
             float[] turns = to.clone();
             for (int i = 0; i < columns; i++) {
                 to[i] = turns[(int) interleaved(i, headRows)];
+            }
+        };
+    }
+
+    private static Rows plain(GgufFile file, Tensor tensor) {
+        int columns = Math.toIntExact(tensor.columns());
+        MemorySegment data = file.data(tensor);
+        byte[] packed = new byte[Math.toIntExact(tensor.type().rowBytes(columns))];
+        return (row, to) -> {
+            MemorySegment.copy(data, ValueLayout.JAVA_BYTE, row * packed.length, packed, 0, packed.length);
+            tensor.type().unpack(packed, columns, to);
+        };
+    }
+
+    /** For each head rows of its keys, which the file has as columns, and of its values. */
+    private static Rows expansion(Place place, Place values) {
+        int rank = Math.toIntExact(place.tensor.shape().get(1));
+        int keyRows = Math.toIntExact(place.tensor.columns());
+        long valueRows = values.tensor.shape().get(1);
+        Rows ofKeys = plain(place.file, place.tensor);
+        Rows ofValues = plain(values.file, values.tensor);
+        float[][] keys = new float[rank][keyRows];
+        long[] unpacked = {-1};
+        return (row, to) -> {
+            long head = row / (keyRows + valueRows);
+            int inHead = (int) (row % (keyRows + valueRows));
+            if (inHead >= keyRows) {
+                ofValues.read(head * valueRows + inHead - keyRows, to);
+                return;
+            }
+            for (int i = 0; i < rank && unpacked[0] != head; i++) {
+                ofKeys.read(head * rank + i, keys[i]);
+            }
+            unpacked[0] = head;
+            for (int i = 0; i < rank; i++) {
+                to[i] = keys[i][inHead];
             }
         };
     }
@@ -234,12 +289,74 @@ public final class GgufModel implements PackedTensorFile {
         architecture = known;
         for (GgufFile part : parts) {
             part.tensors().forEach((name, tensor) -> {
-                if (!OF_CONFIG.contains(name)
-                        && places.put(known.checkpointName(name), new Place(part, name, tensor)) != null) {
-                    throw part.damaged(name, "is there twice");
+                String own = known.checkpointName(name);
+                if (own.contains("*")) {
+                    putExperts(new Place(part, name, tensor), own);
+                } else if (!OF_CONFIG.contains(name)) {
+                    put(own, new Place(part, name, own.endsWith(GATE) ? asMatrix(tensor) : tensor));
                 }
             });
         }
+        for (String name : List.copyOf(places.keySet())) {
+            Matcher keys = KEYS.matcher(name);
+            if (keys.matches()) {
+                join(keys.group(1), Objects.requireNonNull(places.remove(name)));
+            }
+        }
+    }
+
+    private void put(String name, Place place) {
+        if (places.put(name, place) != null) {
+            throw place.file.damaged(place.name, "is there twice");
+        }
+    }
+
+    /** @param name with a {@code *} for an expert's number */
+    private void putExperts(Place all, String name) {
+        Tensor tensor = all.tensor;
+        int dimensions = name.endsWith(".bias") ? 2 : 3;
+        int experts = new GgufConfig(this).experts();
+        if (tensor.shape().size() != dimensions || tensor.shape().getFirst() != experts) {
+            throw all.file.damaged(
+                    all.name,
+                    "has the shape %s, must have %d dimensions, the first one of expert_count=%d"
+                            .formatted(tensor.shape(), dimensions, experts));
+        }
+        long bytes = tensor.bytes() / experts;
+        List<Long> shape = tensor.shape().subList(1, dimensions);
+        for (int i = 0; i < experts; i++) {
+            Tensor one = new Tensor(tensor.type(), shape, tensor.start() + i * bytes, bytes);
+            put(name.replace("*", Integer.toString(i)), new Place(all.file, all.name, one));
+        }
+    }
+
+    /** The gate of shared experts, which older files have as a vector. */
+    private static Tensor asMatrix(Tensor gate) {
+        return gate.shape().size() == 1
+                ? new Tensor(gate.type(), List.of(1L, gate.columns()), gate.start(), gate.bytes())
+                : gate;
+    }
+
+    /** Makes a {@code kv_b_proj} of the two tensors that files have for it. */
+    private void join(String layer, Place keys) {
+        Place values = places.remove(layer + ".attn_v_b.weight");
+        if (values == null) {
+            throw keys.file.damaged(keys.name, "is there, but no attn_v_b.weight");
+        }
+        List<Long> ofKeys = keys.tensor.shape();
+        List<Long> ofValues = values.tensor.shape();
+        if (ofKeys.size() != 3
+                || ofValues.size() != 3
+                || !ofKeys.getFirst().equals(ofValues.getFirst())
+                || !ofKeys.get(1).equals(ofValues.getLast())) {
+            throw keys.file.damaged(
+                    keys.name,
+                    "has the shape %s, attn_v_b.weight %s: must be [heads, kv_lora_rank, keys] and [heads, values, kv_lora_rank]"
+                            .formatted(ofKeys, ofValues));
+        }
+        put(
+                "model.layers.%s.self_attn.kv_b_proj.weight".formatted(layer.substring("blk.".length())),
+                new Place(keys.file, keys.name, keys.tensor, Optional.of(values)));
     }
 
     private GgufFile openPart(Path file) throws IOException {

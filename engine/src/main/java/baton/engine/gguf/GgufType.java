@@ -19,7 +19,8 @@ enum GgufType {
     Q4_K(12, 256, 144),
     Q5_K(13, 256, 176),
     Q6_K(14, 256, 210),
-    BF16(30, 1, 2);
+    BF16(30, 1, 2),
+    MXFP4(39, 32, 17);
 
     private final int id;
     private final int blockElements;
@@ -82,6 +83,14 @@ enum GgufType {
                 case Q4_K -> partsOf32(packed, from, from + 16, -1, to, first);
                 case Q5_K -> partsOf32(packed, from, from + 48, from + 16, to, first);
                 case Q6_K -> sixes(packed, from, to, first);
+                case MXFP4 -> {
+                    float scale = Mxfp4.scale(packed[from]);
+                    for (int i = 0; i < 16; i++) {
+                        int pair = packed[from + 1 + i];
+                        to[first + i] = Mxfp4.number(pair) * scale;
+                        to[first + 16 + i] = Mxfp4.number(pair >> 4) * scale;
+                    }
+                }
             }
         }
     }

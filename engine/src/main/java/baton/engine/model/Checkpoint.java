@@ -356,7 +356,8 @@ public final class Checkpoint implements AutoCloseable {
             throw new SafetensorsException("%s: config.json.num_hidden_layers is %d, but the files have only %d weights"
                     .formatted(directory, config.layers(), fileOfTensor.size()));
         }
-        if (config.recipe().architecture().equals(DecoderFamily.GPT_OSS.architecture())) {
+        boolean isGptOss = config.recipe().architecture().equals(DecoderFamily.GPT_OSS.architecture());
+        if (isGptOss && !GgufModel.isFile(directory)) {
             GptOssExperts.divide(directory, fileOfTensor, config);
         }
         long experts = config.recipe().feedForward().stream()

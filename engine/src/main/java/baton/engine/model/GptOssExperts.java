@@ -1,5 +1,6 @@
 package baton.engine.model;
 
+import baton.engine.gguf.Mxfp4;
 import baton.engine.model.Recipe.Experts;
 import baton.kv.DType;
 import baton.kv.safetensors.PackedTensorFile;
@@ -23,10 +24,8 @@ import java.util.Set;
  * type, and transposed.
  */
 final class GptOssExperts implements PackedTensorFile {
-    private static final float[] E2M1 = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
     private static final int BLOCK = 32;
     private static final int BLOCK_BYTES = BLOCK / 2;
-    private static final int EXPONENT_BIAS = 127;
 
     private final Path path;
     private final Map<String, TensorFile> files;
@@ -149,12 +148,11 @@ final class GptOssExperts implements PackedTensorFile {
             byte[] own = blocks.asSlice(row * count * BLOCK_BYTES, (long) count * BLOCK_BYTES)
                     .toArray(ValueLayout.JAVA_BYTE);
             for (int block = 0; block < count; block++) {
-                int exponent = exponents.get(ValueLayout.JAVA_BYTE, row * count + block) & 0xff;
-                float scale = Math.scalb(1f, exponent - EXPONENT_BIAS);
+                float scale = Mxfp4.scale(exponents.get(ValueLayout.JAVA_BYTE, row * count + block));
                 for (int i = 0; i < BLOCK_BYTES; i++) {
                     int pair = own[block * BLOCK_BYTES + i];
-                    to[block * BLOCK + 2 * i] = E2M1[pair & 0xf] * scale;
-                    to[block * BLOCK + 2 * i + 1] = E2M1[pair >> 4 & 0xf] * scale;
+                    to[block * BLOCK + 2 * i] = Mxfp4.number(pair) * scale;
+                    to[block * BLOCK + 2 * i + 1] = Mxfp4.number(pair >> 4) * scale;
                 }
             }
         };

@@ -145,12 +145,22 @@ final class GgufTokenizer {
     private Splitting splitting(String kind) {
         return switch (kind) {
             case "llama-bpe", "llama3", "llama-v3" -> new Splitting(words(TextCuts.LLAMA3), true, false, true);
-            case "dbrx" -> new Splitting(words(TextCuts.LLAMA3));
+            case "dbrx", "smaug-bpe", "chatglm-bpe" -> new Splitting(words(TextCuts.LLAMA3));
+            case "glm4" -> new Splitting(words(TextCuts.LLAMA3), true, false, false);
             case "qwen2", "deepseek-r1-qwen" -> new Splitting(words(TextCuts.QWEN2), false, true, false);
             case "gpt-4o" -> new Splitting(words(TextCuts.O200K));
             case "tekken" -> new Splitting(words(TextCuts.TEKKEN), true, false, true);
             case "gpt-2" -> new Splitting(NODES.arrayNode().add(byteLevel(true)));
-            case "smollm" -> {
+            case "deepseek-v3" -> {
+                ArrayNode steps = NODES.arrayNode();
+                steps.add(split("\\p{N}{1,3}"));
+                steps.add(split("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"));
+                steps.add(split(
+                        "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+                                + "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"));
+                yield new Splitting(steps.add(byteLevel(false)));
+            }
+            case "smollm", "starcoder", "refact" -> {
                 ArrayNode steps = NODES.arrayNode();
                 steps.addObject().put("type", "Digits").put("individual_digits", true);
                 yield new Splitting(steps.add(byteLevel(true)));
@@ -166,7 +176,7 @@ final class GgufTokenizer {
             default ->
                 throw file.damaged(
                         KEYS + "pre",
-                        "unsupported value '%s'; allowed: default, dbrx, gpt-2, gpt-4o, llama-bpe, qwen2, smollm, tekken"
+                        "unsupported value '%s'; allowed: chatglm-bpe, dbrx, deepseek-v3, default, glm4, gpt-2, gpt-4o, llama-bpe, qwen2, refact, smaug-bpe, smollm, starcoder, tekken"
                                 .formatted(kind));
         };
     }

@@ -10,45 +10,111 @@ import baton.kv.DType;
 import baton.testkit.RealModels;
 import java.io.IOException;
 import java.lang.foreign.Arena;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
+import java.util.List;
 import java.util.Optional;
+import java.util.OptionalInt;
+import java.util.function.ObjIntConsumer;
+import java.util.stream.IntStream;
 import org.assertj.core.data.Offset;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.EnumSource;
-import org.junit.jupiter.params.provider.ValueSource;
+import org.junit.jupiter.params.provider.MethodSource;
 
 /** A GGUF file is the checkpoint that it was made of. */
 class GgufCheckpointTest {
     @TempDir
     Path directory;
 
+    /** Families, and fields of which files have nothing or other values. */
+    static List<Arguments> goldens() {
+        String longFactors = "(\\d+\\.\\d)\\d{9,}";
+        return List.of(
+                Arguments.of("llama2", "", ""),
+                Arguments.of("mistral", "", ""),
+                Arguments.of("mixtral", "", ""),
+                Arguments.of("qwen2-yarn", "", ""),
+                Arguments.of("qwen2-moe", "", ""),
+                Arguments.of("qwen3", "", ""),
+                Arguments.of("qwen3-moe", "", ""),
+                Arguments.of("gemma2", "", ""),
+                Arguments.of("gemma3", "", ""),
+                Arguments.of("phi3", "", ""),
+                Arguments.of("phi3-short", longFactors, "$1"),
+                Arguments.of("phi3-long", longFactors, "$1"),
+                Arguments.of("gpt-oss", "", ""),
+                Arguments.of("gpt-oss-bf16", "", ""),
+                Arguments.of("glm4", "", ""),
+                Arguments.of("granite", "", ""),
+                Arguments.of(
+                        "smollm3", "\"(no_rope_layers|layer_types)\": *\\[[^]]*],|\"use_sliding_window\": true,", ""),
+                Arguments.of("olmo2", "", ""),
+                Arguments.of("olmo3", "", ""),
+                Arguments.of("starcoder2", "(?<=sliding_window\": )20", "null"),
+                Arguments.of("nemotron", "", ""),
+                Arguments.of("deepseek-v2", "(?<=mscale_all_dim\": )0.9", "0.707"),
+                Arguments.of("deepseek-v2-lite", "", ""),
+                Arguments.of("deepseek-v3", "", ""));
+    }
+
     @ParameterizedTest
-    @ValueSource(strings = {"llama2", "mistral", "qwen2-yarn", "qwen3", "gemma2", "gemma3", "phi3"})
-    void eachFamilysShapeAndWeights(String golden) throws IOException {
-        Path original = golden(golden);
+    @MethodSource("goldens")
+    void eachFamilysShapeWeightsAndLogits(String golden, String edited, String by) throws IOException {
+        Path original = edited(golden, edited, by);
         Path file = ConvertedCheckpoint.write(original, directory.resolve("model.gguf"));
         try (Checkpoint wanted = Checkpoint.open(original);
                 Checkpoint found = Checkpoint.open(file)) {
-            assertThat(found.config())
-                    .isEqualTo(renamed(
-                            wanted.config(), "model", DType.F32, wanted.config().rmsNormEps()));
+            ModelConfig config = wanted.config();
+            // Packed weights are made for bf16.
+            DType dtype = golden.equals("gpt-oss") ? DType.BF16 : DType.F32;
+            assertThat(found.config()).isEqualTo(renamed(config, "model", dtype, config.rmsNormEps()));
             assertSameWeights(wanted, found);
+            float[] logits = logits(found);
+            assertThat(logits).isEqualTo(logits(wanted));
+            assertThat(logits).doesNotContain(Float.NaN).hasSize(config.vocabularySize());
+        }
+    }
+
+    private Path edited(String golden, String pattern, String by) throws IOException {
+        if (pattern.isEmpty()) {
+            return golden(golden);
+        }
+        Path edited = Files.createDirectory(directory.resolve(golden));
+        Files.copy(golden(golden).resolve("model.safetensors"), edited.resolve("model.safetensors"));
+        String json = Files.readString(golden(golden).resolve("config.json"));
+        assertThat(json).containsPattern(pattern);
+        Files.writeString(edited.resolve("config.json"), json.replaceAll(pattern, by));
+        return edited;
+    }
+
+    /** Of the last of some tokens that are more than a window. */
+    private static float[] logits(Checkpoint checkpoint) throws IOException {
+        ModelConfig config = checkpoint.config();
+        int[] prompt = IntStream.range(0, 40)
+                .map(i -> i * 37 % config.vocabularySize())
+                .toArray();
+        try (ModelRunner runner = CpuModels.load(
+                checkpoint, DType.F32, config.kvLayout(16, DType.F32), 40, OptionalInt.of(1), config.maxPositions())) {
+            Replay replay = new Replay(runner, true);
+            List<Replay.Sequence> sequences =
+                    replay.add(List.of(new Golden("", prompt, new int[1], new double[0], new int[0], new double[0])));
+            replay.run(Integer.MAX_VALUE, Integer.MAX_VALUE);
+            return sequences.getFirst().logits.getFirst();
         }
     }
 
     @Test
     void llama3sRotationIsFoundByItsFactors() throws IOException {
-        Path original = Files.createDirectory(directory.resolve("llama3"));
-        Files.copy(golden("llama3").resolve("model.safetensors"), original.resolve("model.safetensors"));
-        String json = Files.readString(golden("llama3").resolve("config.json"));
-        Files.writeString(
-                original.resolve("config.json"),
-                json.replace(": 64.0", ": 8192").replace("embeddings\": 64", "embeddings\": 8192"));
+        Path original = edited("llama3", "(?<=: )64\\.0|(?<=embeddings\": )64", "8192");
         Path file = ConvertedCheckpoint.write(original, directory.resolve("model.gguf"));
         try (Checkpoint wanted = Checkpoint.open(original);
                 Checkpoint found = Checkpoint.open(file)) {
@@ -62,6 +128,60 @@ class GgufCheckpointTest {
                 .hasMessage(file
                         + ": rope_freqs.weight: has other factors than Llama 3's, for 8192 positions with 1"
                         + " and 4 turns");
+    }
+
+    @Test
+    void answersOfGptOssDoNotEndBetweenTheirChannels() throws IOException {
+        Path file = ConvertedCheckpoint.write(golden("gpt-oss"), directory.resolve("model.gguf"));
+        try (Checkpoint found = Checkpoint.open(file)) {
+            assertThat(found.eosTokenIds(Optional.empty())).containsExactly(1, 2);
+        }
+    }
+
+    @Test
+    void damagedPartsAreNamed() throws IOException {
+        assertRefused(
+                "deepseek-v3",
+                "deepseek2.expert_count",
+                (file, at) -> file.putInt(at + 4, 11),
+                ": blk.1.ffn_down_exps.weight: has the shape [12, 64, 32], must have 3 dimensions, the first one of"
+                        + " expert_count=11");
+        assertRefused(
+                "deepseek-v3",
+                "deepseek2.expert_gating_func",
+                (file, at) -> file.putInt(at + 4, 4),
+                ": deepseek2.expert_gating_func: is 4, must be 1 (softmax) or 2 (sigmoid)");
+        assertRefused(
+                "deepseek-v3",
+                "blk.2.attn_v_b",
+                (file, at) -> file.put(at - 1, (byte) 'c'),
+                ": blk.2.attn_k_b.weight: is there, but no attn_v_b.weight");
+        // The sizes stand behind the name's ending and their number.
+        assertRefused(
+                "deepseek-v3",
+                "blk.2.attn_v_b.weight",
+                (file, at) -> file.putLong(at + 4, 16).putLong(at + 12, 64),
+                ": blk.2.attn_k_b.weight: has the shape [4, 64, 32], attn_v_b.weight [4, 64, 16]: must be"
+                        + " [heads, kv_lora_rank, keys] and [heads, values, kv_lora_rank]");
+        assertRefused(
+                "granite",
+                "granite.rope.scaling.finetuned",
+                (file, at) -> file.put(at + 4, (byte) 0),
+                ": granite.rope.scaling.finetuned: is false, must be true: layers rotate");
+    }
+
+    /** @param damage by the place behind a name in the file */
+    private void assertRefused(String golden, String name, ObjIntConsumer<ByteBuffer> damage, String message)
+            throws IOException {
+        Path file = ConvertedCheckpoint.write(golden(golden), directory.resolve("model.gguf"));
+        byte[] bytes = Files.readAllBytes(file);
+        int at = new String(bytes, StandardCharsets.ISO_8859_1).indexOf(name);
+        assertThat(at).isPositive();
+        damage.accept(ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN), at + name.length());
+        Files.write(file, bytes);
+        assertThatThrownBy(() -> Checkpoint.open(file).close())
+                .isInstanceOf(ConfigException.class)
+                .hasMessage(file + message);
     }
 
     @Test

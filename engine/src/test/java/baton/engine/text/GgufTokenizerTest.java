@@ -6,9 +6,15 @@ import baton.engine.gguf.GgufModel;
 import baton.engine.gguf.GgufWriter;
 import baton.testkit.RealModels;
 import java.io.IOException;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.SequencedSet;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -53,7 +59,22 @@ class GgufTokenizerTest {
     @Test
     void kindsThatBeginWithTheBeginOfText(@TempDir Path directory) throws IOException {
         for (String kind : List.of(
-                "llama-bpe", "llama3", "llama-v3", "tekken", "qwen2", "gpt-2", "gpt-4o", "dbrx", "smollm", "default")) {
+                "llama-bpe",
+                "llama3",
+                "llama-v3",
+                "tekken",
+                "qwen2",
+                "gpt-2",
+                "gpt-4o",
+                "dbrx",
+                "smaug-bpe",
+                "chatglm-bpe",
+                "glm4",
+                "deepseek-v3",
+                "smollm",
+                "starcoder",
+                "refact",
+                "default")) {
             Path file = directory.resolve(kind + ".gguf");
             new GgufWriter()
                     .string("general.architecture", "llama")
@@ -70,6 +91,66 @@ class GgufTokenizerTest {
                 assertThat(tokenizer.encode("ab", true)).as(kind).isEqualTo(begins ? new int[] {0, 3} : new int[] {3});
             }
         }
+    }
+
+    @Test
+    void kindsSplitTextsIntoWords(@TempDir Path directory) throws IOException {
+        assertWords(directory, "deepseek-v3", "123", "45", " a", ".b", ":", " ", "\u4e2d\u6587\u3042", "x");
+        assertWords(directory, "glm4", "123", "45", " a", ".b", ":\n", "I", "'ll", " \u4e2d\u6587\u3042x");
+        assertWords(directory, "refact", "1", "2", " a", ".", "b", " \u4e2d\u6587\u3042x");
+    }
+
+    /** Each word is a token, and so is each with the words before it. */
+    private static void assertWords(Path directory, String kind, String... words) throws IOException {
+        SequencedSet<String> tokens = new LinkedHashSet<>();
+        List<String> merges = new ArrayList<>();
+        List<String> units =
+                Arrays.stream(words).map(GgufTokenizerTest::bytesAsLetters).toList();
+        for (String unit : units) {
+            unit.chars().forEach(letter -> tokens.add(Character.toString(letter)));
+            for (int end = 1; end < unit.length(); end++) {
+                merges.add(unit.substring(0, end) + " " + unit.substring(end, end + 1));
+                tokens.add(unit.substring(0, end + 1));
+            }
+        }
+        for (int i = 1; i < units.size(); i++) {
+            merges.add(units.get(i - 1) + " " + units.get(i));
+            tokens.add(units.get(i - 1) + units.get(i));
+        }
+        Path file = directory.resolve(kind + ".gguf");
+        new GgufWriter()
+                .string("general.architecture", "llama")
+                .string("tokenizer.ggml.model", "gpt2")
+                .string("tokenizer.ggml.pre", kind)
+                .strings("tokenizer.ggml.tokens", List.copyOf(tokens))
+                .strings("tokenizer.ggml.merges", merges)
+                .write(file);
+        List<String> all = List.copyOf(tokens);
+        try (Tokenizer tokenizer = Tokenizer.load(file)) {
+            assertThat(tokenizer.encode(String.join("", words), false))
+                    .as(kind)
+                    .isEqualTo(units.stream().mapToInt(all::indexOf).toArray());
+        }
+    }
+
+    /** As byte-level BPE writes bytes: those that are no printable Latin letter follow these. */
+    private static String bytesAsLetters(String word) {
+        StringBuilder letters = new StringBuilder();
+        for (byte each : word.getBytes(StandardCharsets.UTF_8)) {
+            int value = each & 0xff;
+            letters.appendCodePoint(
+                    isPrintable(value)
+                            ? value
+                            : 256
+                                    + (int) IntStream.range(0, value)
+                                            .filter(i -> !isPrintable(i))
+                                            .count());
+        }
+        return letters.toString();
+    }
+
+    private static boolean isPrintable(int value) {
+        return value > ' ' && value <= '~' || value > 0xa0 && value != 0xad;
     }
 
     /** Merges by scores, bytes for characters that are no tokens, a space in front: as the package sentencepiece has them. */
