@@ -59,6 +59,10 @@ public final class ChatTemplate {
         boolean knowsDeveloper() {
             return source.contains("\"developer\"") || source.contains("'developer'");
         }
+
+        boolean readsThinking() {
+            return source.contains("message.thinking");
+        }
     }
 
     private ChatTemplate(
@@ -146,7 +150,8 @@ public final class ChatTemplate {
     /** As {@link #render(ChatRequest)}; {@code watch} is run now and then and may end it by an exception of its own. */
     public String render(ChatRequest request, Runnable watch) {
         Compiled chosen = choose(request.tools().isPresent());
-        List<ObjectNode> messages = Conversation.read(request.messages(), chosen.readsParts(), chosen.knowsDeveloper());
+        List<ObjectNode> messages = Conversation.read(
+                request.messages(), chosen.readsParts(), chosen.knowsDeveloper(), chosen.readsThinking());
         Optional<String> continued =
                 request.continueFinalMessage() ? Optional.of(tagLast(messages, chosen)) : Optional.empty();
         Map<String, JsonNode> variables = new HashMap<>(specialTokens);

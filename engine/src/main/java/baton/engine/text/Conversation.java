@@ -18,7 +18,7 @@ import tools.jackson.databind.node.ObjectNode;
 /**
  * Reads OpenAI's message objects as vLLM 0.32 does before it renders them: a message of the template has {@code role} and {@code content}, of an
  * assistant {@code tool_calls}, {@code reasoning} and its copy {@code reasoning_content}, of a tool {@code tool_call_id}, and {@code name} and
- * {@code task} where they are strings. Other fields do not reach the template.
+ * {@code task} where they are strings. Other fields do not reach the template, but for {@code thinking} of templates that read it.
  */
 final class Conversation {
     private static final String ASSISTANT = "assistant";
@@ -35,6 +35,7 @@ final class Conversation {
     private static final String CALL_ID = "tool_call_id";
     private static final String ARGUMENTS = "arguments";
     private static final String TOOLS = "tools";
+    private static final String THINKING = "thinking";
 
     /** Roles whose content may be null. */
     private static final Set<String> WITHOUT_CONTENT = Set.of(ASSISTANT, "function");
@@ -57,7 +58,7 @@ final class Conversation {
             "prompt_cache_breakpoint",
             REFUSAL,
             TEXT,
-            "thinking",
+            THINKING,
             TYPE,
             "uuid",
             "video_embeds",
@@ -79,13 +80,19 @@ final class Conversation {
      * @param inParts whether the template reads contents as arrays of parts
      * @param knowsDeveloper whether the template knows the role {@code developer}; else it becomes {@code system}, and all system messages become
      *     one, which is the first
+     * @param readsThinking whether the template reads an assistant's {@code thinking}, as that of gpt-oss does, which vLLM does not render
      * @throws ConfigException naming the malformed field
      */
-    static List<ObjectNode> read(List<JsonNode> messages, boolean inParts, boolean knowsDeveloper) {
+    static List<ObjectNode> read(
+            List<JsonNode> messages, boolean inParts, boolean knowsDeveloper, boolean readsThinking) {
         List<ObjectNode> read = new ArrayList<>(messages.size());
         boolean hasDeveloper = false;
         for (JsonNode message : messages) {
-            ObjectNode each = message(fields("messages[" + read.size() + "]", message), inParts);
+            JsonFields fields = fields("messages[" + read.size() + "]", message);
+            ObjectNode each = message(fields, inParts);
+            if (readsThinking && has(each, ROLE, ASSISTANT)) {
+                thinking(fields, each);
+            }
             hasDeveloper |= has(each, ROLE, DEVELOPER);
             read.add(each);
         }
@@ -137,6 +144,16 @@ final class Conversation {
         return message;
     }
 
+    /** The reasoning is there by this name too; beside calls a template has place for a content or for this. */
+    private static void thinking(JsonFields fields, ObjectNode message) {
+        boolean hasPlace =
+                !message.has(TOOL_CALLS) || message.path(CONTENT).asString("").isEmpty();
+        fields.string(THINKING)
+                .or(() -> message.path("reasoning").asStringOpt())
+                .filter(_ -> hasPlace)
+                .ifPresent(thinking -> message.put(THINKING, thinking));
+    }
+
     /** Text parts and references to tools. */
     private static List<ObjectNode> parts(JsonFields message, String role) {
         Optional<JsonNode> content = message.value(CONTENT);
@@ -175,7 +192,7 @@ final class Conversation {
                 part.string(TYPE).orElseThrow(() -> new ConfigException(part.field(TYPE), "is missing, must be text"));
         String field = switch (type) {
             case TEXT, "input_text", "output_text" -> TEXT;
-            case REFUSAL, "thinking" -> type;
+            case REFUSAL, THINKING -> type;
             case TOOL_REFERENCE -> "name";
             default ->
                 throw ConfigException.unsupported(

@@ -107,6 +107,17 @@ class ChatTemplateTest {
     }
 
     @Test
+    void aTemplateThatReadsThinkingGetsIt() throws IOException {
+        write("chat_template.jinja", "{% for message in messages %}[{{ message.thinking }}]{% endfor %}");
+        assertThat(ChatTemplate.load(dir)
+                        .render(request(
+                                "[{\"role\":\"assistant\",\"thinking\":\"a\"},{\"role\":\"assistant\",\"reasoning\":\"b\"}]",
+                                Optional.empty(),
+                                Map.of())))
+                .isEqualTo("[a][b]");
+    }
+
+    @Test
     void argumentsOfToolCallsBecomeObjects() throws IOException {
         write(
                 "chat_template.jinja",

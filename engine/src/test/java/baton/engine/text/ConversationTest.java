@@ -20,7 +20,7 @@ class ConversationTest {
     }
 
     private static String read(boolean inParts, boolean knowsDeveloper, String... json) {
-        List<String> read = Conversation.read(messages(json), inParts, knowsDeveloper).stream()
+        List<String> read = Conversation.read(messages(json), inParts, knowsDeveloper, false).stream()
                 .map(JsonNode::toString)
                 .toList();
         return String.join(",", read);
@@ -71,6 +71,25 @@ class ConversationTest {
             """)
     void contentsInParts(String given, String read) {
         assertThat(read(true, false, given)).isEqualTo(read);
+    }
+
+    @ParameterizedTest
+    @CsvSource(delimiter = '|', quoteCharacter = '`', textBlock = """
+            {"role":"assistant","content":"x","thinking":"t"}                     | t
+            {"role":"assistant","content":"x","reasoning":"r"}                    | r
+            {"role":"assistant","content":"x","reasoning_content":"r","thinking":"t"} | t
+            {"role":"assistant","content":"x"}                                    | none
+            {"role":"user","content":"x","thinking":"t"}                          | none
+            {"role":"assistant","thinking":"t","tool_calls":[{"function":{"name":"f"}}]} | t
+            {"role":"assistant","content":"x","reasoning":"r","tool_calls":[{"function":{"name":"f"}}]} | none
+            """)
+    void thinkingReachesTemplatesThatReadIt(String given, String thinking) {
+        JsonNode read = Conversation.read(messages(given), false, false, true).getFirst();
+        assertThat(read.path("thinking").asString("none")).isEqualTo(thinking);
+        assertThat(Conversation.read(messages(given), false, false, false)
+                        .getFirst()
+                        .has("thinking"))
+                .isFalse();
     }
 
     @ParameterizedTest
