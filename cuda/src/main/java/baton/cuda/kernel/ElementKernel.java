@@ -1,6 +1,7 @@
 package baton.cuda.kernel;
 
 import baton.cuda.driver.Gpu.Stream;
+import baton.cuda.ptx.Is;
 import baton.cuda.ptx.Kernel;
 import baton.cuda.ptx.PtxAssembler;
 import baton.cuda.ptx.Value.F32;
@@ -65,7 +66,7 @@ record ElementKernel(
         Arrays.setAll(numbers, i -> k.parameterF32("scalar" + i));
 
         U32 number = k.mad(k.blockX(), THREADS, k.thread());
-        k.exitIf(k.test(number, PtxAssembler.Is.GE, count));
+        k.exitIf(k.test(number, Is.GE, count));
         U32 column = k.mul(k.rem(number, ofHead), elements);
         U32 headOfAll = k.div(number, ofHead);
         U32 head = k.rem(headOfAll, heads);

@@ -13,6 +13,7 @@ import java.util.List;
 public final class GpuKernels implements AutoCloseable {
     private final Functions functions;
     private final RowOps rows;
+    private final Products products;
 
     /**
      * Compiles the kernels.
@@ -22,18 +23,25 @@ public final class GpuKernels implements AutoCloseable {
     public GpuKernels(Gpu gpu, DType computed) {
         functions = new Functions(gpu, kernels(computed));
         rows = new RowOps(functions);
+        products = new Products(functions, computed);
     }
 
     /** All kernels, as they are compiled. */
     static List<Kernel> kernels(DType computed) {
         List<Kernel> kernels = new ArrayList<>();
         kernels.addAll(RowOps.kernels(computed));
+        kernels.addAll(Products.kernels(computed));
         return kernels;
     }
 
     /** Functions of rows. */
     public RowOps rows() {
         return rows;
+    }
+
+    /** Products with weights. */
+    public Products products() {
+        return products;
     }
 
     @Override

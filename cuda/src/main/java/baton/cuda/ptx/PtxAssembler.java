@@ -88,6 +88,21 @@ public final class PtxAssembler extends PtxInstructions {
         return loaded;
     }
 
+    /** The same, or zeros, without reading, where the condition does not hold. */
+    public U32[] loadConstants(int count, U64 address, int offset, Pred condition) {
+        U32[] loaded = newU32s(count);
+        for (U32 word : loaded) {
+            set(word, u32(0));
+        }
+        guarded(
+                condition,
+                () -> write(
+                        "ld.global.nc%s.u32".formatted(vector(count)),
+                        list(loaded),
+                        place(address, offset).text()));
+        return loaded;
+    }
+
     public U32 loadU8(Address address, int offset) {
         U32 loaded = newU32();
         load("u8", address, offset, loaded);
@@ -130,6 +145,13 @@ public final class PtxAssembler extends PtxInstructions {
             F32[] part = loadPart(type, atOnce, address, offset + i * type.bytes());
             System.arraycopy(part, 0, loaded, i, atOnce);
         }
+        return loaded;
+    }
+
+    /** A number of fp32, or 0, without reading, where the condition does not hold. */
+    public F32 loadWhere(Pred condition, Address address, int offset) {
+        F32 loaded = variable(f32(0));
+        guarded(condition, () -> load("f32", address, offset, loaded));
         return loaded;
     }
 

@@ -5,7 +5,6 @@ import baton.cuda.ptx.Value.Pred;
 import baton.cuda.ptx.Value.U32;
 import baton.cuda.ptx.Value.U64;
 import java.util.Arrays;
-import java.util.Locale;
 import java.util.function.BinaryOperator;
 
 /**
@@ -19,18 +18,6 @@ import java.util.function.BinaryOperator;
 abstract class PtxInstructions extends PtxWriter {
     public static final int WARP = 32;
     private static final float LOG2_E = 1.4426950408889634f;
-
-    /** Comparisons, of unsigned integers where numbers are integers. */
-    public enum Is {
-        LT,
-        LE,
-        GT,
-        GE,
-        EQ,
-        NE;
-
-        private final String text = name().toLowerCase(Locale.ROOT);
-    }
 
     /** @param threads of a block, a multiple of 32 */
     PtxInstructions(String name, int threads) {
@@ -71,6 +58,10 @@ abstract class PtxInstructions extends PtxWriter {
 
     public U32 blocksX() {
         return special("%nctaid.x");
+    }
+
+    public U32 blocksY() {
+        return special("%nctaid.y");
     }
 
     /** The thread's number in its warp. */
@@ -241,7 +232,7 @@ abstract class PtxInstructions extends PtxWriter {
     // Conditions
 
     public Pred test(U32 a, Is is, U32 b) {
-        return result("setp.%s.u32".formatted(is.text), newPred(), a, b);
+        return result("setp.%s.u32".formatted(is.text()), newPred(), a, b);
     }
 
     public Pred test(U32 a, Is is, int b) {
@@ -249,17 +240,17 @@ abstract class PtxInstructions extends PtxWriter {
     }
 
     public Pred test(U64 a, Is is, U64 b) {
-        return result("setp.%s.u64".formatted(is.text), newPred(), a, b);
+        return result("setp.%s.u64".formatted(is.text()), newPred(), a, b);
     }
 
     /** Signed. */
     public Pred testSigned(U32 a, Is is, U32 b) {
-        return result("setp.%s.s32".formatted(is.text), newPred(), a, b);
+        return result("setp.%s.s32".formatted(is.text()), newPred(), a, b);
     }
 
     /** False if one is no number. */
     public Pred test(F32 a, Is is, F32 b) {
-        return result("setp.%s.f32".formatted(is.text), newPred(), a, b);
+        return result("setp.%s.f32".formatted(is.text()), newPred(), a, b);
     }
 
     public Pred isNaN(F32 a) {
