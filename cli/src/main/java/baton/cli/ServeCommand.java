@@ -162,7 +162,7 @@ final class ServeCommand implements Callable<Integer> {
             negatable = true,
             fallbackValue = "true",
             description =
-                    "Keep the KV of all positions in layers with a sliding window, too (default: only with a connector).")
+                    "Keep the KV of all positions in layers with a sliding window, too (default: only with a connector that takes blocks of all layers).")
     private @Nullable Boolean disableHybridKvCacheManager;
 
     @Option(

@@ -36,7 +36,7 @@ import java.util.OptionalInt;
  * @param device where to compute
  * @param seed of the sampling of requests that bring none
  * @param disableHybridKvCacheManager whether layers with a sliding window keep all positions, as the other layers do; empty: if there is a
- *     connector
+ *     connector that takes blocks of all layers only
  * @param kvTransfer the exchange of KV caches with other instances
  * @param hashing how blocks are hashed for the prefix cache, for stores by key, and in KV events
  * @param kvEvents whether listeners are notified of the KV cache's contents
@@ -88,11 +88,6 @@ public record EngineConfig(
                     "max_num_batched_tokens",
                     "is " + maxNumBatchedTokens + ", must be at least max_num_seqs, which is " + maxNumSeqs);
         }
-    }
-
-    /** Whether layers with a sliding window keep only the blocks that it reaches. */
-    public boolean hybrid() {
-        return !disableHybridKvCacheManager.orElse(kvTransfer.connector().isPresent());
     }
 
     /** Tokens of one request that a step computes at most. */

@@ -1,6 +1,7 @@
 package baton.kv;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -140,6 +141,25 @@ public final class KvGroups {
         return hasWindows;
     }
 
+    /** Whether that place in a block table has no block. */
+    public boolean isNull(int block) {
+        return hasWindows && block == NULL_BLOCK;
+    }
+
+    /**
+     * The blocks with the indices {@code [from, to)} of each group, without null blocks.
+     *
+     * @param tables block tables of equal length of the groups, one after the other
+     */
+    public List<int[]> blocks(int[] tables, int from, int to) {
+        int size = tables.length / groups.size();
+        return IntStream.range(0, groups.size())
+                .mapToObj(group -> Arrays.stream(tables, group * size + from, group * size + to)
+                        .filter(block -> !isNull(block))
+                        .toArray())
+                .toList();
+    }
+
     /** The index of a layer's group. */
     public int groupOf(int layer) {
         return groupOf[layer];
@@ -148,6 +168,16 @@ public final class KvGroups {
     /** The layer's place in a block of its group. */
     public int slotOf(int layer) {
         return slotOf[layer];
+    }
+
+    /**
+     * Layers of a group's blocks that are in place when the layers before {@code endLayer} are computed. With the group's last one all
+     * are: those of a larger group hold nothing.
+     */
+    public int filledSlots(int group, int endLayer) {
+        List<Integer> layers = groups.get(group).layers();
+        int filled = (int) layers.stream().filter(layer -> layer < endLayer).count();
+        return filled == layers.size() ? layersOfBlock() : filled;
     }
 
     /**

@@ -62,6 +62,27 @@ class KvGroupsTest {
         assertThat(groups.layersOfBlock()).isEqualTo(13);
     }
 
+    /** A group with fewer layers than the largest has no more to wait for after its last one. */
+    @Test
+    void layersFillTheBlocksOfTheirGroups() {
+        KvGroups groups = KvGroups.of(IntStream.range(0, 9)
+                .mapToObj(layer -> layer % 2 == 1 ? window(8) : ALL)
+                .toList());
+        assertThat(layers(groups)).containsExactly(List.of(0, 2, 4, 6, 8), List.of(1, 3, 5, 7));
+        assertThat(IntStream.rangeClosed(0, 9).mapToObj(end -> groups.filledSlots(0, end)))
+                .containsExactly(0, 1, 1, 2, 2, 3, 3, 4, 4, 5);
+        assertThat(IntStream.rangeClosed(0, 9).mapToObj(end -> groups.filledSlots(1, end)))
+                .containsExactly(0, 0, 1, 1, 2, 2, 3, 3, 5, 5);
+    }
+
+    @Test
+    void blocksOfTablesAreByGroupWithoutNullBlocks() {
+        int[] tables = {3, 4, 5, 0, 0, 6};
+        assertThat(KvGroups.of(List.of(ALL, window(8))).blocks(tables, 1, 3))
+                .containsExactly(new int[] {4, 5}, new int[] {6});
+        assertThat(KvGroups.one(2).blocks(tables, 2, 4)).containsExactly(new int[] {5, 0});
+    }
+
     @Test
     void aStageHasItsLayersOfEveryGroup() {
         KvGroups stage = sixth(18).ofLayers(6, 6);

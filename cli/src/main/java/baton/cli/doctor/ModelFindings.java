@@ -248,9 +248,9 @@ record ModelFindings(List<Finding> findings, Optional<ModelConfig> config) {
     private record Cache(KvGroups groups, EngineConfig defaults, long blockBytes, long tokenBytes, int maxPositions) {
         static Cache of(ModelConfig config, DType dtype, EngineConfig defaults, ModelBackend backend) {
             return new Cache(
-                    config.kvGroups(defaults.hybrid()),
+                    config.kvGroups(true),
                     defaults,
-                    backend.blockBytes(config, defaults.blockSize(), dtype, 1, 1, defaults.hybrid()),
+                    backend.blockBytes(config, defaults.blockSize(), dtype, 1, 1, true),
                     backend.blockBytes(config, 1, dtype, 1, 1, false),
                     config.defaultPositions());
         }

@@ -3,11 +3,10 @@ package baton.connectors.nixl;
 import baton.connectors.onesided.RemoteBlocks;
 import baton.connectors.onesided.TransferPlan;
 import baton.kv.KvGroups;
-import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Collections;
 import java.util.List;
 import java.util.Optional;
+import java.util.stream.IntStream;
 
 /**
  * The block tables of a request's groups of layers, which connectors get one after the other in one array. At the beginning of a group with a
@@ -16,7 +15,7 @@ import java.util.Optional;
 record GroupTables(KvGroups groups, int blockSize) {
     /** Whether a reference's blocks are those of these groups. */
     boolean areOf(RemoteBlocks source) {
-        return source.ofGroups().size() == groups.size();
+        return source.isAhead() || source.ofGroups().size() == groups.size();
     }
 
     /** A request's blocks of each group. */
@@ -26,11 +25,9 @@ record GroupTables(KvGroups groups, int blockSize) {
 
     /** The blocks with the indices {@code [from, to)} of all groups, without null blocks. */
     int[] blocks(int[] tables, int from, int to) {
-        return last(tables, to, Collections.nCopies(groups.size(), to - from));
-    }
-
-    private boolean isNull(int block) {
-        return groups.hasWindows() && block == KvGroups.NULL_BLOCK;
+        return groups.blocks(tables, from, to).stream()
+                .flatMapToInt(Arrays::stream)
+                .toArray();
     }
 
     /** How many blocks of each group the token behind these attends to, and the last of these. */
@@ -41,19 +38,19 @@ record GroupTables(KvGroups groups, int blockSize) {
                 .toList();
     }
 
-    /** The last blocks of each group up to the block {@code end}, as many as {@code counts} says. */
-    int[] last(int[] tables, int end, List<Integer> counts) {
-        int[] blocks = new int[counts.stream().mapToInt(count -> count).sum()];
-        int filled = 0;
-        for (int group = 0; group < groups.size(); group++) {
-            int start = group * size(tables);
-            for (int i = end - counts.get(group); i < end; i++) {
-                if (!isNull(tables[start + i])) {
-                    blocks[filled++] = tables[start + i];
-                }
-            }
-        }
-        return Arrays.copyOf(blocks, filled);
+    /** The {@link #attended} blocks, one group after the other; a placeholder for one that the tables have not yet. */
+    int[] attendedBlocks(int[] tables, int tokens) {
+        int end = Math.ceilDiv(tokens, blockSize);
+        List<Integer> counts = attended(tokens);
+        return IntStream.range(0, groups.size())
+                .flatMap(group -> IntStream.range(end - counts.get(group), end)
+                        .map(i -> i < size(tables) ? tables[group * size(tables) + i] : KvGroups.NULL_BLOCK))
+                .toArray();
+    }
+
+    /** Whether windows have left {@link #attended} blocks behind. */
+    boolean haveLeft(int[] tables, int tokens) {
+        return Arrays.stream(attendedBlocks(tables, tokens)).anyMatch(groups::isNull);
     }
 
     /**
@@ -71,26 +68,11 @@ record GroupTables(KvGroups groups, int blockSize) {
         if (!areOf(source)) {
             return Optional.empty();
         }
-        int ownersEnd = Math.ceilDiv(source.tokens(), blockSize);
-        List<Integer> sources = new ArrayList<>();
-        int from = 0;
-        for (int group = 0; group < groups.size(); group++) {
-            int count = source.ofGroups().get(group);
-            for (int i = first; i < end; i++) {
-                if (!isNull(tables[group * size(tables) + i])) {
-                    int fromEnd = ownersEnd - i;
-                    if (fromEnd > count) {
-                        return Optional.empty();
-                    }
-                    sources.add(from + count - fromEnd);
-                }
-            }
-            from += count;
-        }
-        return Optional.of(new TransferPlan(
-                firstToken,
-                tokens,
-                blocks(tables, first, end),
-                Optional.of(sources.stream().mapToInt(index -> index).toArray())));
+        List<Integer> owners = source.isAhead() ? attended(firstToken + tokens) : source.ofGroups();
+        int behind = source.isAhead() ? 0 : Math.ceilDiv(source.tokens(), blockSize) - end;
+        List<Integer> sizes = groups.blocks(tables, first, end).stream()
+                .map(blocks -> blocks.length)
+                .toList();
+        return TransferPlan.ofGroups(firstToken, tokens, blocks(tables, first, end), sizes, owners, behind);
     }
 }

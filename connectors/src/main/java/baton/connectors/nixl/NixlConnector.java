@@ -89,9 +89,13 @@ public final class NixlConnector implements KvConnector {
         return !config.buffersOnDevice();
     }
 
-    /** For Baton's peers only: vLLM's hybrid transfers, which are for GPUs, are untested. Pushes carry all layers. */
     @Override
     public boolean takesGroups(KvTransferConfig config) {
+        return takesGroupsWith(config);
+    }
+
+    /** For Baton's peers only: vLLM's hybrid transfers, which are for GPUs, are untested. */
+    static boolean takesGroupsWith(KvTransferConfig config) {
         NixlSettings settings = NixlSettings.of(config.extra(), System.getenv());
         return settings.vllm().isEmpty() && !settings.mirrorsVllm() && !settings.bidirectional();
     }

@@ -16,6 +16,7 @@ import baton.messages.MsgpackReader;
 import java.io.IOException;
 import java.math.BigInteger;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
@@ -191,7 +192,7 @@ final class NixlNotification implements NotificationCodec {
 
     /*
      * A registration's fields: request_id; decode_engine_id, decode_host, decode_port, decode_tp_size; local_block_ids, a list for each
-     * group of layers, of which there is one; remote_engine_id, remote_host, remote_port, remote_tp_size, remote_pp_size; and
+     * group of layers; remote_engine_id, remote_host, remote_port, remote_tp_size, remote_pp_size; and
      * baton_permit, which vLLM skips.
      */
 
@@ -203,10 +204,13 @@ final class NixlNotification implements NotificationCodec {
                     .packString(registration.requestId());
             pack(packer, "decode_", registration.decode());
             packer.packString("decode_tp_size").packInt(registration.decode().tensorParallelSize());
-            int[] blocks = registration.localBlockIds();
-            packer.packString("local_block_ids").packArrayHeader(1).packArrayHeader(blocks.length);
-            for (int id : blocks) {
-                packer.packInt(id);
+            packer.packString("local_block_ids")
+                    .packArrayHeader(registration.localBlockIds().size());
+            for (int[] group : registration.localBlockIds()) {
+                packer.packArrayHeader(group.length);
+                for (int id : group) {
+                    packer.packInt(id);
+                }
             }
             pack(packer, "remote_", registration.prefill());
             packer.packString("remote_tp_size").packInt(registration.prefill().tensorParallelSize());
@@ -240,11 +244,11 @@ final class NixlNotification implements NotificationCodec {
                     fields.put(name, value.integer(field, 1, MAX_RANKS));
                 case "baton_permit" -> fields.put(name, value.unsigned(field));
                 case "local_block_ids" -> {
-                    int groups = value.array(field);
-                    if (groups != 1) {
-                        throw new InvalidFieldException(field, "has " + groups + " groups of layers, must have 1");
+                    List<int[]> groups = new ArrayList<>();
+                    for (int left = value.array(field); left > 0; left--) {
+                        groups.add(value.integers(field, 0, Integer.MAX_VALUE));
                     }
-                    fields.put(name, value.integers(field, 0, Integer.MAX_VALUE));
+                    fields.put(name, groups.toArray(int[][]::new));
                 }
                 default -> {
                     return false;
@@ -255,7 +259,7 @@ final class NixlNotification implements NotificationCodec {
         return new PushRegistration(
                 need(fields, "request_id", String.class),
                 instance(fields, "decode_"),
-                need(fields, "local_block_ids", int[].class),
+                List.of(need(fields, "local_block_ids", int[][].class)),
                 instance(fields, "remote_"),
                 need(fields, "remote_pp_size", Integer.class),
                 fields.get("baton_permit") instanceof Long permit ? OptionalLong.of(permit) : OptionalLong.empty());

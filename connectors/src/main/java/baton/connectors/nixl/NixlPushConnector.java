@@ -68,6 +68,11 @@ public final class NixlPushConnector implements KvConnector {
     }
 
     @Override
+    public boolean takesGroups(KvTransferConfig config) {
+        return NixlConnector.takesGroupsWith(config);
+    }
+
+    @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
         return new NixlScheduler(context, NixlConnector.settings(context), runtime, TransferMode.PUSH);
     }

@@ -162,8 +162,7 @@ final class NixlScheduler implements SchedulerConnector {
 
     @Override
     public Optional<JsonFields> advertisedKvTransferParams() {
-        // Blocks of several groups are read when they are named.
-        return context.config().isProducer() && !context.groups().hasWindows()
+        return context.config().isProducer()
                 ? Optional.of(RemoteBlocks.ahead(
                         context.config().engineId(),
                         settings.host(),
@@ -260,12 +259,6 @@ final class NixlScheduler implements SchedulerConnector {
                     request.id(),
                     source.requestId(),
                     source.engineId());
-            return;
-        }
-        if (context.groups().hasWindows() && source.mode() == TransferMode.PUSH) {
-            log.warn(
-                    "request {}: its reference names no blocks, and those of layers with a window are not pushed; the prompt is computed here",
-                    request.id());
             return;
         }
         tracked.refused = refusal(request, source, isWhole);
@@ -400,6 +393,7 @@ final class NixlScheduler implements SchedulerConnector {
             Tracked tracked = requests.get(id);
             if (tracked != null) {
                 tracked.serial = ++serials;
+                tracked.hasLeft = false;
             }
         }
         List<Opened> opened = new ArrayList<>();
@@ -424,17 +418,19 @@ final class NixlScheduler implements SchedulerConnector {
             }
             completeBlocks(scheduled, tracked, complete);
             int prompt = scheduled.request().promptLength();
-            if (tracked.isForPeer
-                    && scheduled.computedTokens() < prompt
-                    && !context.groups().hasWindows()) {
-                int after = Math.min(end, prompt);
+            if (tracked.isForPeer && scheduled.computedTokens() < prompt) {
                 progress.add(new PromptProgress(
                         scheduled.request().id(),
-                        Arrays.copyOf(table, Math.ceilDiv(after, blockSize)),
+                        tables.attendedBlocks(table, prompt),
+                        tables.attended(prompt),
                         scheduled.computedTokens(),
-                        after,
+                        Math.min(end, prompt),
                         prompt,
                         tracked.promptDigest(scheduled.request())));
+            } else if (tracked.isForPeer && !tracked.hasLeft && tables.haveLeft(table, prompt)) {
+                // Other requests write to what is left, so it is not pushed any more.
+                tracked.hasLeft = true;
+                abandoned.add(scheduled.request().id());
             }
         }
         NixlConnectorMetadata plan = new NixlConnectorMetadata(
@@ -577,9 +573,8 @@ final class NixlScheduler implements SchedulerConnector {
     /** @param prompt digest of the tokens */
     private Release lease(
             KvRequest request, int[] blockTable, int tokens, String prompt, TransferMode taken, long nanos) {
-        List<Integer> ofGroups = tables.attended(tokens);
-        int[] blocks = tables.last(blockTable, Math.ceilDiv(tokens, blockSize), ofGroups);
-        if (blocks.length < ofGroups.stream().mapToInt(count -> count).sum()) {
+        int[] blocks = tables.attendedBlocks(blockTable, tokens);
+        if (tables.haveLeft(blockTable, tokens)) {
             log.warn("{} is not handed over: its windows have left blocks that the prompt's end needs", request.id());
             abandoned.add(request.id());
             return Release.NOW;
@@ -592,7 +587,7 @@ final class NixlScheduler implements SchedulerConnector {
                         port(),
                         context.tensorParallelSize(),
                         blocks,
-                        ofGroups,
+                        tables.attended(tokens),
                         tokens,
                         taken,
                         Optional.empty())
@@ -684,6 +679,8 @@ final class NixlScheduler implements SchedulerConnector {
         private boolean isForPeer;
         /** The prefill instance may read this request's blocks in the next turn. */
         private boolean nextTurn;
+        /** Windows have left blocks behind that the prompt's end needs. */
+        private boolean hasLeft;
         /** The blocks up to here have their checksums. */
         private int checksummedBlocks;
 

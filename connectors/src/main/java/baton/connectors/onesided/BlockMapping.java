@@ -41,6 +41,8 @@ public final class BlockMapping {
     private final List<PoolGeometry> owners;
     private final List<Heads> heads = new ArrayList<>();
     private final List<Piece> pieces = new ArrayList<>();
+    /** By group of layers the index behind its last piece. */
+    private final List<Integer> ends = new ArrayList<>();
 
     /** @param owners the owner's ranks, in their order; all with the same block size, which {@link #misfit} accepts */
     BlockMapping(TransferPlan plan, PoolGeometry reader, List<PoolGeometry> owners) {
@@ -50,19 +52,27 @@ public final class BlockMapping {
         int ownerSize = ownerLayout().blockSize();
         int readerSize = reader.layout().blockSize();
         int unit = slots();
-        plan.sources().ifPresent(sources -> {
-            for (int i = 0; i < sources.length; i++) {
+        plan.groups().ifPresent(groups -> {
+            for (int i = 0; i < plan.blocks().length; i++) {
                 for (int slot = 0; slot < readerSize; slot += unit) {
-                    pieces.add(new Piece(sources[i], slot, plan.blocks()[i], slot));
+                    pieces.add(new Piece(groups.sources()[i], slot, plan.blocks()[i], slot));
                 }
+            }
+            int end = 0;
+            for (int size : groups.sizes()) {
+                end += size * (readerSize / unit);
+                ends.add(end);
             }
         });
         // Slots behind the last token in the owner's last block are moved too, as far as there is room: checksums cover
         // them.
         int endToken = Math.min(endBlock() * ownerSize, plan.firstToken() + plan.blocks().length * readerSize);
-        for (int token = plan.firstToken(); plan.sources().isEmpty() && token < endToken; token += unit) {
+        for (int token = plan.firstToken(); plan.groups().isEmpty() && token < endToken; token += unit) {
             int block = plan.blocks()[(token - plan.firstToken()) / readerSize];
             pieces.add(new Piece(token / ownerSize, token % ownerSize, block, token % readerSize));
+        }
+        if (plan.groups().isEmpty()) {
+            ends.add(pieces.size());
         }
         // Where there are fewer heads than ranks, several of the owner's have the same: the first is taken.
         int covered = reader.firstHead();
@@ -100,14 +110,14 @@ public final class BlockMapping {
 
     /** Why the tokens cannot be in the blocks of an owner's block table that a peer sent, or empty if they can. */
     Optional<Rejection> check(int[] ownerBlocks) {
-        // A plan's sources are blocks of the reader's size.
-        boolean ofOtherSize = plan.sources().isPresent()
+        boolean ofOtherSize = plan.groups().isPresent()
                 && ownerLayout().blockSize() != reader.layout().blockSize();
         int covered = heads.stream().mapToInt(Heads::count).sum();
         if (ofOtherSize || covered < reader.layout().kvHeads()) {
             return Optional.of(Rejection.MISMATCH);
         }
-        int[] indices = plan.sources()
+        int[] indices = plan.groups()
+                .map(TransferPlan.Groups::sources)
                 .orElseGet(
                         () -> IntStream.range(plan.firstToken() / ownerLayout().blockSize(), endBlock())
                                 .toArray());
@@ -134,6 +144,20 @@ public final class BlockMapping {
 
     List<Piece> pieces() {
         return pieces;
+    }
+
+    /** By group of layers the index behind its last piece. */
+    List<Integer> ends() {
+        return ends;
+    }
+
+    /** The prompt's tokens up to the end of the owner's block that has a piece of that group. */
+    int tokensUntil(int group, int piece) {
+        int size = ownerLayout().blockSize();
+        return size
+                * (plan.groups().isEmpty()
+                        ? pieces.get(piece).index() + 1
+                        : endBlock() - (ends.get(group) - 1 - piece) / (size / slots()));
     }
 
     KvLayout ownerLayout() {

@@ -41,7 +41,7 @@ public sealed interface PeerNotification {
      *
      * @param requestId by which both sides know the request
      * @param decode the instance that has the blocks
-     * @param localBlockIds the decode rank's blocks to write to
+     * @param localBlockIds the decode rank's blocks to write to, of each group of layers
      * @param prefill the instance that writes
      * @param prefillPipelineSize stages of {@code prefill}
      * @param permit token of the permit to write to these blocks, where one is needed; RDMA calls it an rkey
@@ -49,7 +49,7 @@ public sealed interface PeerNotification {
     record PushRegistration(
             String requestId,
             Instance decode,
-            int[] localBlockIds,
+            List<int[]> localBlockIds,
             Instance prefill,
             int prefillPipelineSize,
             OptionalLong permit)

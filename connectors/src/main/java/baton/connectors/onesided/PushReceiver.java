@@ -75,7 +75,7 @@ final class PushReceiver implements Arrival {
                         ? source.requestId()
                         : SAMPLE.matcher(load.requestId()).replaceFirst("$1"),
                 self,
-                load.plan().blocks(),
+                load.plan().byGroup(),
                 new Instance(source.engineId(), source.host(), source.port(), source.tensorParallelSize()),
                 context.self().pipelineParallelSize(),
                 permit.map(given -> OptionalLong.of(given.token())).orElseGet(OptionalLong::empty));

@@ -64,6 +64,8 @@ public final class PushSender {
         final String requestId;
         final int promptLength;
         final String prompt;
+        /** How many of the blocks are of each group of layers. */
+        final List<Integer> ofGroups;
         /** Agents that registered a push of its blocks, with their attempt. */
         final Map<String, String> registeredBy = new HashMap<>();
 
@@ -77,6 +79,7 @@ public final class PushSender {
             this.requestId = progress.requestId();
             this.promptLength = progress.promptLength();
             this.prompt = progress.prompt();
+            this.ofGroups = progress.ofGroups();
         }
     }
 

@@ -9,6 +9,7 @@ import baton.connectors.onesided.PeerNotification.PushFailed;
 import baton.connectors.onesided.PeerNotification.PushPart;
 import baton.connectors.onesided.PeerNotification.PushRegistration;
 import baton.connectors.onesided.PushSender.PromptSource;
+import baton.kv.KvGroups;
 import baton.kv.KvLayout;
 import baton.transfer.Range;
 import baton.transfer.Transfer;
@@ -24,6 +25,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.OptionalLong;
+import java.util.stream.IntStream;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -51,8 +53,8 @@ final class PushTarget extends Push {
     private Optional<RemoteRank> remote = Optional.empty();
     private Optional<BlockMapping> map = Optional.empty();
     private Optional<Heads> heads = Optional.empty();
-    /** By layer: how many pieces were begun to be written. */
-    private final int[] begun;
+    /** By group of layers and layer of a block: the index of the first piece that was not begun to be written. */
+    private int[][] begun = {};
 
     private final List<Write> writes = new ArrayList<>();
     /** Id of the source, once it has come. */
@@ -75,7 +77,6 @@ final class PushTarget extends Push {
         this.registration = registration;
         this.agentName = agentName;
         this.since = now;
-        this.begun = new int[self.layout().layers()];
     }
 
     PushRegistration registration() {
@@ -122,7 +123,6 @@ final class PushTarget extends Push {
     /** The written blocks are invalid: the source has other blocks now. */
     void restart() {
         cancelWrites();
-        Arrays.fill(begun, 0);
         map = Optional.empty();
     }
 
@@ -153,11 +153,17 @@ final class PushTarget extends Push {
             return false;
         }
         Optional<PromptSource> source = source();
-        source.ifPresent(found -> write(found, found.complete, self.layout().layers()));
+        source.ifPresent(
+                found -> write(found, found.complete, context.cache().groups().layers()));
         return source.filter(found -> found.complete >= found.promptLength).isPresent()
-                && map.filter(placed -> Arrays.stream(begun)
-                                .allMatch(each -> each >= placed.pieces().size()))
-                        .isPresent();
+                && map.filter(this::hasBegun).isPresent();
+    }
+
+    /** Whether all pieces were begun to be written. */
+    private boolean hasBegun(BlockMapping placed) {
+        return IntStream.range(0, begun.length)
+                .allMatch(group -> Arrays.stream(begun[group])
+                        .allMatch(each -> each >= placed.ends().get(group)));
     }
 
     @Override
@@ -254,14 +260,25 @@ final class PushTarget extends Push {
             return;
         }
         BlockMapping placed = map.orElseThrow();
-        RemoteRank reader = remote.orElseThrow();
         boolean whole = tokens >= source.promptLength;
-        int size = self.layout().blockSize();
-        int pieces = 0;
-        while (pieces < placed.pieces().size()
-                && (whole || (placed.pieces().get(pieces).index() + 1) * size <= tokens)) {
-            pieces++;
+        for (int group = 0; group < begun.length; group++) {
+            int pieces = begun[group][begun[group].length - 1];
+            while (pieces < placed.ends().get(group) && (whole || placed.tokensUntil(group, pieces) <= tokens)) {
+                pieces++;
+            }
+            write(source, placed, begun[group], pieces, context.cache().groups().filledSlots(group, endLayer));
         }
+    }
+
+    /**
+     * Writes pieces of a group of layers.
+     *
+     * @param begun of the group
+     * @param pieces the index behind the last of them
+     * @param endLayer layers of their blocks that are in place
+     */
+    private void write(PromptSource source, BlockMapping placed, int[] begun, int pieces, int endLayer) {
+        RemoteRank reader = remote.orElseThrow();
         for (int layer = 0; layer < endLayer; ) {
             // Layers that are equally far go together.
             int end = layer + 1;
@@ -302,19 +319,31 @@ final class PushTarget extends Push {
         }
         RankInfo reader = remote.orElseThrow().info();
         KvLayout there = reader.layout();
-        int[] blocks = registration.localBlockIds();
+        KvGroups groups = context.cache().groups();
+        List<Integer> sizes =
+                registration.localBlockIds().stream().map(ids -> ids.length).toList();
+        int[] blocks = registration.localBlockIds().stream()
+                .flatMapToInt(Arrays::stream)
+                .toArray();
         if (reader.pagesPerBlock() != 1) {
             fail("physical_blocks_per_logical_kv_block is " + reader.pagesPerBlock()
                     + ", must be 1 for blocks that are written");
             return false;
         }
+        if (sizes.size() != groups.size()) {
+            fail("local_block_ids has blocks of %d groups of layers, and the model has %d here"
+                    .formatted(sizes.size(), groups.size()));
+            return false;
+        }
         Optional<String> misfit = BlockMapping.misfit(self.geometry(), there);
-        int firstBlock = there.blocksFor(source.promptLength) - blocks.length;
-        if (misfit.isPresent() || firstBlock < 0 || Arrays.stream(blocks).anyMatch(each -> each >= reader.blocks())) {
+        Optional<TransferPlan> plan = groups.hasWindows()
+                ? TransferPlan.ofGroups(0, source.promptLength, blocks, sizes, source.ofGroups, 0)
+                        .filter(_ -> there.blockSize() == self.layout().blockSize())
+                : plan(source, blocks, there);
+        if (misfit.isPresent() || plan.isEmpty() || Arrays.stream(blocks).anyMatch(each -> each >= reader.blocks())) {
             fail(misfit.orElse("its " + blocks.length + " blocks do not fit the prompt"));
             return false;
         }
-        int firstToken = firstBlock * there.blockSize();
         try {
             List<PoolGeometry> owners = new ArrayList<>();
             int own = -1;
@@ -324,19 +353,28 @@ final class PushTarget extends Push {
                 owners.add(self.geometry(tensor));
             }
             int index = own;
-            BlockMapping placed = new BlockMapping(
-                    new TransferPlan(firstToken, source.promptLength - firstToken, blocks),
-                    reader.geometryToWrite(),
-                    owners);
+            BlockMapping placed = new BlockMapping(plan.get(), reader.geometryToWrite(), owners);
             heads = placed.heads().stream()
                     .filter(each -> each.source() == index)
                     .findFirst();
             map = Optional.of(placed);
+            begun = new int[groups.size()][self.layout().layers()];
+            for (int group = 1; group < begun.length; group++) {
+                Arrays.fill(begun[group], placed.ends().get(group - 1));
+            }
             return true;
         } catch (TransferException e) {
             fail(Objects.requireNonNullElse(e.getMessage(), "it does not fit"));
             return false;
         }
+    }
+
+    /** Of blocks with all layers, which are the prompt's last ones. Empty if there are too many. */
+    private static Optional<TransferPlan> plan(PromptSource source, int[] blocks, KvLayout there) {
+        int firstToken = (there.blocksFor(source.promptLength) - blocks.length) * there.blockSize();
+        return firstToken < 0
+                ? Optional.empty()
+                : Optional.of(new TransferPlan(firstToken, source.promptLength - firstToken, blocks));
     }
 
     @Override

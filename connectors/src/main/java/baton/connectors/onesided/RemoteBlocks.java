@@ -165,6 +165,11 @@ public record RemoteBlocks(
         return JsonFields.of("kv_transfer_params", params);
     }
 
+    /** Whether it names no blocks, as they are pushed when they are computed. */
+    public boolean isAhead() {
+        return mode == TransferMode.PUSH && blocks.length == 0;
+    }
+
     /** Whether it says for how many tokens its blocks are. */
     public boolean saysItsTokens() {
         return blocks.length > 0 && tokens > 0 && tokens < Integer.MAX_VALUE;

@@ -175,6 +175,10 @@ class MessagesTest {
         same(new Heartbeat(List.of()), text("HB:"));
         same(registration(OptionalLong.empty()), hex(PUSH));
         same(registration(OptionalLong.of(-2)), hex(PUSH_WITH_PERMIT));
+        // A list for each group of layers.
+        same(
+                registration(OptionalLong.empty(), new int[] {1, 2}, new int[] {300}),
+                hex(PUSH.replace("91930102cd012c", "9292010291cd012c")));
     }
 
     @Test
@@ -216,10 +220,14 @@ class MessagesTest {
     }
 
     private static PushRegistration registration(OptionalLong permit) {
+        return registration(permit, new int[] {1, 2, 300});
+    }
+
+    private static PushRegistration registration(OptionalLong permit, int[]... blocks) {
         return new PushRegistration(
                 "cmpl-1-0-0123abcd",
                 new Instance("d-1", "127.0.0.1", 5601, 2),
-                new int[] {1, 2, 300},
+                List.of(blocks),
                 new Instance("p-1", "localhost", 5600, 1),
                 1,
                 permit);
@@ -242,7 +250,7 @@ class MessagesTest {
         refused(CODEC::read, "505553485f5245473a", "PUSH_REG: is not a map");
         refused(CODEC::read, "505553485f5245473a80", "PUSH_REG.request_id: is missing");
         refused(CODEC::read, PUSH.replace("cd15e1", "cd0000"), "PUSH_REG.decode_port: is 0, must be 1 to 65535");
-        refused(CODEC::read, PUSH.replace("91930102cd012c", "920102"), "PUSH_REG.local_block_ids: has 2 groups");
+        refused(CODEC::read, PUSH.replace("91930102cd012c", "920102"), "PUSH_REG.local_block_ids: is not an array");
         refused(CODEC::read, PUSH.replace("930102cd012c", "9301ffcd012c"), "PUSH_REG.local_block_ids: is -1");
         refused(CODEC::read, PUSH_WITH_PERMIT.replace("cffffffffffffffffe", "c0"), "PUSH_REG.baton_permit: is not");
     }

@@ -52,6 +52,10 @@ class NixlSchedulerTest {
 
     @BeforeEach
     void start() {
+        begin(scheduler);
+    }
+
+    private static void begin(NixlScheduler scheduler) {
         scheduler.onHandshakeMetadata(Map.of(
                 Rank.FIRST,
                 new RankInfo(
@@ -86,6 +90,10 @@ class NixlSchedulerTest {
     private NixlConnectorMetadata step(Set<String> preempted, ScheduledRequest... requests) {
         return (NixlConnectorMetadata)
                 scheduler.buildMetadata(new ScheduledStep(List.of(requests), Set.of(), preempted));
+    }
+
+    private static NixlConnectorMetadata step(NixlScheduler scheduler, ScheduledRequest request) {
+        return (NixlConnectorMetadata) scheduler.buildMetadata(new ScheduledStep(List.of(request), Set.of(), Set.of()));
     }
 
     private List<Integer> opened(NixlConnectorMetadata step) {
@@ -146,6 +154,43 @@ class NixlSchedulerTest {
     /** Of a window of 8, token 19 attends to blocks 3 and 4, token 24 to blocks 4 to 6. */
     @Test
     void aPromptWhoseBlocksAWindowHasLeftIsNotHandedOver() {
+        try (NixlScheduler other = windowed()) {
+            FakeKvRequest request = request("a", 20);
+            other.onNewRequest(request);
+            assertThat(other.onFinished(request, RequestEnd.LENGTH, new int[] {0, 0, 0, 0, 5, 6, 7}))
+                    .isEqualTo(SchedulerConnector.Release.NOW);
+            NixlConnectorMetadata step =
+                    (NixlConnectorMetadata) other.buildMetadata(new ScheduledStep(List.of(), Set.of(), Set.of()));
+            assertThat(step.abandoned()).containsExactly("a");
+            assertThat(step.leases()).isEmpty();
+        }
+    }
+
+    /** Those that the prompt's end needs, as far as they are there; and none from the step on that may write to one. */
+    @Test
+    void blocksThatAWindowReachesArePushedUntilItHasLeftThem() {
+        try (NixlScheduler other = windowed()) {
+            FakeKvRequest request = request("a", 20);
+            other.onNewRequest(request);
+            NixlConnectorMetadata first = step(other, new ScheduledRequest(request, new int[] {1, 2, 3, 4}, 0, 16));
+            assertThat(first.progress()).singleElement().satisfies(progress -> {
+                assertThat(progress.blocks()).containsExactly(4, 0);
+                assertThat(progress.ofGroups()).containsExactly(2);
+                assertThat(progress.after()).isEqualTo(16);
+            });
+            NixlConnectorMetadata last = step(other, new ScheduledRequest(request, new int[] {0, 0, 3, 4, 5}, 16, 4));
+            assertThat(last.progress().getFirst().blocks()).containsExactly(4, 5);
+            NixlConnectorMetadata kept =
+                    step(other, new ScheduledRequest(request, new int[] {0, 0, 0, 4, 5, 6}, 22, 1));
+            assertThat(kept.progress()).isEmpty();
+            assertThat(kept.abandoned()).isEmpty();
+            NixlConnectorMetadata left =
+                    step(other, new ScheduledRequest(request, new int[] {0, 0, 0, 0, 5, 6}, 23, 1));
+            assertThat(left.abandoned()).containsExactly("a");
+        }
+    }
+
+    private NixlScheduler windowed() {
         ConnectorContext windowed = new ConnectorContext(
                 context.config(),
                 context.model(),
@@ -156,20 +201,13 @@ class NixlSchedulerTest {
                 1,
                 context.ticker(),
                 () -> {});
-        try (NixlScheduler other = new NixlScheduler(
+        NixlScheduler made = new NixlScheduler(
                 windowed,
                 NixlSettings.of(JsonFields.empty(""), Map.of()),
                 new MemoryNet(new VirtualTicker()).runtime(),
-                TransferMode.PULL)) {
-            FakeKvRequest request = request("a", 20);
-            other.onNewRequest(request);
-            assertThat(other.onFinished(request, RequestEnd.LENGTH, new int[] {0, 0, 0, 0, 5, 6, 7}))
-                    .isEqualTo(SchedulerConnector.Release.NOW);
-            NixlConnectorMetadata step =
-                    (NixlConnectorMetadata) other.buildMetadata(new ScheduledStep(List.of(), Set.of(), Set.of()));
-            assertThat(step.abandoned()).containsExactly("a");
-            assertThat(step.leases()).isEmpty();
-        }
+                TransferMode.PULL);
+        begin(made);
+        return made;
     }
 
     @Test

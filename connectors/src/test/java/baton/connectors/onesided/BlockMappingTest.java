@@ -10,7 +10,6 @@ import baton.kv.KvLayout;
 import baton.transfer.Range;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
@@ -71,7 +70,8 @@ class BlockMappingTest {
 
     @Test
     void groupsOfOtherBlockSizesAreNotRead() {
-        TransferPlan plan = new TransferPlan(0, 32, blocks(1, 2), Optional.of(blocks(0, 1)));
+        TransferPlan plan = TransferPlan.ofGroups(0, 32, blocks(1, 2), List.of(1, 1), List.of(1, 1), 0)
+                .orElseThrow();
         PoolGeometry owner = pool(OWNER, 1, 0, 16);
         assertThat(mapping(plan, pool(READER, 1, 0, 16), owner).check(blocks(3, 4)))
                 .isEmpty();

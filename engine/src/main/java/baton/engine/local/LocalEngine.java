@@ -112,21 +112,25 @@ public final class LocalEngine implements Engine {
         KvConnectors.check(
                 config.kvTransfer(),
                 config.parallel().tensorParallelSize() * config.parallel().pipelineParallelSize());
-        checkGroups(config);
+        boolean hybrid = hybrid(config);
         ModelBackend found = backend.get();
         try (Checkpoint checkpoint = Checkpoint.open(config.model(), config.generation())) {
-            return start(config, listener, found, checkpoint, ticker, start);
+            return start(config, listener, found, checkpoint, hybrid, ticker, start);
         }
     }
 
-    private static void checkGroups(EngineConfig config) {
+    /** Whether layers with a sliding window keep only the blocks that it reaches. */
+    private static boolean hybrid(EngineConfig config) {
         Optional<KvConnector> connector = KvConnectors.find(config.kvTransfer());
-        if (config.hybrid() && connector.isPresent() && !connector.get().takesGroups(config.kvTransfer())) {
+        boolean possible = connector.isEmpty() || connector.get().takesGroups(config.kvTransfer());
+        boolean disabled = config.disableHybridKvCacheManager().orElse(!possible);
+        if (!disabled && !possible) {
             throw new ConfigException(
                     "disable_hybrid_kv_cache_manager",
                     "is false, but with its settings kv_connector %s takes blocks of all layers only; leave it out"
                             .formatted(config.kvTransfer().connector().orElseThrow()));
         }
+        return !disabled;
     }
 
     private static LocalEngine start(
@@ -134,6 +138,7 @@ public final class LocalEngine implements Engine {
             EngineListener listener,
             ModelBackend backend,
             Checkpoint checkpoint,
+            boolean hybrid,
             Ticker ticker,
             long start)
             throws IOException {
@@ -152,9 +157,8 @@ public final class LocalEngine implements Engine {
         int tensorSize = parallel.tensorParallelSize();
         int pipelineSize = parallel.pipelineParallelSize();
         DType cacheDtype = config.kvCacheDtype().orElse(dtype);
-        long blockBytes =
-                backend.blockBytes(model, config.blockSize(), cacheDtype, tensorSize, pipelineSize, config.hybrid());
-        KvGroups groups = model.kvGroups(config.hybrid());
+        long blockBytes = backend.blockBytes(model, config.blockSize(), cacheDtype, tensorSize, pipelineSize, hybrid);
+        KvGroups groups = model.kvGroups(hybrid);
         int blocks = numBlocks(config, blockBytes, groups, maxModelLen, backend.memoryBytes());
         List<AutoCloseable> made = new ArrayList<>();
         try {
@@ -179,7 +183,7 @@ public final class LocalEngine implements Engine {
                             pipelineSize,
                             config.kvTransfer().connector().isPresent()
                                     && MappableMemory.whyNone().isEmpty(),
-                            config.hybrid()));
+                            hybrid));
             made.add(ranks);
             EngineThread thread = new EngineThread(config, ranks, eosTokens, listener, ticker, tokenizer::close);
             made.add(thread::abandon);

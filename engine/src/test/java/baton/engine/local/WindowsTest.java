@@ -1,6 +1,8 @@
 package baton.engine.local;
 
+import static baton.engine.local.HandOverRequests.PREFILL;
 import static baton.engine.local.HandOverRequests.ask;
+import static baton.engine.local.HandOverRequests.askBoth;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
@@ -118,27 +120,43 @@ class WindowsTest {
     }
 
     /** Prompts whose beginnings the decode instance has, too; ranks that share heads and layers. */
-    @ParameterizedTest(name = "in all layers: {0}, tensor ranks {1} to {2}, stages {3}")
-    @CsvSource({"true, 1, 1, 1", "false, 1, 1, 1", "false, 2, 1, 1", "false, 1, 2, 1", "false, 1, 1, 2"})
+    @ParameterizedTest(name = "{0}, at once: {1}, in all layers: {2}, tensor ranks {3} to {4}, stages {5}")
+    @CsvSource({
+        "NixlConnector, false, true, 1, 1, 1",
+        "NixlConnector, false, false, 1, 1, 1",
+        "NixlConnector, false, false, 2, 1, 1",
+        "NixlConnector, false, false, 1, 2, 1",
+        "NixlConnector, false, false, 1, 1, 2",
+        "NixlPushConnector, false, true, 1, 1, 1",
+        "NixlPushConnector, false, false, 1, 1, 1",
+        "NixlPushConnector, false, false, 2, 1, 1",
+        "NixlConnector, true, true, 1, 1, 1",
+        "NixlConnector, true, false, 1, 1, 1",
+        "NixlConnector, true, false, 1, 2, 1",
+        "NixlPushConnector, true, false, 1, 1, 2"
+    })
     void nixlHandsOverTheBlocksThatWindowsReach(
-            boolean inAll, int prefillRanks, int decodeRanks, int stages, @TempDir Path directory) throws Exception {
+            String connector,
+            boolean atOnce,
+            boolean inAll,
+            int prefillRanks,
+            int decodeRanks,
+            int stages,
+            @TempDir Path directory)
+            throws Exception {
         Path model = model(directory, inAll);
         List<List<Integer>> expected;
         try (LLM llm = llm(model, config -> config.disableHybridKvCacheManager(true))) {
             expected = answers(llm, prompts());
         }
-        try (LocalEngine prefill = nixl(model, prefillRanks, stages);
-                LocalEngine decode = nixl(model, decodeRanks, stages)) {
+        try (LocalEngine prefill = nixl(connector, model, prefillRanks, stages);
+                LocalEngine decode = nixl(connector, model, decodeRanks, stages)) {
             for (int i = 0; i < expected.size(); i++) {
                 int[] prompt = prompts().get(i);
-                RequestOutput first = ask(
-                        prefill,
-                        "r" + i,
-                        prompt,
-                        1,
-                        JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}"));
+                List<RequestOutput> both = atOnce ? askBoth(prefill, decode, "r" + i, prompt, 24) : List.of();
+                RequestOutput first = atOnce ? both.getFirst() : ask(prefill, "r" + i, prompt, 1, PREFILL);
                 JsonFields params = first.kvTransferParams().orElseThrow();
-                RequestOutput second = ask(decode, "r" + i, prompt, 24, params);
+                RequestOutput second = atOnce ? both.getLast() : ask(decode, "r" + i, prompt, 24, params);
                 assertThat(Arrays.stream(second.tokens()).boxed().toList()).isEqualTo(expected.get(i));
                 assertThat(prompt.length - second.cachedTokens())
                         .as("computed of %d", prompt.length)
@@ -161,17 +179,24 @@ class WindowsTest {
     void groupsAreNotHandedOverToOneGroup(@TempDir Path directory) throws Exception {
         Path model = model(directory, false);
         int[] prompt = LLMTest.prompt(300, 300);
-        try (LocalEngine prefill = nixl(model, 1, 1);
+        try (LocalEngine prefill = nixl("NixlConnector", model, 1, 1);
                 LocalEngine decode = LocalEngine.start(
-                        nixl(model).disableHybridKvCacheManager(true).build(), EngineListener.NONE);
+                        nixl("NixlConnector", model)
+                                .disableHybridKvCacheManager(true)
+                                .build(),
+                        EngineListener.NONE);
                 LLM alone = llm(model, config -> config)) {
-            RequestOutput first = ask(
-                    prefill, "r", prompt, 1, JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}"));
+            RequestOutput first = ask(prefill, "r", prompt, 1, PREFILL);
             RequestOutput second =
                     ask(decode, "r", prompt, 24, first.kvTransferParams().orElseThrow());
-            assertThat(Arrays.stream(second.tokens()).boxed().toList())
-                    .isEqualTo(answers(alone, List.of(prompt)).getFirst());
+            int[] other = LLMTest.prompt(301, 301);
+            RequestOutput pushed = askBoth(prefill, decode, "s", other, 24).getLast();
+            assertThat(List.of(
+                            Arrays.stream(second.tokens()).boxed().toList(),
+                            Arrays.stream(pushed.tokens()).boxed().toList()))
+                    .isEqualTo(answers(alone, List.of(prompt, other)));
             assertThat(second.cachedTokens()).isZero();
+            assertThat(pushed.cachedTokens()).isZero();
             LLMTest.await(() -> prefill.status().usedBlocks() == 0);
         }
     }
@@ -179,18 +204,17 @@ class WindowsTest {
     /** A prefill instance that decodes on leaves blocks of the prompt behind; the next request is handed over. */
     @Test
     void aPromptWhoseBlocksAWindowHasLeftIsNotHandedOver(@TempDir Path directory) throws Exception {
-        JsonFields wanted = JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}");
-        try (LocalEngine prefill = nixl(model(directory, false), 1, 1)) {
+        try (LocalEngine prefill = nixl("NixlConnector", model(directory, false), 1, 1)) {
             int[] prompt = LLMTest.prompt(300, 300);
-            assertThat(ask(prefill, "long", prompt, 24, wanted).kvTransferParams())
+            assertThat(ask(prefill, "long", prompt, 24, PREFILL).kvTransferParams())
                     .isEmpty();
             LLMTest.await(() -> prefill.status().usedBlocks() == 0);
-            assertThat(ask(prefill, "short", prompt, 1, wanted).kvTransferParams())
+            assertThat(ask(prefill, "short", prompt, 1, PREFILL).kvTransferParams())
                     .isPresent();
         }
     }
 
-    private static EngineConfigBuilder nixl(Path model) {
+    private static EngineConfigBuilder nixl(String connector, Path model) {
         return EngineConfig.of(model)
                 .dtype(DType.F32)
                 .maxModelLen(1300)
@@ -198,17 +222,18 @@ class WindowsTest {
                 .maxNumBatchedTokens(64)
                 .numBlocks(130)
                 .threads(1)
-                .disableHybridKvCacheManager(false)
-                .kvTransfer(KvTransferConfig.builder("NixlConnector", KvRole.BOTH)
+                .kvTransfer(KvTransferConfig.builder(connector, KvRole.BOTH)
                         .extra("side_channel_port", 0)
                         .extra("transfer_agent", "embedded")
+                        // Where the decode instance cannot connect, it says nothing.
+                        .extra("kv_lease_duration", 8)
                         .loadFailurePolicy(LoadFailurePolicy.RECOMPUTE)
                         .build());
     }
 
-    private static LocalEngine nixl(Path model, int ranks, int stages) throws IOException {
+    private static LocalEngine nixl(String connector, Path model, int ranks, int stages) throws IOException {
         return LocalEngine.start(
-                nixl(model)
+                nixl(connector, model)
                         .parallel(new ParallelConfig(ranks, stages, CpuBinding.NONE))
                         .build(),
                 EngineListener.NONE);

@@ -68,7 +68,7 @@ final class NixlSimConnectors extends OneSidedSimConnectors {
 
     @Override
     public boolean takesGroups() {
-        return !both;
+        return true;
     }
 
     @Override

@@ -163,7 +163,7 @@ final class SimCluster implements AutoCloseable {
                     || named(decode, pair.decode()).isWithoutConnector()) {
                 continue;
             }
-            for (boolean atOnce : groups.hasWindows() ? new boolean[] {false} : new boolean[] {false, true}) {
+            for (boolean atOnce : new boolean[] {false, true}) {
                 Probe probe = new Probe(named(prefill, pair.prefill()), named(decode, pair.decode()), atOnce);
                 long before = happened.getOrDefault(EXTERNAL_HITS, 0L);
                 open++;
@@ -269,8 +269,7 @@ final class SimCluster implements AutoCloseable {
         private final String name;
         private final int blocks =
                 groups.blocksFor(maxLength, maxLength, blockSize) * (1 + random.nextInt(3)) + random.nextInt(4);
-        // Staging pools have blocks of all layers.
-        private final boolean device = random.nextInt(3) == 0 && !groups.hasWindows();
+        private final boolean device = random.nextInt(3) == 0;
         /** Connectors that can reach its pool directly do. */
         private final boolean direct = device && random.nextBoolean();
 
@@ -319,6 +318,9 @@ final class SimCluster implements AutoCloseable {
             count("lives with layers that have windows", groups.hasWindows() ? 1 : 0);
             count("lives with a device's pool", device ? 1 : 0);
             count("lives with a pool that is reached directly", direct ? 1 : 0);
+            count(
+                    "lives with a staging pool and layers that have windows",
+                    groups.hasWindows() && device && !direct ? 1 : 0);
             Endpoint endpoint = network.open(name, ++epoch, runner.pool());
             SimNode node = new SimNode(endpoint, ticker);
             InvariantChecker checker = new InvariantChecker(
@@ -597,8 +599,7 @@ final class SimCluster implements AutoCloseable {
             pair = Optional.empty();
             chosen = Optional.empty();
             companion = null;
-            Optional<JsonFields> told =
-                    first.filter(_ -> !groups.hasWindows()).flatMap(instance -> connectors.atOnce(instance.name));
+            Optional<JsonFields> told = first.flatMap(instance -> connectors.atOnce(instance.name));
             if (told.isPresent()) {
                 askBoth(first.get(), told);
             } else if (first.isPresent()) {

@@ -74,6 +74,7 @@ class SimulationTest {
                             "lives with a device's pool",
                             "lives with layers that have windows",
                             "lives with a pool that is reached directly",
+                            "lives with a staging pool and layers that have windows",
                             "fault: connector fails",
                             "fault: connector in a connector fails",
                             "fault: connection ends",

@@ -1,6 +1,5 @@
 package baton.kv.staging;
 
-import baton.kv.ConfigException;
 import baton.kv.KvCache;
 import baton.kv.KvMemory;
 import baton.kv.KvTransferConfig;
@@ -59,12 +58,6 @@ public final class StagedConnector implements KvConnector {
                 if (!connector.needsHostMemory(config)) {
                     yield connector;
                 }
-                if (pool.groups().hasWindows()) {
-                    throw new ConfigException(
-                            "kv_buffer_device",
-                            "is %s, and staging pools take blocks of all layers only: it must be cuda, or disable_hybrid_kv_cache_manager true"
-                                    .formatted(config.bufferDevice()));
-                }
                 log.info(
                         "{} needs host memory (kv_buffer_device={}): each pool of {} has a staging pool of {} MiB",
                         config.connector().orElse("The connector"),
@@ -83,7 +76,7 @@ public final class StagedConnector implements KvConnector {
 
     @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
-        return new StagedScheduler(inner.scheduler(context), context.layout().blockSize());
+        return new StagedScheduler(inner.scheduler(context), context.layout().blockSize(), context.groups());
     }
 
     @Override

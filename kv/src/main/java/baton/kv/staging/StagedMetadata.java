@@ -8,13 +8,14 @@ import java.util.List;
  *
  * @param inner for the connector inside
  * @param loads whose blocks have been allocated since the last step
- * @param written blocks that the step's forward pass writes to
+ * @param written blocks of each group of layers that the step's forward pass writes to
  */
-record StagedMetadata(ConnectorMetadata inner, List<Load> loads, int[] written) implements ConnectorMetadata {
+record StagedMetadata(ConnectorMetadata inner, List<Load> loads, List<int[]> written) implements ConnectorMetadata {
     /**
      * A load by the connector inside.
      *
+     * @param blocks of each group of layers
      * @param withinStep it is over when the step's layers have been waited for; else when it is reported as received
      */
-    record Load(String requestId, int[] blocks, boolean withinStep) {}
+    record Load(String requestId, List<int[]> blocks, boolean withinStep) {}
 }

@@ -1,5 +1,6 @@
 package baton.kv.staging;
 
+import baton.kv.KvGroups;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.ForwardingScheduler;
 import baton.kv.connector.KvMatch;
@@ -16,13 +17,15 @@ import java.util.stream.IntStream;
 /** Adds to each step's metadata which blocks are loaded and written. */
 final class StagedScheduler extends ForwardingScheduler {
     private final int blockSize;
+    private final KvGroups groups;
     /** Requests whose last match is for a load between steps. */
     private final Set<String> loadBetweenSteps = new HashSet<>();
 
     private List<Load> loads = new ArrayList<>();
 
-    StagedScheduler(SchedulerConnector inner, int blockSize) {
+    StagedScheduler(SchedulerConnector inner, int blockSize, KvGroups groups) {
         super(inner);
+        this.groups = groups;
         this.blockSize = blockSize;
     }
 
@@ -43,23 +46,28 @@ final class StagedScheduler extends ForwardingScheduler {
         if (externalTokens > 0) {
             loads.add(new Load(
                     request.id(),
-                    Arrays.copyOfRange(
-                            blockTable,
-                            computedTokens / blockSize,
-                            Math.ceilDiv(computedTokens + externalTokens, blockSize)),
+                    blocks(blockTable, computedTokens, computedTokens + externalTokens),
                     !loadBetweenSteps.remove(request.id())));
         }
     }
 
+    private List<int[]> blocks(int[] blockTable, int from, int to) {
+        return groups.blocks(blockTable, from / blockSize, Math.ceilDiv(to, blockSize));
+    }
+
     @Override
     public ConnectorMetadata buildMetadata(ScheduledStep step) {
-        int[] written = step.requests().stream()
-                .flatMapToInt(each -> {
-                    int end = each.computedTokens() + each.scheduledTokens();
-                    return IntStream.range(each.computedTokens() / blockSize, Math.ceilDiv(end, blockSize))
-                            .map(i -> each.blockTable()[i]);
-                })
-                .toArray();
+        List<List<int[]>> each = step.requests().stream()
+                .map(request -> blocks(
+                        request.blockTable(),
+                        request.computedTokens(),
+                        request.computedTokens() + request.scheduledTokens()))
+                .toList();
+        List<int[]> written = IntStream.range(0, groups.size())
+                .mapToObj(group -> each.stream()
+                        .flatMapToInt(blocks -> Arrays.stream(blocks.get(group)))
+                        .toArray())
+                .toList();
         List<Load> begun = loads;
         loads = new ArrayList<>();
         return new StagedMetadata(super.buildMetadata(step), begun, written);

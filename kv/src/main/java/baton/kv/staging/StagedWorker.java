@@ -4,6 +4,7 @@ import baton.kv.ComputedLayers;
 import baton.kv.KvCache;
 import baton.kv.KvCopier;
 import baton.kv.KvFence;
+import baton.kv.KvGroups;
 import baton.kv.KvLayout;
 import baton.kv.KvMemory;
 import baton.kv.connector.ConnectorMetadata;
@@ -23,6 +24,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /** One rank's copies between the device's pool and its mirror, around the calls of the connector inside. */
@@ -30,12 +32,12 @@ final class StagedWorker implements WorkerConnector {
     private final WorkerConnector inner;
     private final StagingMemory memory;
     private @Nullable Mirror mirror;
-    /** Blocks of loads between steps, by request. */
-    private final Map<String, int[]> loading = new HashMap<>();
-    /** Blocks of loads within this step. */
-    private final List<int[]> loadingWithinStep = new ArrayList<>();
-    /** Blocks that this step writes. */
-    private int[] written = {};
+    /** Blocks of loads between steps, by request and group of layers. */
+    private final Map<String, List<int[]>> loading = new HashMap<>();
+    /** Blocks of loads within this step, by group of layers. */
+    private final List<List<int[]>> loadingWithinStep = new ArrayList<>();
+    /** Blocks that this step writes, by group of layers; none if it writes nothing. */
+    private List<int[]> written = List.of();
     /** Layers of this step that are on their way to the mirror, in order. */
     private final ComputedLayers saves = new ComputedLayers();
 
@@ -48,20 +50,30 @@ final class StagedWorker implements WorkerConnector {
     }
 
     /** The pool in host memory. */
-    private record Mirror(Arena arena, MemorySegment bytes, KvLayout layout, KvCopier copier, KvCopier.Pinned pinned) {
-        /** Ranges of a layer of blocks. The offsets are the same in both pools. */
-        private List<KvCopier.Range> layer(int[] blocks, int layer) {
-            return ranges(blocks, layout.layerOffset(layer), layout.layerBytes());
+    private record Mirror(
+            Arena arena,
+            MemorySegment bytes,
+            KvLayout layout,
+            KvGroups groups,
+            KvCopier copier,
+            KvCopier.Pinned pinned) {
+        /** Ranges of a layer of the blocks of its group. The offsets are the same in both pools. */
+        private List<KvCopier.Range> layer(List<int[]> blocks, int layer) {
+            return blocks.isEmpty()
+                    ? List.of()
+                    : ranges(
+                            Arrays.stream(blocks.get(groups.groupOf(layer))),
+                            layout.layerOffset(groups.slotOf(layer)),
+                            layout.layerBytes());
         }
 
         /** One range for each block. */
-        private List<KvCopier.Range> whole(int[] blocks) {
-            return ranges(blocks, 0, layout.blockBytes());
+        private List<KvCopier.Range> whole(List<int[]> blocks) {
+            return ranges(blocks.stream().flatMapToInt(Arrays::stream), 0, layout.blockBytes());
         }
 
-        private List<KvCopier.Range> ranges(int[] blocks, long offset, long length) {
-            return Arrays.stream(blocks)
-                    .mapToLong(block -> block * layout.blockBytes() + offset)
+        private List<KvCopier.Range> ranges(IntStream blocks, long offset, long length) {
+            return blocks.mapToLong(block -> block * layout.blockBytes() + offset)
                     .mapToObj(at -> new KvCopier.Range(at, at, length))
                     .toList();
         }
@@ -90,9 +102,10 @@ final class StagedWorker implements WorkerConnector {
                     arena,
                     host.host(),
                     cache.layout(),
+                    cache.groups(),
                     device.copier(),
                     device.copier().pin(host.host()));
-            inner.register(new KvCache(host, cache.layout(), cache.blocks(), cache.layerNames()));
+            inner.register(new KvCache(host, cache.layout(), cache.blocks(), cache.layerNames(), cache.groups()));
         } catch (RuntimeException | Error e) {
             if (mirror == null) {
                 arena.close();
@@ -114,8 +127,8 @@ final class StagedWorker implements WorkerConnector {
     @Override
     public void startLoad(ConnectorMetadata metadata) {
         saves.drop();
-        if (!(metadata instanceof StagedMetadata(ConnectorMetadata own, List<Load> loads, int[] blocks))) {
-            written = new int[0];
+        if (!(metadata instanceof StagedMetadata(ConnectorMetadata own, List<Load> loads, List<int[]> blocks))) {
+            written = List.of();
             inner.startLoad(metadata);
             return;
         }
@@ -138,16 +151,14 @@ final class StagedWorker implements WorkerConnector {
     @Override
     public KvFence layerLoaded(int layer) {
         inner.waitForLayerLoad(layer);
-        int[] blocks = all(loadingWithinStep);
-        if (layer == mirror().layout().layers() - 1) {
+        List<KvCopier.Range> loaded = loadingWithinStep.stream()
+                .flatMap(blocks -> mirror().layer(blocks, layer).stream())
+                .toList();
+        if (layer == mirror().groups().layers() - 1) {
             loadingWithinStep.clear();
         }
-        filled = mirror().toDevice(mirror().layer(blocks, layer), filled);
+        filled = mirror().toDevice(loaded, filled);
         return filled;
-    }
-
-    private static int[] all(List<int[]> blocks) {
-        return blocks.stream().flatMapToInt(Arrays::stream).toArray();
     }
 
     @Override
@@ -160,7 +171,7 @@ final class StagedWorker implements WorkerConnector {
         Mirror host = mirror();
         if (inner.savesByLayer()) {
             saves.add(layer, host.toHost(host.layer(written, layer), computed));
-        } else if (layer == host.layout().layers() - 1) {
+        } else if (layer == host.groups().layers() - 1) {
             saves.add(layer, host.toHost(host.whole(written), computed));
         }
         saves.take(this::save);
@@ -199,11 +210,12 @@ final class StagedWorker implements WorkerConnector {
     public WorkerReport report(Set<String> finished) {
         saves.drop();
         WorkerReport report = inner.report(finished);
-        int[] blocks = all(report.received().stream()
+        List<KvCopier.Range> loaded = report.received().stream()
                 .map(loading::remove)
                 .filter(Objects::nonNull)
-                .toList());
-        filled = mirror().toDevice(mirror().whole(blocks), filled);
+                .flatMap(blocks -> mirror().whole(blocks).stream())
+                .toList();
+        filled = mirror().toDevice(loaded, filled);
         filled.await();
         return report;
     }
