@@ -2,11 +2,11 @@ package baton.cuda.kernel;
 
 import baton.cuda.driver.Gpu.Stream;
 import baton.cuda.ptx.Is;
-import baton.cuda.ptx.Kernel;
+import baton.cuda.ptx.PtxKernel;
 import baton.cuda.ptx.PtxAssembler;
-import baton.cuda.ptx.Value.F32;
-import baton.cuda.ptx.Value.U32;
-import baton.cuda.ptx.Value.U64;
+import baton.cuda.ptx.Operand.F32;
+import baton.cuda.ptx.Operand.U32;
+import baton.cuda.ptx.Operand.U64;
 import baton.kv.DType;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -38,7 +38,7 @@ record ElementKernel(
     }
 
     /** With aligned rows and without. */
-    List<Kernel> kernels() {
+    List<PtxKernel> kernels() {
         return List.of(kernel(ELEMENTS), kernel(1));
     }
 
@@ -51,7 +51,7 @@ record ElementKernel(
                         elements);
     }
 
-    private Kernel kernel(int elements) {
+    private PtxKernel kernel(int elements) {
         PtxAssembler k = new PtxAssembler(name(elements), THREADS);
         List<View> from = new ArrayList<>();
         for (int i = 0; i < inputs.size(); i++) {
@@ -89,12 +89,12 @@ record ElementKernel(
     }
 
     /** Enqueues the kernel. */
-    void launch(Functions functions, Stream stream, List<Rows> from, Rows to, float... numbers) {
+    void launch(Functions functions, Stream stream, List<DeviceRows> from, DeviceRows to, float... numbers) {
         launch(functions, stream, from, 0, to, numbers);
     }
 
     /** @param indices address of as many u32 as {@code to} has rows, if the kernel gathers */
-    void launch(Functions functions, Stream stream, List<Rows> from, long indices, Rows to, float... numbers) {
+    void launch(Functions functions, Stream stream, List<DeviceRows> from, long indices, DeviceRows to, float... numbers) {
         boolean aligned = to.isAligned(ELEMENTS) && from.stream().allMatch(rows -> rows.isAligned(ELEMENTS));
         int elements = aligned ? ELEMENTS : 1;
         Builder<Long> arguments = java.util.stream.Stream.builder();

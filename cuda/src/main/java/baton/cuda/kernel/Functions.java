@@ -2,7 +2,7 @@ package baton.cuda.kernel;
 
 import baton.cuda.driver.Driver.LaunchShape;
 import baton.cuda.driver.Gpu;
-import baton.cuda.ptx.Kernel;
+import baton.cuda.ptx.PtxKernel;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -19,12 +19,12 @@ final class Functions implements AutoCloseable {
 
     private record Compiled(Gpu.Function function, int threads) {}
 
-    Functions(Gpu gpu, List<Kernel> kernels) {
+    Functions(Gpu gpu, List<PtxKernel> kernels) {
         this.gpu = gpu;
-        this.module = gpu.load(Kernel.module(kernels));
+        this.module = gpu.load(PtxKernel.module(kernels));
         this.compiled = kernels.stream()
                 .collect(Collectors.toMap(
-                        Kernel::name,
+                        PtxKernel::name,
                         kernel -> new Compiled(module.function(kernel.name()), kernel.threads())));
     }
 

@@ -1,7 +1,7 @@
 package baton.cuda.kernel;
 
 import baton.cuda.driver.Gpu;
-import baton.cuda.ptx.Kernel;
+import baton.cuda.ptx.PtxKernel;
 import baton.kv.DType;
 import java.util.ArrayList;
 import java.util.List;
@@ -27,8 +27,8 @@ public final class GpuKernels implements AutoCloseable {
     }
 
     /** All kernels, as they are compiled. */
-    static List<Kernel> kernels(DType computed) {
-        List<Kernel> kernels = new ArrayList<>();
+    static List<PtxKernel> kernels(DType computed) {
+        List<PtxKernel> kernels = new ArrayList<>();
         kernels.addAll(RowOps.kernels(computed));
         kernels.addAll(Products.kernels(computed));
         return kernels;

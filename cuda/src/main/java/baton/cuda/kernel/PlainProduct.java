@@ -4,11 +4,11 @@ import static baton.cuda.ptx.PtxAssembler.f32;
 import static baton.cuda.ptx.PtxAssembler.u32;
 
 import baton.cuda.ptx.Is;
-import baton.cuda.ptx.Kernel;
+import baton.cuda.ptx.PtxKernel;
 import baton.cuda.ptx.PtxAssembler;
-import baton.cuda.ptx.Value.F32;
-import baton.cuda.ptx.Value.U32;
-import baton.cuda.ptx.Value.U64;
+import baton.cuda.ptx.Operand.F32;
+import baton.cuda.ptx.Operand.U32;
+import baton.cuda.ptx.Operand.U64;
 import baton.kv.DType;
 
 /**
@@ -32,7 +32,7 @@ record PlainProduct(ProductOperands.Of of, DType type, int rows) {
         return "product_plain_%s_%s_%d".formatted(of, type, rows);
     }
 
-    Kernel kernel() {
+    PtxKernel kernel() {
         PtxAssembler k = new PtxAssembler(name(), THREADS);
         ProductOperands operands = new ProductOperands(k, of, type);
         U32 weightLines = k.shared(OUTPUTS * LINE * Float.BYTES);

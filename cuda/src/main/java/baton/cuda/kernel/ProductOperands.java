@@ -2,10 +2,10 @@ package baton.cuda.kernel;
 
 import baton.cuda.ptx.Is;
 import baton.cuda.ptx.PtxAssembler;
-import baton.cuda.ptx.Value.F32;
-import baton.cuda.ptx.Value.Pred;
-import baton.cuda.ptx.Value.U32;
-import baton.cuda.ptx.Value.U64;
+import baton.cuda.ptx.Operand.F32;
+import baton.cuda.ptx.Operand.Pred;
+import baton.cuda.ptx.Operand.U32;
+import baton.cuda.ptx.Operand.U64;
 import baton.kv.DType;
 
 /**

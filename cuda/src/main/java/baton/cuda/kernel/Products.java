@@ -2,7 +2,7 @@ package baton.cuda.kernel;
 
 import baton.cuda.driver.Gpu.Stream;
 import baton.cuda.kernel.ProductOperands.Of;
-import baton.cuda.ptx.Kernel;
+import baton.cuda.ptx.PtxKernel;
 import baton.cuda.ptx.PtxAssembler;
 import baton.kv.DType;
 import java.util.ArrayList;
@@ -41,8 +41,8 @@ public final class Products {
         }
     }
 
-    static List<Kernel> kernels(DType computed) {
-        List<Kernel> kernels = new ArrayList<>();
+    static List<PtxKernel> kernels(DType computed) {
+        List<PtxKernel> kernels = new ArrayList<>();
         for (Of of : Of.values()) {
             kernels.add(new PlainProduct(of, computed, PLAIN_FEW).kernel());
             kernels.add(new PlainProduct(of, computed, PLAIN_MANY).kernel());
@@ -71,7 +71,7 @@ public final class Products {
      * @param out in fp32
      * @param add adds the results to the numbers that are in {@code out}
      */
-    public void product(Stream stream, Weight weight, Rows in, Rows out, boolean add) {
+    public void product(Stream stream, Weight weight, DeviceRows in, DeviceRows out, boolean add) {
         launch(
                 stream,
                 Of.ONE_WEIGHT,
@@ -80,7 +80,7 @@ public final class Products {
     }
 
     /** Whether rows can be loaded 16 bytes at once, which all of weights in 16 bits are if their inputs are a multiple of 8. */
-    private static boolean isAligned(long address, Rows in, Weight weight) {
+    private static boolean isAligned(long address, DeviceRows in, Weight weight) {
         int elements = PtxAssembler.ACCESS / weight.type().bytes();
         return weight.inputs() % elements == 0
                 && address % PtxAssembler.ACCESS == 0
@@ -101,8 +101,8 @@ public final class Products {
     record Operands(
             Weight weight,
             long lists,
-            Rows in,
-            Rows out,
+            DeviceRows in,
+            DeviceRows out,
             int rows,
             int experts,
             int expected,
@@ -111,8 +111,8 @@ public final class Products {
 
     void launch(Stream stream, Of of, Operands operands, boolean add) {
         Weight weight = operands.weight;
-        Rows in = operands.in;
-        Rows out = operands.out;
+        DeviceRows in = operands.in;
+        DeviceRows out = operands.out;
         if (in.type() != weight.type() || out.type() != DType.F32) {
             throw new IllegalArgumentException("weights of %s take rows of the same type and give F32, not %s and %s"
                     .formatted(weight.type(), in.type(), out.type()));

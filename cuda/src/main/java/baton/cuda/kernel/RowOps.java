@@ -1,7 +1,7 @@
 package baton.cuda.kernel;
 
 import baton.cuda.driver.Gpu.Stream;
-import baton.cuda.ptx.Kernel;
+import baton.cuda.ptx.PtxKernel;
 import baton.kv.DType;
 import java.util.List;
 import java.util.stream.Stream.Builder;
@@ -14,7 +14,7 @@ public final class RowOps {
         this.functions = functions;
     }
 
-    static List<Kernel> kernels(DType computed) {
+    static List<PtxKernel> kernels(DType computed) {
         Builder<ElementKernel> kernels = java.util.stream.Stream.builder();
         for (DType type : types(computed)) {
             kernels.add(add(type));
@@ -33,7 +33,7 @@ public final class RowOps {
     }
 
     /** {@code x += factor * addend}. */
-    public void add(Stream stream, Rows addend, float factor, Rows x) {
+    public void add(Stream stream, DeviceRows addend, float factor, DeviceRows x) {
         add(addend.type()).launch(functions, stream, List.of(x, addend), x, factor);
     }
 }

@@ -8,12 +8,12 @@ import static baton.cuda.ptx.PtxAssembler.f32;
 import static baton.cuda.ptx.PtxAssembler.u32;
 
 import baton.cuda.ptx.Is;
-import baton.cuda.ptx.Kernel;
+import baton.cuda.ptx.PtxKernel;
 import baton.cuda.ptx.PtxAssembler;
-import baton.cuda.ptx.Value.F32;
-import baton.cuda.ptx.Value.Pred;
-import baton.cuda.ptx.Value.U32;
-import baton.cuda.ptx.Value.U64;
+import baton.cuda.ptx.Operand.F32;
+import baton.cuda.ptx.Operand.Pred;
+import baton.cuda.ptx.Operand.U32;
+import baton.cuda.ptx.Operand.U64;
 import baton.kv.DType;
 
 /**
@@ -62,7 +62,7 @@ record TiledProduct(
         return "product_tiled_%s_%s_%d_%d".formatted(of, type, outputs(), rows());
     }
 
-    Kernel kernel() {
+    PtxKernel kernel() {
         PtxAssembler k = new PtxAssembler(name(), threads());
         ProductOperands operands = new ProductOperands(k, of, type);
         U32 shared = k.dynamicShared();

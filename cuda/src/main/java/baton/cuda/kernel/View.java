@@ -1,12 +1,12 @@
 package baton.cuda.kernel;
 
 import baton.cuda.ptx.PtxAssembler;
-import baton.cuda.ptx.Value.U32;
-import baton.cuda.ptx.Value.U64;
+import baton.cuda.ptx.Operand.U32;
+import baton.cuda.ptx.Operand.U64;
 import baton.kv.DType;
 import java.util.stream.Stream.Builder;
 
-/** {@link Rows} as parameters of a kernel. */
+/** {@link DeviceRows} as parameters of a kernel. */
 record View(DType type, U64 address, U64 rowStride, U32 headStride) {
     /** Declares the parameters: the address, then the strides in bytes. */
     static View parameters(PtxAssembler k, String name, DType type) {
@@ -18,7 +18,7 @@ record View(DType type, U64 address, U64 rowStride, U32 headStride) {
     }
 
     /** Adds the arguments for the parameters. */
-    static void arguments(Rows rows, Builder<Long> arguments) {
+    static void arguments(DeviceRows rows, Builder<Long> arguments) {
         int bytes = rows.type().bytes();
         arguments.add(rows.address()).add(rows.rowStride() * bytes).add(rows.headStride() * bytes);
     }

@@ -1,11 +1,11 @@
 package baton.cuda.ptx;
 
-import baton.cuda.ptx.Value.Address;
-import baton.cuda.ptx.Value.B16;
-import baton.cuda.ptx.Value.F32;
-import baton.cuda.ptx.Value.Pred;
-import baton.cuda.ptx.Value.U32;
-import baton.cuda.ptx.Value.U64;
+import baton.cuda.ptx.Operand.Address;
+import baton.cuda.ptx.Operand.B16;
+import baton.cuda.ptx.Operand.F32;
+import baton.cuda.ptx.Operand.Pred;
+import baton.cuda.ptx.Operand.U32;
+import baton.cuda.ptx.Operand.U64;
 import baton.kv.DType;
 import java.util.Arrays;
 import java.util.function.BinaryOperator;
@@ -38,18 +38,18 @@ public final class PtxAssembler extends PtxInstructions {
         return address instanceof U64 ? "global" : "shared";
     }
 
-    private static Value place(Address address, int offset) {
+    private static Operand place(Address address, int offset) {
         return new U64(offset == 0 ? "[" + address.text() + "]" : "[" + address.text() + "+" + offset + "]");
     }
 
-    private void load(String type, Address address, int offset, Value... to) {
+    private void load(String type, Address address, int offset, Operand... to) {
         write(
                 "ld.%s%s.%s".formatted(space(address), vector(to.length), type),
                 list(to),
                 place(address, offset).text());
     }
 
-    private void store(String type, Address address, int offset, Value... from) {
+    private void store(String type, Address address, int offset, Operand... from) {
         write(
                 "st.%s%s.%s".formatted(space(address), vector(from.length), type),
                 place(address, offset).text(),
@@ -60,10 +60,10 @@ public final class PtxAssembler extends PtxInstructions {
         return count == 1 ? "" : ".v" + count;
     }
 
-    private static String list(Value... values) {
+    private static String list(Operand... values) {
         return values.length == 1
                 ? values[0].text()
-                : Stream.of(values).map(Value::text).collect(Collectors.joining(", ", "{", "}"));
+                : Stream.of(values).map(Operand::text).collect(Collectors.joining(", ", "{", "}"));
     }
 
     private U32[] newU32s(int count) {

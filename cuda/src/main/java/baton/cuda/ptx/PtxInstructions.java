@@ -1,9 +1,9 @@
 package baton.cuda.ptx;
 
-import baton.cuda.ptx.Value.F32;
-import baton.cuda.ptx.Value.Pred;
-import baton.cuda.ptx.Value.U32;
-import baton.cuda.ptx.Value.U64;
+import baton.cuda.ptx.Operand.F32;
+import baton.cuda.ptx.Operand.Pred;
+import baton.cuda.ptx.Operand.U32;
+import baton.cuda.ptx.Operand.U64;
 import java.util.Arrays;
 import java.util.function.BinaryOperator;
 

@@ -1,10 +1,10 @@
 package baton.cuda.ptx;
 
-import baton.cuda.ptx.Value.B16;
-import baton.cuda.ptx.Value.F32;
-import baton.cuda.ptx.Value.Pred;
-import baton.cuda.ptx.Value.U32;
-import baton.cuda.ptx.Value.U64;
+import baton.cuda.ptx.Operand.B16;
+import baton.cuda.ptx.Operand.F32;
+import baton.cuda.ptx.Operand.Pred;
+import baton.cuda.ptx.Operand.U32;
+import baton.cuda.ptx.Operand.U64;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Consumer;
@@ -39,7 +39,7 @@ public class PtxWriter {
     }
 
     /** The whole kernel. */
-    public Kernel kernel() {
+    public PtxKernel kernel() {
         StringBuilder text = new StringBuilder();
         text.append(".visible .entry ").append(name).append("(\n");
         text.append(String.join(",\n", parameters)).append("\n)\n");
@@ -50,7 +50,7 @@ public class PtxWriter {
         declare(text, ".b64", "%rd", doubleWords);
         declare(text, ".f32", "%f", floats);
         text.append(declarations).append(body).append("    ret;\n}\n");
-        return new Kernel(name, threads, text.toString());
+        return new PtxKernel(name, threads, text.toString());
     }
 
     private static void declare(StringBuilder text, String type, String prefix, int count) {
@@ -72,7 +72,7 @@ public class PtxWriter {
         return parameter(parameter, "f32", newF32());
     }
 
-    private <V extends Value> V parameter(String parameter, String type, V register) {
+    private <V extends Operand> V parameter(String parameter, String type, V register) {
         parameters.add("    .param .%s %s".formatted(type, parameter));
         write("ld.param." + type, register.text(), "[" + parameter + "]");
         return register;
@@ -107,7 +107,7 @@ public class PtxWriter {
 
     /** The shared memory that a launch asks for, aligned to 16 bytes. */
     public U32 dynamicShared() {
-        return sharedAddress(Kernel.DYNAMIC);
+        return sharedAddress(PtxKernel.DYNAMIC);
     }
 
     private U32 sharedAddress(String block) {
@@ -126,7 +126,7 @@ public class PtxWriter {
     }
 
     /** An instruction that writes its first operand. */
-    protected <V extends Value> V result(String instruction, V to, Value... from) {
+    protected <V extends Operand> V result(String instruction, V to, Operand... from) {
         String[] operands = new String[from.length + 1];
         operands[0] = to.text();
         for (int i = 0; i < from.length; i++) {

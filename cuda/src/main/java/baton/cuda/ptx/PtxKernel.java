@@ -8,7 +8,7 @@ import java.util.stream.Collectors;
  *
  * @param threads of a block
  */
-public record Kernel(String name, int threads, String text) {
+public record PtxKernel(String name, int threads, String text) {
     /** Dynamic shared memory of each kernel, as much as its launch says. */
     static final String DYNAMIC = "dynamic";
 
@@ -20,7 +20,7 @@ public record Kernel(String name, int threads, String text) {
             """.formatted(DYNAMIC);
 
     /** The text of a module of kernels. */
-    public static String module(List<Kernel> kernels) {
-        return kernels.stream().map(Kernel::text).collect(Collectors.joining("\n", HEADER, ""));
+    public static String module(List<PtxKernel> kernels) {
+        return kernels.stream().map(PtxKernel::text).collect(Collectors.joining("\n", HEADER, ""));
     }
 }

@@ -8,25 +8,25 @@ import baton.kv.DType;
  * @param heads of a row; 1 for a matrix
  * @param columns of a head
  */
-public record Rows(long address, DType type, int rows, long rowStride, int heads, long headStride, int columns) {
+public record DeviceRows(long address, DType type, int rows, long rowStride, int heads, long headStride, int columns) {
     /** A matrix without gaps. */
-    public static Rows matrix(long address, DType type, int rows, int columns) {
-        return new Rows(address, type, rows, columns, 1, 0, columns);
+    public static DeviceRows matrix(long address, DType type, int rows, int columns) {
+        return new DeviceRows(address, type, rows, columns, 1, 0, columns);
     }
 
     /** Some columns of a matrix. */
-    public Rows columns(int first, int count) {
-        return new Rows(address + (long) first * type.bytes(), type, rows, rowStride, 1, 0, count);
+    public DeviceRows columns(int first, int count) {
+        return new DeviceRows(address + (long) first * type.bytes(), type, rows, rowStride, 1, 0, count);
     }
 
     /** Columns of a matrix as heads, one after the other. */
-    public Rows heads(int count, int columnsOfHead) {
-        return new Rows(address, type, rows, rowStride, count, columnsOfHead, columnsOfHead);
+    public DeviceRows heads(int count, int columnsOfHead) {
+        return new DeviceRows(address, type, rows, rowStride, count, columnsOfHead, columnsOfHead);
     }
 
     /** Some of the rows. */
-    public Rows rows(int first, int count) {
-        return new Rows(
+    public DeviceRows rows(int first, int count) {
+        return new DeviceRows(
                 address + first * rowStride * type.bytes(), type, count, rowStride, heads, headStride, columns);
     }
 
