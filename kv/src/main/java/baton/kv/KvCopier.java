@@ -5,6 +5,7 @@ import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Optional;
 import java.util.stream.LongStream;
 
 /**
@@ -99,6 +100,11 @@ public interface KvCopier {
     interface Pinned extends AutoCloseable {
         @Override
         void close();
+    }
+
+    /** Shares the device's pool with other processes of this host, the same object each time; empty if the device cannot. */
+    default Optional<DevicePeers> peers() {
+        return Optional.empty();
     }
 
     /** Pins host memory, before the first copy. A device that copies from any memory at full speed has nothing to do. */

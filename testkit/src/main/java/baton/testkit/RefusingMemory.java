@@ -1,14 +1,18 @@
 package baton.testkit;
 
+import baton.kv.DevicePeers;
 import baton.kv.KvCopier;
 import baton.kv.KvDevice;
 import baton.kv.KvDigest;
 import baton.kv.KvFence;
 import baton.kv.KvMemory;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
+import java.io.IOException;
 import java.lang.foreign.MemorySegment;
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.atomic.AtomicBoolean;
 
 /**
@@ -19,21 +23,22 @@ import java.util.concurrent.atomic.AtomicBoolean;
  * sees the bytes of before. So does a digest, of which it computes {@link KvDigest#SUM61} itself.
  */
 public final class RefusingMemory implements KvCopier {
-    /** Not canonical on x86-64 and AArch64: no process has memory there. */
+    /** Added to the address of the bytes. Not canonical on x86-64 and AArch64: no process has memory there. */
     private static final long ADDRESS = 0x00de_0000_0000_0000L;
 
     private static final String KIND = "refusing";
 
     private final MemorySegment bytes;
     private final KvMemory.Device memory;
+    private final DevicePeers peers = new Peers();
 
     @GuardedBy("this")
-    private final List<Copy> queue = new ArrayList<>();
+    private final List<Queued> queue = new ArrayList<>();
 
     /** @param bytes the device's, which a test's model reads and writes */
     public RefusingMemory(MemorySegment bytes) {
         this.bytes = bytes;
-        this.memory = new KvMemory.Device(ADDRESS, bytes.byteSize(), new KvDevice(KIND, 0), this);
+        this.memory = new KvMemory.Device(address(bytes), bytes.byteSize(), new KvDevice(KIND, 0), this);
     }
 
     public KvMemory.Device memory() {
@@ -46,6 +51,11 @@ public final class RefusingMemory implements KvCopier {
             case KvMemory.Host host -> host.host();
             case KvMemory.Device device -> ((RefusingMemory) device.copier()).bytes;
         };
+    }
+
+    /** The device's address of some of the bytes. */
+    public static long address(MemorySegment bytes) {
+        return ADDRESS + bytes.address();
     }
 
     /** Whether agents of a test reach its memory. */
@@ -87,28 +97,67 @@ public final class RefusingMemory implements KvCopier {
         });
     }
 
+    @Override
+    public Optional<DevicePeers> peers() {
+        return Optional.of(peers);
+    }
+
+    /** Pools of this process open each other by the address of their bytes. */
+    private final class Peers implements DevicePeers {
+        @Override
+        public byte[] exported() {
+            return ByteBuffer.allocate(3 * Long.BYTES)
+                    .putLong(ProcessHandle.current().pid())
+                    .putLong(bytes.address())
+                    .putLong(bytes.byteSize())
+                    .array();
+        }
+
+        @Override
+        public PeerPool open(byte[] exported) throws IOException {
+            ByteBuffer in = ByteBuffer.wrap(exported);
+            if (exported.length != 3 * Long.BYTES
+                    || in.getLong() != ProcessHandle.current().pid()) {
+                throw new IOException("the pool is of another process");
+            }
+            MemorySegment peer = MemorySegment.ofAddress(in.getLong()).reinterpret(in.getLong());
+            return new PeerPool() {
+                @Override
+                public KvFence copy(List<Copy> copies) {
+                    return enqueue(
+                            KvFence.PASSED,
+                            () -> copies.forEach(
+                                    copy -> MemorySegment.copy(peer, copy.from(), bytes, copy.to(), copy.bytes())));
+                }
+
+                @Override
+                public void close() {}
+            };
+        }
+    }
+
     private synchronized KvFence enqueue(KvFence after, Runnable work) {
-        Copy copy = new Copy(after, work, new AtomicBoolean());
+        Queued copy = new Queued(after, work, new AtomicBoolean());
         queue.add(copy);
         return copy;
     }
 
     /** Copies in the order in which they were started, as one stream of a device does. */
-    private synchronized void copyUntil(Copy last) {
+    private synchronized void copyUntil(Queued last) {
         while (!last.done.get()) {
-            Copy next = queue.removeFirst();
+            Queued next = queue.removeFirst();
             next.after.await();
             next.work.run();
             next.done.set(true);
         }
     }
 
-    private final class Copy implements KvFence {
+    private final class Queued implements KvFence {
         private final KvFence after;
         private final Runnable work;
         private final AtomicBoolean done;
 
-        private Copy(KvFence after, Runnable work, AtomicBoolean done) {
+        private Queued(KvFence after, Runnable work, AtomicBoolean done) {
             this.after = after;
             this.work = work;
             this.done = done;

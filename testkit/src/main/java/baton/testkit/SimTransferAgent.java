@@ -1,6 +1,6 @@
 package baton.testkit;
 
-import baton.kv.KvDevice;
+import baton.kv.KvMemory;
 import baton.kv.Ticker;
 import baton.memory.RunDigests;
 import baton.transfer.Range;
@@ -160,8 +160,8 @@ public final class SimTransferAgent implements TransferAgent {
     }
 
     @Override
-    public boolean reaches(KvDevice device) {
-        return RefusingMemory.is(device);
+    public boolean reaches(KvMemory.Device memory) {
+        return RefusingMemory.is(memory.device());
     }
 
     /** Where bytes of a region are in this process. */

@@ -1,7 +1,6 @@
 package baton.transfer;
 
 import baton.kv.ConfigException;
-import baton.kv.KvDevice;
 import baton.kv.KvMemory;
 import baton.memory.RunDigests;
 import java.lang.foreign.MemorySegment;
@@ -41,7 +40,7 @@ public interface TransferAgent extends AutoCloseable {
      * @throws ConfigException if the pool is a device's that the agent does not reach; the agent is closed then
      */
     static TransferAgent reaching(KvMemory pool, TransferAgent agent) {
-        if (pool instanceof KvMemory.Device of && !agent.reaches(of.device())) {
+        if (pool instanceof KvMemory.Device of && !agent.reaches(of)) {
             agent.close();
             throw new ConfigException(
                     "kv_buffer_device",
@@ -51,8 +50,8 @@ public interface TransferAgent extends AutoCloseable {
         return agent;
     }
 
-    /** Whether it can register memory of that device, and move its bytes. */
-    default boolean reaches(KvDevice device) {
+    /** Whether it can register that memory, and move its bytes. */
+    default boolean reaches(KvMemory.Device memory) {
         return false;
     }
 

@@ -57,6 +57,20 @@ public abstract class TransferAgentContract {
     /** Memory that the implementation moves in the way that is to be tested. */
     protected abstract Region allocate(Arena arena, long bytes);
 
+    /** Where the bytes of a region can be seen. */
+    protected MemorySegment bytesOf(Region region) {
+        return region.memory();
+    }
+
+    /** The address of bytes in the memory that is registered. */
+    protected long address(MemorySegment bytes) {
+        return bytes.address();
+    }
+
+    private Span span(MemorySegment bytes) {
+        return new Span(address(bytes), bytes.byteSize());
+    }
+
     /** Lets time pass where it does not by itself. */
     protected void progress() {
         LockSupport.parkNanos(50_000);
@@ -68,7 +82,7 @@ public abstract class TransferAgentContract {
         there = agent("there");
         mine = registered(here, POOL);
         Region region = allocate(arena, POOL);
-        theirs = region.memory();
+        theirs = bytesOf(region);
         ofTheirs = there.register(region);
         peer = here.connect(there.metadata(), LONG);
     }
@@ -226,17 +240,17 @@ public abstract class TransferAgentContract {
         byte[] wereTheirs = bytes(theirs);
         for (Operation operation : Operation.values()) {
             List<Range> refused = List.of(
-                    new Range(other.address(), theirs.address(), 4096),
-                    new Range(mine.address(), other.address(), 4096),
+                    new Range(address(other), address(theirs), 4096),
+                    new Range(address(mine), address(other), 4096),
                     range(POOL - 100, 0, 101),
                     range(0, POOL - 100, 101),
                     range(-1, 0, 10),
                     range(0, -1, 10),
-                    new Range(mine.address(), Long.MAX_VALUE - 5, 100),
-                    new Range(mine.address(), 0, 100),
-                    new Range(mine.address(), -4096, 100),
-                    new Range(mine.address(), theirs.address(), Long.MAX_VALUE),
-                    new Range(mine.address(), theirs.address() + 10, Long.MAX_VALUE - theirs.address()));
+                    new Range(address(mine), Long.MAX_VALUE - 5, 100),
+                    new Range(address(mine), 0, 100),
+                    new Range(address(mine), -4096, 100),
+                    new Range(address(mine), address(theirs), Long.MAX_VALUE),
+                    new Range(address(mine), address(theirs) + 10, Long.MAX_VALUE - address(theirs)));
             for (Range range : refused) {
                 assertFails(start(operation, range), Cause.REFUSED);
             }
@@ -264,7 +278,7 @@ public abstract class TransferAgentContract {
         MemorySegment later = registered(there, POOL);
         fill(later, 15);
         assertThat(here.connect(there.metadata(), LONG)).isSameAs(peer);
-        assertThat(finish(start(Operation.READ, new Range(mine.address(), later.address(), POOL))))
+        assertThat(finish(start(Operation.READ, new Range(address(mine), address(later), POOL))))
                 .isInstanceOf(State.Done.class);
         assertThat(mine.mismatch(later)).isEqualTo(-1);
     }
@@ -303,7 +317,7 @@ public abstract class TransferAgentContract {
         Transfer two = here.start(
                 Operation.READ,
                 other,
-                List.of(new Range(mine.address() + POOL / 2, thirds.address(), POOL / 2)),
+                List.of(new Range(address(mine) + POOL / 2, address(thirds), POOL / 2)),
                 Optional.empty(),
                 LONG);
         assertThat(finish(one)).isInstanceOf(State.Done.class);
@@ -328,7 +342,7 @@ public abstract class TransferAgentContract {
             all.add(there.start(
                     Operation.READ,
                     back,
-                    List.of(new Range(theirs.address() + POOL / 2 + i * piece, mine.address() + i * piece, piece)),
+                    List.of(new Range(address(theirs) + POOL / 2 + i * piece, address(mine) + i * piece, piece)),
                     Optional.empty(),
                     LONG));
             all.add(start(Operation.WRITE, range((8 + i) * piece, POOL / 2 + (8 + i) * piece, piece)));
@@ -411,8 +425,8 @@ public abstract class TransferAgentContract {
                         peer,
                         permit.token(),
                         List.of(
-                                new Range(mine.address(), guarded.address() + 1000, 100),
-                                new Range(mine.address(), guarded.address(), 100)),
+                                new Range(address(mine), address(guarded) + 1000, 100),
+                                new Range(address(mine), address(guarded), 100)),
                         Optional.of(text("must not come")),
                         LONG),
                 Cause.NOT_PERMITTED);
@@ -429,15 +443,15 @@ public abstract class TransferAgentContract {
         MemorySegment guarded = guarded(POOL);
         Permit permit = permit(guarded, 0, POOL);
         TransferAgent third = agent("third");
-        Permit ofAnother = third.permit(List.of(Span.of(guarded))).orElseThrow();
+        Permit ofAnother = third.permit(List.of(span(guarded))).orElseThrow();
         fill(guarded, 33);
         byte[] before = bytes(guarded);
-        assertFails(start(Operation.WRITE, new Range(mine.address(), guarded.address(), 100)), Cause.NOT_PERMITTED);
+        assertFails(start(Operation.WRITE, new Range(address(mine), address(guarded), 100)), Cause.NOT_PERMITTED);
         for (long wrong : new long[] {0, 1, permit.token() + 1, -permit.token(), ofAnother.token()}) {
             assertFails(write(wrong, guarded, 0, 100), Cause.NOT_PERMITTED);
         }
         assertThat(bytes(guarded)).isEqualTo(before);
-        assertThat(finish(start(Operation.READ, new Range(mine.address(), guarded.address(), POOL))))
+        assertThat(finish(start(Operation.READ, new Range(address(mine), address(guarded), POOL))))
                 .isInstanceOf(State.Done.class);
         assertThat(mine.mismatch(guarded)).isEqualTo(-1);
         assertThat(permit.token()).isNotZero().isNotEqualTo(ofAnother.token());
@@ -470,11 +484,11 @@ public abstract class TransferAgentContract {
         MemorySegment source = registered(here, LARGE);
         Region region = allocate(arena, LARGE).withPermitsOnly();
         there.register(region);
-        Pools large = new Pools(source, region.memory());
+        Pools large = new Pools(source, bytesOf(region));
         assertThat(here.connect(there.metadata(), LONG)).isSameAs(peer);
         for (int i = 0; i < 8; i++) {
-            Permit permit = there.permit(List.of(Span.of(large.theirs))).orElseThrow();
-            Permit other = there.permit(List.of(Span.of(large.theirs))).orElseThrow();
+            Permit permit = there.permit(List.of(span(large.theirs))).orElseThrow();
+            Permit other = there.permit(List.of(span(large.theirs))).orElseThrow();
             Transfer write =
                     here.write(peer, permit.token(), large.scattered(), Optional.of(text("must not come")), LONG);
             Transfer read = start(Operation.READ, range(0, 0, POOL / 2));
@@ -546,7 +560,7 @@ public abstract class TransferAgentContract {
         assertThat(finish(here.start(
                         Operation.READ,
                         again,
-                        List.of(new Range(mine.address(), memory.address(), POOL)),
+                        List.of(new Range(address(mine), address(memory), POOL)),
                         Optional.empty(),
                         LONG)))
                 .isInstanceOf(State.Done.class);
@@ -561,11 +575,11 @@ public abstract class TransferAgentContract {
         MemorySegment source = registered(there, LARGE);
         here.connect(there.metadata(), LONG);
         for (int i = 0; i < 3; i++) {
-            Transfer transfer = start(Operation.READ, new Range(region.memory().address(), source.address(), LARGE));
+            Transfer transfer = start(Operation.READ, new Range(address(bytesOf(region)), address(source), LARGE));
             registration.close();
-            region.memory().fill((byte) 99);
+            bytesOf(region).fill((byte) 99);
             State state = finish(transfer);
-            assertThat(isFilledWith(region.memory(), 99)).isTrue();
+            assertThat(isFilledWith(bytesOf(region), 99)).isTrue();
             if (state instanceof State.Failed failed) {
                 assertThat(failed.cause()).isEqualTo(Cause.REFUSED);
             }
@@ -576,14 +590,22 @@ public abstract class TransferAgentContract {
     // For the implementations' own tests
 
     /** Two large pools and ranges between them that are no neighbours. */
-    protected record Pools(MemorySegment mine, MemorySegment theirs) {
+    protected final class Pools {
+        private final MemorySegment mine;
+        private final MemorySegment theirs;
+
+        private Pools(MemorySegment mine, MemorySegment theirs) {
+            this.mine = mine;
+            this.theirs = theirs;
+        }
+
         public List<Range> scattered() {
             int block = 64 << 10;
             int blocks = LARGE / block;
             List<Range> ranges = new ArrayList<>();
             for (int i = 0; i < blocks; i++) {
                 ranges.add(new Range(
-                        mine.address() + (long) i * block, theirs.address() + (long) (i * 7 % blocks) * block, block));
+                        address(mine) + (long) i * block, address(theirs) + (long) (i * 7 % blocks) * block, block));
             }
             return ranges;
         }
@@ -604,7 +626,7 @@ public abstract class TransferAgentContract {
     protected final MemorySegment registered(TransferAgent agent, long bytes) throws TransferException {
         Region region = allocate(arena, bytes);
         agent.register(region);
-        return region.memory();
+        return bytesOf(region);
     }
 
     /** Memory of the other agent that is written to with a permit only. */
@@ -612,14 +634,14 @@ public abstract class TransferAgentContract {
         Region region = allocate(arena, bytes).withPermitsOnly();
         there.register(region);
         assertThat(here.connect(there.metadata(), LONG)).isSameAs(peer);
-        return region.memory();
+        return bytesOf(region);
     }
 
     /** @param parts offset and length of each */
     private Permit permit(MemorySegment memory, long... parts) {
         List<Span> some = new ArrayList<>();
         for (int i = 0; i < parts.length; i += 2) {
-            some.add(new Span(memory.address() + parts[i], parts[i + 1]));
+            some.add(new Span(address(memory) + parts[i], parts[i + 1]));
         }
         Optional<Permit> permit = there.permit(some);
         assumeTrue(permit.isPresent(), "does not apply: the agent cannot hold back its peers");
@@ -631,13 +653,13 @@ public abstract class TransferAgentContract {
         return here.write(
                 peer,
                 permit,
-                List.of(new Range(mine.address() + offset, to.address() + offset, bytes)),
+                List.of(new Range(address(mine) + offset, address(to) + offset, bytes)),
                 Optional.empty(),
                 LONG);
     }
 
     protected final Range range(long local, long remote, long bytes) {
-        return new Range(mine.address() + local, theirs.address() + remote, bytes);
+        return new Range(address(mine) + local, address(theirs) + remote, bytes);
     }
 
     protected final Transfer start(Operation operation, Range range) {

@@ -3,7 +3,7 @@ package baton.connectors.nixl;
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.onesided.PeerHandshake;
 import baton.kv.JsonFields;
-import baton.kv.KvDevice;
+import baton.kv.KvMemory;
 import baton.kv.Ticker;
 import baton.kv.connector.Rank;
 import baton.messages.MessageException;
@@ -293,8 +293,8 @@ public final class MemoryNet {
         }
 
         @Override
-        public boolean reaches(KvDevice device) {
-            return reachesDevices && RefusingMemory.is(device);
+        public boolean reaches(KvMemory.Device memory) {
+            return reachesDevices && RefusingMemory.is(memory.device());
         }
 
         @Override

@@ -4,6 +4,7 @@ import baton.kv.Bursts;
 import baton.kv.ConfigException;
 import baton.kv.Deadline;
 import baton.kv.GeneratedBuilder;
+import baton.kv.KvMemory;
 import baton.kv.Ticker;
 import baton.memory.CopyKernel;
 import baton.memory.MappableMemory;
@@ -22,7 +23,6 @@ import baton.transfer.TransferException;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.IOException;
 import java.io.UncheckedIOException;
-import java.lang.foreign.MemorySegment;
 import java.net.InetSocketAddress;
 import java.net.StandardSocketOptions;
 import java.nio.channels.ServerSocketChannel;
@@ -78,7 +78,7 @@ import org.slf4j.LoggerFactory;
 
 /**
  * The transfer agent that needs nothing but the JDK. Peers of the same host that can map each other's registered memory move bytes
- * with one copy, other peers over TCP.
+ * with one copy, other peers over TCP. Memory of a device reaches peers of the same device only, within it.
  *
  * <p>A region can be mapped by peers if it is {@link MappableMemory}. A process that has an agent's metadata may read its registered
  * memory, and write to what needs no permit; connections are not encrypted.
@@ -96,6 +96,7 @@ public final class EmbeddedAgent implements TransferAgent {
     private final String system = Metadata.thisSystem();
     private final ServerSocketChannel server;
     private final ParallelCopier copier;
+    private final DeviceCopies deviceCopies;
     private final Ticker ticker;
     /** Of connections, which a peer may break off as often as it likes. */
     private final Bursts complaints;
@@ -246,6 +247,7 @@ public final class EmbeddedAgent implements TransferAgent {
         random.nextBytes(unique);
         this.name = prefix + "-" + HexFormat.of().formatHex(unique);
         this.copier = new ParallelCopier("transfer-copier-" + prefix, settings.threads, kernel);
+        this.deviceCopies = new DeviceCopies("transfer-device-" + prefix);
         this.accepted = new Semaphore(settings.limits.peers);
         this.inbox = new Inbox(settings.limits.waitingBytes);
         settings.access.ifPresent(PeerAccess::expectPeers);
@@ -261,10 +263,9 @@ public final class EmbeddedAgent implements TransferAgent {
 
     @Override
     public Registration register(Region region) throws TransferException {
-        MemorySegment memory = region.requireHost("the embedded agent").host();
-        if (!memory.isAccessibleBy(acceptor)) {
+        if (region.where() instanceof KvMemory.Host host && !host.host().isAccessibleBy(acceptor)) {
             throw new TransferException("memory at %d of %d bytes is confined to one thread, must be of a shared arena"
-                    .formatted(memory.address(), memory.byteSize()));
+                    .formatted(region.address(), region.bytes()));
         }
         requireOpen();
         Registration registered = registry.register(region, exposed(region));
@@ -272,10 +273,21 @@ public final class EmbeddedAgent implements TransferAgent {
         return registered;
     }
 
+    /** Memory of a device that peers open: only those of the same device reach it. */
+    @Override
+    public boolean reaches(KvMemory.Device memory) {
+        return memory.copier().peers().isPresent();
+    }
+
     private static Metadata.Exposed exposed(Region region) throws TransferException {
         long address = region.address();
         long bytes = region.bytes();
-        Optional<Path> file = region.asPool().file();
+        if (region.where() instanceof KvMemory.Device device
+                && device.copier().peers().isPresent()) {
+            return Metadata.Exposed.ofDevice(
+                    address, bytes, device.copier().peers().get());
+        }
+        Optional<Path> file = region.requireHost("the embedded agent").file();
         Matcher matcher = FILE.matcher(file.map(Path::toString).orElse(""));
         if (!matcher.matches()
                 || !matcher.group(1)
@@ -606,6 +618,7 @@ public final class EmbeddedAgent implements TransferAgent {
             registry.endAll(_ -> true, Cause.CANCELLED, "the agent was closed");
             // Its threads are done soon, as every gate has ended.
             copier.close();
+            deviceCopies.close();
             stopped.countDown();
         }
     }
@@ -616,6 +629,10 @@ public final class EmbeddedAgent implements TransferAgent {
 
     ParallelCopier copier() {
         return copier;
+    }
+
+    DeviceCopies deviceCopies() {
+        return deviceCopies;
     }
 
     boolean sharesMemoryWith(Metadata peer) {

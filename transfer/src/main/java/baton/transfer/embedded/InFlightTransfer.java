@@ -9,6 +9,7 @@ import baton.transfer.Transfer.State;
 import baton.transfer.Transfer.State.Done;
 import baton.transfer.Transfer.State.Failed;
 import java.time.Duration;
+import java.util.Set;
 
 /** What an agent knows of a transfer that it started or serves: a gate around the local ranges, with a deadline. */
 abstract sealed class InFlightTransfer extends Gate<State> implements ParallelCopier.Completion
@@ -67,6 +68,14 @@ abstract sealed class InFlightTransfer extends Gate<State> implements ParallelCo
     /** @param part a {@link MemoryRegistry.Registered}, {@link PeerMemory.Mapped} or {@link WriteGrant} */
     final boolean touches(Object part) {
         return local.touched().contains(part);
+    }
+
+    final Set<Object> touched() {
+        return local.touched();
+    }
+
+    final DeviceCopies.Where where() {
+        return DeviceCopies.where(local.touched());
     }
 
     final Duration timeLeft() {

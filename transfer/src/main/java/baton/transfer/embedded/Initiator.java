@@ -31,6 +31,7 @@ final class Initiator implements ConnectionSide {
         List<Copy> copies = new ArrayList<>();
         OutboundTransfer transfer;
         boolean mapped;
+        DeviceCopies.Where where;
         MemoryRegistry registry = agent.registry();
         synchronized (registry) {
             Set<Object> touched = new HashSet<>();
@@ -48,6 +49,7 @@ final class Initiator implements ConnectionSide {
                 case WRITE ->
                     writesMapped && agent.sharesMemoryWith(connection.peer()) && MemoryRegistry.mappable(touched);
             };
+            where = DeviceCopies.where(touched);
             boolean receives = !mapped && request.operation() == Operation.READ;
             transfer = new OutboundTransfer(connection, request, new LocalRanges(local, touched), receives);
             registry.add(transfer);
@@ -55,6 +57,10 @@ final class Initiator implements ConnectionSide {
         transfer.begin();
         if (ranges.isEmpty()) {
             transfer.succeed();
+        } else if (!where.isReachable(mapped)) {
+            transfer.fail(Cause.REFUSED, DeviceCopies.OUT_OF_REACH);
+        } else if (mapped && request.operation() == Operation.READ && where == DeviceCopies.Where.DEVICE) {
+            agent.deviceCopies().start(transfer, copies);
         } else if (mapped && request.operation() == Operation.READ) {
             agent.copier().start(transfer, transfer, copies, request.digests());
         } else {
@@ -100,7 +106,11 @@ final class Initiator implements ConnectionSide {
                     connection.peerName() + ": " + failure.get().message());
         } else if (transfer.isMappedWrite()) {
             writesMapped = false;
-            transfer.request(false);
+            if (transfer.where() == DeviceCopies.Where.HOST) {
+                transfer.request(false);
+            } else {
+                transfer.fail(Cause.REFUSED, DeviceCopies.OUT_OF_REACH);
+            }
         } else {
             throw new TransferException("it fails to map what it was not asked to map");
         }

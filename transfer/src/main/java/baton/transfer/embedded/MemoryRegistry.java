@@ -1,5 +1,7 @@
 package baton.transfer.embedded;
 
+import baton.kv.DevicePeers;
+import baton.kv.KvMemory;
 import baton.transfer.Region;
 import baton.transfer.Transfer.Cause;
 import baton.transfer.TransferAgent.Registration;
@@ -15,6 +17,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.NavigableMap;
 import java.util.Optional;
+import java.util.OptionalLong;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.function.Predicate;
@@ -51,11 +54,25 @@ final class MemoryRegistry {
         private final MemorySegment memory;
         private final Metadata.Exposed exposed;
         private final boolean needsGrant;
+        private final Optional<DevicePeers> peers;
 
-        private Registered(MemorySegment memory, Metadata.Exposed exposed, boolean needsGrant) {
+        private Registered(Region region, MemorySegment memory, Metadata.Exposed exposed) {
             this.memory = memory;
             this.exposed = exposed;
-            this.needsGrant = needsGrant;
+            this.needsGrant = region.needsPermit();
+            this.peers = region.where() instanceof KvMemory.Device device
+                    ? device.copier().peers()
+                    : Optional.empty();
+        }
+
+        /** With which pools of peers are opened, if it is a pool of a device. */
+        Optional<DevicePeers> peers() {
+            return peers;
+        }
+
+        /** Offset of some memory in it, if it is there. */
+        OptionalLong offset(MemorySegment part) {
+            return exposed.offset(part);
         }
 
         @Override
@@ -69,7 +86,7 @@ final class MemoryRegistry {
 
     /** @param exposed what peers are told of the region */
     synchronized Registered register(Region region, Metadata.Exposed exposed) throws TransferException {
-        MemorySegment memory = region.memory();
+        MemorySegment memory = memory(region);
         if (regions.size() == Metadata.MOST_REGIONS) {
             throw new TransferException("%d regions are registered, no more are allowed".formatted(regions.size()));
         }
@@ -78,10 +95,19 @@ final class MemoryRegistry {
             throw new TransferException("memory at %d of %d bytes is registered already, in part at least"
                     .formatted(memory.address(), memory.byteSize()));
         }
-        Registered registered = new Registered(memory, exposed, region.needsPermit());
+        Registered registered = new Registered(region, memory, exposed);
         regions.put(memory.address(), registered);
         revision++;
         return registered;
+    }
+
+    /** The memory, of a device's only with its address and size: nothing but the device reads or writes it. */
+    private static MemorySegment memory(Region region) {
+        return switch (region.where()) {
+            case KvMemory.Host host -> host.host();
+            case KvMemory.Device device ->
+                MemorySegment.ofAddress(device.address()).reinterpret(device.bytes());
+        };
     }
 
     private synchronized boolean remove(Registered registered) {

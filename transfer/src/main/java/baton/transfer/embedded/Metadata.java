@@ -1,7 +1,9 @@
 package baton.transfer.embedded;
 
+import baton.kv.DevicePeers;
 import baton.transfer.TransferException;
 import java.io.IOException;
+import java.lang.foreign.MemorySegment;
 import java.nio.BufferUnderflowException;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
@@ -10,13 +12,14 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.HexFormat;
 import java.util.List;
+import java.util.OptionalLong;
 
 /**
  * The description of an agent: what it gives out as its metadata, and sends to agents that it connects to.
  *
  * <p>The bytes, integers in network order and strings in UTF-8 after their length in two bytes: magic {@code "BtnT"}, version (2),
  * name, system, pid (8), host, port (4), length of the secret (2), secret, revision (8), number of regions (4), and for each region
- * address (8), bytes (8), file descriptor or -1 (4), inode (8).
+ * address (8), bytes (8), file descriptor, -1 or -2 (4), inode (8), and after -2 the pool of a device in hexadecimal.
  *
  * @param system the same for processes that may be able to map each other's memory: boot id, namespace of pids and user
  * @param host at which it listens
@@ -41,23 +44,45 @@ record Metadata(
     private static final short VERSION = 2;
     private static final int LONGEST_STRING = 512;
     private static final int NO_FILE = -1;
+    private static final int OF_DEVICE = -2;
 
     /**
      * A region of the agent's process.
      *
      * @param fd of the file that it is a mapping of, in that process; negative if there is none
+     * @param device {@link DevicePeers#exported} in hexadecimal; empty if it is the host's memory
      */
-    record Exposed(long address, long bytes, int fd, long inode) {
+    record Exposed(long address, long bytes, int fd, long inode, String device) {
+        Exposed(long address, long bytes, int fd, long inode) {
+            this(address, bytes, fd, inode, "");
+        }
+
         static Exposed withoutFile(long address, long bytes) {
             return new Exposed(address, bytes, NO_FILE, 0);
+        }
+
+        static Exposed ofDevice(long address, long bytes, DevicePeers peers) {
+            return new Exposed(address, bytes, OF_DEVICE, 0, HexFormat.of().formatHex(peers.exported()));
+        }
+
+        boolean isOfDevice() {
+            return fd == OF_DEVICE;
+        }
+
+        /** Offset of some memory in it, if it is there. */
+        OptionalLong offset(MemorySegment part) {
+            return holds(part.address(), part.byteSize())
+                    ? OptionalLong.of(part.address() - address)
+                    : OptionalLong.empty();
         }
 
         boolean holds(long at, long length) {
             return length > 0 && at >= address && at - address <= bytes - length;
         }
 
+        /** Whether processes of the same system can open it. */
         boolean mappable() {
-            return fd >= 0;
+            return fd >= 0 || isOfDevice();
         }
     }
 
@@ -103,6 +128,9 @@ record Metadata(
         out.putLong(revision).putInt(regions.size());
         for (Exposed region : regions) {
             out.putLong(region.address).putLong(region.bytes).putInt(region.fd).putLong(region.inode);
+            if (region.isOfDevice()) {
+                put(out, region.device);
+            }
         }
     }
 
@@ -153,6 +181,9 @@ record Metadata(
         List<Exposed> regions = new ArrayList<>();
         for (int i = 0; i < count; i++) {
             Exposed region = new Exposed(in.getLong(), in.getLong(), in.getInt(), in.getLong());
+            if (region.isOfDevice()) {
+                region = new Exposed(region.address, region.bytes, region.fd, region.inode, string(in, "device"));
+            }
             if (region.bytes <= 0 || region.address <= 0 || region.address + region.bytes < 0) {
                 throw new TransferException(
                         "metadata has a region at address=%d of bytes=%d".formatted(region.address, region.bytes));

@@ -1,22 +1,27 @@
 package baton.transfer.embedded;
 
+import baton.kv.DevicePeers;
 import baton.memory.MappableMemory;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.HashSet;
+import java.util.HexFormat;
 import java.util.List;
+import java.util.Map;
 import java.util.NavigableMap;
 import java.util.Optional;
+import java.util.OptionalLong;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.atomic.AtomicLong;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** A peer's regions, mapped into this process to be read as far as they can be. */
+/** A peer's regions, mapped into this process to be read as far as they can be. Those of a device are opened by the first transfer. */
 final class PeerMemory {
     private static final Logger LOG = LoggerFactory.getLogger(PeerMemory.class);
 
@@ -54,12 +59,39 @@ final class PeerMemory {
         private final Arena arena;
         private final AtomicLong mappedBytes;
 
+        @GuardedBy("this")
+        private final Map<DevicePeers, DevicePeers.PeerPool> opened = new HashMap<>();
+
         private Mapped(Metadata.Exposed region, MemorySegment memory, Arena arena, AtomicLong mappedBytes) {
             this.region = region;
             this.memory = memory;
             this.arena = arena;
             this.mappedBytes = mappedBytes;
-            mappedBytes.addAndGet(memory.byteSize());
+            mappedBytes.addAndGet(mappedBytes());
+        }
+
+        private long mappedBytes() {
+            return region.isOfDevice() ? 0 : memory.byteSize();
+        }
+
+        boolean isOfDevice() {
+            return region.isOfDevice();
+        }
+
+        /** The region of a device, opened to be copied from. */
+        synchronized DevicePeers.PeerPool open(DevicePeers own) throws IOException {
+            DevicePeers.PeerPool known = opened.get(own);
+            if (known != null) {
+                return known;
+            }
+            DevicePeers.PeerPool pool = own.open(HexFormat.of().parseHex(region.device()));
+            opened.put(own, pool);
+            return pool;
+        }
+
+        /** Offset of some memory in the region, if it is there. */
+        OptionalLong offset(MemorySegment part) {
+            return region.offset(part);
         }
 
         /** Bytes at an address of the peer, if they are in this region. */
@@ -70,9 +102,10 @@ final class PeerMemory {
         }
 
         /** Unmaps it; nothing touches it any more. */
-        void close() {
+        synchronized void close() {
+            opened.values().forEach(DevicePeers.PeerPool::close);
             arena.close();
-            mappedBytes.addAndGet(-memory.byteSize());
+            mappedBytes.addAndGet(-mappedBytes());
         }
     }
 
@@ -118,7 +151,9 @@ final class PeerMemory {
     private void map(Metadata.Exposed region) {
         Arena arena = Arena.ofShared();
         try {
-            MemorySegment memory = MappableMemory.map(arena, peer.fileOf(region), region.inode(), region.bytes());
+            MemorySegment memory = region.isOfDevice()
+                    ? MemorySegment.ofAddress(region.address()).reinterpret(region.bytes())
+                    : MappableMemory.map(arena, peer.fileOf(region), region.inode(), region.bytes());
             mapped.put(region.address(), new Mapped(region, memory, arena, mappedBytes));
         } catch (IOException e) {
             arena.close();

@@ -67,6 +67,10 @@ final class Responder implements ConnectionSide {
                 }
                 local.add(found.get());
             }
+            if (!DeviceCopies.where(touched).isReachable(false)) {
+                refuse(read.id(), Cause.REFUSED, DeviceCopies.OUT_OF_REACH);
+                return;
+            }
             LocalRanges ranges = new LocalRanges(local, touched);
             transfer = new InboundTransfer(connection, read.id(), ranges, Movement.SEND, read.timeoutMillis());
             registry.add(transfer);
@@ -134,6 +138,10 @@ final class Responder implements ConnectionSide {
                     copies.add(new Copy(source.get(), found.get()));
                 }
             }
+            if (!DeviceCopies.where(touched).isReachable(write.mapped())) {
+                refuse(write.id(), Cause.REFUSED, DeviceCopies.OUT_OF_REACH);
+                return;
+            }
             Movement movement = write.mapped() ? Movement.COPY : Movement.RECEIVE;
             LocalRanges all = new LocalRanges(local, touched);
             transfer = new InboundTransfer(connection, write.id(), all, movement, write.timeoutMillis());
@@ -143,6 +151,8 @@ final class Responder implements ConnectionSide {
         transfer.begin();
         if (transfer.ranges() == 0) {
             transfer.succeed();
+        } else if (transfer.where() == DeviceCopies.Where.DEVICE) {
+            agent.deviceCopies().start(transfer, copies);
         } else if (transfer.movement() == Movement.COPY) {
             agent.copier().start(transfer, transfer, copies);
         }

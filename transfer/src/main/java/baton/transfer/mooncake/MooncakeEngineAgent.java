@@ -2,7 +2,7 @@ package baton.transfer.mooncake;
 
 import baton.kv.ConfigException;
 import baton.kv.Deadline;
-import baton.kv.KvDevice;
+import baton.kv.KvMemory;
 import baton.kv.ListenAddress;
 import baton.kv.Ticker;
 import baton.messages.PeerAddress;
@@ -137,8 +137,8 @@ public final class MooncakeEngineAgent extends SegmentAgent<EnginePeer, EngineTr
     }
 
     @Override
-    public boolean reaches(KvDevice device) {
-        return device.kind().equals("cuda");
+    public boolean reaches(KvMemory.Device memory) {
+        return memory.device().kind().equals("cuda");
     }
 
     @Override

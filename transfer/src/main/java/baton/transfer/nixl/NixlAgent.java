@@ -1,7 +1,7 @@
 package baton.transfer.nixl;
 
 import baton.kv.Deadline;
-import baton.kv.KvDevice;
+import baton.kv.KvMemory;
 import baton.kv.Ticker;
 import baton.transfer.Range;
 import baton.transfer.Region;
@@ -159,8 +159,8 @@ public final class NixlAgent implements TransferAgent {
     }
 
     @Override
-    public boolean reaches(KvDevice device) {
-        return NixlMemory.isKnown(device);
+    public boolean reaches(KvMemory.Device memory) {
+        return NixlMemory.isKnown(memory.device());
     }
 
     /** Called by any thread, as {@link Registration#close}. */

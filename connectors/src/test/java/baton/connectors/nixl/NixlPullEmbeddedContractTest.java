@@ -1,0 +1,7 @@
+package baton.connectors.nixl;
+
+class NixlPullEmbeddedContractTest extends NixlEmbeddedContract {
+    NixlPullEmbeddedContractTest() {
+        super("NixlConnector", NixlConnector::new);
+    }
+}

@@ -1,0 +1,7 @@
+package baton.connectors.nixl;
+
+class NixlPushEmbeddedContractTest extends NixlEmbeddedContract {
+    NixlPushEmbeddedContractTest() {
+        super("NixlPushConnector", NixlPushConnector::new);
+    }
+}

@@ -1,0 +1,86 @@
+package baton.testkit;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.transfer.Range;
+import baton.transfer.Region;
+import baton.transfer.Transfer.Cause;
+import baton.transfer.Transfer.State;
+import baton.transfer.TransferAgent;
+import baton.transfer.TransferAgent.Operation;
+import baton.transfer.TransferAgent.Peer;
+import baton.transfer.TransferAgentContract;
+import baton.transfer.TransferException;
+import baton.transfer.embedded.EmbeddedAgent;
+import baton.transfer.embedded.EmbeddedAgent.Transport;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.util.List;
+import java.util.Optional;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+
+/** The embedded agent between pools of one device. */
+class EmbeddedDeviceAgentTest extends TransferAgentContract {
+    @Override
+    protected TransferAgent open(String prefix) throws TransferException {
+        return EmbeddedAgent.open(prefix, EmbeddedAgent.Settings.at("127.0.0.1"));
+    }
+
+    @Override
+    protected Region allocate(Arena arena, long bytes) {
+        return new Region(new RefusingMemory(arena.allocate(bytes, 64)).memory(), false);
+    }
+
+    @Override
+    protected MemorySegment bytesOf(Region region) {
+        return RefusingMemory.bytes(region.where());
+    }
+
+    @Override
+    protected long address(MemorySegment bytes) {
+        return RefusingMemory.address(bytes);
+    }
+
+    @Test
+    void memoryOfADeviceIsNotMapped() {
+        assertThat(finish(start(Operation.READ, range(0, 0, 4096)))).isInstanceOf(State.Done.class);
+        assertThat(here.mappedPeerBytes()).isZero();
+    }
+
+    /** Neither memory of the host, nor a peer over TCP. */
+    @ParameterizedTest
+    @EnumSource(Transport.class)
+    void whatTheDeviceDoesNotReachIsRefused(Transport transport) throws TransferException {
+        try (Arena arena = Arena.ofShared();
+                EmbeddedAgent other = EmbeddedAgent.open(
+                        "other", EmbeddedAgent.Settings.at("127.0.0.1").withTransport(transport))) {
+            Region host = Region.allocate(arena, 4096, "a test");
+            other.register(host);
+            Peer toHost = here.connect(other.metadata(), LONG);
+            Peer toDevice = other.connect(there.metadata(), LONG);
+            for (Operation operation : Operation.values()) {
+                Range out = new Range(address(mine), host.address(), 4096);
+                Range in = new Range(host.address(), address(theirs), 4096);
+                assertRefused(here, operation, toHost, out);
+                assertRefused(other, operation, toDevice, in);
+            }
+            assertThat(finish(start(Operation.READ, range(0, 0, 4096)))).isInstanceOf(State.Done.class);
+        }
+    }
+
+    private void assertRefused(TransferAgent agent, Operation operation, Peer peer, Range range) {
+        fill(mine, 1);
+        fill(theirs, 2);
+        byte[] wereMine = bytes(mine);
+        byte[] wereTheirs = bytes(theirs);
+        State state = finish(agent.start(operation, peer, List.of(range), Optional.empty(), LONG));
+        assertThat(state).isInstanceOfSatisfying(State.Failed.class, failed -> {
+            assertThat(failed.cause()).isEqualTo(Cause.REFUSED);
+            assertThat(failed.message()).contains("memory of a device", "kv_buffer_device must be cpu");
+        });
+        assertThat(bytes(mine)).isEqualTo(wereMine);
+        assertThat(bytes(theirs)).isEqualTo(wereTheirs);
+    }
+}
