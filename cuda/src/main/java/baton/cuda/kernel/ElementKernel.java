@@ -2,17 +2,17 @@ package baton.cuda.kernel;
 
 import baton.cuda.driver.Gpu.Stream;
 import baton.cuda.ptx.Is;
-import baton.cuda.ptx.PtxKernel;
-import baton.cuda.ptx.PtxAssembler;
 import baton.cuda.ptx.Operand.F32;
 import baton.cuda.ptx.Operand.U32;
 import baton.cuda.ptx.Operand.U64;
+import baton.cuda.ptx.PtxAssembler;
+import baton.cuda.ptx.PtxKernel;
 import baton.kv.DType;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.stream.Collectors;
-import java.util.stream.Stream.Builder;
+import java.util.stream.LongStream;
 
 /**
  * A function of the elements at the same place of some rows. A thread computes {@link #ELEMENTS} neighbours, or one element where rows are not
@@ -45,10 +45,7 @@ record ElementKernel(
     private String name(int elements) {
         return "%s_%s_%s_%d"
                 .formatted(
-                        function,
-                        inputs.stream().map(DType::name).collect(Collectors.joining("_")),
-                        output,
-                        elements);
+                        function, inputs.stream().map(DType::name).collect(Collectors.joining("_")), output, elements);
     }
 
     private PtxKernel kernel(int elements) {
@@ -94,23 +91,24 @@ record ElementKernel(
     }
 
     /** @param indices address of as many u32 as {@code to} has rows, if the kernel gathers */
-    void launch(Functions functions, Stream stream, List<DeviceRows> from, long indices, DeviceRows to, float... numbers) {
+    void launch(
+            Functions functions, Stream stream, List<DeviceRows> from, long indices, DeviceRows to, float... numbers) {
         boolean aligned = to.isAligned(ELEMENTS) && from.stream().allMatch(rows -> rows.isAligned(ELEMENTS));
         int elements = aligned ? ELEMENTS : 1;
-        Builder<Long> arguments = java.util.stream.Stream.builder();
-        from.forEach(rows -> View.arguments(rows, arguments));
-        arguments.add(indices);
-        View.arguments(to, arguments);
         int ofHead = to.columns() / elements;
         int count = Math.toIntExact((long) to.rows() * to.heads() * ofHead);
-        arguments.add((long) count).add((long) to.heads()).add((long) ofHead);
+        LongStream.Builder arguments = LongStream.builder();
+        from.forEach(rows -> View.arguments(rows).forEach(arguments));
+        arguments.accept(indices);
+        View.arguments(to).forEach(arguments);
+        arguments.add(count).add(to.heads()).add(ofHead);
         for (float number : numbers) {
-            arguments.add(Functions.argument(number));
+            arguments.accept(Functions.argument(number));
         }
         functions.launch(
                 stream,
                 name(elements),
                 Math.ceilDiv(count, THREADS),
-                arguments.build().mapToLong(Long::longValue).toArray());
+                arguments.build().toArray());
     }
 }

@@ -4,12 +4,12 @@ import static baton.cuda.ptx.PtxAssembler.f32;
 import static baton.cuda.ptx.PtxAssembler.u32;
 
 import baton.cuda.ptx.Is;
-import baton.cuda.ptx.PtxKernel;
-import baton.cuda.ptx.PtxAssembler;
 import baton.cuda.ptx.Operand.F32;
 import baton.cuda.ptx.Operand.Pred;
 import baton.cuda.ptx.Operand.U32;
 import baton.cuda.ptx.Operand.U64;
+import baton.cuda.ptx.PtxAssembler;
+import baton.cuda.ptx.PtxKernel;
 import baton.kv.DType;
 
 /**
@@ -83,14 +83,22 @@ record FewRowsProduct(ProductOperands.Of of, DType type, int outputTiles, int ro
             U32 chunks = k.add(start, k.sub(length, k.rem(length, UNROLLED * CHUNK)));
             k.loop(start, chunks, u32(UNROLLED * CHUNK), input -> {
                 U32 own = k.add(input, ofLane);
-                multiply(k, UNROLLED, sums, (i, offset) -> load(k, weights[i], own, offset), (i, offset) ->
-                        load(k, inputs[i], own, offset));
+                multiply(
+                        k,
+                        UNROLLED,
+                        sums,
+                        (i, offset) -> load(k, weights[i], own, offset),
+                        (i, offset) -> load(k, inputs[i], own, offset));
             });
             k.loop(chunks, end, u32(CHUNK), input -> {
                 U32 own = k.add(input, ofLane);
                 Pred there = k.test(own, Is.LT, end);
-                multiply(k, 1, sums, (i, _) -> loadWhere(k, weights[i], own, there), (i, _) ->
-                        loadWhere(k, inputs[i], own, there));
+                multiply(
+                        k,
+                        1,
+                        sums,
+                        (i, _) -> loadWhere(k, weights[i], own, there),
+                        (i, _) -> loadWhere(k, inputs[i], own, there));
             });
             addSegments(k, operands, shared, sums, firstOutput, firstRow);
         });

@@ -24,8 +24,7 @@ final class Functions implements AutoCloseable {
         this.module = gpu.load(PtxKernel.module(kernels));
         this.compiled = kernels.stream()
                 .collect(Collectors.toMap(
-                        PtxKernel::name,
-                        kernel -> new Compiled(module.function(kernel.name()), kernel.threads())));
+                        PtxKernel::name, kernel -> new Compiled(module.function(kernel.name()), kernel.threads())));
     }
 
     /** Lets a kernel be launched with dynamic shared memory of that size. */

@@ -4,11 +4,11 @@ import static baton.cuda.ptx.PtxAssembler.f32;
 import static baton.cuda.ptx.PtxAssembler.u32;
 
 import baton.cuda.ptx.Is;
-import baton.cuda.ptx.PtxKernel;
-import baton.cuda.ptx.PtxAssembler;
 import baton.cuda.ptx.Operand.F32;
 import baton.cuda.ptx.Operand.U32;
 import baton.cuda.ptx.Operand.U64;
+import baton.cuda.ptx.PtxAssembler;
+import baton.cuda.ptx.PtxKernel;
 import baton.kv.DType;
 
 /**

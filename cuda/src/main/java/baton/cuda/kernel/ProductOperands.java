@@ -1,11 +1,11 @@
 package baton.cuda.kernel;
 
 import baton.cuda.ptx.Is;
-import baton.cuda.ptx.PtxAssembler;
 import baton.cuda.ptx.Operand.F32;
 import baton.cuda.ptx.Operand.Pred;
 import baton.cuda.ptx.Operand.U32;
 import baton.cuda.ptx.Operand.U64;
+import baton.cuda.ptx.PtxAssembler;
 import baton.kv.DType;
 
 /**
@@ -65,8 +65,7 @@ final class ProductOperands {
             U32 start = k.loadU32(ofExpert, 0);
             this.rows = k.sub(k.loadU32(ofExpert, Integer.BYTES), start);
             this.weights = k.loadU64(k.at(weightOrTable, expert, Long.BYTES), 0);
-            this.lists = k.at(
-                    k.at(listsOfExperts, k.add(rowsOrExperts, 1), Integer.BYTES), start, Integer.BYTES);
+            this.lists = k.at(k.at(listsOfExperts, k.add(rowsOrExperts, 1), Integer.BYTES), start, Integer.BYTES);
             this.bias = k.variable(PtxAssembler.u64(0));
             k.when(
                     k.test(biasOrTable, Is.NE, PtxAssembler.u64(0)),

@@ -2,8 +2,8 @@ package baton.cuda.kernel;
 
 import baton.cuda.driver.Gpu.Stream;
 import baton.cuda.kernel.ProductOperands.Of;
-import baton.cuda.ptx.PtxKernel;
 import baton.cuda.ptx.PtxAssembler;
+import baton.cuda.ptx.PtxKernel;
 import baton.kv.DType;
 import java.util.ArrayList;
 import java.util.List;
@@ -138,8 +138,7 @@ public final class Products {
         int outputs = weight.outputs();
         int experts = rows == 0 ? 0 : operands.experts;
         if (!operands.aligned || weight.type() == DType.F32) {
-            PlainProduct plain =
-                    new PlainProduct(of, weight.type(), rows <= PLAIN_FEW ? PLAIN_FEW : PLAIN_MANY);
+            PlainProduct plain = new PlainProduct(of, weight.type(), rows <= PLAIN_FEW ? PLAIN_FEW : PLAIN_MANY);
             launch(stream, plain.name(), outputs, PlainProduct.OUTPUTS, rows, plain.rows(), experts, arguments);
         } else if (rows <= FEW) {
             int rowTiles = rows <= 8 ? 1 : rows <= 16 ? 2 : 4;
@@ -148,8 +147,8 @@ public final class Products {
             launch(stream, few.name(), outputs, few.outputs(), rows, few.rows(), experts, arguments);
         } else {
             TiledProduct large = tiled(of, weight.type(), true);
-            boolean suffices = (long) Math.ceilDiv(outputs, large.outputs()) * Math.ceilDiv(rows, large.rows()) * experts
-                    >= BUSY;
+            boolean suffices =
+                    (long) Math.ceilDiv(outputs, large.outputs()) * Math.ceilDiv(rows, large.rows()) * experts >= BUSY;
             TiledProduct tiled = tiled(of, weight.type(), suffices);
             functions.launch(
                     stream,

@@ -8,12 +8,12 @@ import static baton.cuda.ptx.PtxAssembler.f32;
 import static baton.cuda.ptx.PtxAssembler.u32;
 
 import baton.cuda.ptx.Is;
-import baton.cuda.ptx.PtxKernel;
-import baton.cuda.ptx.PtxAssembler;
 import baton.cuda.ptx.Operand.F32;
 import baton.cuda.ptx.Operand.Pred;
 import baton.cuda.ptx.Operand.U32;
 import baton.cuda.ptx.Operand.U64;
+import baton.cuda.ptx.PtxAssembler;
+import baton.cuda.ptx.PtxKernel;
 import baton.kv.DType;
 
 /**
@@ -28,8 +28,7 @@ import baton.kv.DType;
  * @param outputTiles outputs of a warp, in tiles of 16
  * @param rowTiles rows of a warp, in tiles of 8
  */
-record TiledProduct(
-        ProductOperands.Of of, DType type, int outputWarps, int rowWarps, int outputTiles, int rowTiles) {
+record TiledProduct(ProductOperands.Of of, DType type, int outputWarps, int rowWarps, int outputTiles, int rowTiles) {
     /** Inputs that are copied together. A segment is a multiple of them. */
     static final int STEP = 64;
 
@@ -113,10 +112,7 @@ record TiledProduct(
                     }
                     for (int i = 0; i < inputs.length; i++) {
                         k.copyAsync(
-                                to,
-                                (outputs() + i * linesAtOnce) * LINE,
-                                k.at(inputs[i], input, type.bytes()),
-                                there);
+                                to, (outputs() + i * linesAtOnce) * LINE, k.at(inputs[i], input, type.bytes()), there);
                     }
                 });
                 k.commitCopies();

@@ -84,7 +84,10 @@ public final class PtxAssembler extends PtxInstructions {
     /** Of global memory that no kernel writes at the same time, such as weights. */
     public U32[] loadConstants(int count, U64 address, int offset) {
         U32[] loaded = newU32s(count);
-        write("ld.global.nc%s.u32".formatted(vector(count)), list(loaded), place(address, offset).text());
+        write(
+                "ld.global.nc%s.u32".formatted(vector(count)),
+                list(loaded),
+                place(address, offset).text());
         return loaded;
     }
 
@@ -320,7 +323,11 @@ public final class PtxAssembler extends PtxInstructions {
 
     /** Starts to copy {@link #ACCESS} bytes. */
     public void copyAsync(U32 to, int offset, U64 from) {
-        write("cp.async.cg.shared.global", place(to, offset).text(), place(from, 0).text(), "" + ACCESS);
+        write(
+                "cp.async.cg.shared.global",
+                place(to, offset).text(),
+                place(from, 0).text(),
+                "" + ACCESS);
     }
 
     /** Starts to copy {@link #ACCESS} bytes, or to fill as many with zeros, without reading, where the condition does not hold. */
