@@ -1,0 +1,54 @@
+package baton.cuda.sim;
+
+import baton.cuda.driver.CudaException;
+
+/** A kernel did what it must not do. What executes the kernel adds the place. */
+final class Finding extends RuntimeException {
+    private static final long serialVersionUID = 1;
+
+    private final Kind kind;
+    private final int lane;
+
+    enum Kind {
+        ILLEGAL_ADDRESS(700),
+        MISALIGNED_ADDRESS(716),
+        LAUNCH_FAILED(719);
+
+        private final int code;
+
+        Kind(int code) {
+            this.code = code;
+        }
+    }
+
+    /** @param lane that did it, or -1 where no lane did it alone */
+    Finding(Kind kind, int lane, String reason) {
+        super(reason, null, false, false);
+        this.kind = kind;
+        this.lane = lane;
+    }
+
+    static Finding failed(int lane, String reason, Object... values) {
+        return new Finding(Kind.LAUNCH_FAILED, lane, reason.formatted(values));
+    }
+
+    CudaException at(Warp warp, Statement statement) {
+        String thread = lane < 0 ? "warp " + warp.index : "thread " + (warp.index * Warp.LANES + lane);
+        return error("kernel %s, line %d `%s`, block %s, %s: %s"
+                .formatted(
+                        warp.block.kernel.name(),
+                        statement.line(),
+                        statement.text(),
+                        warp.block.place(),
+                        thread,
+                        getMessage()));
+    }
+
+    CudaException at(Block block) {
+        return error("kernel %s, block %s: %s".formatted(block.kernel.name(), block.place(), getMessage()));
+    }
+
+    private CudaException error(String detail) {
+        return new CudaException("cuStreamSynchronize", kind.code, "CUDA_ERROR_" + kind, detail);
+    }
+}

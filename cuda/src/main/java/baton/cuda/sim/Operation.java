@@ -1,0 +1,8 @@
+package baton.cuda.sim;
+
+/** What an instruction does in lanes of a warp. */
+@FunctionalInterface
+interface Operation {
+    /** @param lanes a bit for each that executes it, at least one */
+    void run(Warp warp, int lanes);
+}

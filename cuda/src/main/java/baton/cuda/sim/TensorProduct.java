@@ -1,0 +1,153 @@
+package baton.cuda.sim;
+
+import java.util.List;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+/**
+ * The instruction {@code mma}: adds the product of two matrices, of 16 rows and of 8 columns, to a third one. Each product is exact, and is
+ * added in the order of the inner dimension, each sum rounded to fp32. The device rounds sums otherwise.
+ */
+final class TensorProduct implements Operation {
+    private static final Pattern OPCODE = Pattern.compile(
+            "mma\\.sync\\.aligned\\.m16n8k(8|16)\\.row\\.col\\.f32\\.(bf16|f16|tf32)\\.(bf16|f16|tf32)\\.f32");
+    private static final int ROWS = 16;
+    private static final int COLUMNS = 8;
+    private static final int QUAD = 4;
+
+    private final int inner;
+    private final String type;
+    private final int[] to;
+    private final int[] left;
+    private final int[] right;
+    private final int[] addend;
+
+    private TensorProduct(int inner, String type, int[] to, int[] left, int[] right, int[] addend) {
+        this.inner = inner;
+        this.type = type;
+        this.to = to;
+        this.left = left;
+        this.right = right;
+        this.addend = addend;
+    }
+
+    static Operation operation(Statement statement, Operands operands) {
+        Matcher matcher = OPCODE.matcher(statement.opcode());
+        if (!matcher.matches() || !matcher.group(2).equals(matcher.group(3))) {
+            throw Decoder.unknown(statement);
+        }
+        int inner = Integer.parseInt(matcher.group(1));
+        String type = matcher.group(2);
+        boolean single = type.equals("tf32");
+        if (single && inner != 8) {
+            throw Decoder.unknown(statement);
+        }
+        Decoder.count(statement, 4);
+        List<String> sums = Operands.elements(statement.operands().getFirst());
+        List<String> addends = Operands.elements(statement.operands().getLast());
+        for (int i = 0; i < sums.size(); i++) {
+            int same = addends.indexOf(sums.get(i));
+            if (same >= 0 && same != i) {
+                throw statement.refused(sums.get(i) + " is a result and an addend of another result");
+            }
+        }
+        int rightCount = inner * (single ? 4 : 2) * COLUMNS / (Integer.BYTES * Warp.LANES);
+        return new TensorProduct(
+                inner,
+                type,
+                rows(statement, operands, 0, "f32", 4),
+                rows(statement, operands, 1, "b32", 2 * rightCount),
+                rows(statement, operands, 2, "b32", rightCount),
+                rows(statement, operands, 3, "f32", 4));
+    }
+
+    private static int[] rows(Statement statement, Operands operands, int operand, String type, int count) {
+        List<String> names = Operands.elements(statement.operands().get(operand));
+        if (names.size() != count) {
+            throw statement.refused(
+                    "%s has %d registers, not %d".formatted(statement.operands().get(operand), names.size(), count));
+        }
+        int[] rows = new int[count];
+        for (int i = 0; i < count; i++) {
+            rows[i] = (operand == 0
+                            ? operands.result(statement, names.get(i), type)
+                            : operands.source(statement, names.get(i), type))
+                    .first();
+        }
+        return rows;
+    }
+
+    @Override
+    public void run(Warp warp, int lanes) {
+        warp.checkMembers(Warp.ALL, lanes);
+        int[] words = warp.words;
+        float[] a = warp.leftMatrix;
+        float[] b = warp.rightMatrix;
+        for (int lane = 0; lane < Warp.LANES; lane++) {
+            int group = lane / QUAD;
+            int within = lane % QUAD;
+            // Registers alternate between the upper and the lower 8 rows, then go on along the inner dimension.
+            for (int i = 0; i < left.length; i++) {
+                int row = (group + (i & 1) * (ROWS / 2)) * inner;
+                put(a, row + (i >> 1) * perRegister(), within, 1, words[left[i] + lane]);
+            }
+            for (int i = 0; i < right.length; i++) {
+                put(b, i * perRegister() * COLUMNS + group, within, COLUMNS, words[right[i] + lane]);
+            }
+        }
+        for (int row = 0; row < ROWS; row++) {
+            int half = row < ROWS / 2 ? 0 : 2;
+            int first = row % (ROWS / 2) * QUAD;
+            float s0 = Float.intBitsToFloat(words[addend[half] + first]);
+            float s1 = Float.intBitsToFloat(words[addend[half + 1] + first]);
+            float s2 = Float.intBitsToFloat(words[addend[half] + first + 1]);
+            float s3 = Float.intBitsToFloat(words[addend[half + 1] + first + 1]);
+            float s4 = Float.intBitsToFloat(words[addend[half] + first + 2]);
+            float s5 = Float.intBitsToFloat(words[addend[half + 1] + first + 2]);
+            float s6 = Float.intBitsToFloat(words[addend[half] + first + 3]);
+            float s7 = Float.intBitsToFloat(words[addend[half + 1] + first + 3]);
+            for (int k = 0; k < inner; k++) {
+                float x = a[row * inner + k];
+                int at = k * COLUMNS;
+                s0 = Math.fma(x, b[at], s0);
+                s1 = Math.fma(x, b[at + 1], s1);
+                s2 = Math.fma(x, b[at + 2], s2);
+                s3 = Math.fma(x, b[at + 3], s3);
+                s4 = Math.fma(x, b[at + 4], s4);
+                s5 = Math.fma(x, b[at + 5], s5);
+                s6 = Math.fma(x, b[at + 6], s6);
+                s7 = Math.fma(x, b[at + 7], s7);
+            }
+            int even = to[half] + first;
+            int odd = to[half + 1] + first;
+            words[even] = FloatInstructions.bits(s0);
+            words[odd] = FloatInstructions.bits(s1);
+            words[even + 1] = FloatInstructions.bits(s2);
+            words[odd + 1] = FloatInstructions.bits(s3);
+            words[even + 2] = FloatInstructions.bits(s4);
+            words[odd + 2] = FloatInstructions.bits(s5);
+            words[even + 3] = FloatInstructions.bits(s6);
+            words[odd + 3] = FloatInstructions.bits(s7);
+        }
+    }
+
+    /** Elements along the inner dimension that one register of four lanes has. */
+    private int perRegister() {
+        return type.equals("tf32") ? QUAD : 2 * QUAD;
+    }
+
+    /** Puts the elements of a register to where they are along the inner dimension. */
+    private void put(float[] matrix, int first, int within, int stride, int bits) {
+        switch (type) {
+            case "bf16" -> {
+                matrix[first + 2 * within * stride] = Float.intBitsToFloat(bits << Short.SIZE);
+                matrix[first + (2 * within + 1) * stride] = Float.intBitsToFloat(bits & 0xffff_0000);
+            }
+            case "f16" -> {
+                matrix[first + 2 * within * stride] = Float.float16ToFloat((short) bits);
+                matrix[first + (2 * within + 1) * stride] = Float.float16ToFloat((short) (bits >>> Short.SIZE));
+            }
+            default -> matrix[first + within * stride] = Float.intBitsToFloat(bits & ~0x1fff);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+package baton.cuda.sim;
+
+import java.util.ArrayList;
+import java.util.List;
+
+/** Instructions that lanes of a warp execute together. */
+final class WarpInstructions {
+    private static final int LANE_MASK = Warp.LANES - 1;
+    private static final int ROWS = 8;
+    private static final int ROW_BYTES = 16;
+
+    private final Operands operands;
+
+    WarpInstructions(Operands operands) {
+        this.operands = operands;
+    }
+
+    Operation operation(Statement statement, String[] parts) {
+        return switch (parts[0]) {
+            case "bar", "barrier" -> barrier(statement);
+            case "shfl" -> shuffle(statement, parts);
+            case "vote" -> vote(statement);
+            case "ldmatrix" -> loadMatrices(statement);
+            default -> TensorProduct.operation(statement, operands);
+        };
+    }
+
+    private Operation barrier(Statement statement) {
+        Decoder.count(statement, 1);
+        String operand = statement.operands().getFirst();
+        return switch (statement.opcode()) {
+            case "bar.sync", "barrier.sync.aligned" -> {
+                if (Operands.immediate(statement, operand) != 0) {
+                    throw statement.refused("the only barrier is 0");
+                }
+                yield Warp::arrive;
+            }
+            case "bar.warp.sync" -> {
+                Operands.Row members = operands.source(statement, operand, "b32");
+                yield (warp, lanes) -> {
+                    checkMembers(warp, lanes, members);
+                    warp.barriers++;
+                };
+            }
+            default -> throw Decoder.unknown(statement);
+        };
+    }
+
+    private static void checkMembers(Warp warp, int lanes, Operands.Row members) {
+        for (int left = lanes; left != 0; left &= left - 1) {
+            warp.checkMembers(warp.words[members.first() + Integer.numberOfTrailingZeros(left)], lanes);
+        }
+    }
+
+    /** {@code d[|p], a, b, c, mask}: {@code b} is a lane or a distance, {@code c} bounds the lanes. */
+    private Operation shuffle(Statement statement, String[] parts) {
+        if (parts.length != 4 || !parts[1].equals("sync") || !parts[3].equals("b32")) {
+            throw Decoder.unknown(statement);
+        }
+        String mode = parts[2];
+        if (!List.of("up", "down", "bfly", "idx").contains(mode)) {
+            throw Decoder.unknown(statement);
+        }
+        Decoder.count(statement, 5);
+        String[] results = statement.operands().getFirst().split("\\s*\\|\\s*", -1);
+        Operands.Row to = operands.result(statement, results[0], "b32");
+        int predicate = results.length == 1 ? -1 : operands.predicate(statement, results[1]);
+        List<Operands.Row> rows = new ArrayList<>();
+        for (String operand : statement.operands().subList(1, 5)) {
+            rows.add(operands.source(statement, operand, "b32"));
+        }
+        int a = rows.get(0).first();
+        int b = rows.get(1).first();
+        int c = rows.get(2).first();
+        Operands.Row members = rows.get(3);
+        return (warp, lanes) -> {
+            checkMembers(warp, lanes, members);
+            int[] words = warp.words;
+            int[] values = new int[Warp.LANES];
+            System.arraycopy(words, a, values, 0, Warp.LANES);
+            int inRange = 0;
+            for (int left = lanes; left != 0; left &= left - 1) {
+                int lane = Integer.numberOfTrailingZeros(left);
+                int distance = words[b + lane] & LANE_MASK;
+                int clamp = words[c + lane] & LANE_MASK;
+                int segment = words[c + lane] >>> 8 & LANE_MASK;
+                int last = lane & segment | clamp & ~segment;
+                int from = switch (mode) {
+                    case "up" -> lane - distance;
+                    case "down" -> lane + distance;
+                    case "bfly" -> lane ^ distance;
+                    default -> lane & segment | distance & ~segment;
+                };
+                boolean in = mode.equals("up") ? from >= last : from <= last;
+                if (in) {
+                    inRange |= 1 << lane;
+                    if ((lanes >>> from & 1) == 0) {
+                        throw Finding.failed(lane, "takes the value of lane %d, which is not at the instruction", from);
+                    }
+                }
+                words[to.first() + lane] = values[in ? from : lane];
+            }
+            if (predicate >= 0) {
+                warp.predicates[predicate] = warp.predicates[predicate] & ~lanes | inRange;
+            }
+            warp.barriers++;
+        };
+    }
+
+    private Operation vote(Statement statement) {
+        Decoder.count(statement, 3);
+        List<String> names = statement.operands();
+        boolean negated = names.get(1).startsWith("!");
+        int predicate = operands.predicate(
+                statement, negated ? names.get(1).substring(1).trim() : names.get(1));
+        Operands.Row members = operands.source(statement, names.get(2), "b32");
+        boolean ballot = statement.opcode().equals("vote.sync.ballot.b32");
+        boolean all = statement.opcode().equals("vote.sync.all.pred");
+        if (!ballot && !all && !statement.opcode().equals("vote.sync.any.pred")) {
+            throw Decoder.unknown(statement);
+        }
+        int to = ballot
+                ? operands.result(statement, names.getFirst(), "b32").first()
+                : operands.predicate(statement, names.getFirst());
+        return (warp, lanes) -> {
+            checkMembers(warp, lanes, members);
+            int votes = (negated ? ~warp.predicates[predicate] : warp.predicates[predicate]) & lanes;
+            if (ballot) {
+                for (int left = lanes; left != 0; left &= left - 1) {
+                    warp.words[to + Integer.numberOfTrailingZeros(left)] = votes;
+                }
+            } else {
+                boolean holds = all ? votes == lanes : votes != 0;
+                warp.predicates[to] = warp.predicates[to] & ~lanes | (holds ? lanes : 0);
+            }
+            warp.barriers++;
+        };
+    }
+
+    /** Matrices of 8 rows of 16 bytes, whose addresses 8 lanes have for each matrix. */
+    private Operation loadMatrices(Statement statement) {
+        boolean transposed = statement.opcode().contains(".trans");
+        String plain = statement.opcode().replace(".trans", "");
+        int count = switch (plain) {
+            case "ldmatrix.sync.aligned.m8n8.x1.shared.b16" -> 1;
+            case "ldmatrix.sync.aligned.m8n8.x2.shared.b16" -> 2;
+            case "ldmatrix.sync.aligned.m8n8.x4.shared.b16" -> 4;
+            default -> throw Decoder.unknown(statement);
+        };
+        Decoder.count(statement, 2);
+        List<String> names = Operands.elements(statement.operands().getFirst());
+        if (names.size() != count) {
+            throw statement.refused("%d registers, not %d".formatted(names.size(), count));
+        }
+        int[] rows = new int[count];
+        for (int i = 0; i < count; i++) {
+            rows[i] = operands.result(statement, names.get(i), "b32").first();
+        }
+        Operands.Address address =
+                operands.address(statement, statement.operands().getLast(), true);
+        return (warp, lanes) -> {
+            warp.checkMembers(Warp.ALL, lanes);
+            SharedMemory shared = warp.block.shared;
+            int[] at = new int[count * ROWS];
+            for (int i = 0; i < at.length; i++) {
+                at[i] = shared.read(warp, SharedMemory.EACH_LANE, address.of(warp, i), ROW_BYTES);
+            }
+            for (int matrix = 0; matrix < count; matrix++) {
+                for (int lane = 0; lane < Warp.LANES; lane++) {
+                    int row = lane / 4;
+                    int column = lane % 4 * 2;
+                    int value;
+                    if (transposed) {
+                        int low = (short)
+                                Elements.SHORT.get(shared.bytes, at[matrix * ROWS + column] + row * Short.BYTES);
+                        int high = (short)
+                                Elements.SHORT.get(shared.bytes, at[matrix * ROWS + column + 1] + row * Short.BYTES);
+                        value = low & 0xffff | high << Short.SIZE;
+                    } else {
+                        value = (int) Elements.INT.get(shared.bytes, at[matrix * ROWS + row] + column * Short.BYTES);
+                    }
+                    warp.words[rows[matrix] + lane] = value;
+                }
+            }
+        };
+    }
+}
