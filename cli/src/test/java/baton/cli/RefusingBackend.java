@@ -85,7 +85,8 @@ final class RefusingBackend implements ModelBackend {
                             new RefusingMemory(inner.cache().host()).memory(),
                             inner.cache().layout(),
                             inner.cache().blocks(),
-                            inner.cache().layerNames()));
+                            inner.cache().layerNames(),
+                            inner.cache().groups()));
         }
 
         @Override

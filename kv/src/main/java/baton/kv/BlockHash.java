@@ -32,6 +32,11 @@ public record BlockHash(long a, long b, long c, long d) {
         return digest;
     }
 
+    /** A key for the share that some of the layers have of the block: another one for each number, and of 0 this one. */
+    public BlockHash ofShare(int number) {
+        return new BlockHash(a, b, c, d ^ number);
+    }
+
     @Override
     public int hashCode() {
         return Long.hashCode(a);

@@ -5,11 +5,12 @@ import baton.kv.ModelFingerprint;
 
 /**
  * The format of a store's values: stores of equal formats can exchange values, all other ones cannot. A value is a chunk: the blocks
- * that follow each other in a sequence, each as {@code [layer][kv head][token in block][K | V]} with all layers and heads of the model. The
- * share of a tensor-parallel rank is so a range of each layer of each block, that of a pipeline stage a range of each block.
+ * that follow each other in a sequence, each as {@code [layer][kv head][token in block][K | V]} with all heads of the model and all layers, or
+ * those of one group of layers. The share of a tensor-parallel rank is so a range of each layer of each block, that of a pipeline stage a
+ * range of each block.
  *
  * @param model that computed the values
- * @param layout of a block with all layers and heads of the model
+ * @param layout of a block with all heads of the model
  * @param blocksPerChunk blocks in a value
  * @param tensorParallelSize ranks that computed the heads: their sums round differently from those of another number of ranks. 0 where
  *     values of any number are taken

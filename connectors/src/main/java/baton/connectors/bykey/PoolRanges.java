@@ -6,10 +6,10 @@ import baton.kv.connector.Rank;
 import baton.store.ValueRanges;
 
 /**
- * Where a rank's share of a block lies in a store's values, which have all layers and heads of the model.
+ * Where a rank's share of a block lies in a store's values, which have the layers of a block of all stages and all heads of the model.
  *
  * @param model layout of a block with all of them
- * @param firstLayer index in the model of the rank's first layer
+ * @param firstLayer index in it of the rank's first layer
  * @param firstHead likewise
  * @param copy whether the rank before has the same heads, as there are more ranks than heads
  */
@@ -36,11 +36,12 @@ record PoolRanges(KvCache cache, KvLayout model, int firstLayer, int firstHead, 
         KvLayout own = cache.layout();
         long value = blockInChunk * model.blockBytes() + model.layerOffset(firstLayer) + firstHead * model.headBytes();
         if (own.kvHeads() == model.kvHeads()) {
-            ranges.add(key, value, cache.layerStart(block, 0), own.blockBytes());
+            ranges.add(key, value, block * own.blockBytes(), own.blockBytes());
             return;
         }
         for (int layer = 0; layer < own.layers(); layer++) {
-            ranges.add(key, value + model.layerOffset(layer), cache.layerStart(block, layer), own.layerBytes());
+            long inPool = block * own.blockBytes() + own.layerOffset(layer);
+            ranges.add(key, value + model.layerOffset(layer), inPool, own.layerBytes());
         }
     }
 }

@@ -25,11 +25,11 @@ record StoreConnectorMetadata(List<Load> loads, List<Save> saves, Set<String> fl
     /**
      * A load of chunks, which are pinned.
      *
-     * @param keys of the chunks, one after the other in the sequence
-     * @param skippedBlocks blocks at the beginning of the first chunk that are not loaded
-     * @param blocks of the pool that are filled, in the sequence's order
+     * @param keys of the chunks
+     * @param places of the blocks in the chunks: a chunk's index times the blocks of a chunk, and the block's index in the chunk
+     * @param blocks of the pool that are filled
      */
-    record Load(String requestId, List<BlockHash> keys, int skippedBlocks, int[] blocks) {}
+    record Load(String requestId, List<BlockHash> keys, int[] places, int[] blocks) {}
 
     /**
      * A save of whole chunks.

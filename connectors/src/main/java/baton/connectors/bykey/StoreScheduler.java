@@ -1,5 +1,6 @@
 package baton.connectors.bykey;
 
+import baton.connectors.bykey.ChunkValues.Value;
 import baton.connectors.bykey.StoreConnectorMetadata.Load;
 import baton.connectors.bykey.StoreConnectorMetadata.Save;
 import baton.kv.BlockHash;
@@ -20,7 +21,6 @@ import baton.kv.connector.WorkerReport;
 import baton.store.BlockStore;
 import baton.store.StoreEvent;
 import baton.store.memory.ReuseFilter;
-import baton.store.tiered.Acquired;
 import baton.store.tiered.Tier;
 import baton.store.tiered.TieredStore;
 import java.util.ArrayDeque;
@@ -31,9 +31,11 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.function.BooleanSupplier;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -68,15 +70,20 @@ public final class StoreScheduler implements SchedulerConnector {
     private final int blockSize;
     private final int blocksPerChunk;
     private final ChunkKeys keys;
+    private final ChunkValues values;
     private final OwnerThread owner = OwnerThread.firstToCheck();
 
     private final Map<String, State> requests = new HashMap<>();
     /** Pins of loads under way. */
-    private final Map<String, Acquired> loading = new HashMap<>();
+    private final Map<String, StoredPrefix> loading = new HashMap<>();
     /** By save: the request, which may have ended, and the keys. */
     private final Map<Long, Save> saves = new HashMap<>();
 
     private final Set<BlockHash> saving = new HashSet<>();
+    /** By block the save that reads it, where windows may leave blocks before a save of them is over. */
+    private final Map<Integer, Save> read = new HashMap<>();
+    /** Requests with saves that read blocks which the next step may write to. */
+    private final Set<String> overtaken = new HashSet<>();
     /** By request: saves that are not over. */
     private final Map<String, Integer> savesOf = new HashMap<>();
 
@@ -97,8 +104,7 @@ public final class StoreScheduler implements SchedulerConnector {
         final long maxLoad;
         final boolean fromMemory;
         final boolean fromOthers;
-        Optional<Acquired> acquired = Optional.empty();
-        int acquiredFrom;
+        Optional<StoredPrefix> stored = Optional.empty();
         boolean waits;
         long waitingSince;
         /** Chunks from the front that are stored, being stored, or not to be stored. */
@@ -162,6 +168,7 @@ public final class StoreScheduler implements SchedulerConnector {
         this.filter = new ReuseFilter(policy.storeThreshold(), policy.trackedKeys());
         this.blockSize = context.layout().blockSize();
         this.blocksPerChunk = store.format().blocksPerChunk();
+        this.values = new ChunkValues(keys, context.groups(), blockSize, blocksPerChunk);
         session.sideOpened();
     }
 
@@ -218,18 +225,23 @@ public final class StoreScheduler implements SchedulerConnector {
             giveBack(state);
             return new KvMatch.None();
         }
-        if (state.acquired.isEmpty() || state.acquiredFrom != first) {
+        if (state.stored.filter(prefix -> prefix.first() == first).isEmpty()) {
             giveBack(state);
-            List<BlockHash> wanted = keys.keys(request, first, chunks);
-            if (awaitsSave(state, wanted)) {
+            List<Value> wanted = values.all(request, first, chunks);
+            if (awaitsSave(state, keysOf(values.withoutWindows(wanted)))) {
                 return new KvMatch.Pending();
             }
-            state.acquiredFrom = first;
-            state.acquired = Optional.of(store.acquire(
-                    wanted, state.fromOthers, Deadline.after(context.ticker(), policy.acquire()), context.wake()));
+            Deadline deadline = Deadline.after(context.ticker(), policy.acquire());
+            state.stored = Optional.of(new StoredPrefix(
+                    values,
+                    first,
+                    chunks,
+                    request.length(),
+                    wanted,
+                    some -> store.acquire(some, state.fromOthers, deadline, context.wake())));
         }
-        Acquired acquired = state.acquired.get();
-        if (!acquired.isReady()) {
+        StoredPrefix stored = state.stored.get();
+        if (!stored.isReady()) {
             if (!state.waits) {
                 state.waits = true;
                 state.waitingSince = context.ticker().nanos();
@@ -241,8 +253,12 @@ public final class StoreScheduler implements SchedulerConnector {
             measurements.add(Measurement.seconds(LOOKUP_DELAY, (context.ticker().nanos() - state.waitingSince) / 1e9)
                     .of(request.id()));
         }
-        int tokens = (first + acquired.fromFront()) * perChunk - computedTokens;
+        int tokens = stored.end() * perChunk - computedTokens;
         return tokens >= keys.leastLoad() ? new KvMatch.Tokens(tokens, true) : new KvMatch.None();
+    }
+
+    private static List<BlockHash> keysOf(List<Value> values) {
+        return values.stream().map(Value::key).toList();
     }
 
     /** Whether the prefix goes on in a chunk that is just being stored for another request: that is a matter of milliseconds. */
@@ -262,39 +278,58 @@ public final class StoreScheduler implements SchedulerConnector {
     }
 
     private static void giveBack(State state) {
-        state.acquired.ifPresent(Acquired::release);
-        state.acquired = Optional.empty();
+        state.stored.ifPresent(StoredPrefix::release);
+        state.stored = Optional.empty();
     }
 
     @Override
     public void onAllocated(KvRequest request, int[] blockTable, int localTokens, int externalTokens) {
         owner.check();
+        int firstBlock = localTokens / blockSize;
+        overtake(blockTable, firstBlock);
         State state = requests.get(request.id());
-        if (state == null || state.acquired.isEmpty()) {
+        if (state == null || state.stored.isEmpty()) {
             return;
         }
-        Acquired acquired = state.acquired.get();
-        if (externalTokens == 0 || !acquired.isReady()) {
+        StoredPrefix stored = state.stored.get();
+        if (externalTokens == 0 || !stored.isReady()) {
             giveBack(state);
             return;
         }
-        state.acquired = Optional.empty();
-        int firstBlock = localTokens / blockSize;
-        int blocks = Math.ceilDiv(localTokens + externalTokens, blockSize) - firstBlock;
-        int skipped = firstBlock - state.acquiredFrom * blocksPerChunk;
-        int chunks = Math.ceilDiv(skipped + blocks, blocksPerChunk);
-        plannedLoads.add(new Load(
-                request.id(),
-                acquired.keys().subList(0, chunks),
-                skipped,
-                Arrays.copyOfRange(blockTable, firstBlock, firstBlock + blocks)));
-        loading.put(request.id(), acquired);
+        state.stored = Optional.empty();
+        int endBlock = Math.ceilDiv(localTokens + externalTokens, blockSize);
+        plannedLoads.add(stored.load(request.id(), blockTable, firstBlock, endBlock));
+        loading.put(request.id(), stored);
+    }
+
+    /** Blocks from that one on are about to be written: saves that still read them are ended before. */
+    private void overtake(int[] blockTable, int firstBlock) {
+        if (!read.isEmpty()) {
+            context
+                    .groups()
+                    .blocks(
+                            blockTable,
+                            firstBlock,
+                            blockTable.length / context.groups().size())
+                    .stream()
+                    .flatMapToInt(Arrays::stream)
+                    .mapToObj(read::get)
+                    .filter(Objects::nonNull)
+                    .map(Save::requestId)
+                    .forEach(overtaken::add);
+        }
     }
 
     @Override
     public ConnectorMetadata buildMetadata(ScheduledStep step) {
         owner.check();
         List<Save> planned = new ArrayList<>();
+        for (ScheduledRequest scheduled : step.requests()) {
+            overtake(scheduled.blockTable(), scheduled.computedTokens() / blockSize);
+        }
+        Set<String> flush = new HashSet<>(step.preempted());
+        flush.addAll(overtaken);
+        overtaken.clear();
         for (ScheduledRequest scheduled : step.requests()) {
             State state = requests.get(scheduled.request().id());
             if (state != null) {
@@ -307,11 +342,11 @@ public final class StoreScheduler implements SchedulerConnector {
                 state.savedChunks = 0;
             }
         }
-        if (plannedLoads.isEmpty() && planned.isEmpty() && step.preempted().isEmpty() && released.isEmpty()) {
+        if (plannedLoads.isEmpty() && planned.isEmpty() && flush.isEmpty() && released.isEmpty()) {
             return StoreConnectorMetadata.NOTHING;
         }
         StoreConnectorMetadata metadata =
-                new StoreConnectorMetadata(plannedLoads, planned, step.preempted(), Set.copyOf(released));
+                new StoreConnectorMetadata(plannedLoads, planned, flush, Set.copyOf(released));
         plannedLoads.clear();
         released.clear();
         return metadata;
@@ -329,30 +364,26 @@ public final class StoreScheduler implements SchedulerConnector {
         }
         int from = state.savedChunks;
         state.savedChunks = chunks;
-        List<BlockHash> computed = keys.keys(request, from, chunks);
-        List<BlockHash> absent = computed.stream()
-                .filter(key -> !store.memory().isPresent(key) && !saving.contains(key))
+        int[] table = scheduled.blockTable();
+        List<Value> absent = values.all(request, from, chunks).stream()
+                .filter(value -> values.has(value, table))
+                .filter(value -> !store.memory().isPresent(value.key()) && !saving.contains(value.key()))
                 .toList();
-        Set<BlockHash> admitted = absent.isEmpty() ? Set.of() : new HashSet<>(filter.offer(absent));
-        List<BlockHash> stored = new ArrayList<>(admitted.size());
-        int[] blocks = new int[admitted.size() * blocksPerChunk];
-        for (int chunk = from; chunk < chunks && stored.size() < admitted.size(); chunk++) {
-            BlockHash key = computed.get(chunk - from);
-            if (admitted.contains(key)) {
-                System.arraycopy(
-                        scheduled.blockTable(),
-                        chunk * blocksPerChunk,
-                        blocks,
-                        stored.size() * blocksPerChunk,
-                        blocksPerChunk);
-                stored.add(key);
-            }
-        }
-        saving.addAll(stored);
+        Set<BlockHash> admitted = absent.isEmpty() ? Set.of() : new HashSet<>(filter.offer(keysOf(absent)));
+        // A key may be there twice.
+        List<Value> stored = absent.stream()
+                .filter(value -> admitted.contains(value.key()) && saving.add(value.key()))
+                .toList();
         if (stored.isEmpty()) {
             return Optional.empty();
         }
-        Save save = new Save(nextSave++, request.id(), List.copyOf(stored), blocks);
+        int[] blocks = stored.stream()
+                .flatMapToInt(value -> IntStream.range(0, blocksPerChunk).map(i -> values.block(value, i, table)))
+                .toArray();
+        Save save = new Save(nextSave++, request.id(), keysOf(stored), blocks);
+        if (context.groups().hasWindows()) {
+            Arrays.stream(blocks).forEach(block -> read.put(block, save));
+        }
         saves.put(save.id(), save);
         savesOf.merge(request.id(), 1, Integer::sum);
         return Optional.of(save);
@@ -362,9 +393,9 @@ public final class StoreScheduler implements SchedulerConnector {
     public void onStepDone(WorkerReport report, Map<Rank, WorkerMetadata> metadata) {
         owner.check();
         for (String received : report.received()) {
-            Acquired acquired = loading.remove(received);
-            if (acquired != null) {
-                acquired.release();
+            StoredPrefix loaded = loading.remove(received);
+            if (loaded != null) {
+                loaded.release();
             }
         }
         if (metadata.get(Rank.FIRST) instanceof SavesDone(List<Long> done)) {
@@ -379,6 +410,7 @@ public final class StoreScheduler implements SchedulerConnector {
             return;
         }
         save.keys().forEach(saving::remove);
+        Arrays.stream(save.blocks()).forEach(block -> read.remove(block, save));
         int left = savesOf.merge(save.requestId(), -1, Integer::sum);
         if (left == 0) {
             savesOf.remove(save.requestId());
@@ -398,7 +430,7 @@ public final class StoreScheduler implements SchedulerConnector {
             giveBack(state);
             int chunks = Math.min(state.savedChunks, request.promptLength() / blockSize / blocksPerChunk);
             if (policy.answersWait() && chunks > 0 && (end == RequestEnd.STOPPED || end == RequestEnd.LENGTH)) {
-                answerIsHeld = new AwaitedWrites(request.id(), keys.keys(request, 0, chunks));
+                answerIsHeld = new AwaitedWrites(request.id(), keysOf(values.all(request, 0, chunks)));
             }
         }
         Optional<JsonFields> params = keys.forget(request, end);
@@ -478,7 +510,7 @@ public final class StoreScheduler implements SchedulerConnector {
         if (!closed) {
             closed = true;
             requests.values().forEach(StoreScheduler::giveBack);
-            loading.values().forEach(Acquired::release);
+            loading.values().forEach(StoredPrefix::release);
             session.sideClosed();
         }
     }

@@ -133,8 +133,8 @@ public final class StoreSession {
         int perChunk = store.format().blocksPerChunk();
         List<ValueRanges> ranges = ranges(true, (pool, to) -> {
             for (int i = 0; i < load.blocks().length; i++) {
-                int block = load.skippedBlocks() + i;
-                pool.add(to, block / perChunk, block % perChunk, load.blocks()[i]);
+                int place = load.places()[i];
+                pool.add(to, place / perChunk, place % perChunk, load.blocks()[i]);
             }
         });
         long start = context.ticker().nanos();
@@ -143,7 +143,7 @@ public final class StoreSession {
             task.cancel();
             Set<Integer> invalid = new HashSet<>();
             for (int i = 0; i < load.blocks().length; i++) {
-                if (!task.succeeded((load.skippedBlocks() + i) / perChunk)) {
+                if (!task.succeeded(load.places()[i] / perChunk)) {
                     invalid.add(load.blocks()[i]);
                 }
             }

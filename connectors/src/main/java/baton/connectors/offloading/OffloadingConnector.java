@@ -60,6 +60,12 @@ public final class OffloadingConnector implements KvConnector {
         OffloadingSettings.of(config.extra());
     }
 
+    /** Values that instances of other parallel sizes exchange have all layers: stages have other shares of groups. */
+    @Override
+    public boolean takesGroups(KvTransferConfig config) {
+        return !OffloadingSettings.of(config.extra()).canonicalLayout();
+    }
+
     @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
         return new StoreScheduler(context, session(context));

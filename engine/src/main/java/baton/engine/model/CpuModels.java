@@ -2,6 +2,7 @@ package baton.engine.model;
 
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.KvGroups;
 import baton.kv.KvLayout;
 import baton.kv.ModelFingerprint;
 import baton.kv.Ticker;
@@ -12,6 +13,7 @@ import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.FutureTask;
+import java.util.stream.IntStream;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -132,11 +134,15 @@ public final class CpuModels {
             collective.close();
             throw e;
         }
+        int layers = IntStream.range(0, pipelineParallelSize)
+                .map(stage ->
+                        runners.get(stage * tensorParallelSize).cache().layout().layers())
+                .sum();
         return new ModelRanks(
                 List.copyOf(runners),
                 tensorParallelSize,
                 pipelineParallelSize,
-                config.kvLayout(options.blockSize(), cacheDtype));
+                config.kvLayout(KvGroups.one(layers), options.blockSize(), cacheDtype));
     }
 
     /**

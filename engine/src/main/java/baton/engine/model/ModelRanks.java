@@ -12,7 +12,7 @@ import java.util.List;
  * @param runners one for each rank, stage after stage
  * @param tensorParallelSize ranks that share the heads
  * @param pipelineParallelSize stages that share the layers
- * @param layout of a pool that had all layers and heads
+ * @param layout of a pool that had all heads and the layers of all stages; of several groups those that a block has in each stage
  */
 public record ModelRanks(List<ModelRunner> runners, int tensorParallelSize, int pipelineParallelSize, KvLayout layout)
         implements AutoCloseable {

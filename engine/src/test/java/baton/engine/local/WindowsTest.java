@@ -25,6 +25,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
 import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -60,14 +61,17 @@ class WindowsTest {
     }
 
     private static List<List<Integer>> answers(LLM llm, List<int[]> prompts) {
-        SamplingParams greedy = SamplingParams.builder()
+        return llm.generateTokens(prompts, greedy()).stream()
+                .map(output -> Arrays.stream(output.tokens()).boxed().toList())
+                .toList();
+    }
+
+    private static SamplingParams greedy() {
+        return SamplingParams.builder()
                 .temperature(0)
                 .ignoreEos(true)
                 .maxTokens(24)
                 .build();
-        return llm.generateTokens(prompts, greedy).stream()
-                .map(output -> Arrays.stream(output.tokens()).boxed().toList())
-                .toList();
     }
 
     /** Shorter and longer than the window, some with the beginnings of others. */
@@ -237,6 +241,46 @@ class WindowsTest {
                         .parallel(new ParallelConfig(ranks, stages, CpuBinding.NONE))
                         .build(),
                 EngineListener.NONE);
+    }
+
+    /** A second instance finds in files what the first has computed. */
+    @ParameterizedTest(name = "in all layers: {0}, tensor ranks {1}, stages {2}, blocks of a chunk {3}")
+    @CsvSource({"true, 1, 1, 1", "false, 1, 1, 1", "false, 2, 2, 1", "false, 1, 1, 2"})
+    void offloadedBlocksThatWindowsReachAreLoaded(
+            boolean inAll, int tensor, int stages, int chunk, @TempDir Path directory, @TempDir Path files)
+            throws IOException {
+        Path model = model(directory, inAll);
+        List<List<Integer>> expected;
+        try (LLM llm = llm(model, config -> config.disableHybridKvCacheManager(true))) {
+            expected = answers(llm, prompts());
+        }
+        UnaryOperator<EngineConfigBuilder> offloading =
+                config -> config.parallel(new ParallelConfig(tensor, stages, CpuBinding.NONE))
+                        .threads(tensor * stages)
+                        .maxModelLen(1300)
+                        .maxNumSeqs(8)
+                        .maxNumBatchedTokens(64)
+                        .numBlocks(130)
+                        .kvTransfer(KvTransferConfig.builder("OffloadingConnector", KvRole.BOTH)
+                                .extra("cpu_bytes_to_use", 64 << 20)
+                                .extra("blocks_per_chunk", chunk)
+                                .extra("load_timeout_seconds", 20)
+                                .extra("secondary_tiers", List.of(Map.of("type", "fs", "root_dir", files.toString())))
+                                .build());
+        try (LLM llm = llm(model, offloading)) {
+            assertThat(answers(llm, prompts())).isEqualTo(expected);
+        }
+        try (LLM llm = llm(model, offloading)) {
+            for (int i = 0; i < expected.size(); i++) {
+                int[] prompt = prompts().get(i);
+                RequestOutput output =
+                        llm.generateTokens(List.of(prompt), greedy()).getFirst();
+                assertThat(Arrays.stream(output.tokens()).boxed().toList()).isEqualTo(expected.get(i));
+                assertThat(output.cachedTokens())
+                        .as("of %d", prompt.length)
+                        .isGreaterThanOrEqualTo(prompt.length / (16 * chunk) * 16 * chunk - 1);
+            }
+        }
     }
 
     @Test

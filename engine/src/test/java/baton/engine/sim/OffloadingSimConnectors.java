@@ -127,6 +127,11 @@ final class OffloadingSimConnectors extends FaultyConnectors {
     }
 
     @Override
+    public boolean takesGroups() {
+        return kind == Kind.OFFLOADING;
+    }
+
+    @Override
     public KvConnector connect(SimNode node) {
         tiers.remove(node.name());
         memories.remove(node.name());

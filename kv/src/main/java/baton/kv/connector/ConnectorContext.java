@@ -13,7 +13,8 @@ import baton.kv.Ticker;
  * @param config the whole transfer configuration
  * @param model fingerprint of the model that fills the cache
  * @param layout layout of the rank's pool
- * @param modelLayout layout of a pool that had all layers and heads; the same for all ranks. The rank's key/value heads begin at
+ * @param modelLayout layout of a pool that had all heads and the layers of all stages, of several groups those that a block has in each
+ *     stage; the same for all ranks. The rank's key/value heads begin at
  *     {@code tensor * modelLayout.kvHeads() / tensorParallelSize}; if there are fewer heads than ranks, several have the same one
  * @param groups of the layers of the rank's pool
  * @param tensorParallelSize ranks that share the heads
