@@ -11,9 +11,9 @@ import java.nio.ByteOrder;
  * <p>Damage within one word changes it, and so do two words in each other's place, because {@code r} is a primitive root modulo {@code
  * p}. Other damage stays undetected with a probability of n / p, as {@code r} was chosen at random.
  */
-final class Sum61 implements KvDigest.Running {
-    static final long P = (1L << 61) - 1;
-    static final long R = 0x0f3a_9c5d_71e2_4b87L;
+public final class Sum61 implements KvDigest.Running {
+    public static final long P = (1L << 61) - 1;
+    public static final long R = 0x0f3a_9c5d_71e2_4b87L;
 
     private static final long R2 = reduce(product(R, R));
     private static final long R3 = reduce(product(R2, R));
@@ -21,6 +21,8 @@ final class Sum61 implements KvDigest.Running {
     private static final long WORD = 0xffff_ffffL;
 
     private long sum = 1;
+
+    Sum61() {}
 
     @Override
     public void add(ByteBuffer run) {

@@ -8,12 +8,16 @@ import java.util.List;
 
 /**
  * The kernels of a device for models that compute in one type, in one module. Their methods enqueue on a stream and return. Safe for use by
- * several threads.
+ * several threads, but those of attention, sampling and experts, which have memory of their own, by one stream at a time.
  */
 public final class GpuKernels implements AutoCloseable {
     private final Functions functions;
     private final RowOps rows;
     private final Products products;
+    private final CacheOps cache;
+    private final AttentionOps attention;
+    private final SamplingOps sampling;
+    private final CopyOps copies;
 
     /**
      * Compiles the kernels.
@@ -24,6 +28,10 @@ public final class GpuKernels implements AutoCloseable {
         functions = new Functions(gpu, kernels(computed));
         rows = new RowOps(functions);
         products = new Products(functions, computed);
+        cache = new CacheOps(functions);
+        attention = new AttentionOps(gpu);
+        sampling = new SamplingOps(gpu, functions);
+        copies = new CopyOps(functions);
     }
 
     /** All kernels, as they are compiled. */
@@ -31,6 +39,9 @@ public final class GpuKernels implements AutoCloseable {
         List<PtxKernel> kernels = new ArrayList<>();
         kernels.addAll(RowOps.kernels(computed));
         kernels.addAll(Products.kernels(computed));
+        kernels.addAll(CacheOps.kernels(computed));
+        kernels.addAll(SamplingOps.kernels());
+        kernels.addAll(CopyOps.kernels());
         return kernels;
     }
 
@@ -44,8 +55,30 @@ public final class GpuKernels implements AutoCloseable {
         return products;
     }
 
+    /** Writes of new entries into a cache. */
+    public CacheOps cache() {
+        return cache;
+    }
+
+    /** Attention over a cache. */
+    public AttentionOps attention() {
+        return attention;
+    }
+
+    /** The largest logits. */
+    public SamplingOps sampling() {
+        return sampling;
+    }
+
+    /** Copies and digests of ranges. */
+    public CopyOps copies() {
+        return copies;
+    }
+
     @Override
     public void close() {
+        attention.close();
+        sampling.close();
         functions.close();
     }
 }
