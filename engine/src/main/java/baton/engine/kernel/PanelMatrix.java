@@ -170,12 +170,12 @@ public final class PanelMatrix {
      * @param out of fp32, which does not overlap the rows
      */
     public void multiply(Rows rows, int count, Rows out) {
-        multiply(Finish.STORE, Optional.empty(), rows, count, out);
+        compute(List.of(product(rows, count, out)));
     }
 
     /** {@code out += product}. */
     public void add(Rows rows, int count, Rows out) {
-        multiply(Finish.ADD, Optional.empty(), rows, count, out);
+        compute(List.of(new Product(Finish.ADD, Optional.empty(), rows, count, out)));
     }
 
     /**
@@ -185,11 +185,21 @@ public final class PanelMatrix {
      * @param out of fp32 or, with vectors of 64 bytes and on a processor with AVX512_BF16, bf16
      */
     public void multiplyGated(PanelMatrix gate, Activation activation, Rows rows, int count, Rows out) {
+        compute(List.of(gatedProduct(gate, activation, rows, count, out)));
+    }
+
+    /** What {@link #multiply} computes. */
+    public Product product(Rows rows, int count, Rows out) {
+        return new Product(Finish.STORE, Optional.empty(), rows, count, out);
+    }
+
+    /** What {@link #multiplyGated} computes. */
+    public Product gatedProduct(PanelMatrix gate, Activation activation, Rows rows, int count, Rows out) {
         if (!takesGate(gate)) {
             throw new IllegalArgumentException("gate: is [%d, %d] of %s, the matrix is [%d, %d] of %s"
                     .formatted(gate.outputs, gate.inputs, gate.type, outputs, inputs, type));
         }
-        multiply(Finish.gated(activation, out.isNarrow()), Optional.of(gate), rows, count, out);
+        return new Product(Finish.gated(activation, out.isNarrow()), Optional.of(gate), rows, count, out);
     }
 
     /** Whether a gate has this matrix' shape and type, and working memory. */
@@ -197,46 +207,95 @@ public final class PanelMatrix {
         return gate.outputs == outputs && gate.inputs == inputs && gate.type == type && gate.scratch == scratch;
     }
 
-    private void multiply(Finish finish, Optional<PanelMatrix> gate, Rows rows, int count, Rows out) {
-        if (rows.type() != rowType) {
-            throw new IllegalArgumentException(
-                    "rows: are %s, products with %s take rows of %s".formatted(rows.type(), type, rowType));
+    /**
+     * Computes products in one loop, so that threads wait for each other once.
+     *
+     * @param products of matrices with the same threads and working memory, at least one, none of which uses the result of another
+     */
+    public static void compute(List<Product> products) {
+        int[] ends = new int[products.size()];
+        int tasks = 0;
+        int piece = Integer.MAX_VALUE;
+        for (int i = 0; i < ends.length; i++) {
+            tasks += products.get(i).tasks;
+            ends[i] = tasks;
+            piece = Math.min(piece, products.get(i).piece);
         }
-        boolean narrows = finish.narrows();
-        if (out.isNarrow() != narrows || narrows && kernels.width() != Width.ZMM) {
-            throw new IllegalArgumentException(
-                    "out: is of %s, which only products with a gate and vectors of 64 bytes can be"
-                            .formatted(out.type()));
-        }
-        if (count == 0) {
-            return;
-        }
-        boolean direct = count <= directRows();
-        int beside = kernels.panelsBeside(type, count);
-        int together = !direct
-                ? Math.clamp(panelCount / (2L * threads.size()), 1, gate.isPresent() ? TOGETHER_GATED : TOGETHER)
-                : panelCount >= beside * threads.size() ? beside : 1;
-        int columns = Math.ceilDiv(panelCount, together);
-        int blockRows = blockRows(count);
-        int blocks = Math.ceilDiv(count, blockRows);
-        int piece = direct ? Math.clamp(columns / (threads.size() * PIECES_PER_THREAD), 1, PIECES_PER_THREAD) : 1;
-        threads.parallelFor(blocks * columns, piece, (member, first, end) -> {
+        products.getFirst().threads().parallelFor(tasks, piece, (member, first, end) -> {
+            int index = 0;
             for (int task = first; task < end; task++) {
-                int row = task / columns * blockRows;
-                int panel = task % columns * together;
-                Block block = new Block(
-                        rows.address(row),
-                        rows.stride(),
-                        Math.min(blockRows, count - row),
-                        panel,
-                        Math.min(together, panelCount - panel),
-                        member,
-                        0);
-                compute(block, direct);
-                gate.ifPresent(matrix -> matrix.compute(block.ofGate(), direct));
-                finish(finish, block, out, row);
+                while (task >= ends[index]) {
+                    index++;
+                }
+                Product product = products.get(index);
+                product.compute(member, task - ends[index] + product.tasks);
             }
         });
+    }
+
+    /** Rows times this matrix, which {@link #compute} computes. */
+    public final class Product {
+        private final Finish finish;
+        private final Optional<PanelMatrix> gate;
+        private final Rows rows;
+        private final int count;
+        private final Rows out;
+        private final boolean direct;
+        private final int together;
+        private final int columns;
+        private final int blockRows;
+        /** Blocks, which threads compute one by one. */
+        private final int tasks;
+
+        /** Tasks that a thread takes at once. */
+        private final int piece;
+
+        private Product(Finish finish, Optional<PanelMatrix> gate, Rows rows, int count, Rows out) {
+            if (rows.type() != rowType) {
+                throw new IllegalArgumentException(
+                        "rows: are %s, products with %s take rows of %s".formatted(rows.type(), type, rowType));
+            }
+            boolean narrows = finish.narrows();
+            if (out.isNarrow() != narrows || narrows && kernels.width() != Width.ZMM) {
+                throw new IllegalArgumentException(
+                        "out: is of %s, which only products with a gate and vectors of 64 bytes can be"
+                                .formatted(out.type()));
+            }
+            this.finish = finish;
+            this.gate = gate;
+            this.rows = rows;
+            this.count = count;
+            this.out = out;
+            direct = count <= directRows();
+            int beside = kernels.panelsBeside(type, Math.max(1, count));
+            together = !direct
+                    ? Math.clamp(panelCount / (2L * threads.size()), 1, gate.isPresent() ? TOGETHER_GATED : TOGETHER)
+                    : panelCount >= beside * threads.size() ? beside : 1;
+            columns = Math.ceilDiv(panelCount, together);
+            blockRows = blockRows(count);
+            tasks = count == 0 ? 0 : Math.ceilDiv(count, blockRows) * columns;
+            piece = direct ? Math.clamp(columns / (threads.size() * PIECES_PER_THREAD), 1, PIECES_PER_THREAD) : 1;
+        }
+
+        private ParallelFor threads() {
+            return threads;
+        }
+
+        private void compute(int member, int task) {
+            int row = task / columns * blockRows;
+            int panel = task % columns * together;
+            Block block = new Block(
+                    rows.address(row),
+                    rows.stride(),
+                    Math.min(blockRows, count - row),
+                    panel,
+                    Math.min(together, panelCount - panel),
+                    member,
+                    0);
+            PanelMatrix.this.compute(block, direct);
+            gate.ifPresent(matrix -> matrix.compute(block.ofGate(), direct));
+            finish(finish, block, out, row);
+        }
     }
 
     /**
@@ -279,7 +338,7 @@ public final class PanelMatrix {
     private int blockRows(int count) {
         int group = kernels.onTiles(type) ? TileCode.MOST_ROWS : kernels.productRows();
         int blocks = Math.ceilDiv(count, Scratch.blockRows(kernels, type.inPairs()));
-        return blocks == 1 ? count : Math.ceilDiv(Math.ceilDiv(count, blocks), group) * group;
+        return blocks <= 1 ? count : Math.ceilDiv(Math.ceilDiv(count, blocks), group) * group;
     }
 
     private long weights(int panel, int input) {

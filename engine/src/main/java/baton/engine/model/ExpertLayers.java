@@ -1,20 +1,28 @@
 package baton.engine.model;
 
 import baton.engine.kernel.ParallelFor;
+import baton.engine.model.Linear.Gate;
+import baton.engine.model.Linear.Product;
 import baton.engine.model.Recipe.Experts;
 import baton.engine.model.Recipe.Routing;
 import baton.engine.model.Weights.Gated;
 import baton.engine.model.Weights.Routed;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
 import java.util.stream.IntStream;
 
 /**
- * Computes mixtures of experts: the rows that have the same expert go through it together. A row's result is the sum of its experts' results in
- * the order of the experts, so it does not depend on the other rows. Used by one thread.
+ * Computes mixtures of experts: the rows that have the same expert go through it together, and the products of several experts are computed together.
+ * A row's result is the sum of its experts' results in the order of the experts, so it does not depend on the other rows. Used by one thread.
  */
 final class ExpertLayers {
     /** Added to the sum of shares that others are divided by, which may be 0 where they are independent. */
     private static final float LEAST_SUM = 1e-20f;
+
+    /** Rows of experts that are computed together: enough for full speed, and few enough that activations take little memory. */
+    private static final int ROWS_TOGETHER = 512;
 
     private final ModelKernels kernels;
     private final ParallelFor threads;
@@ -35,51 +43,99 @@ final class ExpertLayers {
                 .toArray(RowBuffer[]::new);
     }
 
+    /** The rows that have an expert. */
+    private record Share(int expert, int[] rows) {}
+
     /** This rank's part of the results, in the caller's scope. */
     Matrix results(Routed layer, Matrix rows) {
         Matrix results = kernels.rows(rows.rows(), rows.columns());
         results.memory().fill((byte) 0);
-        int experts = layer.experts().size();
         float[] routingWeights = routingWeights(layer, layer.router().apply(rows));
-        int[] chosen = new int[rows.rows()];
-        for (int i = 0; i < experts; i++) {
-            int expert = i;
-            int count = 0;
-            for (int row = 0; row < rows.rows(); row++) {
-                // A weight that is not a number counts, so that it becomes the row's result.
-                if (routingWeights[row * experts + expert] != 0) {
-                    chosen[count++] = row;
-                }
+        List<Share> together = new ArrayList<>();
+        int count = 0;
+        for (Share share : shares(routingWeights, rows.rows(), layer.experts().size())) {
+            if (!together.isEmpty() && count + share.rows.length > ROWS_TOGETHER) {
+                add(layer, rows, together, routingWeights, results);
+                together.clear();
+                count = 0;
             }
-            if (count > 0) {
-                int[] own = Arrays.copyOf(chosen, count);
-                try (RowMemory.Scope _ = kernels.scope()) {
-                    Matrix ofExpert = ofExpert(layer.experts().get(expert), rows, own);
-                    threads.parallelFor(own.length, Matrix.PIECE, (member, first, end) -> {
-                        for (int j = first; j < end; j++) {
-                            ofExpert.addRow(
-                                    j,
-                                    routingWeights[own[j] * experts + expert],
-                                    results,
-                                    own[j],
-                                    addends[member],
-                                    sums[member]);
-                        }
-                    });
-                }
-            }
+            together.add(share);
+            count += share.rows.length;
+        }
+        if (!together.isEmpty()) {
+            add(layer, rows, together, routingWeights, results);
         }
         return results;
     }
 
-    private Matrix ofExpert(Gated expert, Matrix rows, int[] own) {
-        Matrix inputs = kernels.inputs(kernels.padded(own.length), rows.columns());
-        threads.parallelFor(inputs.rows(), Matrix.PIECE, (_, first, end) -> {
-            for (int i = first; i < end; i++) {
-                rows.copyRow(own[i < own.length ? i : 0], inputs, i);
+    private static List<Share> shares(float[] routingWeights, int rows, int experts) {
+        List<Share> shares = new ArrayList<>();
+        for (int expert = 0; expert < experts; expert++) {
+            int[] own = new int[rows];
+            int count = 0;
+            for (int row = 0; row < rows; row++) {
+                // A weight that is not a number counts, so that it becomes the row's result.
+                if (routingWeights[row * experts + expert] != 0) {
+                    own[count++] = row;
+                }
+            }
+            if (count > 0) {
+                shares.add(new Share(expert, Arrays.copyOf(own, count)));
+            }
+        }
+        return shares;
+    }
+
+    /** Adds the results of some experts, times their routing weights. */
+    private void add(Routed layer, Matrix rows, List<Share> shares, float[] routingWeights, Matrix results) {
+        try (RowMemory.Scope _ = kernels.scope()) {
+            List<Product> gated = new ArrayList<>();
+            for (Share share : shares) {
+                Gated expert = layer.experts().get(share.expert);
+                gated.add(new Product(
+                        expert.up(),
+                        Optional.of(new Gate(expert.gate(), expert.activation())),
+                        kernels.inputs(kernels.padded(share.rows.length), rows.columns())));
+            }
+            forRowsOf(shares, rows.rows(), (_, row, share, place) -> {
+                Matrix own = gated.get(share).rows();
+                rows.copyRow(row, own, place);
+                for (int padding = shares.get(share).rows.length; place == 0 && padding < own.rows(); padding++) {
+                    rows.copyRow(row, own, padding);
+                }
+            });
+            List<Matrix> activated = gated.getFirst().matrix().applyAll(gated);
+            List<Product> down = new ArrayList<>();
+            for (int i = 0; i < shares.size(); i++) {
+                Linear matrix = layer.experts().get(shares.get(i).expert).down();
+                down.add(new Product(matrix, Optional.empty(), kernels.asInputs(activated.get(i))));
+            }
+            List<Matrix> products = down.getFirst().matrix().applyAll(down);
+            forRowsOf(shares, rows.rows(), (member, row, share, place) -> {
+                float weight = routingWeights[row * layer.experts().size() + shares.get(share).expert];
+                products.get(share).addRow(place, weight, results, row, addends[member], sums[member]);
+            });
+        }
+    }
+
+    /** Does something for each row and each share that has it, of a row in the order of the shares. */
+    private void forRowsOf(List<Share> shares, int rows, RowWork work) {
+        threads.parallelFor(rows, 1, (member, first, end) -> {
+            for (int row = first; row < end; row++) {
+                for (int share = 0; share < shares.size(); share++) {
+                    int place = Arrays.binarySearch(shares.get(share).rows, row);
+                    if (place >= 0) {
+                        work.accept(member, row, share, place);
+                    }
+                }
             }
         });
-        return expert.down().apply(expert.gated(inputs, kernels));
+    }
+
+    @FunctionalInterface
+    private interface RowWork {
+        /** @param place of the row among those of the share */
+        void accept(int member, int row, int share, int place);
     }
 
     /** By row, each expert's routing weight; 0 for an expert that the row does not have. */

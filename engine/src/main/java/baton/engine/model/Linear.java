@@ -1,6 +1,8 @@
 package baton.engine.model;
 
 import baton.engine.kernel.Activation;
+import java.util.List;
+import java.util.Optional;
 
 /**
  * A matrix of weights, [out, in], that rows [m, in] are multiplied by: the product with the transposed matrix is [m, out], its bias added if it
@@ -20,6 +22,25 @@ sealed interface Linear permits TorchLinear, PanelLinear, OperatorTimes.TimedLin
      * @param gate of the same shape, made by the same kernels
      */
     Matrix applyGated(Linear gate, Activation activation, Matrix rows);
+
+    /**
+     * The results of several products, which are computed together where the kernels can do so.
+     *
+     * @param products with matrices of the same kernels as this one, of which each has rows of its own
+     */
+    default List<Matrix> applyAll(List<Product> products) {
+        return products.stream()
+                .map(product -> product.gate
+                        .map(gate -> product.matrix.applyGated(gate.matrix, gate.activation, product.rows))
+                        .orElseGet(() -> product.matrix.apply(product.rows)))
+                .toList();
+    }
+
+    /** What {@link #apply} computes or, with a gate, {@link #applyGated}. */
+    record Product(Linear matrix, Optional<Gate> gate, Matrix rows) {}
+
+    /** See {@link #applyGated}. */
+    record Gate(Linear matrix, Activation activation) {}
 
     /** Adds the product to {@code x} [m, out]. */
     void addTo(Matrix x, Matrix rows);

@@ -8,9 +8,11 @@ import java.lang.foreign.Arena;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.EnumMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 
 /** Times the operators of a rank: products with weights and attention. Used by one thread. */
 final class OperatorTimes {
@@ -104,6 +106,39 @@ final class OperatorTimes {
             took(half, rows.rows());
             timed.took(half, rows.rows());
             return product;
+        }
+
+        /** All have the rate of all together. */
+        @Override
+        public List<Matrix> applyAll(List<Product> products) {
+            List<Product> untimed = new ArrayList<>();
+            Set<Operator> operators = new HashSet<>();
+            long rows = 0;
+            double flops = 0;
+            double read = 0;
+            for (Product product : products) {
+                Optional<Gate> gate = product.gate();
+                untimed.add(new Product(
+                        ((TimedLinear) product.matrix()).matrix,
+                        gate.map(each -> new Gate(((TimedLinear) each.matrix()).matrix, each.activation())),
+                        product.rows()));
+                rows += product.rows().rows();
+                for (Linear each :
+                        gate.isPresent() ? List.of(product.matrix(), gate.get().matrix()) : List.of(product.matrix())) {
+                    TimedLinear timed = (TimedLinear) each;
+                    operators.add(timed.operator);
+                    flops += 2.0 * product.rows().rows() * timed.elements;
+                    read += timed.bytes;
+                }
+            }
+            long start = System.nanoTime();
+            List<Matrix> results = matrix.applyAll(untimed);
+            long nanos = System.nanoTime() - start;
+            boolean many = rows >= MANY_ROWS * (long) products.size();
+            for (Operator each : operators) {
+                each.took(nanos, many ? Bound.ARITHMETIC : Bound.READING, many ? flops : read);
+            }
+            return results;
         }
 
         @Override
