@@ -1,6 +1,7 @@
 package baton.engine.model;
 
 import baton.engine.model.KernelChoice.Kind;
+import baton.kv.ConfigException;
 import baton.kv.DType;
 import java.util.Optional;
 
@@ -15,7 +16,7 @@ public record DTypeChoice(DType dtype, String reason) {
      * The configured type; else, of the types that hold the checkpoint's weights exactly, the one that is computed fastest on this
      * processor.
      *
-     * @throws baton.kv.ConfigException if no kernels can be had
+     * @throws ConfigException if no kernels can be had
      */
     public static DTypeChoice here(Optional<DType> configured, ModelConfig model, Quantization quantization) {
         return configured.map(dtype -> new DTypeChoice(dtype, "as configured")).orElseGet(() -> switch (model.dtype()) {
@@ -23,10 +24,20 @@ public record DTypeChoice(DType dtype, String reason) {
             case F8_E4M3 ->
                 throw new IllegalArgumentException(
                         "nothing is computed in " + model.dtype().torchName());
-            case F16 -> ofF16(KernelChoice.here(model, DType.F32, quantization).kind());
+            case F16 -> ofF16(kernelsOfF16(model, quantization));
             case BF16 ->
                 ofBf16(KernelChoice.here(model, DType.BF16, quantization).kind());
         });
+    }
+
+    /** All kernels for float32 but LibTorch's compute float16 too. */
+    private static Kind kernelsOfF16(ModelConfig model, Quantization quantization) {
+        try {
+            return KernelChoice.here(model, DType.F32, quantization).kind();
+        } catch (ConfigException _) {
+            // Its error names the type of the model.
+            return KernelChoice.here(model, DType.F16, quantization).kind();
+        }
     }
 
     /** @param kernels that compute in float32 */

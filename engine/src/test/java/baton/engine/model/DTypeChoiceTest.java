@@ -1,15 +1,19 @@
 package baton.engine.model;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.engine.model.KernelChoice.Kind;
 import baton.kv.DType;
 import java.util.Optional;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.parallel.Isolated;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
 
 /** What {@code --dtype auto} stands for. */
+@Isolated("sets a property of the system")
 class DTypeChoiceTest {
     @ParameterizedTest
     @CsvSource({"F32, F32, the checkpoint's", "F16, F16, the checkpoint's"})
@@ -37,6 +41,17 @@ class DTypeChoiceTest {
         assertThat(DTypeChoice.here(Optional.of(configured), model(DType.F16), Quantization.NONE)
                         .dtype())
                 .isEqualTo(configured);
+    }
+
+    @Test
+    void forcedKernelsThatCannotBeNameTheModelsType() {
+        System.setProperty(KernelChoice.PROPERTY, "amx");
+        try {
+            assertThatThrownBy(() -> DTypeChoice.here(Optional.empty(), model(DType.F16), Quantization.NONE))
+                    .hasMessage("baton.kernels: is 'amx', but it computes in bfloat16, the model in float16");
+        } finally {
+            System.clearProperty(KernelChoice.PROPERTY);
+        }
     }
 
     private static ModelConfig model(DType dtype) {
