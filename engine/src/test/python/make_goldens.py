@@ -333,6 +333,13 @@ GPT_OSS = GptOssConfig(
     ),
 )
 FAMILIES |= {"gpt-oss": GPT_OSS, "gpt-oss-bf16": GPT_OSS}
+FAMILIES |= {
+    "qwen3-fp8": Qwen3Config(
+        **{**SHAPE, "hidden_size": 160, "intermediate_size": 200}, head_dim=32, tie_word_embeddings=True
+    ),
+    "deepseek-v3-fp8": FAMILIES["deepseek-v3"],
+    "llama-fp8": LlamaConfig(**SHAPE, tie_word_embeddings=True),
+}
 
 # With earlier seeds a rounding to bf16 changes which experts are chosen.
 FIRST_SEEDS = {"deepseek-v3": 19}
@@ -346,6 +353,9 @@ MAX_MODEL_LEN = {"phi3-long": 256}
 
 # The experts of these are MXFP4.
 PACKED = {"gpt-oss"}
+
+# Rows and columns of a block of these, whose matrices are fp8 with a scale for each block, as checkpoints of fp8 and of compressed-tensors have them.
+FP8 = {"qwen3-fp8": (128, 128), "deepseek-v3-fp8": (48, 40), "llama-fp8": (1, None)}
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 
@@ -419,6 +429,53 @@ def pack_experts(directory):
     (directory / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
+def fp8(matrix, rows, columns):
+    """Numbers of fp8, and the scales of their blocks, of which the last ones are smaller."""
+    columns = columns or matrix.shape[1]
+    padding = (0, -matrix.shape[1] % columns, 0, -matrix.shape[0] % rows)
+    blocks = torch.nn.functional.pad(matrix.float(), padding).unflatten(1, (-1, columns)).unflatten(0, (-1, rows))
+    scales = blocks.abs().amax((1, 3)) / 448
+    return (matrix.float() / repeated(scales, matrix, rows, columns)).to(torch.float8_e4m3fn), scales
+
+
+def repeated(scales, matrix, rows, columns):
+    each = scales.repeat_interleave(rows, 0).repeat_interleave(columns or matrix.shape[1], 1)
+    return each[: matrix.shape[0], : matrix.shape[1]]
+
+
+def to_fp8(file, rows, columns):
+    """The tensors of a file, with matrices in fp8; those in the file become what they stand for."""
+    packed, unpacked = {}, load_file(file)
+    for name, tensor in unpacked.items():
+        if name.endswith("proj.weight") or name.endswith("proj_with_mqa.weight"):
+            numbers, scales = fp8(tensor, rows, columns)
+            packed |= {name: numbers, name + ("_scale_inv" if columns else "_scale"): scales}
+            unpacked[name] = (numbers.float() * repeated(scales, tensor, rows, columns)).contiguous()
+        else:
+            packed[name] = tensor
+    save_file(unpacked, file, {"format": "pt"})
+    return packed
+
+
+def save_fp8(directory, packed, rows, columns):
+    save_file(packed, directory / "model.safetensors", {"format": "pt"})
+    file = directory / "config.json"
+    config = json.loads(file.read_text())
+    scheme = {"dynamic": False, "num_bits": 8, "strategy": "channel", "symmetric": True, "type": "float"}
+    config["quantization_config"] = (
+        {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [rows, columns]}
+        if columns
+        else {
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": scheme}},
+            "format": "float-quantized",
+            "ignore": ["lm_head"],
+            "kv_cache_scheme": None,
+            "quant_method": "compressed-tensors",
+        }
+    )
+    file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
 @torch.no_grad()
 def greedy(model, prompt):
     """The continuation and the logits that chose each of its tokens, every step computed from nothing."""
@@ -440,6 +497,7 @@ def make(name, config, seed):
     model.save_pretrained(directory)
     if name in OLD_FORM:
         old_form(directory / "config.json")
+    packed = to_fp8(directory / "model.safetensors", *FP8[name]) if name in FP8 else {}
     (directory / "generation_config.json").unlink(missing_ok=True)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
     if name in MAX_MODEL_LEN:
@@ -461,6 +519,8 @@ def make(name, config, seed):
     save_file(logits, directory / "golden.safetensors")
     if name in PACKED:
         pack_experts(directory)
+    if name in FP8:
+        save_fp8(directory, packed, *FP8[name])
     spread = torch.cat(list(logits.values())).std()
     print(f"{name}: seed {seed}, least margin {margin:.3f}, logits' standard deviation {spread:.2f}")
     return margin > MARGIN

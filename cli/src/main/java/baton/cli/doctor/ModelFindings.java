@@ -73,6 +73,13 @@ record ModelFindings(List<Finding> findings, Optional<ModelConfig> config) {
                                 name + " is supported; its weights are not there: " + why,
                                 "fetch the weights"))
                         .orElseGet(() -> Finding.ok("support", name + " is supported")));
+                survey.packing()
+                        .ifPresent(
+                                packing -> all.add(
+                                        Finding.ok(
+                                                "packed weights",
+                                                packing
+                                                        + ": unpacked when they are loaded, to the type that the model is computed in")));
                 tokenizer();
             } else {
                 all.add(Finding.ok(

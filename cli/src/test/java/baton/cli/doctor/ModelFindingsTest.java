@@ -50,6 +50,14 @@ class ModelFindingsTest {
         assertThat(findings).noneMatch(each -> each.level() == Level.BROKEN);
     }
 
+    @Test
+    void weightsInFp8AreUnpacked() throws IOException {
+        List<Finding> findings = findings("llama-3.1-8b-fp8", 256 * GIB);
+        assertThat(finding(findings, "packed weights").found())
+                .startsWith("fp8 (e4m3) with a scale for each block of all rows and all columns: unpacked");
+        assertThat(finding(findings, "weights").found()).contains("15.0 GiB in bfloat16");
+    }
+
     /** As {@code serve}, which has that many positions unless more are asked for. */
     @Test
     void aLongRopeIsJudgedByItsDefaultPositions() throws IOException {

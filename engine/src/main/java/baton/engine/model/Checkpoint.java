@@ -98,6 +98,10 @@ public final class Checkpoint implements AutoCloseable {
             if (!isGguf) {
                 openWeights(directory);
             }
+            Optional<Fp8Weights> fp8 = ConfigFields.fp8Weights(json, DecoderFamily.of(json));
+            if (fp8.isPresent()) {
+                fp8.get().unpack(directory, fileOfTensor);
+            }
             checkTensors(directory);
             CheckpointConfig.requireRotation(json, config);
             Set<String> unknown = ConfigFields.unknown(json);

@@ -26,6 +26,7 @@ import tools.jackson.databind.node.ObjectNode;
  * @param missing the error of loading that names weights that are not there
  * @param config the shape; of a refused checkpoint the one without the refused fields, of an unsupported family that of a Llama or a
  *     Mixtral of its size; empty if config.json does not say
+ * @param packing the form of packed weights, which are unpacked when they are loaded; empty if there are none
  * @param fileBytes bytes of the files with weights
  */
 public record CheckpointSurvey(
@@ -33,6 +34,7 @@ public record CheckpointSurvey(
         List<String> refusals,
         Optional<String> missing,
         Optional<ModelConfig> config,
+        Optional<String> packing,
         long fileBytes) {
     private static final String ARCHITECTURES = "architectures";
 
@@ -79,6 +81,7 @@ public record CheckpointSurvey(
                     List.of(),
                     Optional.empty(),
                     Optional.of(config),
+                    packing(model),
                     fileBytes(model));
         } catch (ConfigException | SafetensorsException e) {
             return refused(model, e);
@@ -104,7 +107,12 @@ public record CheckpointSurvey(
                 List.copyOf(survey.refusals),
                 Optional.of(message).filter(_ -> isMissing),
                 config,
+                packing(model),
                 fileBytes(model));
+    }
+
+    private static Optional<String> packing(Path model) throws IOException {
+        return json(model).flatMap(whole -> ConfigFields.packing(new Survey("").text(whole)));
     }
 
     /** The config.json; empty if there is none. */

@@ -3,6 +3,7 @@ package baton.engine.model;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
@@ -180,6 +181,8 @@ final class ConfigFields {
     /** Switches that change nothing where they are on. */
     private static final Set<String> ON = Set.of("is_causal", "use_rope", "use_rms_norm");
 
+    private static final String QUANTIZATION = "quantization_config";
+
     private ConfigFields() {}
 
     /** @throws ConfigException naming the field by which the model would compute something else */
@@ -192,15 +195,7 @@ final class ConfigFields {
                             "is '%s', must be '%s' where architectures is %s"
                                     .formatted(type, family.modelType(), family.architecture()));
                 });
-        if (!family.ownFields().contains("quantization_config")) {
-            json.value("quantization_config").filter(value -> !isNone(value)).ifPresent(value -> {
-                String method = value.path("quant_method").asString("");
-                throw new ConfigException(
-                        json.field("quantization_config"),
-                        "is %s, must be absent: only weights in bf16, fp16 and fp32 are supported"
-                                .formatted(method.isEmpty() ? shown(value) : "of quant_method '" + method + "'"));
-            });
-        }
+        Optional<Fp8Weights> _ = fp8Weights(json, family);
         Set<String> names = new TreeSet<>(json.names());
         names.removeAll(family.ownFields());
         for (String name : names) {
@@ -222,6 +217,25 @@ final class ConfigFields {
         refuseFixed(json, family);
     }
 
+    /** The form of packed weights, for people; empty if there are none, or the model is refused. */
+    static Optional<String> packing(JsonFields json) {
+        try {
+            DecoderFamily family = DecoderFamily.of(json);
+            return family.ownFields().contains(QUANTIZATION)
+                    ? json.object(QUANTIZATION).map(_ -> "experts in mxfp4")
+                    : fp8Weights(json, family).map(Fp8Weights::describe);
+        } catch (ConfigException _) {
+            return Optional.empty();
+        }
+    }
+
+    /** @throws ConfigException if the weights are of another form that is not supported */
+    static Optional<Fp8Weights> fp8Weights(JsonFields json, DecoderFamily family) {
+        return json.value(QUANTIZATION)
+                .filter(value -> !family.ownFields().contains(QUANTIZATION) && !isNone(value))
+                .map(_ -> Fp8Weights.of(json));
+    }
+
     /** The fields that have a value and that Baton knows nothing of, in order. */
     static Set<String> unknown(JsonFields json) {
         Set<String> unknown = new TreeSet<>(json.names());
@@ -236,7 +250,7 @@ final class ConfigFields {
                 || ONE.contains(name)
                 || NONE.contains(name)
                 || ON.contains(name)
-                || name.equals("quantization_config"));
+                || name.equals(QUANTIZATION));
         return unknown;
     }
 

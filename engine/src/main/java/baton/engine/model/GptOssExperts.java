@@ -3,7 +3,7 @@ package baton.engine.model;
 import baton.engine.gguf.Mxfp4;
 import baton.engine.model.Recipe.Experts;
 import baton.kv.DType;
-import baton.kv.safetensors.PackedTensorFile;
+import baton.kv.safetensors.PackedTensorFile.Rows;
 import baton.kv.safetensors.SafetensorsException;
 import baton.kv.safetensors.TensorFile;
 import baton.kv.safetensors.TensorInfo;
@@ -11,33 +11,23 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.file.Path;
 import java.util.ArrayList;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Objects;
 import java.util.Optional;
-import java.util.Set;
 
 /**
  * The experts of gpt-oss, as tensors of each expert. A checkpoint has those of a layer's experts together, and in one tensor the rows of gate and
  * up projection in turns. Its matrices are MXFP4: blocks of 32 numbers of 4 bits (E2M1), each block with an exponent. Or they are of a plain
  * type, and transposed.
  */
-final class GptOssExperts implements PackedTensorFile {
+final class GptOssExperts {
     private static final int BLOCK = 32;
     private static final int BLOCK_BYTES = BLOCK / 2;
 
     private final Path path;
     private final Map<String, TensorFile> files;
     private final Experts experts;
-    private final Map<String, Place> places = new HashMap<>();
-
-    /**
-     * A tensor of one expert.
-     *
-     * @param data the expert's part of the tensor in the file, of which this tensor has some rows
-     */
-    private record Place(List<Long> shape, MemorySegment data, Rows rows) {}
+    private final PackedTensors divided;
 
     /** A tensor of all experts. */
     private record Together(MemorySegment data, Optional<DType> type, int experts) {
@@ -51,6 +41,7 @@ final class GptOssExperts implements PackedTensorFile {
         this.path = path;
         this.files = files;
         this.experts = experts;
+        this.divided = new PackedTensors(path);
     }
 
     /**
@@ -62,15 +53,15 @@ final class GptOssExperts implements PackedTensorFile {
      */
     static void divide(Path path, Map<String, TensorFile> files, ModelConfig config) throws SafetensorsException {
         Experts experts = config.recipe().experts().orElseThrow();
-        GptOssExperts divided = new GptOssExperts(path, files, experts);
+        GptOssExperts all = new GptOssExperts(path, files, experts);
         long hidden = config.hiddenSize();
         long width = experts.width();
         for (int layer = 0; layer < config.layers(); layer++) {
             String prefix = "model.layers." + layer + ".mlp.experts.";
-            divided.add(prefix, "gate_up_proj", List.of("gate_proj", "up_proj"), width, hidden);
-            divided.add(prefix, "down_proj", List.of("down_proj"), hidden, width);
+            all.add(prefix, "gate_up_proj", List.of("gate_proj", "up_proj"), width, hidden);
+            all.add(prefix, "down_proj", List.of("down_proj"), hidden, width);
         }
-        divided.places.keySet().forEach(name -> files.put(name, divided));
+        all.divided.names().forEach(name -> files.put(name, all.divided));
     }
 
     /**
@@ -103,14 +94,17 @@ final class GptOssExperts implements PackedTensorFile {
             for (int part = 0; part < step; part++) {
                 int first = part;
                 String own = prefix + expert + "." + parts.get(part);
-                places.put(
+                // Of the tensors in the file, the expert's parts, of which each of these has some rows.
+                divided.add(
                         own + ".weight",
-                        new Place(List.of(rows, columns), matrix, (row, to) -> inTurns.read(first + row * step, to)));
-                places.put(own + ".bias", new Place(List.of(rows), bias, (_, to) -> {
+                        List.of(rows, columns),
+                        matrix,
+                        (row, to) -> inTurns.read(first + row * step, to));
+                divided.add(own + ".bias", List.of(rows), bias, (_, to) -> {
                     for (int row = 0; row < rows; row++) {
                         to[row] = element(bias, biases.type.orElseThrow(), first + (long) row * step);
                     }
-                }));
+                });
             }
         }
     }
@@ -169,39 +163,4 @@ final class GptOssExperts implements PackedTensorFile {
     private static float element(MemorySegment data, DType type, long index) {
         return type.get(data, index * type.bytes());
     }
-
-    @Override
-    public Path path() {
-        return path;
-    }
-
-    @Override
-    public Set<String> names() {
-        return places.keySet();
-    }
-
-    /** With the type that rows are unpacked to. */
-    @Override
-    public TensorInfo info(String name) {
-        Place place = place(name);
-        return new TensorInfo(DType.F32.safetensorsName(), place.shape, 0, place.data.byteSize());
-    }
-
-    @Override
-    public MemorySegment data(String name) {
-        return place(name).data;
-    }
-
-    @Override
-    public Rows rows(String name) {
-        return place(name).rows;
-    }
-
-    private Place place(String name) {
-        return Objects.requireNonNull(places.get(name), name);
-    }
-
-    /** The checkpoint closes the files. */
-    @Override
-    public void close() {}
 }

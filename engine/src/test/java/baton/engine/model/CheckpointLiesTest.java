@@ -91,7 +91,16 @@ class CheckpointLiesTest {
                 "per_layer_config | {`0`: {`head_dim`: 8}} | config.json.per_layer_config: is {\"0\":{\"head_dim\":8}}, but LlamaForCausalLM has no such part",
                 "qkv_bias | true | config.json.qkv_bias: is true, must be false for LlamaForCausalLM",
                 "is_causal | false | config.json.is_causal: unsupported value 'false'; allowed: true",
-                "quantization_config | {`quant_method`: `gptq`} | config.json.quantization_config: is of quant_method 'gptq', must be absent: only weights in bf16, fp16 and fp32 are supported",
+                "quantization_config | {`quant_method`: `gptq`} | config.json.quantization_config: is of quant_method 'gptq', must be absent, or of quant_method fp8 or compressed-tensors: only weights in bf16, fp16, fp32 and fp8 are supported",
+                "quantization_config | {`bits`: 8} | config.json.quantization_config: is {\"bits\":8}, must be absent, or of quant_method fp8",
+                "quantization_config | {`quant_method`: `fp8`, `fmt`: `e5m2`} | config.json.quantization_config.fmt: unsupported value 'e5m2'; allowed: e4m3",
+                "quantization_config | {`quant_method`: `fp8`, `weight_block_size`: [128, 0]} | config.json.quantization_config.weight_block_size: is [128,0], must be [rows, columns] of a block",
+                "quantization_config | {`quant_method`: `compressed-tensors`, `format`: `pack-quantized`} | config.json.quantization_config.format: unsupported value 'pack-quantized'; allowed: float-quantized",
+                "quantization_config | {`quant_method`: `compressed-tensors`, `kv_cache_scheme`: {`num_bits`: 8}} | config.json.quantization_config.kv_cache_scheme: is {\"num_bits\":8}, must be null",
+                "quantization_config | {`quant_method`: `compressed-tensors`, `config_groups`: {`a`: {}, `b`: {}}} | config.json.quantization_config.config_groups: has 2 groups, must have one",
+                "quantization_config | {`quant_method`: `compressed-tensors`, `config_groups`: {`a`: {}}} | config.json.quantization_config.config_groups.a.weights: is missing",
+                "quantization_config | {`quant_method`: `compressed-tensors`, `config_groups`: {`a`: {`weights`: {`num_bits`: 4}}}} | config.json.quantization_config.config_groups.a.weights.num_bits: unsupported value '4'; allowed: 8",
+                "quantization_config | {`quant_method`: `compressed-tensors`, `config_groups`: {`a`: {`weights`: {`strategy`: `group`}}}} | config.json.quantization_config.config_groups.a.weights.strategy: unsupported value 'group'; allowed: tensor, channel, block",
                 "compression_config | {`bits`: 4} | config.json.compression_config: is {\"bits\":4}, but LlamaForCausalLM has no such part",
                 "eos_token_id | 50 | config.json.eos_token_id: is 50, must be below config.json.vocab_size, which is 50",
                 "eos_token_id | [1, 99] | config.json.eos_token_id: is [1,99], must be below config.json.vocab_size, which is 50",
@@ -164,6 +173,34 @@ class CheckpointLiesTest {
         set("config.json", "intermediate_size", "80");
         assertRefused(
                 "weight 'model.layers.0.mlp.experts.gate_up_proj_bias' has shape [6, 192], config.json wants [6, 160]");
+    }
+
+    @Test
+    void scalesOfFp8ThatCannotBe() throws Exception {
+        copy("qwen3-fp8");
+        Checkpoint.open(directory).close();
+        String scales = "model.layers.1.mlp.up_proj.weight_scale_inv";
+        ObjectNode header = header();
+        ObjectNode info = (ObjectNode) header.get(scales);
+        info.put("dtype", "I32");
+        writeHeader(header);
+        assertRefused("weight '" + scales + "' has dtype I32, supported: BF16, F16, F32");
+        info.put("dtype", "F32").putRawValue("shape", new RawValue("[4,1]"));
+        writeHeader(header);
+        assertRefused("weight '" + scales + "' has shape [4, 1]", "up_proj.weight' of shape [200, 160] wants [2, 2]");
+        info.putRawValue("shape", new RawValue("[2,2]"));
+        header.set(scales.replace("scale", "scal"), header.remove(scales));
+        writeHeader(header);
+        assertRefused("weight '" + scales + "' is missing, but 'model.layers.1.mlp.up_proj.weight' has dtype F8_E4M3");
+        set("config.json", "quantization_config", "null");
+        assertRefused("weight 'model.layers.0.mlp.down_proj.weight' has dtype F8_E4M3, supported: BF16, F16, F32");
+        copy("qwen3-fp8");
+        Path path = directory.resolve("model.safetensors");
+        byte[] bytes = Files.readAllBytes(path);
+        int third = 8 + headerBytes(bytes) + info.get("data_offsets").get(0).asInt() + 2 * Float.BYTES;
+        ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN).putFloat(third, Float.NaN);
+        Files.write(path, bytes);
+        assertRefused("weight '" + scales + "' has NaN as scale 2, must be a finite number");
     }
 
     /** Written by trainers and converters into configurations that compute the same as without. */

@@ -395,7 +395,7 @@ class CheckpointTest {
                 "V3 | \"rope_interleave\": false | config.json.rope_interleave: is false, must be true for DeepseekV3ForCausalLM",
                 "V3 | \"qk_rope_head_dim\": 24 | config.json.qk_rope_head_dim: is 24, must be a multiple of 16",
                 "V3 | \"attention_bias\": true | config.json.attention_bias: is true, must be false for DeepseekV3ForCausalLM",
-                "V3 | \"quantization_config\": {\"quant_method\": \"fp8\"} | config.json.quantization_config: is of quant_method 'fp8', must be absent: only weights in bf16, fp16 and fp32 are supported",
+                "V3 | \"quantization_config\": {\"quant_method\": \"awq\"} | config.json.quantization_config: is of quant_method 'awq', must be absent, or of quant_method fp8 or compressed-tensors: only weights in bf16, fp16, fp32 and fp8 are supported",
                 "Llama | \"kv_lora_rank\": 512 | config.json.kv_lora_rank: is 512, but LlamaForCausalLM has no such part; it must be left out",
             })
     void latentAttentionThatCannotBe(String family, String fields, String message) {
