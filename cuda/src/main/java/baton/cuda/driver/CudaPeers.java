@@ -1,0 +1,165 @@
+package baton.cuda.driver;
+
+import baton.kv.Deadline;
+import baton.kv.DevicePeers;
+import baton.kv.KvFence;
+import baton.kv.Ticker;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.time.Duration;
+import java.util.HexFormat;
+import java.util.List;
+import java.util.concurrent.locks.LockSupport;
+
+/**
+ * Shares a pool with other processes by CUDA's IPC handles, and within this process by its address. Copies are on a stream of their own.
+ *
+ * <p>Exported: the device's uuid (16), pid (8), address (8), bytes (8), handle (64).
+ */
+public final class CudaPeers implements DevicePeers, AutoCloseable {
+    private static final int UUID_BYTES = 16;
+    private static final int HANDLE_BYTES = 64;
+    private static final int EXPORTED_BYTES = UUID_BYTES + 3 * Long.BYTES + HANDLE_BYTES;
+
+    /** Longer than any batch of copies. */
+    private static final Duration TIMEOUT = Duration.ofMinutes(2);
+
+    private static final long POLL_NANOS = 5_000;
+
+    private final Gpu gpu;
+    private final Gpu.Buffer pool;
+    private final Ticker ticker;
+    private final Gpu.Stream stream;
+    private final byte[] uuid;
+
+    /** @param pool an allocation of the driver's, which outlives this */
+    public CudaPeers(Gpu.Buffer pool, Ticker ticker) {
+        this.gpu = pool.gpu();
+        this.pool = pool;
+        this.ticker = ticker;
+        this.stream = gpu.stream();
+        this.uuid = HexFormat.of().parseHex(gpu.info().uuid());
+    }
+
+    @Override
+    public byte[] exported() {
+        return ByteBuffer.allocate(EXPORTED_BYTES)
+                .put(uuid)
+                .putLong(ProcessHandle.current().pid())
+                .putLong(pool.address())
+                .putLong(pool.bytes())
+                .put(gpu.driver().exportMemory(gpu.context(), pool.address()))
+                .array();
+    }
+
+    @Override
+    public PeerPool open(byte[] exported) throws IOException {
+        if (exported.length != EXPORTED_BYTES) {
+            throw new IOException("a pool of a CUDA device is described by %d bytes, not %d"
+                    .formatted(EXPORTED_BYTES, exported.length));
+        }
+        ByteBuffer in = ByteBuffer.wrap(exported);
+        byte[] device = new byte[UUID_BYTES];
+        in.get(device);
+        if (ByteBuffer.wrap(device).compareTo(ByteBuffer.wrap(uuid)) != 0) {
+            throw new IOException("the peer's pool is on device %s, this one on %s"
+                    .formatted(HexFormat.of().formatHex(device), gpu.info().uuid()));
+        }
+        boolean here = in.getLong() == ProcessHandle.current().pid();
+        long address = in.getLong();
+        long bytes = in.getLong();
+        if (here) {
+            // The driver opens handles of other processes only.
+            return new Pool(address, bytes, false);
+        }
+        byte[] handle = new byte[HANDLE_BYTES];
+        in.get(handle);
+        try {
+            return new Pool(gpu.driver().openMemory(gpu.context(), handle), bytes, true);
+        } catch (CudaException e) {
+            throw new IOException(
+                    "the peer's pool cannot be opened by its IPC handle, which needs the same user and process namespace: "
+                            + e.getMessage(),
+                    e);
+        }
+    }
+
+    private final class Pool implements PeerPool {
+        private final long address;
+        private final long bytes;
+        private final boolean opened;
+
+        private Pool(long address, long bytes, boolean opened) {
+            this.address = address;
+            this.bytes = bytes;
+            this.opened = opened;
+        }
+
+        @Override
+        public KvFence copy(List<Copy> copies) {
+            for (int i = 0; i < copies.size(); ) {
+                Copy first = copies.get(i);
+                long length = first.bytes();
+                for (i++; i < copies.size() && isNext(first, length, copies.get(i)); i++) {
+                    length += copies.get(i).bytes();
+                }
+                if (first.from() < 0 || first.from() > bytes - length || first.to() > pool.bytes() - length) {
+                    throw new IllegalArgumentException(
+                            "%s, %d bytes: the pools have %d and %d".formatted(first, length, bytes, pool.bytes()));
+                }
+                stream.copy(pool.address() + first.to(), address + first.from(), length);
+            }
+            Gpu.Event event = gpu.event();
+            event.record(stream);
+            return new Passing(event);
+        }
+
+        private static boolean isNext(Copy first, long length, Copy next) {
+            return next.from() == first.from() + length && next.to() == first.to() + length;
+        }
+
+        @Override
+        public void close() {
+            if (opened) {
+                gpu.driver().closeMemory(gpu.context(), address);
+            }
+        }
+    }
+
+    /** The end of a batch. Its event is released when that is seen to be passed. */
+    private final class Passing implements KvFence {
+        private final Gpu.Event event;
+        private boolean passed;
+
+        private Passing(Gpu.Event event) {
+            this.event = event;
+        }
+
+        @Override
+        public synchronized boolean isPassed() {
+            if (!passed && event.isPassed()) {
+                passed = true;
+                event.close();
+            }
+            return passed;
+        }
+
+        @Override
+        public void await() {
+            Deadline deadline = Deadline.after(ticker, TIMEOUT);
+            while (!isPassed()) {
+                if (deadline.isOver()) {
+                    throw new IllegalStateException("%s has not copied a peer's blocks within %s"
+                            .formatted(gpu.info().name(), deadline));
+                }
+                LockSupport.parkNanos(POLL_NANOS);
+            }
+        }
+    }
+
+    /** After the last copy has passed, and pools of peers are closed. */
+    @Override
+    public void close() {
+        stream.close();
+    }
+}
