@@ -1,6 +1,8 @@
 package baton.engine.local;
 
+import static baton.engine.local.HandOverRequests.PREFILL;
 import static baton.engine.local.HandOverRequests.ask;
+import static baton.engine.local.HandOverRequests.askBoth;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.engine.CpuBinding;
@@ -19,6 +21,7 @@ import java.nio.file.Path;
 import java.util.List;
 import java.util.Objects;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -26,9 +29,9 @@ import org.junit.jupiter.params.provider.CsvSource;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
-/** Mixtures of experts, handed over by {@code NixlConnector}: the decode instance answers as transformers did. */
+/** Mixtures of experts and models with windows, handed over by {@code NixlConnector}: the decode instance answers as transformers did. */
 @Timeout(value = 2, unit = TimeUnit.MINUTES)
-class ExpertsHandOverTest {
+class FamiliesHandOverTest {
     private static final String TOKENIZER = """
             {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
              "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false},
@@ -38,16 +41,23 @@ class ExpertsHandOverTest {
     @TempDir
     Path directory;
 
-    @ParameterizedTest(name = "{0}, TP {1} to {2}")
+    /** By group of layers, how many blocks of a prompt of 150 tokens are handed over: of a window of 20 positions the last two. */
+    @ParameterizedTest(name = "{0}, TP {1} to {2}, at once: {3}")
     @CsvSource({
-        "qwen3-moe, 1, 1",
-        "qwen2-moe, 2, 1",
-        "mixtral, 1, 2",
-        "deepseek-v2-lite, 2, 1",
-        "deepseek-v2, 1, 2",
-        "deepseek-v3, 1, 1"
+        "qwen3-moe, 1, 1, false, '10'",
+        "qwen2-moe, 2, 1, false, '10'",
+        "mixtral, 1, 2, false, '3'",
+        "deepseek-v2-lite, 2, 1, false, '10'",
+        "deepseek-v2, 1, 2, false, '10'",
+        "deepseek-v3, 1, 1, false, '10'",
+        "gemma2, 1, 1, false, '2 2 10'",
+        "gemma2, 2, 1, true, '2 2 10'",
+        "gemma3, 1, 2, true, '2 2 10'",
+        "gpt-oss, 2, 1, false, '2 2 10'",
+        "gpt-oss, 1, 1, true, '2 2 10'"
     })
-    void theDecodeInstanceAnswersAsTransformersDid(String family, int prefillRanks, int decodeRanks) throws Exception {
+    void theDecodeInstanceAnswersAsTransformersDid(
+            String family, int prefillRanks, int decodeRanks, boolean atOnce, String blocks) throws Exception {
         copy(family);
         JsonNode golden = JsonMapper.builder().build().readTree(Files.readString(directory.resolve("golden.json")));
         try (LocalEngine prefill = start(prefillRanks);
@@ -56,14 +66,21 @@ class ExpertsHandOverTest {
                 int[] prompt = ints(each.get("prompt_ids"));
                 int[] expected = ints(each.get("output_ids"));
                 String id = family + "-" + prompt.length;
-                RequestOutput first = ask(
-                        prefill, id, prompt, 1, JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}"));
+                List<RequestOutput> both =
+                        atOnce ? askBoth(prefill, decode, id, prompt, expected.length) : List.of();
+                RequestOutput first = atOnce ? both.getFirst() : ask(prefill, id, prompt, 1, PREFILL);
                 JsonFields params = first.kvTransferParams().orElseThrow();
-                RequestOutput second = ask(decode, id, prompt, expected.length, params);
+                RequestOutput second = atOnce ? both.getLast() : ask(decode, id, prompt, expected.length, params);
                 assertThat(second.tokens()).as(id).isEqualTo(expected);
                 assertThat(prompt.length - second.cachedTokens())
                         .as("computed of %s", id)
                         .isLessThanOrEqualTo(1);
+                if (prompt.length == 150) {
+                    assertThat(params.toJson().get("remote_block_ids").valueStream()
+                                    .map(group -> String.valueOf(group.size()))
+                                    .collect(Collectors.joining(" ")))
+                            .isEqualTo(blocks);
+                }
             }
             LLMTest.await(
                     () -> prefill.status().usedBlocks() == 0 && decode.status().usedBlocks() == 0);
@@ -72,7 +89,7 @@ class ExpertsHandOverTest {
 
     private void copy(String family) throws IOException, URISyntaxException {
         Path golden = Path.of(
-                Objects.requireNonNull(ExpertsHandOverTest.class.getResource("/baton/engine/model/goldens/" + family))
+                Objects.requireNonNull(FamiliesHandOverTest.class.getResource("/baton/engine/model/goldens/" + family))
                         .toURI());
         for (String name : List.of("config.json", "model.safetensors", "golden.json")) {
             Files.copy(golden.resolve(name), directory.resolve(name));
