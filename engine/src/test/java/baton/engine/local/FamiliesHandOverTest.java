@@ -66,8 +66,7 @@ class FamiliesHandOverTest {
                 int[] prompt = ints(each.get("prompt_ids"));
                 int[] expected = ints(each.get("output_ids"));
                 String id = family + "-" + prompt.length;
-                List<RequestOutput> both =
-                        atOnce ? askBoth(prefill, decode, id, prompt, expected.length) : List.of();
+                List<RequestOutput> both = atOnce ? askBoth(prefill, decode, id, prompt, expected.length) : List.of();
                 RequestOutput first = atOnce ? both.getFirst() : ask(prefill, id, prompt, 1, PREFILL);
                 JsonFields params = first.kvTransferParams().orElseThrow();
                 RequestOutput second = atOnce ? both.getLast() : ask(decode, id, prompt, expected.length, params);
@@ -76,7 +75,9 @@ class FamiliesHandOverTest {
                         .as("computed of %s", id)
                         .isLessThanOrEqualTo(1);
                 if (prompt.length == 150) {
-                    assertThat(params.toJson().get("remote_block_ids").valueStream()
+                    assertThat(params.toJson()
+                                    .get("remote_block_ids")
+                                    .valueStream()
                                     .map(group -> String.valueOf(group.size()))
                                     .collect(Collectors.joining(" ")))
                             .isEqualTo(blocks);

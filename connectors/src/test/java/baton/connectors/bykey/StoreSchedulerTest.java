@@ -1,0 +1,110 @@
+package baton.connectors.bykey;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.kv.DType;
+import baton.kv.KvGroups;
+import baton.kv.KvLayout;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.kv.ModelFingerprint;
+import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.Rank;
+import baton.kv.connector.SchedulerConnector.ScheduledRequest;
+import baton.kv.connector.SchedulerConnector.ScheduledStep;
+import baton.kv.connector.WorkerReport;
+import baton.store.StoreFormat;
+import baton.store.memory.HostMemorySettings;
+import baton.store.tiered.TieredStore;
+import baton.testkit.FakeKvRequest;
+import baton.testkit.VirtualTicker;
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import java.util.OptionalInt;
+import java.util.Set;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+
+/** Steps with saves of layers that have a window of two blocks. */
+class StoreSchedulerTest {
+    private static final int BLOCK = 4;
+    private static final KvLayout LAYOUT = new KvLayout(1, 1, 4, BLOCK, DType.F32);
+    private static final Duration SECOND = Duration.ofSeconds(1);
+
+    private final VirtualTicker ticker = new VirtualTicker();
+    private final ConnectorContext context = new ConnectorContext(
+            KvTransferConfig.builder("OffloadingConnector", KvRole.BOTH).build(),
+            new ModelFingerprint("m", "00"),
+            LAYOUT,
+            LAYOUT,
+            KvGroups.of(List.of(OptionalInt.of(2 * BLOCK))),
+            1,
+            1,
+            ticker,
+            () -> {});
+    private final StoreFormat format = new StoreFormat(context.model(), LAYOUT, 1, 1, 1);
+    private final TieredStore store = new TieredStore(
+            new MapStores().memory(format, HostMemorySettings.of(64 * format.valueBytes()), ticker),
+            List.of(),
+            new TieredStore.Timeouts(SECOND, SECOND),
+            ticker);
+    private final StoreScheduler scheduler = new StoreScheduler(
+            context, new StoreSession(context, store, new StorePolicy(false, 0, 10, SECOND, false, SECOND)));
+
+    @AfterEach
+    void close() {
+        scheduler.close();
+    }
+
+    private FakeKvRequest begun(String id, int firstToken) {
+        FakeKvRequest request = new FakeKvRequest(id, FakeKvRequest.counting(firstToken, 40), BLOCK);
+        scheduler.onNewRequest(request);
+        return request;
+    }
+
+    private StoreConnectorMetadata step(ScheduledRequest... requests) {
+        return (StoreConnectorMetadata)
+                scheduler.buildMetadata(new ScheduledStep(List.of(requests), Set.of(), Set.of()));
+    }
+
+    @Test
+    void savesOfBlocksThatAWindowHasLeftEndBeforeTheseAreWritten() {
+        FakeKvRequest first = begun("a", 1);
+        FakeKvRequest second = begun("b", 100);
+        StoreConnectorMetadata begins = step(new ScheduledRequest(first, new int[] {1, 2, 3, 4}, 0, 16));
+        assertThat(begins.saves())
+                .singleElement()
+                .satisfies(save -> assertThat(save.blocks()).containsExactly(1, 2, 3, 4));
+        // Its own next block is one that no save reads.
+        assertThat(step(new ScheduledRequest(first, new int[] {0, 0, 3, 4, 5}, 16, 2))
+                        .flush())
+                .isEmpty();
+        StoreConnectorMetadata reused = step(
+                new ScheduledRequest(first, new int[] {0, 0, 3, 4, 5}, 18, 1),
+                new ScheduledRequest(second, new int[] {6, 2}, 0, 6));
+        assertThat(reused.flush()).containsExactly("a");
+        // The save of the block's new content goes on when the earlier save is reported.
+        assertThat(step(new ScheduledRequest(second, new int[] {6, 2}, 6, 2)).saves())
+                .singleElement()
+                .satisfies(save -> assertThat(save.blocks()).containsExactly(2));
+        scheduler.onStepDone(
+                WorkerReport.NOTHING,
+                Map.of(
+                        Rank.FIRST,
+                        new SavesDone(List.of(begins.saves().getFirst().id()))));
+        assertThat(step(new ScheduledRequest(first, new int[] {0, 0, 0, 4, 5, 2}, 20, 2))
+                        .flush())
+                .containsExactly("b");
+    }
+
+    @Test
+    void chunksWhoseBlocksAWindowHasLeftAreNotStored() {
+        FakeKvRequest request = begun("a", 1);
+        // A prefix of four blocks was here.
+        StoreConnectorMetadata step = step(new ScheduledRequest(request, new int[] {0, 0, 3, 4, 5}, 16, 4));
+        assertThat(step.saves())
+                .singleElement()
+                .satisfies(save -> assertThat(save.blocks()).containsExactly(3, 4, 5));
+    }
+}
