@@ -25,7 +25,7 @@ final class AsyncCopies {
 
     /** Ends copies of all groups but the last ones. */
     void await(Warp warp, int lanes, int pendingGroups) {
-        SharedMemory shared = warp.block.shared;
+        BlockMemory shared = warp.block.shared;
         for (Iterator<Copy> all = copies.iterator(); all.hasNext(); ) {
             Copy copy = all.next();
             for (int left = lanes & copy.lanes[0]; left != 0; left &= left - 1) {

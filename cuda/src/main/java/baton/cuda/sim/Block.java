@@ -6,7 +6,7 @@ import java.util.List;
 /** A block of threads. Each of its warps runs until a barrier, then the next one. */
 final class Block {
     final KernelCode kernel;
-    final SharedMemory shared;
+    final BlockMemory shared;
     KernelCode.Launch launch;
     int x;
     int y;
@@ -19,7 +19,7 @@ final class Block {
     Block(KernelCode kernel, KernelCode.Launch launch) {
         this.kernel = kernel;
         this.launch = launch;
-        this.shared = new SharedMemory(kernel.sharedShift());
+        this.shared = new BlockMemory(kernel.sharedShift());
     }
 
     String place() {
@@ -50,7 +50,7 @@ final class Block {
                 break;
             }
             if (waiting < count) {
-                throw Finding.failed(-1, "%d of %d warps wait at a barrier, the others have ended", waiting, count)
+                throw KernelFinding.failed(-1, "%d of %d warps wait at a barrier, the others have ended", waiting, count)
                         .at(this);
             }
             shared.barrier();

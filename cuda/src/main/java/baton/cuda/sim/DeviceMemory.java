@@ -109,8 +109,8 @@ final class DeviceMemory {
             }
             wrong = "is memory of device " + found.device;
         }
-        throw new Finding(
-                Finding.Kind.ILLEGAL_ADDRESS,
+        throw new KernelFinding(
+                KernelFinding.Kind.ILLEGAL_ADDRESS,
                 lane,
                 "%d bytes at global address 0x%x: %s".formatted(bytes, address, wrong));
     }

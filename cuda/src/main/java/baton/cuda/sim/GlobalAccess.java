@@ -17,8 +17,8 @@ final class GlobalAccess {
 
     private Allocation find(Warp warp, int lane, long at, int bytes) {
         if ((at & size - 1) != 0) {
-            throw new Finding(
-                    Finding.Kind.MISALIGNED_ADDRESS,
+            throw new KernelFinding(
+                    KernelFinding.Kind.MISALIGNED_ADDRESS,
                     lane,
                     "global address 0x%x is no multiple of %d".formatted(at, size));
         }
@@ -37,7 +37,7 @@ final class GlobalAccess {
 
     private void checkRead(Warp warp, int lane, Allocation.Content content, int first, int bytes) {
         if (!content.isWritten(first, bytes)) {
-            throw Finding.failed(
+            throw KernelFinding.failed(
                     lane,
                     "reads %d bytes at global address 0x%x that nothing has written",
                     bytes,
@@ -52,7 +52,7 @@ final class GlobalAccess {
 
     private void checkWriter(Warp warp, int lane, String does, int tag) {
         if (tag >= warp.block.launch.firstTag() && tag != warp.block.tag) {
-            throw Finding.failed(
+            throw KernelFinding.failed(
                     lane,
                     "%s %d bytes at global address 0x%x, which block %d of the same launch wrote",
                     does,

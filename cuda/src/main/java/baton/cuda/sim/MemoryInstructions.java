@@ -131,7 +131,7 @@ final class MemoryInstructions {
     private static Operation sharedLoad(Operands.Address address, Elements elements) {
         int size = elements.size();
         return (warp, lanes) -> {
-            SharedMemory shared = warp.block.shared;
+            BlockMemory shared = warp.block.shared;
             for (int left = lanes; left != 0; left &= left - 1) {
                 int lane = Integer.numberOfTrailingZeros(left);
                 elements.load(warp, lane, shared.bytes, shared.read(warp, lane, address.of(warp, lane), size));
@@ -142,7 +142,7 @@ final class MemoryInstructions {
     private static Operation sharedStore(Operands.Address address, Elements elements) {
         int size = elements.size();
         return (warp, lanes) -> {
-            SharedMemory shared = warp.block.shared;
+            BlockMemory shared = warp.block.shared;
             for (int left = lanes; left != 0; left &= left - 1) {
                 int lane = Integer.numberOfTrailingZeros(left);
                 elements.store(warp, lane, shared.bytes, shared.write(warp, lane, address.of(warp, lane), size));
@@ -198,7 +198,7 @@ final class MemoryInstructions {
                 int lane = Integer.numberOfTrailingZeros(left);
                 int count = warp.words[bytes.first() + lane];
                 if (count < 0 || count > size) {
-                    throw Finding.failed(lane, "copies %d of %d bytes", count, size);
+                    throw KernelFinding.failed(lane, "copies %d of %d bytes", count, size);
                 }
                 counts[lane] = count;
                 toFirst[lane] = warp.block.shared.willWrite(warp, lane, to.of(warp, lane), size);

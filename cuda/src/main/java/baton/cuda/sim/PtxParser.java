@@ -40,6 +40,10 @@ final class PtxParser {
 
     private final String text;
     private int position;
+    private int line = 1;
+    /** The characters in which lines were counted. */
+    private int counted;
+
     /** The last that was found. */
     private Matcher next;
 
@@ -222,12 +226,15 @@ final class PtxParser {
     }
 
     private int line() {
-        return (int) text.substring(0, position).lines().count()
-                + (position > 0 && text.charAt(position - 1) == '\n' ? 1 : 0);
+        for (; counted < position; counted++) {
+            line += text.charAt(counted) == '\n' ? 1 : 0;
+        }
+        return line;
     }
 
     private CudaException refused(String reason) {
-        String rest = text.substring(position).lines().findFirst().orElse("");
-        return Statement.refused(Math.max(1, line()), rest.strip(), reason);
+        int end = text.indexOf('\n', position);
+        String rest = text.substring(position, end < 0 ? text.length() : end);
+        return Statement.refused(line(), rest.strip(), reason);
     }
 }

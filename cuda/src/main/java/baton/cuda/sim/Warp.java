@@ -111,9 +111,9 @@ final class Warp {
                 }
             }
             if (steps > MAX_STEPS) {
-                throw Finding.failed(-1, "the kernel does not end");
+                throw KernelFinding.failed(-1, "the kernel does not end");
             }
-        } catch (Finding finding) {
+        } catch (KernelFinding finding) {
             throw finding.at(this, step.statement());
         }
     }
@@ -142,7 +142,7 @@ final class Warp {
             add(pc, lanes);
         }
         if (steps > MAX_STEPS) {
-            throw Finding.failed(-1, "the kernel does not end");
+            throw KernelFinding.failed(-1, "the kernel does not end");
         }
         pc = nextWaitingAt;
         lanes = 0;
@@ -164,7 +164,7 @@ final class Warp {
         if (taken == lanes) {
             pc = to;
             if (steps > MAX_STEPS) {
-                throw Finding.failed(-1, "the kernel does not end");
+                throw KernelFinding.failed(-1, "the kernel does not end");
             }
         } else {
             lanes &= ~taken;
@@ -174,7 +174,7 @@ final class Warp {
 
     void branchUniformly(int to, int taken) {
         if (taken != lanes) {
-            throw Finding.failed(-1, "bra.uni is taken by lanes %08x, not by %08x", taken, lanes & ~taken);
+            throw KernelFinding.failed(-1, "bra.uni is taken by lanes %08x, not by %08x", taken, lanes & ~taken);
         }
         branch(to, taken);
     }
@@ -192,7 +192,7 @@ final class Warp {
         int all = Math.min(LANES, block.launch.threads() - index * LANES);
         int expected = all == LANES ? ALL : (1 << all) - 1;
         if (arriving != expected) {
-            throw Finding.failed(
+            throw KernelFinding.failed(
                     -1,
                     "the barrier is divergent: lanes %08x are at it, %08x are elsewhere, %08x have ended",
                     arriving,
@@ -205,7 +205,7 @@ final class Warp {
     /** Checks that the lanes that an instruction names execute it, and no others. */
     void checkMembers(int members, int executing) {
         if (members != executing) {
-            throw Finding.failed(
+            throw KernelFinding.failed(
                     -1,
                     "lanes %08x of the mask are not at the instruction, and lanes %08x are at it that are not of the mask",
                     members & ~executing,

@@ -95,7 +95,7 @@ final class WarpInstructions {
                 if (in) {
                     inRange |= 1 << lane;
                     if ((lanes >>> from & 1) == 0) {
-                        throw Finding.failed(lane, "takes the value of lane %d, which is not at the instruction", from);
+                        throw KernelFinding.failed(lane, "takes the value of lane %d, which is not at the instruction", from);
                     }
                 }
                 words[to.first() + lane] = values[in ? from : lane];
@@ -160,10 +160,10 @@ final class WarpInstructions {
                 operands.address(statement, statement.operands().getLast(), true);
         return (warp, lanes) -> {
             warp.checkMembers(Warp.ALL, lanes);
-            SharedMemory shared = warp.block.shared;
+            BlockMemory shared = warp.block.shared;
             int[] at = new int[count * ROWS];
             for (int i = 0; i < at.length; i++) {
-                at[i] = shared.read(warp, SharedMemory.EACH_LANE, address.of(warp, i), ROW_BYTES);
+                at[i] = shared.read(warp, BlockMemory.EACH_LANE, address.of(warp, i), ROW_BYTES);
             }
             for (int matrix = 0; matrix < count; matrix++) {
                 for (int lane = 0; lane < Warp.LANES; lane++) {

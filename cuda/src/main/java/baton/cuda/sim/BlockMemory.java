@@ -9,7 +9,7 @@ import java.util.Arrays;
  * <p>A stamp is the number of the last barrier of the block, the number of the last barrier of the warp, the warp and the lane. A
  * negative stamp is of bytes that {@code cp.async} has not brought yet.
  */
-final class SharedMemory {
+final class BlockMemory {
     private static final int WARP_SHIFT = 6;
     private static final int SYNC_SHIFT = 12;
     private static final int EPOCH_SHIFT = 34;
@@ -30,7 +30,7 @@ final class SharedMemory {
     private long firstStamp;
 
     /** @param shift a unit is {@code 1 << shift} bytes, the least that an instruction of the kernel accesses */
-    SharedMemory(int shift) {
+    BlockMemory(int shift) {
         this.shift = shift;
     }
 
@@ -122,15 +122,15 @@ final class SharedMemory {
 
     private int place(int lane, long address, int size) {
         if (address < 0 || address > limit - size) {
-            throw new Finding(
-                    Finding.Kind.ILLEGAL_ADDRESS,
+            throw new KernelFinding(
+                    KernelFinding.Kind.ILLEGAL_ADDRESS,
                     lane,
                     "%d bytes at shared address 0x%x: the block has %d bytes of shared memory"
                             .formatted(size, address, limit));
         }
         if ((address & size - 1) != 0) {
-            throw new Finding(
-                    Finding.Kind.MISALIGNED_ADDRESS,
+            throw new KernelFinding(
+                    KernelFinding.Kind.MISALIGNED_ADDRESS,
                     lane,
                     "shared address 0x%x is no multiple of %d".formatted(address, size));
         }
@@ -142,19 +142,19 @@ final class SharedMemory {
         return other >>> EPOCH_SHIFT == 0 && ((other & WARPS) != 0 || other >>> WARP_SHIFT == 0 && other != 0);
     }
 
-    private static Finding unwritten(int lane, int first, int size, long stamp) {
+    private static KernelFinding unwritten(int lane, int first, int size, long stamp) {
         String why =
                 stamp < 0 ? "cp.async may write there until cp.async.wait_group" : "the block has not written there";
-        return Finding.failed(lane(lane), "%d bytes at shared address 0x%x: %s", size, first, why);
+        return KernelFinding.failed(lane(lane), "%d bytes at shared address 0x%x: %s", size, first, why);
     }
 
-    private static Finding race(String does, int lane, int first, int size, String did, long stamp) {
+    private static KernelFinding race(String does, int lane, int first, int size, String did, long stamp) {
         long warp = stamp >>> WARP_SHIFT & LANES;
         long other = stamp & LANES;
         String by = warp == LANES
                 ? "several warps"
                 : other < EACH_LANE ? "thread " + (warp * Warp.LANES + other) : "several lanes of warp " + warp;
-        return Finding.failed(
+        return KernelFinding.failed(
                 lane(lane),
                 "%s %d bytes at shared address 0x%x, which %s %s without a barrier between",
                 does,

@@ -3,7 +3,7 @@ package baton.cuda.sim;
 import baton.cuda.driver.CudaException;
 
 /** A kernel did what it must not do. What executes the kernel adds the place. */
-final class Finding extends RuntimeException {
+final class KernelFinding extends RuntimeException {
     private static final long serialVersionUID = 1;
 
     private final Kind kind;
@@ -22,14 +22,14 @@ final class Finding extends RuntimeException {
     }
 
     /** @param lane that did it, or -1 where no lane did it alone */
-    Finding(Kind kind, int lane, String reason) {
+    KernelFinding(Kind kind, int lane, String reason) {
         super(reason, null, false, false);
         this.kind = kind;
         this.lane = lane;
     }
 
-    static Finding failed(int lane, String reason, Object... values) {
-        return new Finding(Kind.LAUNCH_FAILED, lane, reason.formatted(values));
+    static KernelFinding failed(int lane, String reason, Object... values) {
+        return new KernelFinding(Kind.LAUNCH_FAILED, lane, reason.formatted(values));
     }
 
     CudaException at(Warp warp, Statement statement) {
