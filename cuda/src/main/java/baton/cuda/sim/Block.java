@@ -50,7 +50,8 @@ final class Block {
                 break;
             }
             if (waiting < count) {
-                throw KernelFinding.failed(-1, "%d of %d warps wait at a barrier, the others have ended", waiting, count)
+                throw KernelFinding.failed(
+                                -1, "%d of %d warps wait at a barrier, the others have ended", waiting, count)
                         .at(this);
             }
             shared.barrier();

@@ -112,7 +112,8 @@ public final class SimulatedDriver implements Driver {
         pinned.forEach((address, bytes) -> all.add("%d bytes of pinned host memory".formatted(bytes)));
         for (Object object : objects.values()) {
             if (!(object instanceof Function)) {
-                all.add("a " + kind(object.getClass()));
+                String kind = kind(object.getClass());
+                all.add((kind.startsWith("e") ? "an " : "a ") + kind);
             }
         }
         return all;

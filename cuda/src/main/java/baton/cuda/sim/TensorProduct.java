@@ -1,6 +1,7 @@
 package baton.cuda.sim;
 
 import java.util.List;
+import java.util.Locale;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
@@ -15,14 +16,21 @@ final class TensorProduct implements Operation {
     private static final int COLUMNS = 8;
     private static final int QUAD = 4;
 
+    /** Of the elements of the left and the right matrix. */
+    private enum Type {
+        BF16,
+        F16,
+        TF32
+    }
+
     private final int inner;
-    private final String type;
+    private final Type type;
     private final int[] to;
     private final int[] left;
     private final int[] right;
     private final int[] addend;
 
-    private TensorProduct(int inner, String type, int[] to, int[] left, int[] right, int[] addend) {
+    private TensorProduct(int inner, Type type, int[] to, int[] left, int[] right, int[] addend) {
         this.inner = inner;
         this.type = type;
         this.to = to;
@@ -54,7 +62,7 @@ final class TensorProduct implements Operation {
         int rightCount = inner * (single ? 4 : 2) * COLUMNS / (Integer.BYTES * Warp.LANES);
         return new TensorProduct(
                 inner,
-                type,
+                Type.valueOf(type.toUpperCase(Locale.ROOT)),
                 rows(statement, operands, 0, "f32", 4),
                 rows(statement, operands, 1, "b32", 2 * rightCount),
                 rows(statement, operands, 2, "b32", rightCount),
@@ -133,21 +141,21 @@ final class TensorProduct implements Operation {
 
     /** Elements along the inner dimension that one register of four lanes has. */
     private int perRegister() {
-        return type.equals("tf32") ? QUAD : 2 * QUAD;
+        return type == Type.TF32 ? QUAD : 2 * QUAD;
     }
 
     /** Puts the elements of a register to where they are along the inner dimension. */
     private void put(float[] matrix, int first, int within, int stride, int bits) {
         switch (type) {
-            case "bf16" -> {
+            case BF16 -> {
                 matrix[first + 2 * within * stride] = Float.intBitsToFloat(bits << Short.SIZE);
                 matrix[first + (2 * within + 1) * stride] = Float.intBitsToFloat(bits & 0xffff_0000);
             }
-            case "f16" -> {
+            case F16 -> {
                 matrix[first + 2 * within * stride] = Float.float16ToFloat((short) bits);
                 matrix[first + (2 * within + 1) * stride] = Float.float16ToFloat((short) (bits >>> Short.SIZE));
             }
-            default -> matrix[first + within * stride] = Float.intBitsToFloat(bits & ~0x1fff);
+            case TF32 -> matrix[first + within * stride] = Float.intBitsToFloat(bits & ~0x1fff);
         }
     }
 }

@@ -9,6 +9,14 @@ final class WarpInstructions {
     private static final int ROWS = 8;
     private static final int ROW_BYTES = 16;
 
+    /** How a lane finds the one whose value it takes. */
+    private enum Shuffle {
+        UP,
+        DOWN,
+        BUTTERFLY,
+        INDEX
+    }
+
     private final Operands operands;
 
     WarpInstructions(Operands operands) {
@@ -57,10 +65,13 @@ final class WarpInstructions {
         if (parts.length != 4 || !parts[1].equals("sync") || !parts[3].equals("b32")) {
             throw Decoder.unknown(statement);
         }
-        String mode = parts[2];
-        if (!List.of("up", "down", "bfly", "idx").contains(mode)) {
-            throw Decoder.unknown(statement);
-        }
+        Shuffle mode = switch (parts[2]) {
+            case "up" -> Shuffle.UP;
+            case "down" -> Shuffle.DOWN;
+            case "bfly" -> Shuffle.BUTTERFLY;
+            case "idx" -> Shuffle.INDEX;
+            default -> throw Decoder.unknown(statement);
+        };
         Decoder.count(statement, 5);
         String[] results = statement.operands().getFirst().split("\\s*\\|\\s*", -1);
         Operands.Row to = operands.result(statement, results[0], "b32");
@@ -86,16 +97,17 @@ final class WarpInstructions {
                 int segment = words[c + lane] >>> 8 & LANE_MASK;
                 int last = lane & segment | clamp & ~segment;
                 int from = switch (mode) {
-                    case "up" -> lane - distance;
-                    case "down" -> lane + distance;
-                    case "bfly" -> lane ^ distance;
-                    default -> lane & segment | distance & ~segment;
+                    case UP -> lane - distance;
+                    case DOWN -> lane + distance;
+                    case BUTTERFLY -> lane ^ distance;
+                    case INDEX -> lane & segment | distance & ~segment;
                 };
-                boolean in = mode.equals("up") ? from >= last : from <= last;
+                boolean in = mode == Shuffle.UP ? from >= last : from <= last;
                 if (in) {
                     inRange |= 1 << lane;
                     if ((lanes >>> from & 1) == 0) {
-                        throw KernelFinding.failed(lane, "takes the value of lane %d, which is not at the instruction", from);
+                        throw KernelFinding.failed(
+                                lane, "takes the value of lane %d, which is not at the instruction", from);
                     }
                 }
                 words[to.first() + lane] = values[in ? from : lane];

@@ -56,9 +56,23 @@ final class Bench implements AutoCloseable {
 
     int[] read(Gpu.Buffer buffer) {
         try (Arena arena = Arena.ofConfined()) {
-            MemorySegment host = arena.allocate(buffer.bytes());
+            MemorySegment host = arena.allocate(buffer.bytes(), Integer.BYTES);
             stream.copyToHost(host, buffer.address());
             return host.toArray(ValueLayout.JAVA_INT);
+        }
+    }
+
+    void write(Gpu.Buffer buffer, long... values) {
+        try (Arena arena = Arena.ofConfined()) {
+            stream.copyToDevice(buffer.address(), arena.allocateFrom(ValueLayout.JAVA_LONG, values));
+        }
+    }
+
+    long[] readLongs(Gpu.Buffer buffer) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment host = arena.allocate(buffer.bytes(), Long.BYTES);
+            stream.copyToHost(host, buffer.address());
+            return host.toArray(ValueLayout.JAVA_LONG);
         }
     }
 
