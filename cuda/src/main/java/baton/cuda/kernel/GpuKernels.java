@@ -14,6 +14,7 @@ public final class GpuKernels implements AutoCloseable {
     private final Functions functions;
     private final RowOps rows;
     private final Products products;
+    private final ExpertOps experts;
     private final CacheOps cache;
     private final AttentionOps attention;
     private final SamplingOps sampling;
@@ -28,6 +29,7 @@ public final class GpuKernels implements AutoCloseable {
         functions = new Functions(gpu, kernels(computed));
         rows = new RowOps(functions);
         products = new Products(functions, computed);
+        experts = new ExpertOps(functions, products);
         cache = new CacheOps(functions);
         attention = new AttentionOps(gpu);
         sampling = new SamplingOps(gpu, functions);
@@ -39,6 +41,7 @@ public final class GpuKernels implements AutoCloseable {
         List<PtxKernel> kernels = new ArrayList<>();
         kernels.addAll(RowOps.kernels(computed));
         kernels.addAll(Products.kernels(computed));
+        kernels.addAll(ExpertOps.kernels());
         kernels.addAll(CacheOps.kernels(computed));
         kernels.addAll(SamplingOps.kernels());
         kernels.addAll(CopyOps.kernels());
@@ -53,6 +56,11 @@ public final class GpuKernels implements AutoCloseable {
     /** Products with weights. */
     public Products products() {
         return products;
+    }
+
+    /** Mixtures of experts. */
+    public ExpertOps experts() {
+        return experts;
     }
 
     /** Writes of new entries into a cache. */

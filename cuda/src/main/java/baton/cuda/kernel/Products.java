@@ -72,44 +72,31 @@ public final class Products {
      * @param add adds the results to the numbers that are in {@code out}
      */
     public void product(Stream stream, Weight weight, DeviceRows in, DeviceRows out, boolean add) {
-        launch(
-                stream,
-                Of.ONE_WEIGHT,
-                new Operands(weight, 0, in, out, in.rows(), 1, in.rows(), 1, isAligned(weight.address(), in, weight)),
-                add);
-    }
-
-    /** Whether rows can be loaded 16 bytes at once, which all of weights in 16 bits are if their inputs are a multiple of 8. */
-    private static boolean isAligned(long address, DeviceRows in, Weight weight) {
-        int elements = PtxAssembler.ACCESS / weight.type().bytes();
-        return weight.inputs() % elements == 0
-                && address % PtxAssembler.ACCESS == 0
-                && in.address() % PtxAssembler.ACCESS == 0
-                && in.rowStride() % elements == 0;
+        launch(stream, new Operands(Of.ONE_WEIGHT, weight, 0, in, out, 1, 1), add);
     }
 
     /**
-     * What a product is of.
+     * The operands of a launch.
      *
-     * @param weight or of experts the tables of addresses in place of the addresses
-     * @param lists rows of each expert; 0: there is one weight
-     * @param rows or of experts how many experts there are
+     * @param weight of experts with the addresses of tables in place of the weight's and the bias'
+     * @param lists rows of each expert
      * @param experts 1, if there is one weight
-     * @param expected rows of a weight
      * @param rowsOfInput results of a row of {@code in}
      */
-    record Operands(
-            Weight weight,
-            long lists,
-            DeviceRows in,
-            DeviceRows out,
-            int rows,
-            int experts,
-            int expected,
-            int rowsOfInput,
-            boolean aligned) {}
+    record Operands(Of of, Weight weight, long lists, DeviceRows in, DeviceRows out, int experts, int rowsOfInput) {
+        /** Whether rows can be loaded 16 bytes at once, which all of weights in 16 bits are if their inputs are a multiple of 8. */
+        private boolean isAligned() {
+            int elements = PtxAssembler.ACCESS / weight.type().bytes();
+            return weight.inputs() % elements == 0
+                    && (of == Of.EXPERTS || weight.address() % PtxAssembler.ACCESS == 0)
+                    && in.address() % PtxAssembler.ACCESS == 0
+                    && in.rowStride() % elements == 0;
+        }
+    }
 
-    void launch(Stream stream, Of of, Operands operands, boolean add) {
+    /** Enqueues a product. */
+    void launch(Stream stream, Operands operands, boolean add) {
+        Of of = operands.of;
         Weight weight = operands.weight;
         DeviceRows in = operands.in;
         DeviceRows out = operands.out;
@@ -127,17 +114,18 @@ public final class Products {
             in.rowStride() * in.type().bytes(),
             out.address(),
             out.rowStride() * out.type().bytes(),
-            operands.rows,
+            of == Of.EXPERTS ? operands.experts : out.rows(),
             weight.outputs(),
             weight.inputs(),
             segment,
             operands.rowsOfInput,
             add ? 1 : 0
         };
-        int rows = operands.expected;
+        // Of each expert as many as if all were chosen as often: a block with more computes them one group after the other.
+        int rows = Math.ceilDiv(out.rows(), operands.experts);
         int outputs = weight.outputs();
         int experts = rows == 0 ? 0 : operands.experts;
-        if (!operands.aligned || weight.type() == DType.F32) {
+        if (!operands.isAligned() || weight.type() == DType.F32) {
             PlainProduct plain = new PlainProduct(of, weight.type(), rows <= PLAIN_FEW ? PLAIN_FEW : PLAIN_MANY);
             launch(stream, plain.name(), outputs, PlainProduct.OUTPUTS, rows, plain.rows(), experts, arguments);
         } else if (rows <= FEW) {

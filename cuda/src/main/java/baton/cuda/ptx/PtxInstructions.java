@@ -376,6 +376,11 @@ abstract class PtxInstructions extends PtxWriter {
         return result("shfl.sync.bfly.b32", newU32(), a, u32(mask), u32(WARP - 1), new U32("0xffffffff"));
     }
 
+    /** The value of the lane as many before, or the own, if there is none. */
+    public U32 shuffleUp(U32 a, int lanes) {
+        return result("shfl.sync.up.b32", newU32(), a, u32(lanes), u32(0), new U32("0xffffffff"));
+    }
+
     /** The value of a lane. */
     public F32 shuffle(F32 a, U32 lane) {
         return result("shfl.sync.idx.b32", newF32(), a, lane, u32(WARP - 1), new U32("0xffffffff"));
