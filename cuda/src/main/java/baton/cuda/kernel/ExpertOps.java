@@ -13,6 +13,7 @@ import baton.cuda.ptx.Operand.U32;
 import baton.cuda.ptx.Operand.U64;
 import baton.cuda.ptx.PtxAssembler;
 import baton.cuda.ptx.PtxKernel;
+import baton.engine.model.Recipe.Experts;
 import baton.kv.DType;
 import java.util.List;
 import java.util.stream.LongStream;
@@ -21,21 +22,43 @@ import java.util.stream.LongStream;
  * Mixtures of experts. Each token chooses as many experts; a choice is numbered {@code token * chosen + i}. A result depends on its token and
  * the expert's weight alone.
  */
-public final class ExpertOps {
+public final class ExpertOps implements AutoCloseable {
     private static final String GROUP = "group";
     private static final String COMBINE = "combine";
     private static final int THREADS = 256;
 
     private final Functions functions;
     private final Products products;
+    private final ExpertRouting routing;
 
-    ExpertOps(Functions functions, Products products) {
+    ExpertOps(Functions functions, Products products, ExpertRouting routing) {
         this.functions = functions;
         this.products = products;
+        this.routing = routing;
     }
 
     static List<PtxKernel> kernels() {
         return List.of(groupKernel(), combineKernel());
+    }
+
+    /**
+     * Chooses the experts of each row, in the order of their numbers.
+     *
+     * @param logits in fp32, a column for each expert, and perhaps one for the shared expert
+     * @param correction f32 [expert]; 0: there is none
+     * @param choices u32 [row][chosen]
+     * @param shares f32 [row][chosen]
+     * @param sharedShares f32 [row], the sigmoid of the column behind the experts, or 1 if there is none; 0: not computed
+     */
+    public void route(
+            Stream stream,
+            DeviceRows logits,
+            long correction,
+            Experts kind,
+            long choices,
+            long shares,
+            long sharedShares) {
+        routing.route(stream, logits, correction, kind, choices, shares, sharedShares);
     }
 
     /** Bytes of the lists that {@link #group} makes. */
@@ -87,8 +110,7 @@ public final class ExpertOps {
      * @param sharedShares of it, f32 [token]; 0: all are 1
      * @param x in fp32
      */
-    public void combine(
-            Stream stream, DeviceRows results, long shares, long shared, long sharedShares, DeviceRows x) {
+    public void combine(Stream stream, DeviceRows results, long shares, long shared, long sharedShares, DeviceRows x) {
         int count = Math.multiplyExact(x.rows(), x.columns());
         functions.launch(
                 stream,
@@ -105,6 +127,11 @@ public final class ExpertOps {
                                         x.columns(),
                                         count))
                         .toArray());
+    }
+
+    @Override
+    public void close() {
+        routing.close();
     }
 
     /** A block makes the list of an expert, each thread from neighbouring choices. */
@@ -130,8 +157,7 @@ public final class ExpertOps {
         U32 beforeSum = upTo(k, before);
         U32 ownSum = upTo(k, own);
         U32 ofWarp = k.mad(k.warp(), 2 * Integer.BYTES, scratch);
-        k.guarded(
-                k.test(k.lane(), Is.EQ, PtxAssembler.WARP - 1), () -> k.storeU32(ofWarp, 0, beforeSum, ownSum));
+        k.guarded(k.test(k.lane(), Is.EQ, PtxAssembler.WARP - 1), () -> k.storeU32(ofWarp, 0, beforeSum, ownSum));
         k.barrier();
         U32 first = k.variable(u32(0));
         U32 all = k.variable(u32(0));

@@ -6,32 +6,41 @@ import baton.cuda.ptx.PtxKernel;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Function;
 import java.util.stream.Collectors;
 
-/** The kernels of a module by name. */
+/** Kernels by name. Each is compiled when it is launched for the first time. Safe for use by several threads. */
 final class Functions implements AutoCloseable {
     /** Bytes of shared memory that a kernel may have without being allowed more. */
     private static final int USUAL_SHARED = 48 << 10;
 
     private final Gpu gpu;
-    private final Gpu.Module module;
-    private final Map<String, Compiled> compiled;
+    private final Map<String, PtxKernel> kernels;
+    private final Map<String, Integer> sharedBytes = new ConcurrentHashMap<>();
+    private final Map<String, Compiled> compiled = new ConcurrentHashMap<>();
 
-    private record Compiled(Gpu.Function function, int threads) {}
+    private record Compiled(Gpu.Module module, Gpu.Function function, int threads) {}
 
     Functions(Gpu gpu, List<PtxKernel> kernels) {
         this.gpu = gpu;
-        this.module = gpu.load(PtxKernel.module(kernels));
-        this.compiled = kernels.stream()
-                .collect(Collectors.toMap(
-                        PtxKernel::name, kernel -> new Compiled(module.function(kernel.name()), kernel.threads())));
+        this.kernels = kernels.stream().collect(Collectors.toMap(PtxKernel::name, Function.identity()));
     }
 
-    /** Lets a kernel be launched with dynamic shared memory of that size. */
+    /** Lets a kernel be launched with dynamic shared memory of that size. To be called before its first launch. */
     void allowShared(String name, int bytes) {
+        sharedBytes.put(name, bytes);
+    }
+
+    private Compiled compile(String name) {
+        PtxKernel kernel = Objects.requireNonNull(kernels.get(name), () -> "there is no kernel " + name);
+        Gpu.Module module = gpu.load(PtxKernel.module(List.of(kernel)));
+        Gpu.Function function = module.function(name);
+        int bytes = sharedBytes.getOrDefault(name, 0);
         if (bytes > USUAL_SHARED) {
-            gpu.driver().allowSharedBytes(gpu.context(), find(name).function.handle(), bytes);
+            gpu.driver().allowSharedBytes(gpu.context(), function.handle(), bytes);
         }
+        return new Compiled(module, function, kernel.threads());
     }
 
     /** Enqueues a kernel of blocks in one dimension, unless these are none. */
@@ -42,13 +51,9 @@ final class Functions implements AutoCloseable {
     /** Enqueues a kernel, unless it has no blocks. */
     void launch(Gpu.Stream stream, String name, int x, int y, int z, int sharedBytes, long... arguments) {
         if (x > 0 && y > 0 && z > 0) {
-            Compiled kernel = find(name);
+            Compiled kernel = compiled.computeIfAbsent(name, this::compile);
             stream.launch(kernel.function, new LaunchShape(x, y, z, kernel.threads, sharedBytes), arguments);
         }
-    }
-
-    private Compiled find(String name) {
-        return Objects.requireNonNull(compiled.get(name), () -> "there is no kernel " + name);
     }
 
     /** A parameter of fp32. */
@@ -58,6 +63,6 @@ final class Functions implements AutoCloseable {
 
     @Override
     public void close() {
-        module.close();
+        compiled.values().forEach(kernel -> kernel.module.close());
     }
 }

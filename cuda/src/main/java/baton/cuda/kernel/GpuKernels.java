@@ -7,8 +7,10 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * The kernels of a device for models that compute in one type, in one module. Their methods enqueue on a stream and return. Safe for use by
- * several threads, but those of attention, sampling and experts, which have memory of their own, by one stream at a time.
+ * /**
+ * The kernels of a device for models that compute in one type. Their methods enqueue on a stream and return. A kernel is compiled at its first
+ * launch, so a launch that is captured in a graph must have been made before with the same shapes. Safe for use by several threads, but those of
+ * attention, sampling and experts, which have memory of their own, by one stream at a time.
  */
 public final class GpuKernels implements AutoCloseable {
     private final Functions functions;
@@ -21,7 +23,7 @@ public final class GpuKernels implements AutoCloseable {
     private final CopyOps copies;
 
     /**
-     * Compiles the kernels.
+     * The kernels.
      *
      * @param computed the type of weights and of the inputs of products
      */
@@ -29,7 +31,7 @@ public final class GpuKernels implements AutoCloseable {
         functions = new Functions(gpu, kernels(computed));
         rows = new RowOps(functions);
         products = new Products(functions, computed);
-        experts = new ExpertOps(functions, products);
+        experts = new ExpertOps(functions, products, new ExpertRouting(gpu));
         cache = new CacheOps(functions);
         attention = new AttentionOps(gpu);
         sampling = new SamplingOps(gpu, functions);
@@ -87,6 +89,7 @@ public final class GpuKernels implements AutoCloseable {
     public void close() {
         attention.close();
         sampling.close();
+        experts.close();
         functions.close();
     }
 }

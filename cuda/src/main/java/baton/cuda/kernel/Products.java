@@ -121,7 +121,8 @@ public final class Products {
             operands.rowsOfInput,
             add ? 1 : 0
         };
-        // Of each expert as many as if all were chosen as often: a block with more computes them one group after the other.
+        // Of each expert as many as if all were chosen as often: a block with more computes them one group after the
+        // other.
         int rows = Math.ceilDiv(out.rows(), operands.experts);
         int outputs = weight.outputs();
         int experts = rows == 0 ? 0 : operands.experts;
