@@ -20,6 +20,9 @@ public final class AttentionOps implements AutoCloseable {
     /** DeviceRows of sequences that are computed row by row. */
     static final int FEW_ROWS = 4;
 
+    /** Of what blocks of threads leave for the kernel that puts their pieces together, where each computes one. */
+    private static final long MOST_PARTIAL_BYTES = 128 << 20;
+
     private final Variants<AttentionShape> kernels;
     private final Scratch scratch;
 
@@ -113,11 +116,10 @@ public final class AttentionOps implements AutoCloseable {
             int pieces) {
         int heads = call.queries().heads();
         int units = heads / RowAttention.heads(shape);
-        // Sequences whose rows are computed on tiles have more.
-        boolean split = pieces > 1 && rows <= FEW_ROWS;
-        long partial = split
-                ? scratch.address((long) sequences * rows * heads * pieces * RowAttention.pieceBytes(shape.headDim()))
-                : 0;
+        long bytes = (long) sequences * rows * heads * pieces * RowAttention.pieceBytes(shape.headDim());
+        // Other batches have enough blocks of threads without.
+        boolean split = pieces > 1 && rows <= FEW_ROWS && bytes <= MOST_PARTIAL_BYTES;
+        long partial = split ? scratch.address(bytes) : 0;
         long[] arguments =
                 call.arguments(rows).add(rows).add(pieces).add(partial).toArray();
         functions.launch(stream, RowAttention.name(split), rows * (split ? pieces : 1), units, sequences, 0, arguments);

@@ -24,7 +24,7 @@ import java.util.function.Function;
  */
 final class RowAttention {
     /** Positions that have a softmax of their own. */
-    static final int PIECE = 256;
+    static final int PIECE = 128;
 
     static final int THREADS = 128;
 
@@ -38,6 +38,9 @@ final class RowAttention {
     private static final int MOST_HEADS = 8;
 
     private static final int MOST_ELEMENTS = 2048;
+
+    /** Pieces whose loads overlap when they are put together. */
+    private static final int PIECES_AT_ONCE = 8;
 
     /** Numbers of a piece in memory before its sums of values: the largest score, and the sum of weights. */
     private static final int STATE = 2;
@@ -159,18 +162,30 @@ final class RowAttention {
         U32 query = k.blockY();
         U32 row = k.mad(k.blockZ(), maxRows, work.row);
         U32 count = k.sub(k.add(k.div(work.position, PIECE), 1), k.div(work.first, PIECE));
+        U32 ofAll = k.mad(row, k.blocksY(), query);
         eachElement(shape.headDim(), (_, element) -> {
             State state = begin(query);
-            k.loop(u32(0), count, u32(1), piece -> {
-                U64 from = pieceAddress(partial, k.add(k.mul(row, k.blocksY()), query), pieces, piece);
-                F32 largest = k.load(DType.F32, from, 0);
-                F32 sum = k.load(DType.F32, from, Float.BYTES);
-                F32 values = k.load(DType.F32, k.at(from, element, Float.BYTES), STATE * Float.BYTES);
-                add(state, new State(largest, sum, values));
+            k.loop(u32(0), count, u32(PIECES_AT_ONCE), first -> {
+                State[] loaded = new State[PIECES_AT_ONCE];
+                for (int i = 0; i < loaded.length; i++) {
+                    U32 piece = code.clamp(k.add(first, i), first, count);
+                    loaded[i] = load(pieceAddress(partial, ofAll, pieces, piece), element);
+                }
+                for (int i = 0; i < loaded.length; i++) {
+                    State piece = loaded[i];
+                    k.when(k.test(k.add(first, i), Is.LT, count), () -> add(state, piece));
+                }
             });
             storeResult(work, query, element, state);
         });
         return k.kernel();
+    }
+
+    private State load(U64 piece, U32 element) {
+        return new State(
+                k.load(DType.F32, piece, 0),
+                k.load(DType.F32, piece, Float.BYTES),
+                k.load(DType.F32, k.at(piece, element, Float.BYTES), STATE * Float.BYTES));
     }
 
     /** Ends the threads if there is no such row. */
