@@ -19,7 +19,7 @@ import java.util.Optional;
 public final class CpuBackend implements ModelBackend {
     @Override
     public Optional<String> whyNot(Device device) {
-        return CpuModels.whyNot(device);
+        return device == Device.CUDA ? Optional.of("the processor's backend computes on no GPU") : Optional.empty();
     }
 
     @Override

@@ -24,6 +24,16 @@ public interface ModelBackend {
      */
     Optional<String> whyNot(Device device);
 
+    /**
+     * Why a model cannot be computed by this backend, on any device.
+     *
+     * @param ranks that share it
+     * @return empty if it can, or if the other methods say what does not fit
+     */
+    default Optional<String> whyNot(ModelConfig model, Quantization quantization, int ranks) {
+        return Optional.empty();
+    }
+
     /** Of several backends that can, the one of the highest preference computes. The CPU's is 0. */
     int preference();
 

@@ -14,7 +14,7 @@ import java.util.function.IntUnaryOperator;
  * How the tokens of a step lie in the batch: sequences with one token first, by context length and in groups of similar lengths,
  * then the longer slices.
  */
-final class Batch {
+public final class Batch {
     /** Unused slots that a group may read before another round of operator calls is cheaper. */
     private static final int FREE_PADDING = 256;
 
@@ -41,8 +41,8 @@ final class Batch {
      * @param longest the greatest of them
      * @param blockTables of each sequence by group of layers
      */
-    record Group(int offset, int[] contexts, int longest, List<int[][]> blockTables) {
-        int size() {
+    public record Group(int offset, int[] contexts, int longest, List<int[][]> blockTables) {
+        public int size() {
             return contexts.length;
         }
     }
@@ -52,13 +52,13 @@ final class Batch {
      *
      * @param blockTables by group of layers
      */
-    record Chunk(int offset, int length, int start, int[][] blockTables) {
-        int context() {
+    public record Chunk(int offset, int length, int start, int[][] blockTables) {
+        public int context() {
             return start + length;
         }
 
         /** The first of the chunk's tokens that is among these rows, which ascend; its length if none is. */
-        int firstOf(long[] rows) {
+        public int firstOf(long[] rows) {
             for (long row : rows) {
                 if (row >= offset && row < offset + length) {
                     return (int) row - offset;
@@ -72,7 +72,8 @@ final class Batch {
      * @param padding how many rows to compute for so many tokens
      * @throws IllegalArgumentException naming the slice if it does not fit the model or its blocks
      */
-    Batch(List<SequenceSlice> slices, ModelConfig config, KvCache cache, int maxPositions, IntUnaryOperator padding) {
+    public Batch(
+            List<SequenceSlice> slices, ModelConfig config, KvCache cache, int maxPositions, IntUnaryOperator padding) {
         blockSize = cache.layout().blockSize();
         int tokens = 0;
         int logits = 0;
@@ -113,53 +114,53 @@ final class Batch {
         }
     }
 
-    int tokens() {
+    public int tokens() {
         return blocks[0].length;
     }
 
     /** Rows to compute: the tokens' and padding behind them, since each new number of rows costs kernels of its own. */
-    int rows() {
+    public int rows() {
         return ids.length;
     }
 
     /** Token ids by row. */
-    long[] ids() {
+    public long[] ids() {
         return ids;
     }
 
-    int position(int row) {
+    public int position(int row) {
         return positions[row];
     }
 
     /** The block that keeps the row's keys and values in the layers of a group. */
-    int block(int group, int row) {
+    public int block(int group, int row) {
         return blocks[group][row];
     }
 
-    int slot(int row) {
+    public int slot(int row) {
         return positions[row] % blockSize;
     }
 
-    List<Group> groups() {
+    public List<Group> groups() {
         return groups;
     }
 
-    List<Chunk> chunks() {
+    public List<Chunk> chunks() {
         return chunks;
     }
 
     /** The row of a slice's last token. */
-    int lastRow(int slice) {
+    public int lastRow(int slice) {
         return offsets[slice] + slices.get(slice).tokens().length - 1;
     }
 
     /** Hidden states that logits are wanted of, by their place among {@link #logitRows}, where zeros stand for them. */
-    Map<Integer, HiddenState> given() {
+    public Map<Integer, HiddenState> given() {
         return given;
     }
 
     /** The rows to compute logits of, in the order of the slices. */
-    long[] logitRows() {
+    public long[] logitRows() {
         return logitRows;
     }
 

@@ -99,17 +99,7 @@ public final class CpuModels {
         int threadCount = byLibTorch
                 ? LibTorch.load("its kernels compute the model", options.threads())
                 : options.threads().orElse(Runtime.getRuntime().availableProcessors());
-        // Another type of computation, quantised weights and other factors of LongRoPE give other keys and values, as
-        // another model does.
-        ModelFingerprint fingerprint = checkpoint
-                .fingerprint()
-                .derived("dtype=%s quantization=%s%s"
-                        .formatted(
-                                options.dtype().torchName(),
-                                options.quantization().label(),
-                                config.longRope()
-                                        .map(longRope -> " long_factors=" + longRope.isLong(options.maxPositions()))
-                                        .orElse("")));
+        ModelFingerprint fingerprint = options.fingerprint(checkpoint);
         Collective collective = new Collective(
                 tensorParallelSize, pipelineParallelSize, config.hiddenSize(), Collective.TIMEOUT, Ticker.system());
         List<DecoderRunner> runners = new ArrayList<>();
@@ -253,13 +243,5 @@ public final class CpuModels {
         return CpuModels.class.getResource("/org/bytedeco/pytorch/global/torch.class") == null
                 ? Optional.of("LibTorch's jars (pytorch, openblas, javacpp) are not on the class path")
                 : Optional.empty();
-    }
-
-    /** Why models cannot be computed on a device; empty if they can. */
-    public static Optional<String> whyNot(Device device) {
-        return switch (device) {
-            case AUTO, CPU -> Optional.empty();
-            case CUDA -> Optional.of(whyNoLibTorch().orElseGet(LibTorch::whyNoCuda));
-        };
     }
 }

@@ -54,6 +54,8 @@ final class DecoderRunner implements ModelRunner {
 
     private static final int LOGITS_AT_ONCE = 4096;
 
+    private static final int ACTIVATED_AT_ONCE = 1024;
+
     private final Shard shard;
     /** The model as far as this rank has it. */
     private final ModelConfig config;
@@ -71,7 +73,7 @@ final class DecoderRunner implements ModelRunner {
     private final ExpertLayers experts;
     private final Arena arena;
     private final Owned owned;
-    private final Weights weights;
+    private final Weights<Linear, Norm> weights;
     private final int rowElements;
     private final int queryElements;
 
@@ -81,7 +83,12 @@ final class DecoderRunner implements ModelRunner {
 
     /** A rank's objects in native memory, and the kernels that compute with them. */
     private record Loaded(
-            KvCache cache, ModelKernels kernels, OperatorTimes times, Weights weights, Owned owned, Arena arena) {}
+            KvCache cache,
+            ModelKernels kernels,
+            OperatorTimes times,
+            Weights<Linear, Norm> weights,
+            Owned owned,
+            Arena arena) {}
 
     private DecoderRunner(
             Shard shard,
@@ -154,13 +161,12 @@ final class DecoderRunner implements ModelRunner {
                     .toList();
             ModelKernels kernels = choice.make(options.dtype(), options.quantization(), threads, arena, owned);
             OperatorTimes times = new OperatorTimes(threads);
-            Weights weights = Weights.load(
+            Weights<Linear, Norm> weights = Weights.load(
                     checkpoint,
                     shard,
                     options.dtype(),
-                    kernels,
-                    times,
                     options.maxPositions(),
+                    new CpuPacking(options.dtype(), kernels, times, owned),
                     arena,
                     owned,
                     first.map(each -> each.weights));
@@ -374,7 +380,7 @@ final class DecoderRunner implements ModelRunner {
 
     /** Adds a layer to {@code x}. After the last layer only the rows of the tail are valid, if there is a tail. */
     private void layer(int layer, Matrix x, Step step) {
-        LayerWeights layerWeights = weights.layers.get(layer);
+        LayerWeights<Linear, Norm> layerWeights = weights.layers.get(layer);
         Optional<Rotation> rotation = config.recipe().layers().get(layer).rotation();
         Optional<Matrix> table = rotation.map(each -> Objects.requireNonNull(step.rotations.get(each)));
         forPieces(x, (first, piece) -> {
@@ -383,7 +389,8 @@ final class DecoderRunner implements ModelRunner {
             Optional<Matrix> angles = table.map(all -> all.part(first, piece.rows()));
             Matrix entries = layerWeights
                     .latent()
-                    .map(latent -> latent.project(projected, angles.orElseThrow(), queries))
+                    .map(latent ->
+                            new LatentProjections(latent, kernels).project(projected, angles.orElseThrow(), queries))
                     .orElseGet(() -> turn(
                             projected,
                             layerWeights.rotatedNorms(),
@@ -426,23 +433,50 @@ final class DecoderRunner implements ModelRunner {
         void accept(long first, Matrix piece);
     }
 
-    private void addAttended(Matrix x, LayerWeights layerWeights, Matrix attended) {
-        Matrix values =
-                layerWeights.latent().map(latent -> latent.values(attended)).orElse(attended);
+    private void addAttended(Matrix x, LayerWeights<Linear, Norm> layerWeights, Matrix attended) {
+        Matrix values = layerWeights
+                .latent()
+                .map(latent -> new LatentProjections(latent, kernels).values(attended))
+                .orElse(attended);
         add(x, layerWeights.output(), values, layerWeights.afterAttentionNorm());
     }
 
-    private void feedForward(LayerWeights layerWeights, Matrix x) {
+    private void feedForward(LayerWeights<Linear, Norm> layerWeights, Matrix x) {
         Matrix normed = norm(x, layerWeights.feedForwardNorm());
         switch (layerWeights.feedForward()) {
-            case Gated gated -> add(x, gated.down(), gated.gated(normed, kernels), layerWeights.afterFeedForwardNorm());
-            case Ungated plain ->
-                add(x, plain.down(), plain.activated(normed, kernels), layerWeights.afterFeedForwardNorm());
-            case Routed routed -> {
+            case Gated<Linear> gated ->
+                add(
+                        x,
+                        gated.down(),
+                        kernels.asInputs(gated.up().applyGated(gated.gate(), gated.activation(), normed)),
+                        layerWeights.afterFeedForwardNorm());
+            case Ungated<Linear> plain ->
+                add(x, plain.down(), activated(plain, normed), layerWeights.afterFeedForwardNorm());
+            case Routed<Linear> routed -> {
                 Matrix own = experts.results(routed, normed);
                 add(x, sum -> ranks.addTo(sum, own, kernels), layerWeights.afterFeedForwardNorm());
             }
         }
+    }
+
+    /** The rows that {@code down} multiplies. */
+    private Matrix activated(Ungated<Linear> plain, Matrix rows) {
+        Matrix product = plain.up().apply(rows);
+        Matrix activated = kernels.inputs(product.rows(), product.columns());
+        int pieces = Math.ceilDiv(product.columns(), ACTIVATED_AT_ONCE);
+        kernels.threads().parallelFor(product.rows() * pieces, 1, (_, first, end) -> {
+            RowBuffer buffer = new RowBuffer(ACTIVATED_AT_ONCE);
+            for (int piece = first; piece < end; piece++) {
+                int column = piece % pieces * ACTIVATED_AT_ONCE;
+                int count = Math.min(ACTIVATED_AT_ONCE, product.columns() - column);
+                buffer.load(product, piece / pieces, column, count);
+                for (int i = 0; i < count; i++) {
+                    buffer.values()[i] = plain.function().of(buffer.values()[i]);
+                }
+                buffer.store(activated, piece / pieces, column, count);
+            }
+        });
+        return activated;
     }
 
     private void add(Matrix x, Linear matrix, Matrix rows, Optional<Norm> norm) {
@@ -484,7 +518,7 @@ final class DecoderRunner implements ModelRunner {
      */
     private Matrix turn(
             Matrix projected,
-            Optional<RotatedNorms> norms,
+            Optional<RotatedNorms<Norm>> norms,
             boolean neighbours,
             Optional<Matrix> rotation,
             Matrix queries) {

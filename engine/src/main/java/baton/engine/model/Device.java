@@ -5,7 +5,7 @@ import java.util.Locale;
 
 /** Where a model is computed. */
 public enum Device {
-    /** The best device that this build computes on, which is the CPU. */
+    /** The best device of this machine that computes the model. */
     AUTO,
     CPU,
     CUDA;

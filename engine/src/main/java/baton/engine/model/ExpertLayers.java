@@ -47,7 +47,7 @@ final class ExpertLayers {
     private record Share(int expert, int[] rows) {}
 
     /** This rank's part of the results, in the caller's scope. */
-    Matrix results(Routed layer, Matrix rows) {
+    Matrix results(Routed<Linear> layer, Matrix rows) {
         Matrix results = kernels.rows(rows.rows(), rows.columns());
         results.memory().fill((byte) 0);
         float[] routingWeights = routingWeights(layer, layer.router().apply(rows));
@@ -87,11 +87,11 @@ final class ExpertLayers {
     }
 
     /** Adds the results of some experts, times their routing weights. */
-    private void add(Routed layer, Matrix rows, List<Share> shares, float[] routingWeights, Matrix results) {
+    private void add(Routed<Linear> layer, Matrix rows, List<Share> shares, float[] routingWeights, Matrix results) {
         try (RowMemory.Scope _ = kernels.scope()) {
             List<Product> gated = new ArrayList<>();
             for (Share share : shares) {
-                Gated expert = layer.experts().get(share.expert);
+                Gated<Linear> expert = layer.experts().get(share.expert);
                 gated.add(new Product(
                         expert.up(),
                         Optional.of(new Gate(expert.gate(), expert.activation())),
@@ -139,7 +139,7 @@ final class ExpertLayers {
     }
 
     /** By row, each expert's routing weight; 0 for an expert that the row does not have. */
-    private float[] routingWeights(Routed layer, Matrix logits) {
+    private float[] routingWeights(Routed<Linear> layer, Matrix logits) {
         int experts = layer.experts().size();
         float[] routingWeights = new float[logits.rows() * experts];
         threads.parallelFor(logits.rows(), Matrix.PIECE, (_, first, end) -> {
@@ -152,7 +152,7 @@ final class ExpertLayers {
         return routingWeights;
     }
 
-    private static void route(Routed layer, float[] logits, float[] routingWeights, int start) {
+    private static void route(Routed<Linear> layer, float[] logits, float[] routingWeights, int start) {
         Experts kind = layer.kind();
         Routing routing = kind.routing();
         float[] shares = Arrays.copyOf(logits, kind.count());

@@ -61,18 +61,6 @@ final class LibTorch {
                 : "Linux on x86_64 with glibc 2.35 and libstdc++ 12 or newer (Debian 12, Ubuntu 22.04), its jar for linux-x86_64";
     }
 
-    /** Why models cannot be computed on a GPU here. */
-    static String whyNoCuda() {
-        load("device=cuda asks it for GPUs", OptionalInt.empty());
-        if (torch.cuda_is_available()) {
-            return "models keep their weights and KV cache in host memory and compute on the CPU only, although LibTorch has"
-                    + " CUDA and a GPU";
-        }
-        return torch.hasCUDA()
-                ? "LibTorch finds no usable NVIDIA GPU and driver"
-                : "the LibTorch on the class path is the one for CPUs (CUDA needs pytorch's jar for linux-x86_64-gpu)";
-    }
-
     static ScalarType scalarType(DType dtype) {
         return switch (dtype) {
             case BF16 -> ScalarType.BFloat16;

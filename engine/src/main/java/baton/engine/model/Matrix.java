@@ -11,12 +11,12 @@ import java.lang.foreign.MemorySegment;
  * @param memory from the first row's first element to the last row's last one, open to all threads
  * @param stride elements from a row to the next one
  */
-record Matrix(MemorySegment memory, int rows, int columns, long stride, DType type) {
+public record Matrix(MemorySegment memory, int rows, int columns, long stride, DType type) {
     /** Rows that a thread converts or adds at once. */
     static final int PIECE = 16;
 
     /** Without gaps between rows. */
-    static Matrix dense(MemorySegment memory, long rows, long columns, DType type) {
+    public static Matrix dense(MemorySegment memory, long rows, long columns, DType type) {
         return new Matrix(memory, Math.toIntExact(rows), Math.toIntExact(columns), columns, type);
     }
 
@@ -25,7 +25,7 @@ record Matrix(MemorySegment memory, int rows, int columns, long stride, DType ty
     }
 
     /** Some of its rows; the matrix itself if those are all. */
-    Matrix part(long first, long count) {
+    public Matrix part(long first, long count) {
         return first == 0 && count == rows ? this : part(first, count, 0, columns);
     }
 
@@ -72,7 +72,7 @@ record Matrix(MemorySegment memory, int rows, int columns, long stride, DType ty
      *
      * @param to as many rows, as wide
      */
-    void convert(Matrix to, ParallelFor threads) {
+    public void convert(Matrix to, ParallelFor threads) {
         threads.parallelFor(rows, PIECE, (_, first, end) -> {
             RowBuffer buffer = new RowBuffer(type == to.type ? 0 : columns);
             for (int row = first; row < end; row++) {

@@ -206,7 +206,7 @@ public record ModelConfig(
     }
 
     /** The layout of a cache of this model's heads whose blocks hold the layers of one group. */
-    KvLayout kvLayout(KvGroups groups, int blockSize, DType cacheType) {
+    public KvLayout kvLayout(KvGroups groups, int blockSize, DType cacheType) {
         return new KvLayout(
                 groups.layersOfBlock(),
                 kvHeads,

@@ -1,6 +1,8 @@
 package baton.engine.model;
 
 import baton.kv.DType;
+import baton.kv.ModelFingerprint;
+import java.io.IOException;
 import java.util.OptionalInt;
 
 /**
@@ -54,6 +56,21 @@ public record ModelOptions(
                 pipelineParallelSize,
                 mappable,
                 false);
+    }
+
+    /**
+     * The fingerprint of a checkpoint's keys and values. Another type of computation, quantised weights and other factors of LongRoPE give other
+     * ones, as another model does.
+     */
+    public ModelFingerprint fingerprint(Checkpoint checkpoint) throws IOException {
+        String factors = checkpoint
+                .config()
+                .longRope()
+                .map(longRope -> " long_factors=" + longRope.isLong(maxPositions))
+                .orElse("");
+        return checkpoint
+                .fingerprint()
+                .derived("dtype=%s quantization=%s%s".formatted(dtype.torchName(), quantization.label(), factors));
     }
 
     /** A model in one rank, whose KV pool has the type of its computation and is this process's alone. */

@@ -1,7 +1,6 @@
 package baton.engine.model;
 
 import baton.engine.kernel.Activation;
-import baton.engine.model.ModelKernels.Norm;
 import baton.engine.model.Recipe.Dense;
 import baton.engine.model.Recipe.Experts;
 import baton.engine.model.Recipe.FeedForward;
@@ -20,21 +19,25 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.function.Supplier;
 
-/** A model's weights as the forward pass uses them: in huge pages, in the type of computation, and fused where one input goes through several. */
-final class Weights {
+/**
+ * A model's weights as the forward pass uses them: in the type of computation, and fused where one input goes through several.
+ *
+ * @param <L> a matrix as {@link WeightPacking} keeps it
+ * @param <N> a norm
+ */
+public final class Weights<L, N> {
     final Matrix embedding;
-    final List<LayerWeights> layers;
-    final Norm finalNorm;
+    final List<LayerWeights<L, N>> layers;
+    final N finalNorm;
 
     /** The output projection to this rank's part of the vocabulary, [tokens, hidden]; only the last stage has it. */
-    final Optional<Linear> head;
+    final Optional<L> head;
 
     /** By rotation and position: the cosines of the pairs that a head has, then their sines, [positions, D], or less if less is turned. */
     final Map<Rotation, Matrix> rotations;
 
-    private Weights(Loader loader, int maxPositions, Optional<Weights> shared) throws IOException {
+    private Weights(Loader<L, N> loader, int maxPositions, Optional<Weights<L, N>> shared) throws IOException {
         ModelConfig config = loader.config;
         try (Arena unpacked = Arena.ofShared()) {
             embedding = shared.isPresent()
@@ -48,7 +51,7 @@ final class Weights {
             }
         }
         try (Arena unpacked = Arena.ofShared()) {
-            Loader last = loader.with(unpacked);
+            Loader<L, N> last = loader.with(unpacked);
             finalNorm = last.norm("model.norm.weight");
             head = loader.shard.isLastStage() ? Optional.of(last.head(embedding)) : Optional.empty();
         }
@@ -60,19 +63,60 @@ final class Weights {
     }
 
     /** @param shared another rank's weights, whose embedding and rotation this one uses too */
-    static Weights load(
+    static <L, N> Weights<L, N> load(
             Checkpoint checkpoint,
             Shard shard,
             DType dtype,
-            ModelKernels kernels,
-            OperatorTimes times,
             int maxPositions,
+            WeightPacking<L, N> packing,
             Arena arena,
             Owned owned,
-            Optional<Weights> shared)
+            Optional<Weights<L, N>> shared)
             throws IOException {
-        Loader loader = new Loader(checkpoint, shard, shard.config(), dtype, kernels, times, arena, owned, arena);
-        return new Weights(loader, maxPositions, shared);
+        return new Weights<>(
+                new Loader<>(checkpoint, shard, shard.config(), dtype, packing, arena, owned, arena),
+                maxPositions,
+                shared);
+    }
+
+    /**
+     * Loads a whole model.
+     *
+     * @param arena of the embedding and the rotations, which are in host memory
+     */
+    public static <L, N> Weights<L, N> load(
+            Checkpoint checkpoint, ModelOptions options, WeightPacking<L, N> packing, Arena arena) throws IOException {
+        Shard whole = Shard.of(checkpoint.config(), 1, 1).getFirst();
+        return load(
+                checkpoint,
+                whole,
+                options.dtype(),
+                options.maxPositions(),
+                packing,
+                arena,
+                new Owned(),
+                Optional.empty());
+    }
+
+    public Matrix embedding() {
+        return embedding;
+    }
+
+    public List<LayerWeights<L, N>> layers() {
+        return layers;
+    }
+
+    public N finalNorm() {
+        return finalNorm;
+    }
+
+    public Optional<L> head() {
+        return head;
+    }
+
+    /** By rotation and position: the cosines of the pairs that a head has, then their sines. */
+    public Map<Rotation, Matrix> rotations() {
+        return rotations;
     }
 
     /**
@@ -80,52 +124,37 @@ final class Weights {
      *     latent that they are made of, then the entry
      * @param rotatedNorms of queries and keys before they are rotated
      */
-    record LayerWeights(
-            Optional<Norm> attentionNorm,
-            Linear projection,
-            Optional<LatentProjections> latent,
-            Optional<RotatedNorms> rotatedNorms,
+    public record LayerWeights<L, N>(
+            Optional<N> attentionNorm,
+            L projection,
+            Optional<LatentWeights<L, N>> latent,
+            Optional<RotatedNorms<N>> rotatedNorms,
             Optional<float[]> sinks,
-            Linear output,
-            Optional<Norm> afterAttentionNorm,
-            Optional<Norm> feedForwardNorm,
-            FeedForwardWeights feedForward,
-            Optional<Norm> afterFeedForwardNorm) {}
+            L output,
+            Optional<N> afterAttentionNorm,
+            Optional<N> feedForwardNorm,
+            FeedForwardWeights<L> feedForward,
+            Optional<N> afterFeedForwardNorm) {}
 
-    sealed interface FeedForwardWeights {}
+    /**
+     * Of latent attention.
+     *
+     * @param queriesNorm of the latent that queries are made of
+     * @param queries from that latent to the queries; empty if they are a product with the hidden state
+     * @param norm of the latent that is cached
+     * @param keys by head, from the query's part that is not rotated to a vector that is multiplied with latents
+     * @param values by head, from latent to value
+     */
+    public record LatentWeights<L, N>(
+            Latent latent, Optional<N> queriesNorm, Optional<L> queries, N norm, List<L> keys, List<L> values) {}
+
+    public sealed interface FeedForwardWeights<L> {}
 
     /** Of {@link Recipe.Plain}. */
-    record Ungated(Plain.Function function, Linear up, Linear down) implements FeedForwardWeights {
-        private static final int AT_ONCE = 1024;
-
-        /** The rows that {@code down} multiplies. */
-        Matrix activated(Matrix rows, ModelKernels kernels) {
-            Matrix product = up.apply(rows);
-            Matrix activated = kernels.inputs(product.rows(), product.columns());
-            int pieces = Math.ceilDiv(product.columns(), AT_ONCE);
-            kernels.threads().parallelFor(product.rows() * pieces, 1, (_, first, end) -> {
-                RowBuffer buffer = new RowBuffer(AT_ONCE);
-                for (int piece = first; piece < end; piece++) {
-                    int column = piece % pieces * AT_ONCE;
-                    int count = Math.min(AT_ONCE, product.columns() - column);
-                    buffer.load(product, piece / pieces, column, count);
-                    for (int i = 0; i < count; i++) {
-                        buffer.values()[i] = function.of(buffer.values()[i]);
-                    }
-                    buffer.store(activated, piece / pieces, column, count);
-                }
-            });
-            return activated;
-        }
-    }
+    public record Ungated<L>(Plain.Function function, L up, L down) implements FeedForwardWeights<L> {}
 
     /** Of {@link Recipe.Dense}, or of one expert. */
-    record Gated(Activation activation, Linear gate, Linear up, Linear down) implements FeedForwardWeights {
-        /** The rows that {@code down} multiplies. */
-        Matrix gated(Matrix rows, ModelKernels kernels) {
-            return kernels.asInputs(up.applyGated(gate, activation, rows));
-        }
-    }
+    public record Gated<L>(Activation activation, L gate, L up, L down) implements FeedForwardWeights<L> {}
 
     /**
      * Of {@link Recipe.Experts}. The shared expert is the last one, if there is one.
@@ -134,11 +163,11 @@ final class Weights {
      *     it is added
      * @param correction a number added to each expert's share where experts are chosen
      */
-    record Routed(Experts kind, Linear router, Optional<float[]> correction, List<Gated> experts)
-            implements FeedForwardWeights {}
+    public record Routed<L>(Experts kind, L router, Optional<float[]> correction, List<Gated<L>> experts)
+            implements FeedForwardWeights<L> {}
 
     /** @param ofAllHeads of all heads together, [H*D] and [G*D]; else of each head, [D] */
-    record RotatedNorms(Norm queries, Norm keys, boolean ofAllHeads) {}
+    public record RotatedNorms<N>(N queries, N keys, boolean ofAllHeads) {}
 
     /** Native objects to free together. */
     static final class Owned implements AutoCloseable {
@@ -169,28 +198,27 @@ final class Weights {
     }
 
     /** @param unpacked memory for what a file has packed, until it is laid out */
-    private record Loader(
+    private record Loader<L, N>(
             Checkpoint checkpoint,
             Shard shard,
             ModelConfig config,
             DType dtype,
-            ModelKernels kernels,
-            OperatorTimes times,
+            WeightPacking<L, N> packing,
             Arena arena,
             Owned owned,
             Arena unpacked) {
         private static final String HEAD = "lm_head";
 
-        Loader with(Arena unpacked) {
-            return new Loader(checkpoint, shard, config, dtype, kernels, times, arena, owned, unpacked);
+        Loader<L, N> with(Arena unpacked) {
+            return new Loader<>(checkpoint, shard, config, dtype, packing, arena, owned, unpacked);
         }
 
-        LayerWeights layer(int number) throws IOException {
+        LayerWeights<L, N> layer(int number) throws IOException {
             String prefix = "model.layers." + number + ".";
-            return new LayerWeights(
+            return new LayerWeights<>(
                     optionalNorm(prefix, Part.ATTENTION_NORM),
                     config.recipe().latent().isPresent() ? latentProjection(prefix) : projection(prefix),
-                    latentProjections(prefix),
+                    latentWeights(prefix),
                     rotatedNorms(prefix),
                     config.recipe().has(Part.SINKS)
                             ? Optional.of(floats(List.of(weight(prefix, Part.SINKS, 0))))
@@ -202,18 +230,18 @@ final class Weights {
                     optionalNorm(prefix, Part.AFTER_FEED_FORWARD_NORM));
         }
 
-        private FeedForwardWeights feedForward(String prefix, FeedForward kind) throws IOException {
+        private FeedForwardWeights<L> feedForward(String prefix, FeedForward kind) throws IOException {
             return switch (kind) {
                 case Dense dense -> gated(prefix, dense.activation(), 0, "", Part.GATE, Part.UP, Part.DOWN);
                 case Plain plain ->
-                    new Ungated(
+                    new Ungated<>(
                             plain.function(),
                             linear(prefix, Part.UP, 0, "up_proj"),
                             linear(prefix, Part.DOWN, 0, "down_proj"));
                 case Experts experts -> {
                     Recipe recipe = config.recipe();
                     List<Matrix> router = new ArrayList<>(List.of(weight(prefix, Part.ROUTER, 0)));
-                    List<Gated> all = new ArrayList<>();
+                    List<Gated<L>> all = new ArrayList<>();
                     for (int i = 0; i < experts.count(); i++) {
                         try (Arena own = Arena.ofShared()) {
                             all.add(with(own)
@@ -244,8 +272,7 @@ final class Weights {
                             ? Optional.of(floats(List.of(weight(prefix, Part.ROUTER_CORRECTION, 0)), DType.F32))
                             : Optional.empty();
                     Optional<float[]> bias = optionalBias(prefix, Part.ROUTER, 0);
-                    yield new Routed(
-                            experts, timed("router", router, () -> kernels.unquantised(router, bias)), correction, all);
+                    yield new Routed<>(experts, packing.unquantised("router", router, bias), correction, all);
                 }
             };
         }
@@ -254,37 +281,37 @@ final class Weights {
          * @param expert its number; 0 if the parts are not those of an expert
          * @param operators prefix of the products' names
          */
-        private Gated gated(
+        private Gated<L> gated(
                 String prefix, Activation activation, int expert, String operators, Part gate, Part up, Part down)
                 throws IOException {
-            return new Gated(
+            return new Gated<>(
                     activation,
                     linear(prefix, gate, expert, operators + "gate_proj"),
                     linear(prefix, up, expert, operators + "up_proj"),
                     linear(prefix, down, expert, operators + "down_proj"));
         }
 
-        private Optional<RotatedNorms> rotatedNorms(String prefix) throws IOException {
+        private Optional<RotatedNorms<N>> rotatedNorms(String prefix) throws IOException {
             boolean all = config.recipe().has(Part.QUERIES_NORM);
             Part queries = all ? Part.QUERIES_NORM : Part.QUERY_NORM;
             Part keys = all ? Part.KEYS_NORM : Part.KEY_NORM;
             return config.recipe().has(queries)
-                    ? Optional.of(new RotatedNorms(norm(prefix, queries), norm(prefix, keys), all))
+                    ? Optional.of(new RotatedNorms<>(norm(prefix, queries), norm(prefix, keys), all))
                     : Optional.empty();
         }
 
-        private Optional<Norm> optionalNorm(String prefix, Part part) throws IOException {
+        private Optional<N> optionalNorm(String prefix, Part part) throws IOException {
             return config.recipe().has(part) ? Optional.of(norm(prefix, part)) : Optional.empty();
         }
 
-        private Norm norm(String prefix, Part part) throws IOException {
+        private N norm(String prefix, Part part) throws IOException {
             return norm(prefix + config.recipe().weight(part, 0));
         }
 
         /** @param operator name of the product among the operators that are timed */
-        private Linear linear(String prefix, Part part, int expert, String operator) throws IOException {
+        private L linear(String prefix, Part part, int expert, String operator) throws IOException {
             Optional<float[]> bias = optionalBias(prefix, part, expert);
-            return linear(operator, List.of(weight(prefix, part, expert)), bias);
+            return packing.linear(operator, List.of(weight(prefix, part, expert)), bias);
         }
 
         private Optional<float[]> optionalBias(String prefix, Part part, int expert) throws IOException {
@@ -296,46 +323,28 @@ final class Weights {
         Matrix embedding() throws IOException {
             Matrix source = source("model.embed_tokens.weight");
             Matrix own = allocate(source.rows(), source.columns(), dtype);
-            source.convert(own, kernels.threads());
+            source.convert(own, packing.threads());
             return own;
         }
 
-        Linear head(Matrix embedding) throws IOException {
+        L head(Matrix embedding) throws IOException {
             Shard.Range tokens = shard.vocabulary();
             if (!config.tiedEmbeddings()) {
                 Matrix matrix = source(HEAD + ".weight").part(tokens.first(), tokens.count());
-                return linear(HEAD, List.of(matrix), Optional.empty());
+                return packing.linear(HEAD, List.of(matrix), Optional.empty());
             }
-            Matrix matrix = embedding.part(tokens.first(), tokens.count());
-            return timed(HEAD, List.of(matrix), () -> kernels.shared(matrix));
+            return packing.shared(HEAD, embedding.part(tokens.first(), tokens.count()));
         }
 
-        private Linear linear(String operator, List<Matrix> parts, Optional<float[]> bias) {
-            return timed(operator, parts, () -> kernels.linear(parts, bias));
-        }
-
-        private Linear timed(String name, List<Matrix> parts, Supplier<Linear> maker) {
-            long before = owned.bytes();
-            Linear matrix = maker.get();
-            long bytes = owned.bytes() - before;
-            long elements = parts.stream()
-                    .mapToLong(part -> (long) part.rows() * part.columns())
-                    .sum();
-            return times.timed(name, matrix, elements, bytes > 0 ? bytes : elements * dtype.bytes());
-        }
-
-        Norm norm(String name) throws IOException {
+        N norm(String name) throws IOException {
             float[] weights = floats(List.of(source(name)));
             for (int i = 0; config.recipe().onePlusNorms() && i < weights.length; i++) {
                 weights[i] += 1;
             }
-            return config.recipe().centersNorms()
-                    ? new CenteredNorm(
-                            weights,
-                            floats(List.of(source(name.replace(".weight", ".bias")))),
-                            config.rmsNormEps(),
-                            kernels.threads())
-                    : kernels.norm(weights, config.rmsNormEps());
+            Optional<float[]> bias = config.recipe().centersNorms()
+                    ? Optional.of(floats(List.of(source(name.replace(".weight", ".bias")))))
+                    : Optional.empty();
+            return packing.norm(weights, bias, config.rmsNormEps());
         }
 
         /** Vectors one behind the other, rounded to the type that the model computes in, as in a checkpoint of that type. */
@@ -357,45 +366,44 @@ final class Weights {
             return all;
         }
 
-        private Linear projection(String prefix) throws IOException {
+        private L projection(String prefix) throws IOException {
             List<Matrix> rows = fused(
                     weight(prefix, Part.QUERIES, 0), weight(prefix, Part.KEYS, 0), weight(prefix, Part.VALUES, 0));
             Optional<float[]> bias = config.recipe().biased().contains(Part.QUERIES)
                     ? Optional.of(floats(fused(
                             bias(prefix, Part.QUERIES, 0), bias(prefix, Part.KEYS, 0), bias(prefix, Part.VALUES, 0))))
                     : Optional.empty();
-            return linear("qkv_proj", rows, bias);
+            return packing.linear("qkv_proj", rows, bias);
         }
 
-        private Linear latentProjection(String prefix) throws IOException {
+        private L latentProjection(String prefix) throws IOException {
             Part queries = config.recipe().has(Part.QUERY_LATENT) ? Part.QUERY_LATENT : Part.QUERIES;
-            return linear(
+            return packing.linear(
                     "qkv_proj", List.of(weight(prefix, queries, 0), weight(prefix, Part.ENTRY, 0)), Optional.empty());
         }
 
-        private Optional<LatentProjections> latentProjections(String prefix) throws IOException {
+        private Optional<LatentWeights<L, N>> latentWeights(String prefix) throws IOException {
             if (config.recipe().latent().isEmpty()) {
                 return Optional.empty();
             }
             Latent latent = config.recipe().latent().get();
             boolean fromLatent = config.recipe().has(Part.QUERY_LATENT);
             Matrix expansion = weight(prefix, Part.EXPANSION, 0);
-            List<Linear> keys = new ArrayList<>();
-            List<Linear> values = new ArrayList<>();
+            List<L> keys = new ArrayList<>();
+            List<L> values = new ArrayList<>();
             for (int row = 0; row < expansion.rows(); row += latent.expanded()) {
                 List<Matrix> key = List.of(transposed(expansion.part(row, latent.plain())));
-                keys.add(timed("k_up_proj", key, () -> kernels.unquantised(key, Optional.empty())));
+                keys.add(packing.unquantised("k_up_proj", key, Optional.empty()));
                 List<Matrix> value = List.of(expansion.part(row + latent.plain(), latent.values()));
-                values.add(timed("v_up_proj", value, () -> kernels.unquantised(value, Optional.empty())));
+                values.add(packing.unquantised("v_up_proj", value, Optional.empty()));
             }
-            return Optional.of(new LatentProjections(
+            return Optional.of(new LatentWeights<>(
                     latent,
                     optionalNorm(prefix, Part.QUERY_LATENT_NORM),
                     fromLatent ? Optional.of(linear(prefix, Part.QUERIES, 0, "q_up_proj")) : Optional.empty(),
                     norm(prefix, Part.LATENT_NORM),
                     keys,
-                    values,
-                    kernels));
+                    values));
         }
 
         private Matrix transposed(Matrix matrix) {
@@ -431,7 +439,7 @@ final class Weights {
             int half = turned / 2;
             double[] frequencies = Rope.frequencies(rotation, config.rotatedDim(), positions);
             double amplitude = Rope.amplitude(rotation);
-            Matrix table = allocate(positions, turned, kernels.activations());
+            Matrix table = allocate(positions, turned, packing.rotations());
             RowBuffer row = new RowBuffer(turned);
             for (int position = 0; position < positions; position++) {
                 for (int i = 0; i < half; i++) {
@@ -464,7 +472,7 @@ final class Weights {
         }
 
         private Matrix source(String name) throws IOException {
-            return checkpoint.matrix(name, dtype, kernels.threads(), unpacked);
+            return checkpoint.matrix(name, dtype, packing.threads(), unpacked);
         }
 
         private Matrix allocate(long rows, long columns, DType type) {
