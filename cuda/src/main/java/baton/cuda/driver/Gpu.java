@@ -114,6 +114,26 @@ public final class Gpu implements AutoCloseable {
             gpu.driver.waitForEvent(gpu.context, handle, event.handle);
         }
 
+        /**
+         * Makes a graph of what is enqueued.
+         *
+         * @param work enqueues on this stream, and is not executed
+         */
+        public Graph capture(Runnable work) {
+            gpu.driver.beginCapture(gpu.context, handle);
+            try {
+                work.run();
+            } catch (RuntimeException | Error e) {
+                new Graph(gpu, gpu.driver.endCapture(gpu.context, handle)).close();
+                throw e;
+            }
+            return new Graph(gpu, gpu.driver.endCapture(gpu.context, handle));
+        }
+
+        public void launch(Graph graph) {
+            gpu.driver.launchGraph(gpu.context, graph.handle, handle);
+        }
+
         /** Returns when all that was enqueued is done. */
         public void synchronize() {
             gpu.driver.synchronizeStream(gpu.context, handle);
@@ -122,6 +142,14 @@ public final class Gpu implements AutoCloseable {
         @Override
         public void close() {
             gpu.driver.destroyStream(gpu.context, handle);
+        }
+    }
+
+    /** Work that was captured from a stream. */
+    public record Graph(Gpu gpu, long handle) implements AutoCloseable {
+        @Override
+        public void close() {
+            gpu.driver.destroyGraph(gpu.context, handle);
         }
     }
 

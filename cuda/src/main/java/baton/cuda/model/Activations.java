@@ -1,0 +1,125 @@
+package baton.cuda.model;
+
+import baton.cuda.driver.Gpu;
+import baton.cuda.kernel.DeviceRows;
+import baton.engine.model.ModelConfig;
+import baton.engine.model.Recipe.Experts;
+import baton.kv.DType;
+import java.util.Optional;
+
+/**
+ * Memory for the results of a step's launches. What is used between two launches of attention is as large as a piece of the rows.
+ */
+final class Activations implements AutoCloseable {
+    /** DeviceRows that go through everything but attention together: enough for full speed, and few enough that activations take little memory. */
+    static final int PIECE_ROWS = 1024;
+
+    private final DeviceAllocations memory;
+    private final int rows;
+    private final int wanted;
+
+    /** The residual stream. */
+    final DeviceRows x;
+
+    final DeviceRows queries;
+    final DeviceRows attended;
+
+    /** Of a piece: the inputs of products. */
+    final DeviceRows normed;
+
+    final DeviceRows projected;
+    final DeviceRows keys;
+    final DeviceRows gate;
+    final DeviceRows up;
+    final DeviceRows activated;
+    final DeviceRows sum;
+
+    /** Of experts. */
+    final DeviceRows router;
+
+    final long chosen;
+    final long shares;
+    final long sharedShares;
+    final DeviceRows expertGate;
+    final DeviceRows expertUp;
+    final DeviceRows expertActivated;
+    final DeviceRows expertResults;
+    /** The results of the expert of all tokens. */
+    final DeviceRows shared;
+
+    /** The rows that are used after the last layer. */
+    final DeviceRows last;
+
+    final DeviceRows lastAttended;
+    final DeviceRows logits;
+    final long best;
+    final long bestValues;
+
+    /**
+     * @param dtype of the inputs of products
+     * @param rows of a step at most
+     * @param wanted rows after the last layer at most
+     */
+    Activations(Gpu gpu, ModelConfig config, DType dtype, int rows, int wanted) {
+        this.memory = new DeviceAllocations(gpu);
+        this.rows = rows;
+        this.wanted = wanted;
+        int piece = Math.min(Math.max(rows, wanted), PIECE_ROWS);
+        int hidden = config.hiddenSize();
+        int queryColumns = config.heads() * config.headDim();
+        int keyColumns = config.kvHeads() * config.headDim();
+        Optional<Experts> experts = config.recipe().experts();
+        int width = Math.max(
+                config.intermediateSize(), experts.map(Experts::sharedWidth).orElse(0));
+        x = matrix(DType.F32, rows, hidden);
+        queries = matrix(dtype, rows, queryColumns);
+        attended = matrix(dtype, rows, queryColumns);
+        normed = matrix(dtype, piece, hidden);
+        projected = matrix(DType.F32, piece, queryColumns + 2 * keyColumns);
+        keys = matrix(DType.F32, piece, keyColumns);
+        gate = matrix(DType.F32, piece, width);
+        up = matrix(DType.F32, piece, width);
+        activated = matrix(dtype, piece, width);
+        sum = matrix(DType.F32, piece, hidden);
+        int choices = piece * experts.map(Experts::chosen).orElse(0);
+        int expertWidth = experts.map(Experts::width).orElse(0);
+        router = matrix(DType.F32, piece, experts.map(each -> each.count() + 1).orElse(0));
+        chosen = memory.allocate((long) choices * Integer.BYTES);
+        shares = memory.allocate((long) choices * Float.BYTES);
+        sharedShares = memory.allocate((long) piece * Float.BYTES);
+        expertGate = matrix(DType.F32, choices, expertWidth);
+        expertUp = matrix(DType.F32, choices, expertWidth);
+        expertActivated = matrix(dtype, choices, expertWidth);
+        expertResults = matrix(DType.F32, choices, experts.isPresent() ? hidden : 0);
+        boolean hasShared = experts.map(Experts::sharedWidth).orElse(0) > 0;
+        shared = matrix(DType.F32, hasShared ? piece : 0, hidden);
+        last = matrix(DType.F32, wanted, hidden);
+        lastAttended = matrix(dtype, piece, queryColumns);
+        logits = matrix(DType.F32, wanted, config.vocabularySize());
+        best = memory.allocate((long) wanted * Integer.BYTES);
+        bestValues = memory.allocate((long) wanted * Float.BYTES);
+    }
+
+    private DeviceRows matrix(DType type, int count, int columns) {
+        return DeviceRows.matrix(memory.allocate((long) count * columns * type.bytes()), type, count, columns);
+    }
+
+    boolean suffice(int someRows, int someWanted) {
+        return someRows <= rows && someWanted <= wanted;
+    }
+
+    /** Memory for the same model and such a step, twice as large where this is too small. */
+    Activations grown(Gpu gpu, ModelConfig config, DType dtype, int someRows, int someWanted) {
+        return new Activations(
+                gpu,
+                config,
+                dtype,
+                someRows <= rows ? rows : Math.max(someRows, 2 * rows),
+                someWanted <= wanted ? wanted : Math.max(someWanted, 2 * wanted));
+    }
+
+    @Override
+    public void close() {
+        memory.close();
+    }
+}

@@ -1,0 +1,137 @@
+package baton.cuda.model;
+
+import baton.cuda.driver.Driver;
+import baton.cuda.driver.Gpu;
+import baton.cuda.driver.NativeDriver;
+import baton.cuda.driver.NativeDriver.Search;
+import baton.engine.backend.ModelBackend;
+import baton.engine.model.Checkpoint;
+import baton.engine.model.DTypeChoice;
+import baton.engine.model.Device;
+import baton.engine.model.ModelConfig;
+import baton.engine.model.ModelOptions;
+import baton.engine.model.ModelRanks;
+import baton.engine.model.ProductRates;
+import baton.engine.model.Quantization;
+import baton.kv.ConfigException;
+import baton.kv.DType;
+import java.io.IOException;
+import java.util.Optional;
+import java.util.function.Supplier;
+
+/** Computes on an NVIDIA GPU: the first one that {@code CUDA_VISIBLE_DEVICES} leaves. */
+public final class CudaBackend implements ModelBackend {
+    private static final int DEVICE = 0;
+
+    private final Supplier<Search> driver;
+
+    public CudaBackend() {
+        this(NativeDriver::find);
+    }
+
+    /** @param driver asked for when the backend is used */
+    public CudaBackend(Supplier<Search> driver) {
+        this.driver = driver;
+    }
+
+    @Override
+    public Optional<String> whyNot(Device device) {
+        if (device == Device.CPU) {
+            return Optional.of("the backend for NVIDIA GPUs computes on no processor");
+        }
+        return switch (driver.get()) {
+            case Search.Absent(String why) -> Optional.of(why + "; " + NativeDriver.REMEDY);
+            case Search.Found(Driver found) -> {
+                Driver.DeviceInfo info = found.device(DEVICE);
+                yield info.capability() >= Driver.LEAST_CAPABILITY
+                        ? Optional.empty()
+                        : Optional.of("%s has compute capability %d.%d, kernels need 8.0 (Ampere) or newer"
+                                .formatted(info.name(), info.capability() / 10, info.capability() % 10));
+            }
+        };
+    }
+
+    private Driver driver() {
+        return switch (driver.get()) {
+            case Search.Absent(String why) -> throw new IllegalStateException(why + "; " + NativeDriver.REMEDY);
+            case Search.Found(Driver found) -> found;
+        };
+    }
+
+    @Override
+    public int preference() {
+        return 10;
+    }
+
+    @Override
+    public DTypeChoice dtype(Optional<DType> configured, ModelConfig model, Quantization quantization) {
+        require(model, quantization, 1);
+        return configured
+                .map(dtype -> new DTypeChoice(dtype, "as configured"))
+                .orElseGet(() -> new DTypeChoice(model.dtype(), "the checkpoint's"));
+    }
+
+    @Override
+    public Optional<String> whyNot(ModelConfig model, Quantization quantization, int ranks) {
+        if (quantization != Quantization.NONE) {
+            return Optional.of(
+                    "the backend for cuda keeps no weights of quantization '%s'".formatted(quantization.label()));
+        }
+        if (model.recipe().latent().isPresent()) {
+            return Optional.of("the backend for cuda does not compute the latent attention of %s"
+                    .formatted(model.recipe().architecture()));
+        }
+        if (model.recipe().experts().isPresent()) {
+            return Optional.of("the backend for cuda does not compute experts");
+        }
+        return ranks == 1
+                ? Optional.empty()
+                : Optional.of(
+                        "the backend for cuda does not share a model among %d ranks: tensor_parallel_size and pipeline_parallel_size must be 1"
+                                .formatted(ranks));
+    }
+
+    private void require(ModelConfig model, Quantization quantization, int ranks) {
+        whyNot(model, quantization, ranks).ifPresent(why -> {
+            throw new ConfigException("device", "is 'cuda', but %s; allowed: cpu".formatted(why));
+        });
+    }
+
+    @Override
+    public long memoryBytes() {
+        return driver().device(DEVICE).bytes();
+    }
+
+    @Override
+    public long blockBytes(
+            ModelConfig model,
+            int blockSize,
+            DType cacheDtype,
+            int tensorParallelSize,
+            int pipelineParallelSize,
+            boolean hybrid) {
+        require(model, Quantization.NONE, tensorParallelSize * pipelineParallelSize);
+        return model.kvLayout(model.kvGroups(hybrid), blockSize, cacheDtype).blockBytes();
+    }
+
+    @Override
+    public double weightBytes(ModelConfig model, DType dtype, Quantization quantization) {
+        require(model, quantization, 1);
+        return (double) model.parameters() * dtype.bytes();
+    }
+
+    @Override
+    public ProductRates measure(ModelConfig model, DType dtype, Quantization quantization) throws IOException {
+        require(model, quantization, 1);
+        try (Gpu gpu = new Gpu(driver(), DEVICE)) {
+            return ProductMeasurement.measure(gpu, dtype);
+        }
+    }
+
+    @Override
+    public ModelRanks load(Checkpoint checkpoint, ModelOptions options) throws IOException {
+        int ranks = options.tensorParallelSize() * options.pipelineParallelSize();
+        require(checkpoint.config(), options.quantization(), ranks);
+        return ModelRanks.of(CudaRunner.load(new Gpu(driver(), DEVICE), checkpoint, options));
+    }
+}

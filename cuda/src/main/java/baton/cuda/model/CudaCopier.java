@@ -1,0 +1,161 @@
+package baton.cuda.model;
+
+import baton.cuda.driver.Gpu;
+import baton.cuda.kernel.CopyOps;
+import baton.kv.KvCopier;
+import baton.kv.KvDigest;
+import baton.kv.KvFence;
+import baton.kv.Ticker;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicBoolean;
+
+/** Copies and digests of a pool on a stream of their own, beside the model's launches. */
+final class CudaCopier implements KvCopier, AutoCloseable {
+    private static final int RUNS_WORDS = 4;
+    private static final int LEAST_DIGESTS = 1024;
+
+    private final Gpu gpu;
+    private final long pool;
+    private final CopyOps kernels;
+    private final StreamFences fences;
+
+    /** A batch is enqueued as a whole, and its fence behind it. */
+    @GuardedBy("this")
+    private final Gpu.Stream stream;
+
+    @GuardedBy("this")
+    private final List<DigestMemory> digestMemories = new ArrayList<>();
+
+    /** @param pool address of its first byte */
+    CudaCopier(Gpu gpu, long pool, CopyOps kernels) {
+        this.gpu = gpu;
+        this.pool = pool;
+        this.kernels = kernels;
+        this.stream = gpu.stream();
+        this.fences = new StreamFences(stream, Ticker.system());
+    }
+
+    @Override
+    public synchronized KvFence toHost(List<Range> ranges, MemorySegment host, KvFence after) {
+        StreamFences.order(after, stream);
+        for (Range range : ranges) {
+            stream.copyToHost(host.asSlice(range.host(), range.bytes()), pool + range.device());
+        }
+        return fences.record();
+    }
+
+    @Override
+    public synchronized KvFence toDevice(List<Range> ranges, MemorySegment host, KvFence after) {
+        StreamFences.order(after, stream);
+        for (Range range : ranges) {
+            stream.copyToDevice(pool + range.device(), host.asSlice(range.host(), range.bytes()));
+        }
+        return fences.record();
+    }
+
+    @Override
+    public KvFence digest(KvDigest kind, List<Runs> values, long[] digests, KvFence after) {
+        return kind == KvDigest.SUM61 && digests.length > 0
+                ? digest(values, digests, after)
+                : KvCopier.super.digest(kind, values, digests, after);
+    }
+
+    private synchronized KvFence digest(List<Runs> values, long[] digests, KvFence after) {
+        DigestMemory memory = digestMemories.stream()
+                .filter(each -> each.isFree(digests.length))
+                .findFirst()
+                .orElseGet(() -> DigestMemory.of(gpu, Math.max(LEAST_DIGESTS, digests.length), digestMemories));
+        memory.used.set(true);
+        long word = 0;
+        for (Runs runs : values) {
+            for (long number : new long[] {pool + runs.first(), runs.stride(), runs.count(), runs.bytes()}) {
+                memory.host.memory().setAtIndex(ValueLayout.JAVA_LONG, word++, number);
+            }
+        }
+        long results = (long) RUNS_WORDS * Long.BYTES * digests.length;
+        MemorySegment copy = memory.host.memory().asSlice(results, (long) Long.BYTES * digests.length);
+        StreamFences.order(after, stream);
+        stream.copyToDevice(memory.device.address(), memory.host.memory().asSlice(0, results));
+        kernels.digest(stream, memory.device.address(), digests.length, memory.device.address() + results);
+        stream.copyToHost(copy, memory.device.address() + results);
+        return new Digested(fences.record(), copy, digests, memory);
+    }
+
+    /** What a batch of digests is computed in: by digest {@link Runs}, and then the digests. */
+    private record DigestMemory(Gpu.Pinned host, Gpu.Buffer device, int digests, AtomicBoolean used) {
+        static DigestMemory of(Gpu gpu, int digests, List<DigestMemory> all) {
+            long bytes = (RUNS_WORDS + 1L) * Long.BYTES * digests;
+            DigestMemory memory =
+                    new DigestMemory(gpu.pinned(bytes), gpu.allocate(bytes), digests, new AtomicBoolean());
+            all.add(memory);
+            return memory;
+        }
+
+        boolean isFree(int wanted) {
+            return wanted <= digests && !used.get();
+        }
+    }
+
+    /** Passed when the digests are on the host. */
+    private static final class Digested implements KvFence {
+        private final KvFence computed;
+        private final MemorySegment copy;
+        private final long[] digests;
+        private final DigestMemory memory;
+
+        @GuardedBy("this")
+        private boolean taken;
+
+        Digested(KvFence computed, MemorySegment copy, long[] digests, DigestMemory memory) {
+            this.computed = computed;
+            this.copy = copy;
+            this.digests = digests;
+            this.memory = memory;
+        }
+
+        private synchronized void take() {
+            if (!taken) {
+                MemorySegment.copy(copy, ValueLayout.JAVA_LONG, 0, digests, 0, digests.length);
+                taken = true;
+                memory.used.set(false);
+            }
+        }
+
+        @Override
+        public boolean isPassed() {
+            boolean passed = computed.isPassed();
+            if (passed) {
+                take();
+            }
+            return passed;
+        }
+
+        @Override
+        public void await() {
+            computed.await();
+            take();
+        }
+    }
+
+    @Override
+    public Pinned pin(MemorySegment host) {
+        gpu.driver().registerHost(gpu.context(), host);
+        return () -> gpu.driver().unregisterHost(gpu.context(), host);
+    }
+
+    /** After the last copy. */
+    @Override
+    public synchronized void close() {
+        stream.synchronize();
+        fences.close();
+        stream.close();
+        for (DigestMemory memory : digestMemories) {
+            memory.host.close();
+            memory.device.close();
+        }
+    }
+}

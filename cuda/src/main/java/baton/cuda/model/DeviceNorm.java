@@ -1,0 +1,8 @@
+package baton.cuda.model;
+
+/**
+ * A norm whose weights are in a device's memory, in fp32.
+ *
+ * @param bias of a norm that subtracts the mean; 0: it does not
+ */
+record DeviceNorm(long weights, long bias, int columns, double eps) {}

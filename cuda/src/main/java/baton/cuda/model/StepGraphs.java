@@ -1,0 +1,52 @@
+package baton.cuda.model;
+
+import baton.cuda.driver.Gpu;
+import baton.cuda.driver.Gpu.Graph;
+import baton.cuda.model.StepInputs.Step;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Map;
+import java.util.Set;
+
+/** Launches steps as graphs, by the numbers that their launches depend on. Used by one thread. */
+final class StepGraphs implements AutoCloseable {
+    private static final int MOST = 128;
+
+    private final Gpu.Stream stream;
+    private final Map<Step, Graph> graphs = new HashMap<>();
+    private final Set<Step> seen = new HashSet<>();
+
+    StepGraphs(Gpu.Stream stream) {
+        this.stream = stream;
+    }
+
+    /**
+     * Enqueues a step. The first one of its kind is enqueued launch by launch, which loads its kernels; the second is captured.
+     *
+     * @param launches enqueues the step's launches and nothing else
+     */
+    void launch(Step step, Runnable launches) {
+        Graph graph = graphs.get(step);
+        if (graph == null) {
+            if (seen.add(step) || graphs.size() == MOST) {
+                launches.run();
+                return;
+            }
+            graph = stream.capture(launches);
+            graphs.put(step, graph);
+        }
+        stream.launch(graph);
+    }
+
+    /** Forgets the graphs, because addresses change. After the stream was synchronized. */
+    void clear() {
+        graphs.values().forEach(Graph::close);
+        graphs.clear();
+        seen.clear();
+    }
+
+    @Override
+    public void close() {
+        clear();
+    }
+}

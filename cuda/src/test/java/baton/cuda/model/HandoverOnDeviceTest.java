@@ -1,0 +1,88 @@
+package baton.cuda.model;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.engine.EngineConfig;
+import baton.engine.EngineConfigBuilder;
+import baton.engine.EngineListener;
+import baton.engine.GenerationRequest;
+import baton.engine.RequestOutput;
+import baton.engine.SamplingParams;
+import baton.engine.backend.CpuBackend;
+import baton.engine.backend.ModelBackend;
+import baton.engine.local.GenerationCollector;
+import baton.engine.local.LocalEngine;
+import baton.kv.DType;
+import baton.kv.JsonFields;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
+import baton.kv.LoadFailurePolicy;
+import java.io.IOException;
+import java.util.Optional;
+import java.util.Random;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** Prompts are handed over between a processor's pool and a device's: the answer is that of one engine alone, and nothing is computed twice. */
+class HandoverOnDeviceTest {
+    private static final int BLOCK = 16;
+    private static final int PROMPT = 2 * BLOCK + 3;
+    private static final SamplingParams ANSWER =
+            SamplingParams.builder().temperature(0).maxTokens(4).ignoreEos(true).build();
+
+    @ParameterizedTest(name = "{0}, prefill on a device: {1}, decode: {2}")
+    @CsvSource({"NixlConnector, false, true", "NixlConnector, true, false", "NixlPushConnector, true, true"})
+    void theAnswerIsThatOfOneEngineAlone(String connector, boolean devicePrefill, boolean deviceDecode)
+            throws Exception {
+        int[] prompt = new Random(8).ints(PROMPT, 5, 2048).toArray();
+        RequestOutput alone;
+        try (LocalEngine engine = start(config().build(), new CpuBackend())) {
+            alone = ask(engine, prompt, ANSWER, Optional.empty());
+        }
+        try (LocalEngine prefill = start(connector, "prefill", devicePrefill);
+                LocalEngine decode = start(connector, "decode", deviceDecode)) {
+            RequestOutput first = ask(
+                    prefill,
+                    prompt,
+                    SamplingParams.greedy(1),
+                    Optional.of(JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}")));
+            RequestOutput answer = ask(decode, prompt, ANSWER, first.kvTransferParams());
+            assertThat(first.kvTransferParams()).isPresent();
+            assertThat(answer.tokens()).isEqualTo(alone.tokens());
+            assertThat(answer.cachedTokens()).isGreaterThanOrEqualTo(2 * BLOCK);
+        }
+    }
+
+    private static LocalEngine start(String connector, String id, boolean device) throws IOException {
+        KvTransferConfig transfer = KvTransferConfig.builder(connector, KvRole.BOTH)
+                .engineId(id + " of " + connector)
+                .loadFailurePolicy(LoadFailurePolicy.FAIL)
+                .extra("side_channel_host", "127.0.0.1")
+                .extra("side_channel_port", 0)
+                .extra("transfer_agent", "embedded")
+                .build();
+        return start(config().kvTransfer(transfer).build(), device ? TestBackends.backend() : new CpuBackend());
+    }
+
+    private static LocalEngine start(EngineConfig config, ModelBackend backend) throws IOException {
+        return LocalEngine.start(config, EngineListener.NONE, () -> backend);
+    }
+
+    private static EngineConfigBuilder config() {
+        return EngineConfig.of(TestBackends.TINY_LEDGER)
+                .dtype(DType.F32)
+                .threads(1)
+                .maxModelLen(64)
+                .blockSize(BLOCK)
+                .numBlocks(12);
+    }
+
+    private static RequestOutput ask(
+            LocalEngine engine, int[] prompt, SamplingParams sampling, Optional<JsonFields> params) throws Exception {
+        GenerationRequest request = new GenerationRequest("asked", prompt, sampling, params, Optional.empty(), 0);
+        GenerationCollector collector = new GenerationCollector(request);
+        engine.submit(request, collector);
+        return collector.result().get(300, TimeUnit.SECONDS);
+    }
+}

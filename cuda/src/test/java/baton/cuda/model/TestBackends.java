@@ -1,0 +1,29 @@
+package baton.cuda.model;
+
+import baton.cuda.driver.NativeDriver;
+import baton.cuda.driver.NativeDriver.Search;
+import baton.cuda.sim.SimulatedDriver;
+import java.nio.file.Path;
+import java.util.Objects;
+
+/** Backends of tests: of a simulated device, or of one that exists, if {@code BATON_CUDA_TESTS} is {@code device}. */
+final class TestBackends {
+    private static final Path ROOT = Path.of(System.getProperty("baton.root", ".."));
+
+    static final Path TINY_LEDGER = ROOT.resolve("models/tiny-ledger");
+
+    private TestBackends() {}
+
+    static CudaBackend backend() {
+        return new CudaBackend(
+                Objects.equals(System.getenv("BATON_CUDA_TESTS"), "device")
+                        ? NativeDriver::find
+                        : () -> new Search.Found(new SimulatedDriver()));
+    }
+
+    /** A small random checkpoint of a family. */
+    static Path family(String name) {
+        return ROOT.resolve("engine/src/test/resources/baton/engine/model/goldens")
+                .resolve(name);
+    }
+}

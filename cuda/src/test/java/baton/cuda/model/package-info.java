@@ -1,0 +1,4 @@
+@NullMarked
+package baton.cuda.model;
+
+import org.jspecify.annotations.NullMarked;
