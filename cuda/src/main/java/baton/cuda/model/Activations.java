@@ -2,6 +2,7 @@ package baton.cuda.model;
 
 import baton.cuda.driver.Gpu;
 import baton.cuda.kernel.DeviceRows;
+import baton.cuda.kernel.ExpertOps;
 import baton.engine.model.ModelConfig;
 import baton.engine.model.Recipe.Experts;
 import baton.kv.DType;
@@ -39,6 +40,9 @@ final class Activations implements AutoCloseable {
 
     final long chosen;
     final long shares;
+    /** {@link ExpertOps#group} makes them. */
+    final long lists;
+
     final long sharedShares;
     final DeviceRows expertGate;
     final DeviceRows expertUp;
@@ -87,6 +91,8 @@ final class Activations implements AutoCloseable {
         chosen = memory.allocate((long) choices * Integer.BYTES);
         shares = memory.allocate((long) choices * Float.BYTES);
         sharedShares = memory.allocate((long) piece * Float.BYTES);
+        lists = memory.allocate(experts.map(each -> ExpertOps.listBytes(piece, each.chosen(), each.count()))
+                .orElse(0L));
         expertGate = matrix(DType.F32, choices, expertWidth);
         expertUp = matrix(DType.F32, choices, expertWidth);
         expertActivated = matrix(dtype, choices, expertWidth);

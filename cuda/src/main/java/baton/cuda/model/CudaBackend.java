@@ -81,9 +81,6 @@ public final class CudaBackend implements ModelBackend {
             return Optional.of("the backend for cuda does not compute the latent attention of %s"
                     .formatted(model.recipe().architecture()));
         }
-        if (model.recipe().experts().isPresent()) {
-            return Optional.of("the backend for cuda does not compute experts");
-        }
         return ranks == 1
                 ? Optional.empty()
                 : Optional.of(

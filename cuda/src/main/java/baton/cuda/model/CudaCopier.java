@@ -1,7 +1,9 @@
 package baton.cuda.model;
 
+import baton.cuda.driver.CudaPeers;
 import baton.cuda.driver.Gpu;
 import baton.cuda.kernel.CopyOps;
+import baton.kv.DevicePeers;
 import baton.kv.KvCopier;
 import baton.kv.KvDigest;
 import baton.kv.KvFence;
@@ -11,6 +13,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.atomic.AtomicBoolean;
 
 /** Copies and digests of a pool on a stream of their own, beside the model's launches. */
@@ -22,6 +25,7 @@ final class CudaCopier implements KvCopier, AutoCloseable {
     private final long pool;
     private final CopyOps kernels;
     private final StreamFences fences;
+    private final CudaPeers peers;
 
     /** A batch is enqueued as a whole, and its fence behind it. */
     @GuardedBy("this")
@@ -30,10 +34,11 @@ final class CudaCopier implements KvCopier, AutoCloseable {
     @GuardedBy("this")
     private final List<DigestMemory> digestMemories = new ArrayList<>();
 
-    /** @param pool address of its first byte */
-    CudaCopier(Gpu gpu, long pool, CopyOps kernels) {
-        this.gpu = gpu;
-        this.pool = pool;
+    /** @param pool an allocation of the driver's, which outlives this */
+    CudaCopier(Gpu.Buffer pool, CopyOps kernels) {
+        this.gpu = pool.gpu();
+        this.pool = pool.address();
+        this.peers = new CudaPeers(pool, Ticker.system());
         this.kernels = kernels;
         this.stream = gpu.stream();
         this.fences = new StreamFences(stream, Ticker.system());
@@ -142,6 +147,11 @@ final class CudaCopier implements KvCopier, AutoCloseable {
     }
 
     @Override
+    public Optional<DevicePeers> peers() {
+        return Optional.of(peers);
+    }
+
+    @Override
     public Pinned pin(MemorySegment host) {
         gpu.driver().registerHost(gpu.context(), host);
         return () -> gpu.driver().unregisterHost(gpu.context(), host);
@@ -150,6 +160,7 @@ final class CudaCopier implements KvCopier, AutoCloseable {
     /** After the last copy. */
     @Override
     public synchronized void close() {
+        peers.close();
         stream.synchronize();
         fences.close();
         stream.close();

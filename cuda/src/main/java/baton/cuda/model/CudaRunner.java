@@ -133,7 +133,7 @@ final class CudaRunner implements ModelRunner {
         Gpu.Buffer pool = gpu.allocate(bytes + layout.blockBytes());
         owned.add(pool, pool::close);
         stream.fill(pool.address(), 0, pool.bytes());
-        CudaCopier copier = new CudaCopier(gpu, pool.address(), kernels.copies());
+        CudaCopier copier = new CudaCopier(pool, kernels.copies());
         owned.add(copier, copier::close);
         List<String> names = IntStream.range(0, config.layers())
                 .mapToObj("model.layers.%d.self_attn.attn"::formatted)

@@ -4,9 +4,11 @@ import baton.cuda.driver.Gpu;
 import baton.cuda.kernel.DeviceRows;
 import baton.cuda.kernel.GpuKernels;
 import baton.cuda.kernel.Weight;
+import baton.cuda.model.DeviceWeights.Experts;
 import baton.cuda.model.DeviceWeights.Layer;
 import baton.cuda.model.StepInputs.Step;
 import baton.engine.model.ModelConfig;
+import baton.engine.model.Recipe;
 import baton.engine.model.Recipe.Rotation;
 import baton.engine.model.Weights.Gated;
 import baton.engine.model.Weights.LayerWeights;
@@ -218,7 +220,14 @@ final class LayerLaunches {
                 addProduct(x, plain.down(), activated, after, memory);
             }
             case Routed<Weight> routed -> {
-                throw new IllegalStateException("experts: " + routed.kind());
+                if (after.isEmpty() && isPlainlyAdded()) {
+                    addExperts(routed, layer.experts().orElseThrow(), normed, x, memory);
+                } else {
+                    DeviceRows sum = memory.sum.rows(0, x.rows());
+                    stream.fill(sum.address(), 0, (long) sum.rows() * sum.columns() * Float.BYTES);
+                    addExperts(routed, layer.experts().orElseThrow(), normed, sum, memory);
+                    addSum(x, sum, after);
+                }
             }
         }
     }
@@ -233,6 +242,56 @@ final class LayerLaunches {
         product(gated.up(), normed, up);
         kernels.rows().activate(stream, gate, up, gated.activation(), activated);
         return activated;
+    }
+
+    /** Adds the results of the experts that the router chooses, and of the one of all tokens, to {@code sum}. */
+    private void addExperts(
+            Routed<Weight> routed, Experts experts, DeviceRows normed, DeviceRows sum, Activations memory) {
+        Recipe.Experts kind = routed.kind();
+        DeviceRows router = shaped(memory.router, normed.rows(), routed.router().outputs());
+        product(routed.router(), normed, router);
+        kernels.experts()
+                .route(
+                        stream,
+                        router,
+                        experts.correction(),
+                        kind,
+                        memory.chosen,
+                        memory.shares,
+                        kind.sharedWidth() > 0 ? memory.sharedShares : 0);
+        kernels.experts().group(stream, memory.chosen, normed.rows(), kind.chosen(), kind.count(), memory.lists);
+        int choices = normed.rows() * kind.chosen();
+        DeviceRows gate = memory.expertGate.rows(0, choices);
+        DeviceRows up = memory.expertUp.rows(0, choices);
+        DeviceRows activated = memory.expertActivated.rows(0, choices);
+        DeviceRows results = memory.expertResults.rows(0, choices);
+        products(experts.gate(), kind, normed, gate, false, memory);
+        products(experts.up(), kind, normed, up, false, memory);
+        kernels.rows().activate(stream, gate, up, kind.activation(), activated);
+        products(experts.down(), kind, activated, results, true, memory);
+        if (kind.sharedWidth() > 0) {
+            Gated<Weight> shared = routed.experts().getLast();
+            product(shared.down(), gated(shared, normed, memory), memory.shared.rows(0, normed.rows()));
+        }
+        kernels.experts()
+                .combine(
+                        stream,
+                        results,
+                        memory.shares,
+                        kind.sharedWidth() > 0 ? memory.shared.address() : 0,
+                        memory.sharedShares,
+                        sum);
+    }
+
+    /** @param ofChoices the rows are those of choices; else each is the row of all its choices */
+    private void products(
+            Weight matrices,
+            Recipe.Experts kind,
+            DeviceRows rows,
+            DeviceRows out,
+            boolean ofChoices,
+            Activations memory) {
+        kernels.experts().products(stream, matrices, kind.count(), memory.lists, rows, out, kind.chosen(), ofChoices);
     }
 
     /** Adds a product to the residual stream: normed, if there is a norm, and times the recipe's factor. */

@@ -48,12 +48,15 @@ class FamiliesOnDeviceTest {
                 "qwen3",
                 "gemma2",
                 "gemma3",
+                "gpt-oss",
                 "olmo2",
                 "glm4",
                 "smollm3",
                 "nemotron",
                 "starcoder2",
-                "granite"
+                "granite",
+                "qwen2-moe",
+                "mixtral"
             })
     void logitsInFp32(String family) throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(TestBackends.family(family))) {

@@ -31,17 +31,24 @@ class HandoverOnDeviceTest {
     private static final SamplingParams ANSWER =
             SamplingParams.builder().temperature(0).maxTokens(4).ignoreEos(true).build();
 
-    @ParameterizedTest(name = "{0}, prefill on a device: {1}, decode: {2}")
-    @CsvSource({"NixlConnector, false, true", "NixlConnector, true, false", "NixlPushConnector, true, true"})
-    void theAnswerIsThatOfOneEngineAlone(String connector, boolean devicePrefill, boolean deviceDecode)
+    private final CudaBackend device = TestBackends.backend();
+
+    @ParameterizedTest(name = "{0} by buffers of {1}, prefill on a device: {2}, decode: {3}")
+    @CsvSource({
+        "NixlConnector, cpu, false, true",
+        "NixlConnector, cpu, true, false",
+        "NixlPushConnector, cpu, true, true",
+        "NixlConnector, cuda, true, true"
+    })
+    void theAnswerIsThatOfOneEngineAlone(String connector, String buffers, boolean devicePrefill, boolean deviceDecode)
             throws Exception {
         int[] prompt = new Random(8).ints(PROMPT, 5, 2048).toArray();
         RequestOutput alone;
         try (LocalEngine engine = start(config().build(), new CpuBackend())) {
             alone = ask(engine, prompt, ANSWER, Optional.empty());
         }
-        try (LocalEngine prefill = start(connector, "prefill", devicePrefill);
-                LocalEngine decode = start(connector, "decode", deviceDecode)) {
+        try (LocalEngine prefill = start(connector, buffers, "prefill", devicePrefill);
+                LocalEngine decode = start(connector, buffers, "decode", deviceDecode)) {
             RequestOutput first = ask(
                     prefill,
                     prompt,
@@ -54,15 +61,16 @@ class HandoverOnDeviceTest {
         }
     }
 
-    private static LocalEngine start(String connector, String id, boolean device) throws IOException {
+    private LocalEngine start(String connector, String buffers, String id, boolean onDevice) throws IOException {
         KvTransferConfig transfer = KvTransferConfig.builder(connector, KvRole.BOTH)
                 .engineId(id + " of " + connector)
+                .bufferDevice(buffers)
                 .loadFailurePolicy(LoadFailurePolicy.FAIL)
                 .extra("side_channel_host", "127.0.0.1")
                 .extra("side_channel_port", 0)
                 .extra("transfer_agent", "embedded")
                 .build();
-        return start(config().kvTransfer(transfer).build(), device ? TestBackends.backend() : new CpuBackend());
+        return start(config().kvTransfer(transfer).build(), onDevice ? device : new CpuBackend());
     }
 
     private static LocalEngine start(EngineConfig config, ModelBackend backend) throws IOException {

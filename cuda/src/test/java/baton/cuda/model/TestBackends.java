@@ -15,10 +15,11 @@ final class TestBackends {
     private TestBackends() {}
 
     static CudaBackend backend() {
-        return new CudaBackend(
-                Objects.equals(System.getenv("BATON_CUDA_TESTS"), "device")
-                        ? NativeDriver::find
-                        : () -> new Search.Found(new SimulatedDriver()));
+        if (Objects.equals(System.getenv("BATON_CUDA_TESTS"), "device")) {
+            return new CudaBackend(NativeDriver::find);
+        }
+        SimulatedDriver driver = new SimulatedDriver();
+        return new CudaBackend(() -> new Search.Found(driver));
     }
 
     /** A small random checkpoint of a family. */
