@@ -50,7 +50,8 @@ record GroupTables(KvGroups groups, int blockSize) {
 
     /** Whether windows have left {@link #attended} blocks behind. */
     boolean haveLeft(int[] tables, int tokens) {
-        return Arrays.stream(attendedBlocks(tables, tokens)).anyMatch(groups::isNull);
+        return groups.hasWindows()
+                && Arrays.stream(attendedBlocks(tables, tokens)).anyMatch(groups::isNull);
     }
 
     /**
