@@ -11,8 +11,6 @@ import baton.kv.DType;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
-import java.util.stream.Collectors;
-import java.util.stream.LongStream;
 
 /**
  * A function of the elements at the same place of some rows. A thread computes {@link #ELEMENTS} neighbours, or one element where rows are not
@@ -43,9 +41,9 @@ record ElementKernel(
     }
 
     private String name(int elements) {
-        return "%s_%s_%s_%d"
-                .formatted(
-                        function, inputs.stream().map(DType::name).collect(Collectors.joining("_")), output, elements);
+        StringBuilder name = new StringBuilder(function);
+        inputs.forEach(type -> name.append('_').append(type));
+        return name.append('_').append(output).append('_').append(elements).toString();
     }
 
     private PtxKernel kernel(int elements) {
@@ -97,18 +95,12 @@ record ElementKernel(
         int elements = aligned ? ELEMENTS : 1;
         int ofHead = to.columns() / elements;
         int count = Math.toIntExact((long) to.rows() * to.heads() * ofHead);
-        LongStream.Builder arguments = LongStream.builder();
-        from.forEach(rows -> View.arguments(rows).forEach(arguments));
-        arguments.accept(indices);
-        View.arguments(to).forEach(arguments);
-        arguments.add(count).add(to.heads()).add(ofHead);
+        Arguments arguments = new Arguments();
+        from.forEach(arguments::add);
+        arguments.add(indices).add(to).add(count).add(to.heads()).add(ofHead);
         for (float number : numbers) {
-            arguments.accept(Functions.argument(number));
+            arguments.add(number);
         }
-        functions.launch(
-                stream,
-                name(elements),
-                Math.ceilDiv(count, THREADS),
-                arguments.build().toArray());
+        functions.launch(stream, name(elements), Math.ceilDiv(count, THREADS), arguments.toArray());
     }
 }

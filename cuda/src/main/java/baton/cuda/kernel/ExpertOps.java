@@ -16,7 +16,6 @@ import baton.cuda.ptx.PtxKernel;
 import baton.engine.model.Recipe.Experts;
 import baton.kv.DType;
 import java.util.List;
-import java.util.stream.LongStream;
 
 /**
  * Mixtures of experts. Each token chooses as many experts; a choice is numbered {@code token * chosen + i}. A result depends on its token and
@@ -116,16 +115,15 @@ public final class ExpertOps implements AutoCloseable {
                 stream,
                 COMBINE,
                 Math.ceilDiv(count, THREADS),
-                LongStream.concat(
-                                View.arguments(x),
-                                LongStream.of(
-                                        results.address(),
-                                        shares,
-                                        x.rows() == 0 ? 0 : results.rows() / x.rows(),
-                                        shared,
-                                        sharedShares,
-                                        x.columns(),
-                                        count))
+                new Arguments()
+                        .add(x)
+                        .add(results.address())
+                        .add(shares)
+                        .add(x.rows() == 0 ? 0 : results.rows() / x.rows())
+                        .add(shared)
+                        .add(sharedShares)
+                        .add(x.columns())
+                        .add(count)
                         .toArray());
     }
 

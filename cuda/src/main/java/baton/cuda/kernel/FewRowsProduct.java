@@ -49,7 +49,7 @@ record FewRowsProduct(ProductOperands.Of of, DType type, int outputTiles, int ro
     }
 
     String name() {
-        return "product_few_%s_%s_%d_%d".formatted(of, type, outputTiles, rowTiles);
+        return "product_few_" + of + "_" + type + "_" + outputTiles + "_" + rowTiles;
     }
 
     PtxKernel kernel() {
@@ -78,19 +78,15 @@ record FewRowsProduct(ProductOperands.Of of, DType type, int outputTiles, int ro
             for (int i = 0; i < sums.length; i++) {
                 sums[i] = k.variables(SUMS, f32(0));
             }
-            // Steps of several chunks, then chunks, of which the last one may have fewer inputs.
-            U32 length = k.sub(end, k.min(start, end));
-            U32 chunks = k.add(start, k.sub(length, k.rem(length, UNROLLED * CHUNK)));
-            k.loop(start, chunks, u32(UNROLLED * CHUNK), input -> {
-                U32 own = k.add(input, ofLane);
-                multiply(
-                        k,
-                        UNROLLED,
-                        sums,
-                        (i, offset) -> load(k, weights[i], own, offset),
-                        (i, offset) -> load(k, inputs[i], own, offset));
-            });
-            k.loop(chunks, end, u32(CHUNK), input -> {
+            // Steps of several chunks, whose loads are under way together, then chunks, of which the last one may have
+            // fewer inputs.
+            U32 rest = start;
+            for (int unrolled = outputTiles == 1 && rowTiles <= 2 ? 2 * UNROLLED : UNROLLED;
+                    unrolled >= UNROLLED;
+                    unrolled /= 2) {
+                rest = steps(k, unrolled, rest, end, ofLane, weights, inputs, sums);
+            }
+            k.loop(rest, end, u32(CHUNK), input -> {
                 U32 own = k.add(input, ofLane);
                 Pred there = k.test(own, Is.LT, end);
                 multiply(
@@ -103,6 +99,23 @@ record FewRowsProduct(ProductOperands.Of of, DType type, int outputTiles, int ro
             addSegments(k, operands, shared, sums, firstOutput, firstRow);
         });
         return k.kernel();
+    }
+
+    /** Multiplies as many whole chunks at once, as long as there are as many. Returns the first input behind them. */
+    private U32 steps(
+            PtxAssembler k, int chunks, U32 start, U32 end, U32 ofLane, U64[] weights, U64[] inputs, F32[][] sums) {
+        U32 length = k.sub(end, k.min(start, end));
+        U32 rest = k.add(start, k.sub(length, k.rem(length, chunks * CHUNK)));
+        k.loop(start, rest, u32(chunks * CHUNK), input -> {
+            U32 own = k.add(input, ofLane);
+            multiply(
+                    k,
+                    chunks,
+                    sums,
+                    (i, offset) -> load(k, weights[i], own, offset),
+                    (i, offset) -> load(k, inputs[i], own, offset));
+        });
+        return rest;
     }
 
     /** Loads a lane's inputs of a chunk, of the i-th row of 8 of a tile. */
@@ -130,6 +143,8 @@ record FewRowsProduct(ProductOperands.Of of, DType type, int outputTiles, int ro
                 b[chunk][i] = inputs.load(i, offset);
             }
         }
+        // The compiler moves no load behind this, so all are under way before the first product waits for its own.
+        k.warpBarrier();
         for (int chunk = 0; chunk < chunks; chunk++) {
             multiplyChunk(k, type, sums, a[chunk], b[chunk]);
         }

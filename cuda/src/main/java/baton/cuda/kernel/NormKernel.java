@@ -15,7 +15,6 @@ import baton.cuda.ptx.PtxKernel;
 import baton.kv.DType;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.stream.LongStream;
 
 /**
  * The code of norms. A head is normalised by a warp or, if it is long, by a block. Each thread adds the squares of its elements in their
@@ -55,21 +54,21 @@ record NormKernel(DType from, DType to, int group, int elements) {
                 stream,
                 new NormKernel(from.type(), to.type(), group, elements).name(),
                 Math.ceilDiv(heads, THREADS / group),
-                LongStream.concat(
-                                LongStream.concat(View.arguments(from), View.arguments(to)),
-                                LongStream.of(
-                                        weights,
-                                        bias,
-                                        Functions.argument((float) eps),
-                                        centered ? 1 : 0,
-                                        heads,
-                                        from.heads(),
-                                        from.columns()))
+                new Arguments()
+                        .add(from)
+                        .add(to)
+                        .add(weights)
+                        .add(bias)
+                        .add(eps)
+                        .add(centered ? 1 : 0)
+                        .add(heads)
+                        .add(from.heads())
+                        .add(from.columns())
                         .toArray());
     }
 
     private String name() {
-        return "norm_%s_%s_%d_%d".formatted(from, to, group, elements);
+        return "norm_" + from + "_" + to + "_" + group + "_" + elements;
     }
 
     private PtxKernel kernel() {

@@ -29,7 +29,7 @@ record PlainProduct(ProductOperands.Of of, DType type, int rows) {
     private static final int TOGETHER = 4;
 
     String name() {
-        return "product_plain_%s_%s_%d".formatted(of, type, rows);
+        return "product_plain_" + of + "_" + type + "_" + rows;
     }
 
     PtxKernel kernel() {

@@ -9,14 +9,13 @@ import baton.cuda.ptx.Operand.U64;
 import baton.cuda.ptx.PtxAssembler;
 import baton.cuda.ptx.PtxKernel;
 import baton.kv.DType;
-import java.util.stream.LongStream;
 
 /** The code of rotations: a thread has a pair, or an element that is copied. */
 record RotationKernel(DType from, DType to) {
     private static final int THREADS = 128;
 
     private String name() {
-        return "rotate_%s_%s".formatted(from, to);
+        return "rotate_" + from + "_" + to;
     }
 
     void launch(
@@ -35,17 +34,17 @@ record RotationKernel(DType from, DType to) {
                 stream,
                 name(),
                 Math.ceilDiv(count, THREADS),
-                LongStream.concat(
-                                LongStream.concat(View.arguments(rows), View.arguments(result)),
-                                LongStream.of(
-                                        positions,
-                                        table,
-                                        count,
-                                        rows.heads(),
-                                        parts,
-                                        pairs,
-                                        neighbours ? 2 : 1,
-                                        neighbours ? 1 : pairs))
+                new Arguments()
+                        .add(rows)
+                        .add(result)
+                        .add(positions)
+                        .add(table)
+                        .add(count)
+                        .add(rows.heads())
+                        .add(parts)
+                        .add(pairs)
+                        .add(neighbours ? 2 : 1)
+                        .add(neighbours ? 1 : pairs)
                         .toArray());
     }
 

@@ -58,7 +58,7 @@ record TiledProduct(ProductOperands.Of of, DType type, int outputWarps, int rowW
     }
 
     String name() {
-        return "product_tiled_%s_%s_%d_%d".formatted(of, type, outputs(), rows());
+        return "product_tiled_" + of + "_" + type + "_" + outputs() + "_" + rows();
     }
 
     PtxKernel kernel() {

@@ -4,20 +4,13 @@ import baton.cuda.ptx.Operand.U32;
 import baton.cuda.ptx.Operand.U64;
 import baton.cuda.ptx.PtxAssembler;
 import baton.kv.DType;
-import java.util.stream.LongStream;
 
-/** {@link DeviceRows} as parameters of a kernel. */
+/** {@link DeviceRows} as parameters of a kernel, which {@link Arguments#add(DeviceRows)} has arguments for. */
 record View(DType type, U64 address, U64 rowStride, U32 headStride) {
     /** Declares the parameters: the address, then the strides in bytes. */
     static View parameters(PtxAssembler k, String name, DType type) {
         return new View(
                 type, k.parameterU64(name), k.parameterU64(name + "RowStride"), k.parameterU32(name + "HeadStride"));
-    }
-
-    /** The arguments for the parameters. */
-    static LongStream arguments(DeviceRows rows) {
-        int bytes = rows.type().bytes();
-        return LongStream.of(rows.address(), rows.rowStride() * bytes, rows.headStride() * bytes);
     }
 
     /** The address of a head of a row. */
