@@ -1,6 +1,10 @@
 package baton.cuda.kernel;
 
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.cuda.driver.Driver;
 import baton.cuda.driver.Gpu;
+import baton.cuda.driver.NativeDriver;
 import baton.cuda.sim.SimulatedDriver;
 import baton.kv.DType;
 import java.lang.foreign.Arena;
@@ -8,18 +12,35 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 import java.util.Random;
 
-/** A device whose memory a test fills and reads. Buffers end where their contents end, so that accesses behind them are found. */
+/**
+ * A device whose memory a test fills and reads: a simulated one, or one that exists, if {@code BATON_CUDA_TESTS} is {@code device}.
+ * Buffers end where their contents end, so that accesses behind them are found.
+ */
 final class TestDevice implements AutoCloseable {
     private final Arena arena = Arena.ofShared();
     private final List<Gpu.Buffer> buffers = new ArrayList<>();
+    private final Driver driver;
     private final Gpu gpu;
     private final Gpu.Stream stream;
 
     TestDevice() {
-        gpu = new Gpu(new SimulatedDriver(), 0);
+        driver = driver();
+        gpu = new Gpu(driver, 0);
         stream = gpu.stream();
+    }
+
+    private static Driver driver() {
+        if (!Objects.equals(System.getenv("BATON_CUDA_TESTS"), "device")) {
+            return new SimulatedDriver();
+        }
+        return switch (NativeDriver.find()) {
+            case NativeDriver.Search.Found found -> found.driver();
+            case NativeDriver.Search.Absent absent ->
+                throw new AssertionError("BATON_CUDA_TESTS=device: " + absent.why());
+        };
     }
 
     Gpu gpu() {
@@ -119,5 +140,8 @@ final class TestDevice implements AutoCloseable {
         stream.close();
         gpu.close();
         arena.close();
+        if (driver instanceof SimulatedDriver simulated) {
+            assertThat(simulated.unreleased()).isEmpty();
+        }
     }
 }
