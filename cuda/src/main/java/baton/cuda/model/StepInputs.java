@@ -1,6 +1,7 @@
 package baton.cuda.model;
 
 import baton.cuda.driver.Gpu;
+import baton.cuda.kernel.CacheOps;
 import baton.engine.model.Batch;
 import baton.engine.model.Batch.Chunk;
 import baton.engine.model.Batch.Group;
@@ -102,13 +103,7 @@ final class StepInputs implements AutoCloseable {
             put(ids, row, isToken ? (int) batch.ids()[row] : 0);
             put(positions, row, isToken ? batch.position(row) : 0);
             for (int group = 0; group < groups(); group++) {
-                int block = isToken ? batch.block(group, row) : scratchBlock;
-                int slot = isToken
-                        ? batch.slot(row)
-                        : (row - batch.tokens()) % cache.layout().blockSize();
-                long at = block * cache.layout().blockBytes()
-                        + slot * cache.layout().entryBytes();
-                host.memory().set(LONG, slots + ((long) group * rows + row) * Long.BYTES, at);
+                host.memory().set(LONG, slots + ((long) group * rows + row) * Long.BYTES, slot(batch, group, row));
             }
         }
         for (int i = 0; i < wantedRows.length; i++) {
@@ -143,6 +138,17 @@ final class StepInputs implements AutoCloseable {
         int blockSize = cache.layout().blockSize();
         int paddedContext = blockSize * powerOfTwo(Math.ceilDiv(context, blockSize));
         return new Step(rows, wantedRows.length, spans.size(), tails.size(), longest, padded ? paddedContext : context);
+    }
+
+    /** Of rows of padding the first is saved, and all attend to its entries. */
+    private long slot(Batch batch, int group, int row) {
+        if (row > batch.tokens()) {
+            return CacheOps.NO_SLOT;
+        }
+        return row == batch.tokens()
+                ? scratchBlock * cache.layout().blockBytes()
+                : batch.block(group, row) * cache.layout().blockBytes()
+                        + batch.slot(row) * cache.layout().entryBytes();
     }
 
     /** A number of rows rounded up. */

@@ -1,0 +1,270 @@
+package baton.cuda.model;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+import static org.assertj.core.api.Assertions.within;
+
+import baton.cuda.driver.NativeDriver.Search;
+import baton.cuda.sim.SimulatedDriver;
+import baton.engine.backend.CpuBackend;
+import baton.engine.model.Checkpoint;
+import baton.engine.model.Device;
+import baton.engine.model.Logits;
+import baton.engine.model.ModelOptions;
+import baton.engine.model.ModelRanks;
+import baton.engine.model.ModelRunner;
+import baton.engine.model.ModelRunner.LayerHooks;
+import baton.engine.model.ModelRunner.SequenceSlice;
+import baton.engine.model.Quantization;
+import baton.kv.ConfigException;
+import baton.kv.DType;
+import baton.kv.KvCache;
+import baton.kv.KvCopier;
+import baton.kv.KvDigest;
+import baton.kv.KvFence;
+import baton.kv.KvMemory;
+import baton.kv.connector.HiddenState;
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+import java.util.OptionalInt;
+import java.util.Random;
+import java.util.Set;
+import java.util.stream.IntStream;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+/** A runner's hooks, hidden states, copies and ends, with a small random checkpoint on a device. */
+class CudaRunnerTest {
+    private static final int BLOCK = 16;
+    private static final int BLOCKS = 10;
+    private static final int PROMPT = 21;
+    private static final int[] TABLE = {4, 1};
+    private static final int[] TOKENS = new Random(6).ints(PROMPT + 1, 0, 192).toArray();
+
+    private static ModelOptions options(Quantization quantization, int ranks) {
+        return new ModelOptions(
+                DType.F32, quantization, DType.F32, BLOCK, BLOCKS, OptionalInt.of(1), 64, ranks, 1, false);
+    }
+
+    private static ModelRanks llama(CudaBackend backend) throws IOException {
+        try (Checkpoint checkpoint = Checkpoint.open(TestBackends.family("llama3"))) {
+            return backend.load(checkpoint, options(Quantization.NONE, 1));
+        }
+    }
+
+    private static SequenceSlice prompt(int logits) {
+        return new SequenceSlice(Arrays.copyOf(TOKENS, PROMPT), 0, TABLE, logits);
+    }
+
+    private static SequenceSlice next() {
+        return new SequenceSlice(new int[] {TOKENS[PROMPT]}, PROMPT, TABLE, 1);
+    }
+
+    private static float[] row(ModelRunner runner, LayerHooks hooks, SequenceSlice slice) {
+        try (Logits logits = runner.forward(List.of(slice), hooks)) {
+            return logits.row(0).toArray(ValueLayout.JAVA_FLOAT);
+        }
+    }
+
+    /** A hidden state has all that the next token is chosen by, on the other device too. */
+    @Test
+    void hiddenStatesAreTakenByTheOtherDevice() throws IOException {
+        try (Checkpoint checkpoint = Checkpoint.open(TestBackends.family("llama3"));
+                ModelRanks cpu = new CpuBackend().load(checkpoint, options(Quantization.NONE, 1));
+                ModelRanks gpu = TestBackends.backend().load(checkpoint, options(Quantization.NONE, 1))) {
+            assertThat(gpu.first().fingerprint()).isEqualTo(cpu.first().fingerprint());
+            for (List<ModelRanks> way : List.of(List.of(cpu, gpu), List.of(gpu, cpu))) {
+                List<HiddenState> states = new ArrayList<>();
+                float[] expected = row(way.getFirst().first(), keeping(states), prompt(1));
+                ModelRunner other = way.getLast().first();
+                assertThat(states).hasSize(1).allMatch(other::takes);
+                SequenceSlice given = new SequenceSlice(new int[0], PROMPT, TABLE, 1, Optional.of(states.getFirst()));
+                assertThat(row(other, LayerHooks.NONE, given)).containsExactly(expected, within(1e-4f));
+                // Beside another sequence, whose rows it is among.
+                try (Logits logits = other.forward(List.of(prompt(1), given), LayerHooks.NONE)) {
+                    assertThat(logits.row(1).toArray(ValueLayout.JAVA_FLOAT)).containsExactly(expected, within(1e-4f));
+                    assertThat(logits.row(0).toArray(ValueLayout.JAVA_FLOAT)).containsExactly(expected, within(1e-4f));
+                }
+            }
+        }
+    }
+
+    private static LayerHooks keeping(List<HiddenState> states) {
+        return new LayerHooks() {
+            @Override
+            public Set<Integer> hiddenWanted() {
+                return Set.of(0);
+            }
+
+            @Override
+            public void hidden(int slice, HiddenState state) {
+                states.add(state.copy());
+            }
+        };
+    }
+
+    /** Keys and values are saved while a step goes on, and arrive while another one does. */
+    @Test
+    void layersAreCopiedByFences() throws IOException {
+        CudaBackend backend = TestBackends.backend();
+        try (ModelRanks from = llama(backend);
+                ModelRanks to = llama(backend);
+                Arena arena = Arena.ofShared()) {
+            MemorySegment host = arena.allocate(pool(from).bytes());
+            List<KvFence> saved = new ArrayList<>();
+            row(
+                    from.first(),
+                    new LayerHooks() {
+                        @Override
+                        public void afterLayer(int layer, KvFence computed) {
+                            saved.add(pool(from)
+                                    .copier()
+                                    .toHost(layer(from.first().cache(), layer), host, computed));
+                        }
+                    },
+                    prompt(1));
+            float[] expected = row(from.first(), LayerHooks.NONE, next());
+            saved.forEach(KvFence::await);
+            float[] loaded = row(
+                    to.first(),
+                    new LayerHooks() {
+                        @Override
+                        public KvFence beforeLayer(int layer) {
+                            return pool(to).copier().toDevice(layer(to.first().cache(), layer), host, KvFence.PASSED);
+                        }
+                    },
+                    next());
+            assertThat(loaded).isEqualTo(expected);
+        }
+    }
+
+    private static KvMemory.Device pool(ModelRanks ranks) {
+        return (KvMemory.Device) ranks.first().cache().memory();
+    }
+
+    private static List<KvCopier.Range> layer(KvCache cache, int layer) {
+        return Arrays.stream(TABLE)
+                .mapToLong(block -> cache.layerStart(block, layer))
+                .mapToObj(at -> new KvCopier.Range(at, at, cache.layout().layerBytes()))
+                .toList();
+    }
+
+    @Test
+    void digestsAreTheHosts() throws IOException {
+        try (ModelRanks ranks = llama(TestBackends.backend());
+                Arena arena = Arena.ofShared()) {
+            row(ranks.first(), LayerHooks.NONE, prompt(1));
+            KvMemory.Device pool = pool(ranks);
+            MemorySegment host = arena.allocate(pool.bytes());
+            pool.copier()
+                    .toHost(List.of(new KvCopier.Range(0, 0, pool.bytes())), host, KvFence.PASSED)
+                    .await();
+            long block = ranks.first().cache().layout().blockBytes();
+            long head = ranks.first().cache().layout().headBytes();
+            List<KvCopier.Runs> values = List.of(
+                    new KvCopier.Runs(4 * block, block, 1, block), new KvCopier.Runs(block + head, 2 * head, 2, head));
+            long[] expected = values.stream()
+                    .mapToLong(runs -> {
+                        KvDigest.Running digest = KvDigest.SUM61.begin();
+                        for (int run = 0; run < runs.count(); run++) {
+                            digest.add(host.asSlice(runs.first() + run * runs.stride(), runs.bytes())
+                                    .asByteBuffer());
+                        }
+                        return digest.value();
+                    })
+                    .toArray();
+            for (int round = 0; round < 2; round++) {
+                long[] digests = new long[values.size()];
+                pool.copier()
+                        .digest(KvDigest.SUM61, values, digests, KvFence.PASSED)
+                        .await();
+                assertThat(digests).isEqualTo(expected);
+            }
+        }
+    }
+
+    @Test
+    void aStepThatIsLargerThanAllBeforeAndManySmallOnes() throws IOException {
+        try (Checkpoint checkpoint = Checkpoint.open(TestBackends.family("llama3"));
+                ModelRanks cpu = new CpuBackend().load(checkpoint, options(Quantization.NONE, 1));
+                ModelRanks gpu = TestBackends.backend().load(checkpoint, options(Quantization.NONE, 1))) {
+            List<SequenceSlice> nine = IntStream.range(0, 9)
+                    .mapToObj(block -> new SequenceSlice(new int[] {TOKENS[block]}, 0, new int[] {block}, 1))
+                    .toList();
+            List<List<SequenceSlice>> steps = List.of(
+                    List.of(prompt(0)),
+                    List.of(next()),
+                    List.of(next()),
+                    // More rows than activations have had room for, all with logits.
+                    Stream.of(TABLE, new int[] {0, 2}, new int[] {5, 3})
+                            .map(table -> new SequenceSlice(Arrays.copyOf(TOKENS, PROMPT), 0, table, PROMPT))
+                            .toList(),
+                    List.of(next()),
+                    List.of(next()),
+                    List.of(next()),
+                    nine,
+                    nine,
+                    nine);
+            for (List<SequenceSlice> step : steps) {
+                try (Logits expected = cpu.first().forward(step, LayerHooks.NONE);
+                        Logits computed = gpu.first().forward(step, LayerHooks.NONE)) {
+                    assertThat(computed.rows()).isEqualTo(expected.rows());
+                    for (int row = 0; row < expected.rows(); row++) {
+                        assertThat(computed.row(row).toArray(ValueLayout.JAVA_FLOAT))
+                                .containsExactly(expected.row(row).toArray(ValueLayout.JAVA_FLOAT), within(1e-4f));
+                    }
+                }
+            }
+        }
+    }
+
+    @Test
+    void closingReleasesAllOfTheDevice() throws IOException {
+        SimulatedDriver driver = new SimulatedDriver();
+        try (ModelRanks ranks = llama(new CudaBackend(() -> new Search.Found(driver)))) {
+            row(ranks.first(), LayerHooks.NONE, prompt(1));
+            row(ranks.first(), LayerHooks.NONE, next());
+            row(ranks.first(), LayerHooks.NONE, next());
+            pool(ranks)
+                    .copier()
+                    .digest(KvDigest.SUM61, List.of(new KvCopier.Runs(0, 16, 1, 16)), new long[1], KvFence.PASSED);
+        }
+        assertThat(driver.unreleased()).isEmpty();
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        "deepseek-v3, NONE, 1, does not compute the latent attention of DeepseekV3ForCausalLM",
+        "llama3, INT8, 1, keeps no weights of quantization 'int8'",
+        "llama3, NONE, 2, does not share a model among 2 ranks"
+    })
+    void modelsThatItDoesNotComputeAreRefusedWithTheReason(
+            String family, Quantization quantization, int ranks, String reason) throws IOException {
+        CudaBackend backend = TestBackends.backend();
+        try (Checkpoint checkpoint = Checkpoint.open(TestBackends.family(family))) {
+            assertThat(backend.whyNot(checkpoint.config(), quantization, ranks).orElseThrow())
+                    .contains(reason);
+            assertThatThrownBy(() -> backend.load(checkpoint, options(quantization, ranks)))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessageStartingWith("device: is 'cuda', but ")
+                    .hasMessageContaining(reason);
+        }
+    }
+
+    @Test
+    void aMachineWithoutADriverIsRefusedWithTheRemedy() {
+        CudaBackend backend = new CudaBackend(() -> new Search.Absent("there is no libcuda.so.1"));
+        assertThat(backend.whyNot(Device.CUDA).orElseThrow())
+                .startsWith("there is no libcuda.so.1; install NVIDIA's driver");
+        assertThat(TestBackends.backend().whyNot(Device.AUTO)).isEmpty();
+        assertThat(TestBackends.backend().whyNot(Device.CPU)).isPresent();
+    }
+}
