@@ -70,10 +70,12 @@ final class CudaCopier implements KvCopier, AutoCloseable {
     }
 
     private synchronized KvFence digest(List<Runs> values, long[] digests, KvFence after) {
-        DigestMemory memory = digestMemories.stream()
+        Optional<DigestMemory> free = digestMemories.stream()
                 .filter(each -> each.isFree(digests.length))
-                .findFirst()
-                .orElseGet(() -> DigestMemory.of(gpu, Math.max(LEAST_DIGESTS, digests.length), digestMemories));
+                .findFirst();
+        DigestMemory memory = free.isPresent()
+                ? free.get()
+                : DigestMemory.of(gpu, Math.max(LEAST_DIGESTS, digests.length), digestMemories);
         memory.used.set(true);
         long word = 0;
         for (Runs runs : values) {
