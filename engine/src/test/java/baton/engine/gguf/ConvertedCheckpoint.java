@@ -222,8 +222,11 @@ public final class ConvertedCheckpoint {
                             List.of((long) factors.length),
                             bytes(factors));
                 }
-                // It follows from the lengths.
-                writer.number(architecture + ".rope.scaling.attn_factor", 1.19);
+                double original = rope.path("original_max_position_embeddings").asDouble();
+                double factor = config.path("max_position_embeddings").asDouble() / original;
+                writer.number(
+                        architecture + ".rope.scaling.attn_factor",
+                        Math.sqrt(1 + Math.log(factor) / Math.log(original)));
             }
             case "default" -> {}
             default -> {
