@@ -106,6 +106,12 @@ public record VllmCompatibility(
                     "is missing beside a KV cache of fp8; %s and %s must be vLLM's --dtype and --kv-cache-dtype"
                             .formatted(DTYPE, CACHE_DTYPE));
         }
+        if (model.dtype() == DType.F8_E4M3 && attentionBackend.equals(VllmRank.CPU_BACKEND)) {
+            throw new ConfigException(
+                    PATH + ATTENTION,
+                    "is CPU_ATTN beside a KV cache of fp8, which a vLLM on a CPU cannot hand over and ends by reading;"
+                            + " --kv-cache-dtype must be another on both sides");
+        }
         if (model.latent() && kvHeads.isEmpty()) {
             throw new ConfigException(PATH + KV_HEADS, "is missing; must be num_key_value_heads of config.json");
         }

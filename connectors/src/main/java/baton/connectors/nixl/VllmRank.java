@@ -5,6 +5,7 @@ import baton.connectors.nixl.NixlHandshake.Regions;
 import baton.connectors.onesided.BlockInterior;
 import baton.connectors.onesided.LayerRegions;
 import baton.connectors.onesided.RankInfo;
+import baton.kv.DType;
 import baton.kv.InvalidFieldException;
 import baton.kv.KvLayout;
 import baton.kv.connector.Rank;
@@ -27,7 +28,7 @@ record VllmRank(
     static final String MAIN_MEMORY = "DRAM";
     static final String DEVICE_MEMORY = "VRAM";
 
-    private static final String CPU_BACKEND = "CPU_ATTN";
+    static final String CPU_BACKEND = "CPU_ATTN";
     private static final String WHAT = Metadata.WHAT + ".";
 
     /** @throws InvalidFieldException if its blocks cannot be read */
@@ -122,7 +123,13 @@ record VllmRank(
             case "LBNHC" -> BlockInterior.TOKENS;
             default -> throw wrong("kv_cache_layout", "is " + metadata.cacheLayout(), "LBHNC, BLHNC or LBNHC");
         };
-        return metadata.attentionBackend().equals(CPU_BACKEND) ? cpuInterior.orElse(BlockInterior.CPU_UNKNOWN) : plain;
+        if (!metadata.attentionBackend().equals(CPU_BACKEND)) {
+            return plain;
+        }
+        if (layout.dtype() == DType.F8_E4M3) {
+            throw wrong("attn_backend_name", "is CPU_ATTN beside a KV cache of fp8", "of a vLLM on a GPU");
+        }
+        return cpuInterior.orElse(BlockInterior.CPU_UNKNOWN);
     }
 
     private static InvalidFieldException wrong(String field, String is, String mustBe) {

@@ -110,14 +110,19 @@ class VllmContractTest {
                 "F8_E4M3 | 2 | | vllm_compat.dtype: is missing beside a KV cache of fp8; dtype and cache_dtype must be vLLM's",
                 "F8_E4M3 | 2 | \"dtype\": \"bfloat16\" | vllm_compat.cache_dtype: is missing beside a KV cache of fp8",
                 "F8_E4M3 | 2 | \"dtype\": \"bfloat16\", \"cache_dtype\": \"fp8\" |",
+                "F8_E4M3 | 2 | \"dtype\": \"bfloat16\", \"cache_dtype\": \"fp8\", \"attn_backend_name\": \"CPU_ATTN\" | vllm_compat.attn_backend_name: is CPU_ATTN beside a KV cache of fp8",
                 "BF16 | 1 | | vllm_compat.num_kv_heads: is missing; must be num_key_value_heads of config.json",
                 "BF16 | 1 | \"num_kv_heads\": 16 |",
             })
     void factorsWithoutADefaultAreNamed(DType cache, int heads, @Nullable String fields, @Nullable String message) {
         VllmCompatibility compat = VllmCompatibility.of(JsonFields.parse(
                 "vllm_compat",
-                "{\"version\": \"1\", \"model\": \"m\", \"attn_backend_name\": \"X\"%s}"
-                        .formatted(fields == null ? "" : ", " + fields)));
+                "{\"version\": \"1\", \"model\": \"m\"%s%s}"
+                        .formatted(
+                                fields == null ? "" : ", " + fields,
+                                fields != null && fields.contains("attn_backend_name")
+                                        ? ""
+                                        : ", \"attn_backend_name\": \"X\"")));
         KvLayout layout = new KvLayout(2, heads, 64, 16, cache, heads == 1);
         if (message == null) {
             assertThat(compat.hash(layout, TransferMode.PULL)).hasSize(64);
@@ -172,6 +177,11 @@ class VllmContractTest {
     void blocksThatCannotBeReadAreRefusedByName() {
         Metadata good = metadata();
         refused(with(good, "LHBNC", "FLASH_ATTN", good.regions()), "kv_cache_layout: is LHBNC, must be LBHNC");
+        KvLayout fp8 = new KvLayout(6, 4, 32, 32, DType.F8_E4M3);
+        assertThatThrownBy(() -> new VllmRank(fp8, 4, Optional.of(BlockInterior.CPU_VEC), Optional.empty())
+                        .info("", good, Rank.FIRST))
+                .hasMessageContaining(
+                        "attn_backend_name: is CPU_ATTN beside a KV cache of fp8, must be of a vLLM on a GPU");
         refused(
                 with(good, "LBHNC", "FLASH_ATTN", regions(3)),
                 "block_lens: is 24576 bytes for 32 tokens, must be 8192");
