@@ -39,7 +39,7 @@ final class Vllm implements AutoCloseable {
      *
      * @param directory that the checkpoint's directory is in
      * @param model name of the checkpoint's directory, and of the model
-     * @param dtype {@code float32} or {@code bfloat16}
+     * @param dtype {@code float32}, {@code bfloat16} or {@code float16}
      * @param cpu core that it computes on
      * @param leaseSeconds {@code kv_lease_duration}
      */
