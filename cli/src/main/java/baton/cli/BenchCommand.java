@@ -19,6 +19,7 @@ import picocli.CommandLine.Command;
             BenchConnectorsCommand.class,
             BenchRouterCommand.class,
             BenchServeCommand.class,
-            BenchDisaggCommand.class
+            BenchDisaggCommand.class,
+            BenchGpuCommand.class
         })
 final class BenchCommand {}

@@ -54,6 +54,9 @@ final class ConfigurationPage {
                     "MOONCAKE_PREFERRED_SEGMENT", "`preferred_segment` of `MooncakeStoreConnector`, unless it is set."),
             Map.entry("BATON_NCCL_LIBRARY", "NCCL's library, or a directory that holds it."),
             Map.entry("BATON_CUDA_DRIVER", "The library of NVIDIA's driver, or a directory that holds it."),
+            Map.entry(
+                    "BATON_CUDA_TESTS",
+                    "Of the tests that `bench gpu` starts, which it sets: `device` or `simulated`."),
             Map.entry("BATON_CUDA_RUNTIME", "The CUDA runtime's library, or a directory that holds it."),
             Map.entry("LMCACHE_CONFIG_FILE", "YAML file with keys of `LMCacheConnectorV1`; `LMCACHE_<KEY>` sets one."),
             Map.entry("LMCACHE_FORCE_SKIP_SAVE", "Not empty: `LMCacheConnectorV1` stores nothing."),

@@ -135,7 +135,10 @@ class FloorsTest {
             entry("baton.engine.model.TorchKernels", "a kernel of the processor"),
             entry("baton.testkit.RefusingMemory", "a device's own bytes, for agents of tests"),
             entry("baton.transfer.Region", "the host's memory, which agents ask for"),
-            entry("baton.transfer.embedded.EmbeddedAgent", "refuses memory of a device"),
+            entry(
+                    "baton.transfer.embedded.EmbeddedAgent",
+                    "asks whether host memory is confined; of a device it copies within it"),
+            entry("baton.transfer.embedded.MemoryRegistry", "of a device it has the address only"),
             entry("baton.transfer.mooncake.MooncakeAgent", "refuses memory of a device"));
 
     /** Modules that are given their clock. */

@@ -4,6 +4,7 @@ import baton.kv.Deadline;
 import baton.kv.DevicePeers;
 import baton.kv.KvFence;
 import baton.kv.Ticker;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.time.Duration;
@@ -129,6 +130,8 @@ public final class CudaPeers implements DevicePeers, AutoCloseable {
     /** The end of a batch. Its event is released when that is seen to be passed. */
     private final class Passing implements KvFence {
         private final Gpu.Event event;
+
+        @GuardedBy("this")
         private boolean passed;
 
         private Passing(Gpu.Event event) {

@@ -1,0 +1,120 @@
+package baton.bench.gpu;
+
+import baton.kv.Ticker;
+import baton.messages.PeerAccess;
+import baton.pipe.PipeException;
+import baton.pipe.nccl.NcclTransport;
+import java.io.File;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ObjectNode;
+
+/** Steps that other programs and libraries do. */
+final class Programs {
+    private static final JsonMapper JSON = JsonMapper.builder().build();
+
+    /** Its answer is JSON. */
+    private static final String TORCH = """
+            import json, torch
+            def best(work):
+                work(); torch.cuda.synchronize(); times = []
+                for _ in range(10):
+                    a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                    a.record(); work(); b.record(); torch.cuda.synchronize(); times.append(a.elapsed_time(b) * 1e-3)
+                return min(times)
+            out = {"version": torch.__version__, "cuda": torch.version.cuda, "device": torch.cuda.get_device_name(0), "products": []}
+            for m, n, k in [(8192, 8192, 8192), (2048, 8192, 2048), (512, 8192, 2048), (1, 8192, 2048), (32, 8192, 2048)]:
+                x = torch.full((m, k), 0.0115, dtype=torch.bfloat16, device="cuda"); w = torch.full((n, k), 0.0115, dtype=torch.bfloat16, device="cuda")
+                t = best(lambda: x @ w.T)
+                out["products"].append({"rows": m, "outputs": n, "inputs": k, "millis": t * 1e3, "flops_per_second": 2 * m * n * k / t})
+            a = torch.empty(1 << 30, dtype=torch.uint8, device="cuda"); b = torch.empty_like(a)
+            out["device_bytes_per_second"] = 2 * (1 << 30) / best(lambda: b.copy_(a))
+            print(json.dumps(out))
+            """;
+
+    private Programs() {}
+
+    /** The tests of the module cuda, of which most are of kernels, on the device. */
+    static void tests(GpuCheck check, ObjectNode json) throws IOException, InterruptedException {
+        if (check.tests().isEmpty()) {
+            json.put(GpuCheck.LEFT_OUT, "no directory with the tests was named");
+            return;
+        }
+        Path directory = check.tests().get();
+        Path result = Files.createTempFile("baton-gpu-tests", ".json");
+        String classes = String.join(
+                File.pathSeparator, directory.resolve("*").toString(), System.getProperty("java.class.path"));
+        List<String> command = new ArrayList<>(List.of(
+                ProcessHandle.current().info().command().orElse("java"),
+                "--enable-native-access=ALL-UNNAMED",
+                "--sun-misc-unsafe-memory-access=allow",
+                "-Dbaton.root=" + directory.toAbsolutePath().getParent(),
+                "-cp",
+                classes,
+                "baton.cuda.DeviceTests",
+                result.toString()));
+        ProcessBuilder builder = new ProcessBuilder(command).inheritIO();
+        builder.environment().put("BATON_CUDA_TESTS", check.simulated() ? "simulated" : "device");
+        Process process = builder.start();
+        try {
+            boolean ended =
+                    process.waitFor(GpuStep.TESTS.timeout().minusSeconds(10).toMillis(), TimeUnit.MILLISECONDS);
+            String text = Files.readString(result);
+            if (!text.isEmpty()) {
+                json.setAll((ObjectNode) JSON.readTree(text));
+            }
+            if (!ended) {
+                json.put("error", "the tests did not end in time");
+            } else if (process.exitValue() != 0) {
+                json.put("error", "the tests ended with status " + process.exitValue());
+            }
+        } finally {
+            process.destroyForcibly();
+        }
+    }
+
+    static void nccl(GpuCheck check, ObjectNode json) {
+        if (check.simulated()) {
+            json.put(GpuCheck.LEFT_OUT, "NCCL needs a GPU");
+            return;
+        }
+        try (NcclTransport _ = NcclTransport.load(0, PeerAccess.everyone(), Ticker.system())) {
+            json.put("loads", true);
+        } catch (PipeException e) {
+            json.put(GpuCheck.LEFT_OUT, e.getMessage());
+        }
+    }
+
+    /** PyTorch's rates, where a Python has it. */
+    static void torch(GpuCheck check, ObjectNode json) throws IOException, InterruptedException {
+        if (check.simulated()) {
+            json.put(GpuCheck.LEFT_OUT, "PyTorch needs a GPU");
+            return;
+        }
+        Path out = Files.createTempFile("baton-gpu-torch", ".json");
+        Process process;
+        try {
+            process = new ProcessBuilder("python3", "-c", TORCH)
+                    .redirectOutput(out.toFile())
+                    .redirectError(ProcessBuilder.Redirect.INHERIT)
+                    .start();
+        } catch (IOException e) {
+            json.put(GpuCheck.LEFT_OUT, "there is no python3: " + e.getMessage());
+            return;
+        }
+        try {
+            if (!process.waitFor(80, TimeUnit.SECONDS) || process.exitValue() != 0) {
+                json.put(GpuCheck.LEFT_OUT, "python3 has no torch with CUDA, or it failed: see the log");
+                return;
+            }
+        } finally {
+            process.destroyForcibly();
+        }
+        json.setAll((ObjectNode) JSON.readTree(Files.readString(out)));
+    }
+}

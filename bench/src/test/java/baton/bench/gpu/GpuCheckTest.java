@@ -1,0 +1,60 @@
+package baton.bench.gpu;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import org.junit.jupiter.api.Test;
+import tools.jackson.databind.node.JsonNodeFactory;
+import tools.jackson.databind.node.ObjectNode;
+
+class GpuCheckTest {
+    private static final Path MODEL = Path.of("../models/tiny-ledger");
+
+    private final ObjectNode report = JsonNodeFactory.instance.objectNode();
+    private final List<String> saved = new ArrayList<>();
+
+    private void run(boolean simulated, List<GpuStep> steps) throws Exception {
+        new GpuCheck(MODEL, Optional.empty(), simulated, _ -> {}).run(steps, report, now -> saved.add(now.toString()));
+    }
+
+    @Test
+    void allStepsOnASimulatedDevice() throws Exception {
+        run(true, GpuCheck.parse(List.of()));
+        assertThat(report.propertyNames())
+                .containsExactly(
+                        "device",
+                        "tests",
+                        "copies",
+                        "ipc",
+                        "products",
+                        "golden",
+                        "handovers",
+                        "model_1b",
+                        "nccl",
+                        "torch");
+        report.forEachEntry((name, step) -> assertThat(step.path("error").asString(""))
+                .as("%s: %s", name, step)
+                .isEmpty());
+        assertThat(report.at("/device/capability").asInt()).isEqualTo(90);
+        assertThat(report.at("/copies/device_bytes_per_second").asDouble()).isPositive();
+        assertThat(report.at("/ipc/same_process/bytes_per_second").asDouble()).isPositive();
+        assertThat(report.at("/products/products")).hasSize(1);
+        assertThat(saved).hasSize(10).last().isEqualTo(report.toString());
+    }
+
+    @Test
+    void aStepThatFailsDoesNotHideTheNext() throws Exception {
+        // Without a GPU here; with one both have results.
+        run(false, List.of(GpuStep.DEVICE, GpuStep.NCCL));
+        assertThat(report.path("device").has("error") || report.path("device").has("name"))
+                .isTrue();
+        assertThat(report.path("device").path("error").asString("NVIDIA's driver"))
+                .contains("NVIDIA's driver");
+        assertThat(report.path("nccl").has(GpuCheck.LEFT_OUT)
+                        || report.path("nccl").has("loads"))
+                .isTrue();
+    }
+}
