@@ -100,6 +100,8 @@ public final class Assembler extends InstructionEncoder {
         AND_BITS(Prefix.P66, Map.M0F, 0xdb),
         XOR_BITS(Prefix.P66, Map.M0F, 0xef),
         ADD_INTS(Prefix.P66, Map.M0F, 0xfe),
+        /** Only for {@link Width#ZMM}. */
+        ADD_SHORTS(Prefix.P66, Map.M0F, 0xfd),
         /** Of 128 bits each: elements 0 of both, then elements 1. */
         INTERLEAVE_LOW(Prefix.NONE, Map.M0F, 0x14),
         /** Of 128 bits each: elements 2 of both, then elements 3. */
@@ -402,6 +404,12 @@ public final class Assembler extends InstructionEncoder {
     /** Zeros come from the left. */
     public void shiftRight(int to, int from, int bits) {
         withRegister(width, Prefix.P66, Map.M0F, 0x72, 2, to, from);
+        bytes(bits);
+    }
+
+    /** Of each 16 bits; zeros come from the left. */
+    public void shiftShortsRight(int to, int from, int bits) {
+        withRegister(width, Prefix.P66, Map.M0F, 0x71, 2, to, from);
         bytes(bits);
     }
 

@@ -79,7 +79,9 @@ record ModelFindings(List<Finding> findings, Optional<ModelConfig> config) {
                                         Finding.ok(
                                                 "packed weights",
                                                 packing
-                                                        + ": unpacked when they are loaded, to the type that the model is computed in")));
+                                                        + (survey.savedBytes() > 0
+                                                                ? ": kept packed where the model is computed in bfloat16"
+                                                                : ": unpacked when they are loaded, to the type that the model is computed in"))));
                 tokenizer();
             } else {
                 all.add(Finding.ok(
@@ -147,11 +149,16 @@ record ModelFindings(List<Finding> findings, Optional<ModelConfig> config) {
                     "%,.0f million parameters; as loaded %s in bfloat16 or float16, %s in float32%s%s"
                             .formatted(
                                     config.parameters() / 1e6,
-                                    Finding.size(backend.weightBytes(config, DType.BF16, Quantization.NONE)),
-                                    Finding.size(backend.weightBytes(config, DType.F32, Quantization.NONE)),
+                                    Finding.size(loadedBytes(config, DType.BF16)),
+                                    Finding.size(loadedBytes(config, DType.F32)),
                                     int8,
                                     files)));
-            return backend.weightBytes(config, dtype, Quantization.NONE);
+            return loadedBytes(config, dtype);
+        }
+
+        private double loadedBytes(ModelConfig config, DType dtype) {
+            double bytes = backend.weightBytes(config, dtype, Quantization.NONE);
+            return dtype == DType.BF16 ? bytes - survey.savedBytes() : bytes;
         }
 
         /** Of the weights; empty if no kernels here compute them. */

@@ -1,5 +1,6 @@
 package baton.engine.kernel;
 
+import baton.kv.DType;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -77,6 +78,12 @@ final class Constants {
     static final int E4M3_NAN = E4M3_BIAS + 1;
     static final int E4M3_SIGN = E4M3_NAN + 1;
 
+    /** E2M1 as bf16, by the lower four bits of an index of {@code permuteShorts}. */
+    static final int E2M1 = E4M3_SIGN + 1;
+
+    /** All bits of those that are not zero. */
+    static final int E2M1_NOT_ZERO = E2M1 + 1;
+
     private static final MemorySegment MEMORY = make();
 
     private Constants() {}
@@ -91,7 +98,7 @@ final class Constants {
     }
 
     private static MemorySegment make() {
-        MemorySegment memory = Arena.global().allocate((E4M3_SIGN + 1L) * VECTOR, VECTOR);
+        MemorySegment memory = Arena.global().allocate((E2M1_NOT_ZERO + 1L) * VECTOR, VECTOR);
         bits(memory, UPPER_HALF, 0xffff_0000);
         number(memory, ONE, 1);
         number(memory, LOWEST_EXPONENT, -100);
@@ -126,6 +133,13 @@ final class Constants {
         int lanes = VECTOR / Integer.BYTES;
         for (int lane = 0; lane < lanes; lane++) {
             memory.setAtIndex(ValueLayout.JAVA_INT, (long) INTERLEAVED * lanes + lane, lane + lanes << 16 | lane);
+        }
+        for (int i = 0; i < VECTOR / Short.BYTES; i++) {
+            float magnitude = Mxfp4Panels.MAGNITUDES[i % 8];
+            short number = DType.bf16(i % 16 < 8 ? magnitude : -magnitude);
+            memory.setAtIndex(ValueLayout.JAVA_SHORT, (long) E2M1 * VECTOR / Short.BYTES + i, number);
+            memory.setAtIndex(ValueLayout.JAVA_SHORT, (long) E2M1_NOT_ZERO * VECTOR / Short.BYTES + i, (short)
+                    (magnitude == 0 ? 0 : -1));
         }
         return memory;
     }

@@ -132,16 +132,14 @@ final class KernelCheck {
         int outputs = 4 * width + 3;
         DType rowType = type.inPairs() ? DType.BF16 : DType.F32;
         PanelMatrix.Scratch scratch = new PanelMatrix.Scratch(kernels, 1, arena);
-        long elements = PanelMatrix.bytes(kernels, type, outputs, INPUTS) / type.bytes();
-        MemorySegment panels = type.hasScales()
-                ? bytes(elements)
-                : numbers(
-                        switch (type) {
-                            case FP32 -> DType.F32;
-                            case FP16 -> DType.F16;
-                            case BF16, BF16_PAIRS, INT8, INT8_PAIRS -> DType.BF16;
-                        },
-                        elements);
+        long elements = (long) Math.ceilDiv(outputs, width) * width * INPUTS;
+        MemorySegment panels = switch (type) {
+            case FP32 -> numbers(DType.F32, elements);
+            case FP16 -> numbers(DType.F16, elements);
+            case BF16, BF16_PAIRS -> numbers(DType.BF16, elements);
+            case INT8, INT8_PAIRS -> bytes(elements);
+            case MXFP4_PAIRS -> mxfp4(elements);
+        };
         PanelMatrix matrix = new PanelMatrix(
                 kernels,
                 ParallelFor.alone(),
@@ -197,6 +195,28 @@ final class KernelCheck {
         return memory;
     }
 
+    /** MXFP4 does not have 5/8. */
+    private static float weight(WeightType type, long place) {
+        float number = number(place);
+        return type == WeightType.MXFP4_PAIRS && Math.abs(number) == 0.625f ? number + number / 5 : number;
+    }
+
+    private MemorySegment mxfp4(long elements) {
+        int width = kernels.panelWidth();
+        int inBlock = width * Mxfp4Panels.INPUTS;
+        byte[] panels = new byte[Math.toIntExact(elements / inBlock * Mxfp4Panels.BYTES)];
+        float[] weights = new float[Mxfp4Panels.INPUTS];
+        for (int i = 0; i < elements / Mxfp4Panels.INPUTS; i++) {
+            long block = i / width;
+            for (int input = 0; input < weights.length; input++) {
+                long place = block * inBlock + (input / 2 * 2L) * width + 2L * (i % width) + input % 2;
+                weights[input] = weight(WeightType.MXFP4_PAIRS, place);
+            }
+            Mxfp4Panels.put(weights, 0, panels, Math.toIntExact(block * Mxfp4Panels.BYTES), i % width);
+        }
+        return arena.allocate(panels.length, 64).copyFrom(MemorySegment.ofArray(panels));
+    }
+
     private double product(WeightType type, int row, int output) {
         int width = kernels.panelWidth();
         int lanes = width / 2;
@@ -208,7 +228,7 @@ final class KernelCheck {
             long place = type.inPairs()
                     ? panel + (input / 2 * 2L) * width + 2L * column + input % 2
                     : first + (long) input * width;
-            sum += number((long) row * INPUTS + input) * number(place);
+            sum += number((long) row * INPUTS + input) * weight(type, place);
         }
         if (type.hasScales()) {
             sum *= 8 * SCALE;

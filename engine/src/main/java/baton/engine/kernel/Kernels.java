@@ -38,7 +38,7 @@ public final class Kernels {
             if (type.inPairs() && width != Width.ZMM) {
                 continue;
             }
-            if (!onTiles(type)) {
+            if (!onTiles(type) && type != WeightType.MXFP4_PAIRS) {
                 make(Kernel.PRODUCT, type, ProductCode.of(width, type, Float.BYTES, false));
                 productsBeside.put(type, productsBeside(type));
             }
@@ -48,7 +48,8 @@ public final class Kernels {
                         make(Kernel.ADDED_PRODUCT, type, ProductCode.of(width, type, Float.BYTES, true));
                     }
                 }
-                case BF16, FP16, INT8, INT8_PAIRS -> make(Kernel.EXPAND, type, RowCode.expand(width, type));
+                case BF16, FP16, INT8, INT8_PAIRS, MXFP4_PAIRS ->
+                    make(Kernel.EXPAND, type, RowCode.expand(width, type));
             }
         }
         for (Finish finish : Finish.values()) {

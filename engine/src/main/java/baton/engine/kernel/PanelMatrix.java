@@ -18,7 +18,7 @@ import java.util.Optional;
  * Products. Few rows take the weights as they are: each is read from memory once, at its speed, and becomes fp32 in registers; rows that are not
  * multiplied together find it in the second cache. Many rows go block by block, and of the inputs some at a time: weights become fp32 once for a block and stay in the first cache, while the rows' elements,
  * which some panels use one after the other, stay in the second. See K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix
- * Multiplication", ACM TOMS 34(3), 2008. Pairs of bf16 are used as they are, and those of 8 bits become bf16. Sums are kept in tiles of
+ * Multiplication", ACM TOMS 34(3), 2008. Pairs of bf16 are used as they are, and those of 8 bits become bf16; those of 4 bits become bf16 for few rows too. Sums are kept in tiles of
  * the thread's own until all inputs are taken. Few rows or many, a row's sums are the same bits.
  */
 
@@ -136,7 +136,7 @@ public final class PanelMatrix {
         this.outputs = weights.outputs;
         this.inputs = weights.inputs;
         this.panelCount = Math.ceilDiv(outputs, kernels.panelWidth());
-        this.panelBytes = (long) inputs * kernels.panelWidth() * type.bytes();
+        this.panelBytes = type.bytes(inputs, kernels.panelWidth());
         this.rowType = type.inPairs() ? DType.BF16 : DType.F32;
         if (type.inPairs() && !takesPairs(kernels, inputs)) {
             throw new IllegalArgumentException(
@@ -156,7 +156,7 @@ public final class PanelMatrix {
 
     /** Bytes of a matrix' panels. */
     public static long bytes(Kernels kernels, WeightType type, int outputs, int inputs) {
-        return Math.ceilDiv(outputs, kernels.panelWidth()) * (long) kernels.panelWidth() * inputs * type.bytes();
+        return Math.ceilDiv(outputs, kernels.panelWidth()) * type.bytes(inputs, kernels.panelWidth());
     }
 
     public int outputs() {
@@ -267,7 +267,7 @@ public final class PanelMatrix {
             this.count = count;
             this.out = out;
             direct = count <= directRows();
-            int beside = kernels.panelsBeside(type, Math.max(1, count));
+            int beside = direct ? kernels.panelsBeside(type, Math.max(1, count)) : 1;
             together = !direct
                     ? Math.clamp(panelCount / (2L * threads.size()), 1, gate.isPresent() ? TOGETHER_GATED : TOGETHER)
                     : panelCount >= beside * threads.size() ? beside : 1;
@@ -328,6 +328,9 @@ public final class PanelMatrix {
 
     /** Rows up to which weights are used as they are. */
     private int directRows() {
+        if (type == WeightType.MXFP4_PAIRS) {
+            return 0;
+        }
         if (kernels.onTiles(type)) {
             return TileCode.MOST_ROWS;
         }
@@ -342,7 +345,7 @@ public final class PanelMatrix {
     }
 
     private long weights(int panel, int input) {
-        return panels.address() + panel * panelBytes + (long) input * kernels.panelWidth() * type.bytes();
+        return panels.address() + panel * panelBytes + type.bytes(input, kernels.panelWidth());
     }
 
     /** Address of the sums of a block's panel. */

@@ -92,6 +92,9 @@ final class RowCode {
                 code.load(2, at(RAX, 0));
             }
             case FP16, INT8, INT8_PAIRS -> {}
+            case MXFP4_PAIRS -> {
+                return expandMxfp4();
+            }
         }
         Label loop = code.label();
         code.bind(loop);
@@ -121,6 +124,44 @@ final class RowCode {
         code.store(at(RSI, row.vector), 1);
         code.add(RSI, ProductCode.VECTORS * row.vector);
         code.subtract(RDX, 1);
+        code.jump(Condition.NOT_EQUAL, loop);
+        return row.end();
+    }
+
+    /** As {@link #expand}, of whole blocks of {@link Mxfp4Panels}. */
+    private static byte[] expandMxfp4() {
+        RowCode row = new RowCode(Width.ZMM);
+        Assembler code = row.code;
+        int pairs = Mxfp4Panels.INPUTS / 2;
+        int magnitudes = 4;
+        int notZero = 5;
+        int added = 6;
+        code.move(RAX, Constants.address(Constants.E2M1));
+        code.load(magnitudes, at(RAX, 0));
+        code.load(notZero, at(RAX, Constants.distance(Constants.E2M1, Constants.E2M1_NOT_ZERO)));
+        Label loop = code.label();
+        code.bind(loop);
+        for (int vector = 0; vector < ProductCode.VECTORS; vector++) {
+            code.load(added, at(RDI, vector * row.vector));
+            for (int pair = 0; pair < pairs; pair++) {
+                int part = pair % Mxfp4Panels.PAIRS_OF_VECTOR;
+                int index = (vector * pairs + pair) / Mxfp4Panels.PAIRS_OF_VECTOR;
+                if (part == 0) {
+                    code.prefetch(at(RDI, Mxfp4Panels.NUMBERS + index * row.vector + ProductCode.AHEAD_BYTES));
+                    code.load(0, at(RDI, Mxfp4Panels.NUMBERS + index * row.vector));
+                } else {
+                    code.shiftShortsRight(0, 0, 4);
+                }
+                code.permuteShorts(1, 0, magnitudes);
+                code.permuteShorts(2, 0, notZero);
+                code.op(Binary.AND_BITS, 2, 2, added);
+                code.op(Binary.ADD_SHORTS, 1, 1, 2);
+                code.store(at(RSI, (pair * ProductCode.VECTORS + vector) * row.vector), 1);
+            }
+        }
+        code.add(RDI, Mxfp4Panels.BYTES);
+        code.add(RSI, pairs * ProductCode.VECTORS * row.vector);
+        code.subtract(RDX, pairs);
         code.jump(Condition.NOT_EQUAL, loop);
         return row.end();
     }

@@ -15,7 +15,9 @@ public enum WeightType {
     /** 8-bit integers with one scale for each output. */
     INT8(Byte.BYTES),
     /** The same in the order of {@link #BF16_PAIRS}, which they become when they are multiplied; bf16 has all 8-bit integers exactly. */
-    INT8_PAIRS(Byte.BYTES);
+    INT8_PAIRS(Byte.BYTES),
+    /** MXFP4 in {@link Mxfp4Panels}, which becomes {@link #BF16_PAIRS} some inputs at a time. */
+    MXFP4_PAIRS(0);
 
     private final int bytes;
 
@@ -33,14 +35,21 @@ public enum WeightType {
         };
     }
 
-    /** Bytes of an element. */
+    /** Bytes of so many inputs of a panel. */
+    public long bytes(int inputs, int panelWidth) {
+        return this == MXFP4_PAIRS
+                ? (long) inputs / Mxfp4Panels.INPUTS * Mxfp4Panels.BYTES
+                : (long) inputs * panelWidth * bytes;
+    }
+
+    /** Bytes of an element; 0 if elements have parts of bytes. */
     public int bytes() {
         return bytes;
     }
 
     /** Whether two neighbouring inputs are multiplied at once, and the rows in bf16. */
     public boolean inPairs() {
-        return this == BF16_PAIRS || this == INT8_PAIRS;
+        return this == BF16_PAIRS || this == INT8_PAIRS || this == MXFP4_PAIRS;
     }
 
     /** Whether each output has a scale. */

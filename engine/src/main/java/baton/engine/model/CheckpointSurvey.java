@@ -1,8 +1,10 @@
 package baton.engine.model;
 
 import baton.engine.gguf.GgufModel;
+import baton.engine.kernel.Mxfp4Panels;
 import baton.engine.model.Recipe.Experts;
 import baton.kv.ConfigException;
+import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.safetensors.SafetensorsException;
 import java.io.IOException;
@@ -61,6 +63,21 @@ public record CheckpointSurvey(
 
     public CheckpointSurvey {
         refusals = List.copyOf(refusals);
+    }
+
+    /** Bytes that the weights take less in bf16, because the kernels that this process chooses keep experts in mxfp4. */
+    public double savedBytes() {
+        return packing.filter(ConfigFields.MXFP4::equals)
+                .flatMap(_ -> config)
+                .filter(model ->
+                        KernelChoice.here(model, DType.BF16, Quantization.NONE).multipliesPairs())
+                .map(model -> model.recipe().feedForward().stream()
+                        .mapToDouble(each -> each instanceof Experts experts
+                                ? 3.0 * model.hiddenSize() * experts.width() * experts.count()
+                                : 0)
+                        .sum())
+                .map(weights -> weights * (DType.BF16.bytes() - Mxfp4Panels.BYTES_OF_WEIGHT))
+                .orElse(0.0);
     }
 
     /** Whether it can be loaded, once all of its weights are there. */

@@ -181,6 +181,7 @@ final class ConfigFields {
     /** Switches that change nothing where they are on. */
     private static final Set<String> ON = Set.of("is_causal", "use_rope", "use_rms_norm");
 
+    static final String MXFP4 = "experts in mxfp4";
     private static final String QUANTIZATION = "quantization_config";
 
     private ConfigFields() {}
@@ -222,7 +223,7 @@ final class ConfigFields {
         try {
             DecoderFamily family = DecoderFamily.of(json);
             return family.ownFields().contains(QUANTIZATION)
-                    ? json.object(QUANTIZATION).map(_ -> "experts in mxfp4")
+                    ? json.object(QUANTIZATION).map(_ -> MXFP4)
                     : fp8Weights(json, family).map(Fp8Weights::describe);
         } catch (ConfigException _) {
             return Optional.empty();

@@ -44,6 +44,11 @@ public record KernelChoice(Kind kind, List<String> reasons) {
         reasons = List.copyOf(reasons);
     }
 
+    /** Whether weights are pairs, see {@link WeightType#inPairs}. */
+    boolean multipliesPairs() {
+        return kind == Kind.AMX || kind == Kind.AVX512_BF16;
+    }
+
     /** Kernels that there are. */
     public enum Kind {
         AMX,

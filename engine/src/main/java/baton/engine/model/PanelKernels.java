@@ -144,7 +144,16 @@ final class PanelKernels implements ModelKernels {
         return linear(parts, bias, type);
     }
 
+    /** Numbers of MXFP4 stay packed where bf16 would be in pairs: the products are the same. */
     private Linear linear(List<Matrix> parts, Optional<float[]> bias, WeightType weightType) {
+        boolean mayPack = weightType == WeightType.BF16_PAIRS && PanelPacking.beginsAsMxfp4(parts.getFirst());
+        return (mayPack ? packed(parts, bias, WeightType.MXFP4_PAIRS) : Optional.<Linear>empty())
+                .or(() -> packed(parts, bias, weightType))
+                .orElseThrow();
+    }
+
+    /** Empty if the type does not have the weights. */
+    private Optional<Linear> packed(List<Matrix> parts, Optional<float[]> bias, WeightType weightType) {
         int inputs = parts.getFirst().columns();
         int outputs = parts.stream().mapToInt(Matrix::rows).sum();
         long padded = (long) Math.ceilDiv(outputs, kernels.panelWidth()) * kernels.panelWidth() * Float.BYTES;
@@ -155,15 +164,17 @@ final class PanelKernels implements ModelKernels {
                     return memory.copyFrom(MemorySegment.ofArray(values));
                 })
                 .orElse(MemorySegment.NULL);
+        if (!new PanelPacking(kernels, weightType, dtype, parts).pack(panels, scales, team)) {
+            return Optional.empty();
+        }
         owned.count(panels.byteSize() + scales.byteSize() + biases.byteSize());
-        new PanelPacking(kernels, weightType, dtype, parts).pack(panels, scales, team);
-        return new PanelLinear(
+        return Optional.of(new PanelLinear(
                 new PanelMatrix(
                         kernels,
                         team,
                         scratch,
                         new PanelMatrix.Weights(weightType, panels, scales, biases, outputs, inputs)),
-                this);
+                this));
     }
 
     /** Of zeros. Matrices of experts are many: in mappings of their own they would be more than the system allows, and not in huge pages. */

@@ -1,6 +1,7 @@
 package baton.engine.model;
 
 import baton.engine.kernel.Kernels;
+import baton.engine.kernel.Mxfp4Panels;
 import baton.engine.kernel.ParallelFor;
 import baton.engine.kernel.WeightType;
 import baton.kv.DType;
@@ -28,6 +29,7 @@ final class PanelPacking {
     private final Matrix[] matrices;
     private final int[] rows;
     private final int inputs;
+    private volatile boolean fits = true;
 
     /**
      * @param parts of the matrix [outputs, inputs], one below the other
@@ -50,19 +52,33 @@ final class PanelPacking {
         }
     }
 
+    /** Whether a matrix' first weights are numbers of MXFP4, and not all zero. */
+    static boolean beginsAsMxfp4(Matrix matrix) {
+        RowBuffer row = new RowBuffer(Mxfp4Panels.INPUTS);
+        row.load(matrix, 0, 0, Mxfp4Panels.INPUTS);
+        for (float weight : row.values()) {
+            if (weight != 0) {
+                return Mxfp4Panels.put(row.values(), 0, new byte[Mxfp4Panels.BYTES], 0, 0);
+            }
+        }
+        return false;
+    }
+
     /**
      * Packs all of it.
      *
      * @param panels of zeros
      * @param scales of outputs, for {@link WeightType#hasScales}
+     * @return whether the type has the weights; it has not if they are no numbers of MXFP4
      */
-    void pack(MemorySegment panels, MemorySegment scales, ParallelFor threads) {
+    boolean pack(MemorySegment panels, MemorySegment scales, ParallelFor threads) {
         threads.parallelFor(Math.ceilDiv(rows.length, width), 1, (_, first, end) -> {
             Panel panel = new Panel(panels, scales);
-            for (int i = first; i < end; i++) {
+            for (int i = first; i < end && fits; i++) {
                 panel.pack(i);
             }
         });
+        return fits;
     }
 
     /** One panel after the other, by one thread. */
@@ -72,7 +88,7 @@ final class PanelPacking {
         private final RowBuffer row = new RowBuffer(INPUTS);
         private final float[] floats = new float[type == WeightType.FP32 ? INPUTS * width : 0];
         private final short[] halves = new short[type.bytes() == Short.BYTES ? INPUTS * width : 0];
-        private final byte[] bytes = new byte[type.hasScales() ? INPUTS * width : 0];
+        private final byte[] bytes = new byte[Math.toIntExact(type.bytes() > 1 ? 0 : type.bytes(INPUTS, width))];
         private final float[] scaleOf = new float[width];
 
         Panel(MemorySegment panels, MemorySegment scales) {
@@ -94,11 +110,14 @@ final class PanelPacking {
             }
             for (int input = 0; input < inputs; input += INPUTS) {
                 int some = Math.min(INPUTS, inputs - input);
-                for (int i = 0; i < count; i++) {
+                if (type == WeightType.MXFP4_PAIRS) {
+                    Arrays.fill(bytes, (byte) 0);
+                }
+                for (int i = 0; i < count && fits; i++) {
                     load(first + i, input, some);
                     place(i, some);
                 }
-                store(((long) panel * inputs + input) * width, some * width);
+                store(panel * type.bytes(inputs, width) + type.bytes(input, width), some);
             }
         }
 
@@ -159,6 +178,13 @@ final class PanelPacking {
                         bytes[i * width + 2 * output + 1] = quantized(values[i + 1], scaleOf[output]);
                     }
                 }
+                case MXFP4_PAIRS -> {
+                    for (int i = 0; i < some && fits; i += Mxfp4Panels.INPUTS) {
+                        if (!Mxfp4Panels.put(values, i, bytes, Math.toIntExact(type.bytes(i, width)), output)) {
+                            fits = false;
+                        }
+                    }
+                }
             }
         }
 
@@ -170,13 +196,15 @@ final class PanelPacking {
             return (byte) Math.rint(weight / scale);
         }
 
-        private void store(long element, int count) {
-            long start = element * type.bytes();
+        private void store(long start, int some) {
+            int count = some * width;
             switch (type) {
                 case FP32 -> MemorySegment.copy(floats, 0, panels, ValueLayout.JAVA_FLOAT, start, count);
                 case BF16, BF16_PAIRS, FP16 ->
                     MemorySegment.copy(halves, 0, panels, ValueLayout.JAVA_SHORT, start, count);
-                case INT8, INT8_PAIRS -> MemorySegment.copy(bytes, 0, panels, ValueLayout.JAVA_BYTE, start, count);
+                case INT8, INT8_PAIRS, MXFP4_PAIRS ->
+                    MemorySegment.copy(
+                            bytes, 0, panels, ValueLayout.JAVA_BYTE, start, Math.toIntExact(type.bytes(some, width)));
             }
         }
     }

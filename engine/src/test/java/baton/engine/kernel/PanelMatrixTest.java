@@ -215,6 +215,82 @@ class PanelMatrixTest {
         }
     }
 
+    @ParameterizedTest
+    @CsvSource({"ZMM, 70, 288", "ZMM, 300, 1056", "AMX, 70, 288", "AMX, 300, 1056"})
+    void numbersOfMxfp4HaveTheProductsOfBf16(String kind, int outputs, int inputs) {
+        Kernels kernels = TestKernels.named(kind, WeightType.MXFP4_PAIRS);
+        Random random = new Random(SEED);
+        int width = kernels.panelWidth();
+        try (Arena arena = Arena.ofShared()) {
+            byte[] packed =
+                    new byte[Math.toIntExact(PanelMatrix.bytes(kernels, WeightType.MXFP4_PAIRS, outputs, inputs))];
+            MemorySegment pairs =
+                    arena.allocate(PanelMatrix.bytes(kernels, WeightType.BF16_PAIRS, outputs, inputs), 64);
+            for (int i = 0; i < outputs * inputs / 32; i++) {
+                int output = i % outputs;
+                int block = i / outputs;
+                int exponent = random.nextInt(40) - 30;
+                float[] weights = new float[32];
+                for (int input = 0; input < 32; input++) {
+                    float magnitude = Mxfp4Panels.MAGNITUDES[random.nextInt(8)];
+                    weights[input] = Math.scalb(random.nextBoolean() ? magnitude : -magnitude, exponent);
+                    long pair = ((long) (output / width) * inputs + block * 32 + input / 2 * 2L) * width;
+                    pairs.setAtIndex(
+                            ValueLayout.JAVA_SHORT,
+                            pair + 2L * (output % width) + input % 2,
+                            TestKernels.bf16Bits(weights[input]));
+                }
+                int start = (output / width * (inputs / 32) + block) * Mxfp4Panels.BYTES;
+                assertThat(Mxfp4Panels.put(weights, 0, packed, start, output % width))
+                        .isTrue();
+            }
+            PanelMatrix.Scratch scratch = new PanelMatrix.Scratch(kernels, TWO_THREADS.size(), arena);
+            PanelMatrix bf16 = matrix(kernels, scratch, WeightType.BF16_PAIRS, pairs, outputs, inputs);
+            MemorySegment panels = arena.allocate(packed.length, 64).copyFrom(MemorySegment.ofArray(packed));
+            PanelMatrix mxfp4 = matrix(kernels, scratch, WeightType.MXFP4_PAIRS, panels, outputs, inputs);
+            int most = Arrays.stream(ROWS).max().orElseThrow();
+            Rows rows = TestKernels.narrowRows(arena, numbers(random, most * inputs), inputs);
+            for (int count : ROWS) {
+                for (Operation operation : Operation.values()) {
+                    float[] before = numbers(random, count * outputs);
+                    Rows expected = operation.out(arena, before, outputs);
+                    operation.run(bf16, bf16, rows, count, expected);
+                    Rows actual = operation.out(arena, before, outputs);
+                    operation.run(mxfp4, mxfp4, rows, count, actual);
+                    assertThat(actual.memory().mismatch(expected.memory()))
+                            .as("%s rows=%d, seed %d", operation, count, SEED)
+                            .isEqualTo(-1);
+                }
+            }
+        }
+    }
+
+    private static PanelMatrix matrix(
+            Kernels kernels,
+            PanelMatrix.Scratch scratch,
+            WeightType type,
+            MemorySegment panels,
+            int outputs,
+            int inputs) {
+        return new PanelMatrix(
+                kernels,
+                TWO_THREADS,
+                scratch,
+                new PanelMatrix.Weights(type, panels, MemorySegment.NULL, MemorySegment.NULL, outputs, inputs));
+    }
+
+    @Test
+    void otherNumbersAreNotMxfp4() {
+        for (float number : new float[] {2.5f, 7, 0x1p-3f, Float.NaN, Float.POSITIVE_INFINITY, 0x1p125f}) {
+            float[] weights = new float[32];
+            Arrays.fill(weights, 2);
+            weights[7] = number;
+            assertThat(Mxfp4Panels.put(weights, 0, new byte[Mxfp4Panels.BYTES], 0, 3))
+                    .as("%s", number)
+                    .isFalse();
+        }
+    }
+
     private static float[] rounded(float[] a) {
         float[] rounded = new float[a.length];
         for (int i = 0; i < a.length; i++) {
@@ -327,6 +403,7 @@ class PanelMatrixTest {
                             panels.set(ValueLayout.JAVA_BYTE, pair + 2L * column + input % 2, rounded);
                             yield (double) rounded * scale;
                         }
+                        case MXFP4_PAIRS -> throw new IllegalArgumentException("has numbers of its own");
                         case INT8 -> {
                             byte rounded = (byte) Math.round(value * 254);
                             panels.set(ValueLayout.JAVA_BYTE, row + column, rounded);

@@ -2,6 +2,7 @@ package baton.engine.model;
 
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.catchThrowable;
+import static org.assertj.core.api.Assertions.within;
 
 import baton.engine.backend.CpuBackend;
 import baton.engine.backend.ModelBackend;
@@ -103,6 +104,19 @@ class CheckpointSurveyTest {
         assertThat(survey.refusals()).singleElement().asString().startsWith("config.json." + field + ": ");
         assertThat(survey.config().map(model -> model.recipe().architecture()).orElse(""))
                 .isEqualTo(likeIt);
+    }
+
+    @Test
+    void expertsInMxfp4TakeAThird() throws IOException {
+        CheckpointSurvey packed = survey(config("gpt-oss-20b"));
+        ModelConfig model = packed.config().orElseThrow();
+        assertThat(packed.packing()).contains("experts in mxfp4");
+        boolean kept = KernelChoice.here(model, DType.BF16, Quantization.NONE).multipliesPairs();
+        assertThat(packed.savedBytes() / new CpuBackend().weightBytes(model, DType.BF16, Quantization.NONE))
+                .isCloseTo(kept ? 0.63 : 0, within(0.01));
+        ObjectNode unpacked = config("gpt-oss-20b");
+        unpacked.remove("quantization_config");
+        assertThat(survey(unpacked).savedBytes()).isZero();
     }
 
     @Test

@@ -3,6 +3,7 @@ package baton.engine.model;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.within;
 
+import baton.engine.kernel.Mxfp4Panels;
 import baton.kv.DType;
 import baton.kv.KvLayout;
 import baton.kv.safetensors.SafetensorsFile;
@@ -132,6 +133,22 @@ class FamiliesTest {
                     }
                 }
             }
+        }
+    }
+
+    /** The checkpoints have the same shape, and experts in bf16 with other weights. */
+    @Test
+    void expertsInMxfp4StayPacked() throws Exception {
+        long packed = weightBytes("gpt-oss");
+        long unpacked = weightBytes("gpt-oss-bf16");
+        long weights = 3L * 6 * 3 * 64 * 96;
+        assertThat(unpacked - packed).isEqualTo((long) (weights * (2 - Mxfp4Panels.BYTES_OF_WEIGHT)));
+    }
+
+    private static long weightBytes(String name) throws Exception {
+        try (ModelRanks ranks =
+                ModelKernelsOf.load(checkpoint(name), KernelChoice.Kind.AVX512_BF16, DType.BF16, Quantization.NONE)) {
+            return ((DecoderRunner) ranks.first()).weightBytes();
         }
     }
 
