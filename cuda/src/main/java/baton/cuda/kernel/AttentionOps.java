@@ -23,10 +23,19 @@ public final class AttentionOps implements AutoCloseable {
     /** Of what blocks of threads leave for the kernel that puts their pieces together, where each computes one. */
     private static final long MOST_PARTIAL_BYTES = 128 << 20;
 
+    private final Gpu gpu;
+    private final int multiprocessors;
     private final Variants<AttentionShape> kernels;
     private final Scratch scratch;
 
     AttentionOps(Gpu gpu) {
+        this(gpu, gpu.info().multiprocessors());
+    }
+
+    /** @param multiprocessors blocks of threads that are enough for the device */
+    AttentionOps(Gpu gpu, int multiprocessors) {
+        this.gpu = gpu;
+        this.multiprocessors = multiprocessors;
         this.kernels = new Variants<>(gpu, AttentionOps::kernels);
         this.scratch = new Scratch(gpu);
     }
@@ -35,7 +44,8 @@ public final class AttentionOps implements AutoCloseable {
         List<PtxKernel> kernels = new ArrayList<>(List.of(
                 RowAttention.kernel(shape, false), RowAttention.kernel(shape, true), RowAttention.together(shape)));
         if (TileAttention.suits(shape)) {
-            kernels.add(TileAttention.kernel(shape));
+            kernels.add(TileAttention.kernel(shape, TileAttention.FEW_QUERIES));
+            kernels.add(TileAttention.kernel(shape, TileAttention.MANY_QUERIES));
         }
         return kernels;
     }
@@ -93,17 +103,33 @@ public final class AttentionOps implements AutoCloseable {
                 ((long) reach + RowAttention.PIECE - 2) / RowAttention.PIECE + 1);
         attendRows(stream, functions, shape, call, sequenceCount, fewRows, pieces);
         if (onTiles && maxRows > FEW_ROWS) {
-            int shared = TileAttention.sharedBytes(shape);
-            functions.allowShared(TileAttention.NAME, shared);
-            functions.launch(
-                    stream,
-                    TileAttention.NAME,
-                    Math.ceilDiv(maxRows * shape.sharing(), TileAttention.QUERIES),
-                    layout.kvHeads(),
-                    sequenceCount,
-                    shared,
-                    call.arguments(FEW_ROWS).toArray());
+            attendTiles(stream, functions, shape, call, sequenceCount, maxRows * shape.sharing());
         }
+    }
+
+    private void attendTiles(
+            Stream stream,
+            Functions functions,
+            AttentionShape shape,
+            AttentionInputs.Call call,
+            int sequences,
+            int rows) {
+        int heads = call.queries().heads() / shape.sharing();
+        int many = TileAttention.MANY_QUERIES;
+        boolean isMany = Math.ceilDiv(rows, many) * heads * sequences >= multiprocessors
+                && TileAttention.sharedBytes(shape, many) <= gpu.info().sharedBytes();
+        int queries = isMany ? many : TileAttention.FEW_QUERIES;
+        String name = TileAttention.name(queries);
+        int shared = TileAttention.sharedBytes(shape, queries);
+        functions.allowShared(name, shared);
+        functions.launch(
+                stream,
+                name,
+                Math.ceilDiv(rows, queries),
+                heads,
+                sequences,
+                shared,
+                call.arguments(FEW_ROWS).toArray());
     }
 
     private void attendRows(

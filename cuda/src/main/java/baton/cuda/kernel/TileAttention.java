@@ -16,7 +16,7 @@ import java.util.Arrays;
 import java.util.function.Consumer;
 
 /**
- * Attention of many rows on tensor cores, as in T. Dao's FlashAttention-2 (arXiv 2307.08691). A tile has 64 queries of one key/value head: the heads
+ * Attention of many rows on tensor cores, as in T. Dao's FlashAttention-2 (arXiv 2307.08691). A tile has queries of one key/value head: the heads
  * that share it are neighbours, then come those of the next row. A warp has 16 queries. Tiles of positions begin at multiples of their size, and one
  * is copied to shared memory while the one before is computed. Scores, weights and sums are fp32; weights are rounded to 16 bits for the product with
  * the values.
@@ -24,12 +24,13 @@ import java.util.function.Consumer;
  * <p>A position that a query does not attend to has a weight of 0 and changes no bit of its sums.
  */
 final class TileAttention {
-    static final String NAME = "attend_tiles";
-    static final int QUERIES = 64;
+    static final int FEW_QUERIES = 64;
+
+    /** For batches that fill the device: as many queries use a copy of the entries in shared memory. */
+    static final int MANY_QUERIES = 128;
 
     private static final int WARP = PtxAssembler.WARP;
     private static final int WARP_QUERIES = 16;
-    private static final int THREADS = QUERIES / WARP_QUERIES * WARP;
 
     /** Head dims above need too many registers. */
     private static final int MOST_ELEMENTS = 256;
@@ -43,23 +44,25 @@ final class TileAttention {
     /** Sums of a thread in a tile of 16 x 8: those of two rows. */
     private static final int SUMS = 4;
 
-    private final PtxAssembler k = new PtxAssembler(NAME, THREADS);
+    private final PtxAssembler k;
     private final AttentionInputs code;
     private final AttentionShape shape;
 
     /** Of 16 bits, in which products are computed. */
     private final DType type;
 
+    private final int queries;
+    private final int threads;
     private final int padded;
     private final int positions;
     private final int rowBytes;
-    private final U32 thread = k.thread();
-    private final U32 lane = k.lane();
+    private final U32 thread;
+    private final U32 lane;
 
     /** The lane's place in a matrix of 8 columns: its row, and the first of its two columns. */
-    private final U32 group = k.shr(lane, 2);
+    private final U32 group;
 
-    private final U32 pair = k.shl(k.and(lane, 3), 1);
+    private final U32 pair;
 
     /**
      * The tile of a block of threads.
@@ -95,13 +98,24 @@ final class TileAttention {
         }
     }
 
-    private TileAttention(AttentionShape shape) {
+    private TileAttention(AttentionShape shape, int queries) {
+        this.queries = queries;
+        this.threads = queries / WARP_QUERIES * WARP;
+        this.k = new PtxAssembler(name(queries), threads);
+        this.thread = k.thread();
+        this.lane = k.lane();
+        this.group = k.shr(lane, 2);
+        this.pair = k.shl(k.and(lane, 3), 1);
         this.code = new AttentionInputs(k, shape);
         this.shape = shape;
         this.type = shape.queries();
         this.padded = padded(shape);
         this.positions = positions(shape);
         this.rowBytes = entryBytes(shape);
+    }
+
+    static String name(int queries) {
+        return "attend_tiles_" + queries;
     }
 
     /** Whether the kernel can be made. */
@@ -134,13 +148,13 @@ final class TileAttention {
     }
 
     /** Dynamic shared memory: queries, and two tiles of entries. */
-    static int sharedBytes(AttentionShape shape) {
-        return QUERIES * queryBytes(shape) + 2 * bufferBytes(shape);
+    static int sharedBytes(AttentionShape shape, int queries) {
+        return queries * queryBytes(shape) + 2 * bufferBytes(shape);
     }
 
     /** Blocks are {@code (tiles, key/value heads, sequences)}, of tiles of {@code rows * sharing} queries. */
-    static PtxKernel kernel(AttentionShape shape) {
-        return new TileAttention(shape).kernel();
+    static PtxKernel kernel(AttentionShape shape, int queries) {
+        return new TileAttention(shape, queries).kernel();
     }
 
     private PtxKernel kernel() {
@@ -149,15 +163,15 @@ final class TileAttention {
         U32 number = k.sub(k.sub(k.blocksX(), u32(1)), k.blockX());
         Sequence sequence = code.sequence(k.blockZ());
         code.exitUnless(Is.GT, sequence);
-        U32 queries = k.mul(sequence.rows(), shape.sharing());
-        U32 firstQuery = k.mul(number, QUERIES);
-        k.exitIf(k.test(firstQuery, Is.GE, queries));
-        U32 lastQuery = k.sub(k.min(k.add(firstQuery, QUERIES), queries), u32(1));
+        U32 ofSequence = k.mul(sequence.rows(), shape.sharing());
+        U32 firstQuery = k.mul(number, queries);
+        k.exitIf(k.test(firstQuery, Is.GE, ofSequence));
+        U32 lastQuery = k.sub(k.min(k.add(firstQuery, queries), ofSequence), u32(1));
         U32 firstPosition = k.add(sequence.start(), k.div(firstQuery, shape.sharing()));
         U32 lastPosition = k.add(sequence.start(), k.div(lastQuery, shape.sharing()));
         Tile tile = new Tile(
                 sequence, k.blockY(), firstQuery, lastQuery, code.first(firstPosition), k.add(lastPosition, 1));
-        U32 entries = k.add(shared, QUERIES * queryBytes(shape));
+        U32 entries = k.add(shared, queries * queryBytes(shape));
         loadQueries(tile, shared);
         padEntries(entries);
 
@@ -209,7 +223,7 @@ final class TileAttention {
 
     private void loadQueries(Tile tile, U32 shared) {
         int chunks = padded / CHUNK;
-        k.loop(thread, u32(QUERIES * chunks), u32(THREADS), number -> {
+        k.loop(thread, u32(queries * chunks), u32(threads), number -> {
             U32 query = k.add(tile.firstQuery, k.div(number, chunks));
             U32 chunk = k.rem(number, chunks);
             U32[] words = new U32[CHUNK / 2];
@@ -235,7 +249,7 @@ final class TileAttention {
         }
         U32[] zeros = new U32[CHUNK / 2];
         Arrays.fill(zeros, k.variable(u32(0)));
-        k.loop(thread, u32(2 * positions), u32(THREADS), row -> {
+        k.loop(thread, u32(2 * positions), u32(threads), row -> {
             U32 to = k.mad(row, rowBytes, entries);
             int pad = shape.headDim() * Short.BYTES;
             k.storeU32(to, pad, zeros);
@@ -246,7 +260,7 @@ final class TileAttention {
     /** Copies a tile of entries to shared memory, with zeros for positions that no query attends to. */
     private void loadEntries(Tile tile, U32 start, U32 to) {
         int chunks = 2 * shape.chunks();
-        int groups = THREADS / chunks;
+        int groups = threads / chunks;
         U32 chunk = k.rem(thread, chunks);
         U32 ofGroup = k.div(thread, chunks);
         U32 column = padded == shape.headDim()
@@ -271,7 +285,7 @@ final class TileAttention {
         };
         for (int i = 0; i < positions; i += groups) {
             U32 row = k.add(ofGroup, i);
-            boolean all = groups * chunks == THREADS && i + groups <= positions;
+            boolean all = groups * chunks == threads && i + groups <= positions;
             if (all) {
                 load.accept(row);
             } else {
@@ -282,11 +296,11 @@ final class TileAttention {
     }
 
     /** The products of queries and keys: tiles of 8 positions. */
-    private F32[][] scores(U32 queries, U32 buffer) {
+    private F32[][] scores(U32 shared, U32 buffer) {
         F32[][] scores = variables(positions / CHUNK);
         // Matrices of 8 x 8: rows 0 and 8 of elements 0, then of elements 8.
         U32 queryRow = k.add(k.mul(k.warp(), WARP_QUERIES), k.and(lane, WARP_QUERIES - 1));
-        U32 query = k.add(k.mad(queryRow, queryBytes(shape), queries), k.mul(k.shr(lane, 4), PtxAssembler.ACCESS));
+        U32 query = k.add(k.mad(queryRow, queryBytes(shape), shared), k.mul(k.shr(lane, 4), PtxAssembler.ACCESS));
         // Elements 0 and 8 of positions 0, then of positions 8.
         U32 keyRow = k.add(k.mul(k.shr(lane, 4), CHUNK), k.and(lane, CHUNK - 1));
         U32 key = k.add(k.mad(keyRow, rowBytes, buffer), k.mul(k.and(k.shr(lane, 3), 1), PtxAssembler.ACCESS));

@@ -76,7 +76,9 @@ class AttentionOpsTest {
     private static final class Case implements AutoCloseable {
         final TestDevice device = new TestDevice();
         final Arena arena = Arena.ofShared();
-        final AttentionOps attention = new AttentionOps(device.gpu());
+        final AttentionOps few = new AttentionOps(device.gpu());
+        final AttentionOps many = new AttentionOps(device.gpu(), 0);
+        AttentionOps attention = few;
         final Shape shape;
         final Scores scores;
         final List<Sequence> sequences;
@@ -242,7 +244,8 @@ class AttentionOpsTest {
 
         @Override
         public void close() {
-            attention.close();
+            few.close();
+            many.close();
             device.close();
             arena.close();
         }
@@ -337,6 +340,8 @@ class AttentionOpsTest {
             };
             attention.assertEqualsFp64(attended, tolerance + cap * Math.ulp(1f));
             attention.assertAloneIsTheSame(attended, 0, attention.longest(), 1);
+            // Larger tiles of queries, where the device has enough to do.
+            attention.attention = attention.many;
             attention.assertAloneIsTheSame(attended, 3, attention.longest() + 1000, 100);
         }
     }
