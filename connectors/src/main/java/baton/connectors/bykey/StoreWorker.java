@@ -37,12 +37,19 @@ public final class StoreWorker implements WorkerConnector {
         session.register(rank, cache);
     }
 
+    /** Every rank waits: it may write to the blocks as soon as it has returned. */
+    @Override
+    public void endReads(ConnectorMetadata metadata) {
+        if (metadata instanceof StoreConnectorMetadata own) {
+            session.flush(own.flush());
+        }
+    }
+
     @Override
     public void startLoad(ConnectorMetadata metadata) {
         owner.check();
         step = metadata instanceof StoreConnectorMetadata own ? own : StoreConnectorMetadata.NOTHING;
-        // Every rank waits: it may write to the blocks as soon as it has returned.
-        session.flush(step.flush());
+        endReads(metadata);
         if (rank.equals(Rank.FIRST)) {
             // The step before was not computed.
             unstarted.forEach(session::dropped);

@@ -69,6 +69,11 @@ public final class MultiConnector implements KvConnector {
     }
 
     @Override
+    public boolean takesGroups(KvTransferConfig config) {
+        return children(config).stream().allMatch(child -> child.connector().takesGroups(child.config()));
+    }
+
+    @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
         List<Child> children = children(context.config());
         List<SchedulerConnector> schedulers = new ArrayList<>();

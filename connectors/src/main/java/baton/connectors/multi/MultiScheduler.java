@@ -5,6 +5,7 @@ import baton.kv.ConfigException;
 import baton.kv.InvalidFieldException;
 import baton.kv.JsonFields;
 import baton.kv.KvEvent;
+import baton.kv.KvGroups;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HandshakeMetadata;
@@ -17,6 +18,7 @@ import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerMetadata;
 import baton.kv.connector.WorkerReport;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.BitSet;
 import java.util.Comparator;
 import java.util.HashMap;
@@ -122,6 +124,7 @@ final class MultiScheduler implements SchedulerConnector {
     private final List<Child> children;
     private final List<Side> sides;
     private final int blockSize;
+    private final KvGroups groups;
     private final int ranks;
 
     /** By request: which child answered last, if one has tokens. */
@@ -139,6 +142,7 @@ final class MultiScheduler implements SchedulerConnector {
     MultiScheduler(ConnectorContext context, List<Child> children, List<SchedulerConnector> schedulers) {
         this.children = children;
         this.blockSize = context.layout().blockSize();
+        this.groups = context.groups();
         this.ranks = context.tensorParallelSize() * context.pipelineParallelSize();
         this.sides = IntStream.range(0, children.size())
                 .mapToObj(i -> new Side(children.get(i).label(), schedulers.get(i), ranks))
@@ -267,9 +271,9 @@ final class MultiScheduler implements SchedulerConnector {
 
     private Set<Integer> blocks(int[] blockTable, int from, int to) {
         Set<Integer> blocks = new LinkedHashSet<>();
-        for (int i = from / blockSize; i < Math.ceilDiv(to, blockSize); i++) {
-            blocks.add(blockTable[i]);
-        }
+        groups.blocks(blockTable, from / blockSize, Math.ceilDiv(to, blockSize)).stream()
+                .flatMapToInt(Arrays::stream)
+                .forEach(blocks::add);
         return blocks;
     }
 

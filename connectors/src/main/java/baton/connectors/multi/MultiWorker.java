@@ -86,7 +86,7 @@ final class MultiWorker implements WorkerConnector {
 
     @Override
     public void register(KvCache cache) {
-        layers = cache.layout().layers();
+        layers = cache.groups().layers();
         parts.forEach(part -> part.connector().register(cache));
     }
 
@@ -108,6 +108,17 @@ final class MultiWorker implements WorkerConnector {
     }
 
     @Override
+    public void endReads(ConnectorMetadata metadata) {
+        if (metadata instanceof MultiMetadata step) {
+            for (int i = 0; i < parts.size(); i++) {
+                WorkerConnector connector = parts.get(i).connector();
+                ConnectorMetadata own = step.children().get(i);
+                call(i, "endReads", () -> connector.endReads(own));
+            }
+        }
+    }
+
+    @Override
     public void startLoad(ConnectorMetadata metadata) {
         layersAwaited.clear();
         List<ConnectorMetadata> own = List.of();
@@ -123,6 +134,8 @@ final class MultiWorker implements WorkerConnector {
             }
             step.off().stream().forEach(this::closeFailed);
         }
+        // A load of one may write to blocks that another reads.
+        endReads(metadata);
         for (int i = 0; i < parts.size(); i++) {
             WorkerConnector connector = parts.get(i).connector();
             ConnectorMetadata each = own.isEmpty() ? new ConnectorMetadata.None() : own.get(i);

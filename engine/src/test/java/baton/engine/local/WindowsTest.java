@@ -243,6 +243,51 @@ class WindowsTest {
                 EngineListener.NONE);
     }
 
+    /** A prefill instance that keeps what it computed in memory, too, hands it over to an instance that does not. */
+    @Test
+    void connectorsInOneTakeGroupsIfAllOfThemDo(@TempDir Path directory) throws Exception {
+        Path model = model(directory, false);
+        List<List<Integer>> expected;
+        try (LLM llm = llm(model, config -> config.disableHybridKvCacheManager(true))) {
+            expected = answers(llm, prompts());
+        }
+        KvTransferConfig both = KvTransferConfig.builder("MultiConnector", KvRole.BOTH)
+                .extra(
+                        "connectors",
+                        List.of(
+                                Map.of(
+                                        "kv_connector",
+                                        "NixlConnector",
+                                        "kv_connector_extra_config",
+                                        Map.of("side_channel_port", 0, "transfer_agent", "embedded")),
+                                Map.of(
+                                        "kv_connector",
+                                        "OffloadingConnector",
+                                        "kv_connector_extra_config",
+                                        Map.of("cpu_bytes_to_use", 64 << 20))))
+                .loadFailurePolicy(LoadFailurePolicy.RECOMPUTE)
+                .build();
+        // So few that blocks are used again, and come from memory.
+        EngineConfig small =
+                nixl("NixlConnector", model).numBlocks(112).kvTransfer(both).build();
+        try (LocalEngine prefill = LocalEngine.start(small, EngineListener.NONE);
+                LocalEngine decode = nixl("NixlConnector", model, 1, 1)) {
+            for (int round = 0; round < 2; round++) {
+                for (int i = 0; i < expected.size(); i++) {
+                    int[] prompt = prompts().get(i);
+                    String id = "r" + round + "-" + i;
+                    RequestOutput first = ask(prefill, id, prompt, 1, PREFILL);
+                    JsonFields params = first.kvTransferParams().orElseThrow();
+                    RequestOutput second = ask(decode, id, prompt, 24, params);
+                    assertThat(Arrays.stream(second.tokens()).boxed().toList()).isEqualTo(expected.get(i));
+                    assertThat(prompt.length - second.cachedTokens())
+                            .as("computed of %d", prompt.length)
+                            .isLessThanOrEqualTo(1);
+                }
+            }
+        }
+    }
+
     /** A second instance finds in files what the first has computed. */
     @ParameterizedTest(name = "in all layers: {0}, tensor ranks {1}, stages {2}, blocks of a chunk {3}")
     @CsvSource({"true, 1, 1, 1", "false, 1, 1, 1", "false, 2, 2, 1", "false, 1, 1, 2"})

@@ -25,6 +25,12 @@ public interface WorkerConnector extends AutoCloseable {
         return Optional.empty();
     }
 
+    /**
+     * Ends what still reads blocks that this step may write to. Of several connectors in one all do so before any starts a load, which may
+     * write to such blocks; {@link #startLoad} does it, too.
+     */
+    default void endReads(ConnectorMetadata metadata) {}
+
     /** Starts this step's loads and keeps the metadata for the rest of the step. */
     void startLoad(ConnectorMetadata metadata);
 
