@@ -4,6 +4,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.function.IntBinaryOperator;
 
 /** Makes what is executed of the text of a kernel. */
 final class Decoder {
@@ -248,16 +249,16 @@ final class Decoder {
         int b = unary
                 ? ALWAYS
                 : operands.predicate(statement, statement.operands().get(2));
+        IntBinaryOperator function = switch (name) {
+            case "and" -> (x, y) -> x & y;
+            case "or" -> (x, y) -> x | y;
+            case "xor" -> (x, y) -> x ^ y;
+            case "not" -> (x, _) -> ~x;
+            default -> (x, _) -> x;
+        };
         return (warp, lanes) -> {
             int[] all = warp.predicates;
-            int result = switch (name) {
-                case "and" -> all[a] & all[b];
-                case "or" -> all[a] | all[b];
-                case "xor" -> all[a] ^ all[b];
-                case "not" -> ~all[a];
-                default -> all[a];
-            };
-            all[to] = all[to] & ~lanes | result & lanes;
+            all[to] = all[to] & ~lanes | function.applyAsInt(all[a], all[b]) & lanes;
         };
     }
 

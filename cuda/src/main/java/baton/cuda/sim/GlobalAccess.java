@@ -44,8 +44,9 @@ final class GlobalAccess {
                     address.of(warp, lane));
         }
         int[] writers = content.writers();
-        int unit = first >> warp.block.kernel.globalShift();
-        if (writers.length > unit) {
+        int shift = warp.block.kernel.globalShift();
+        int last = Math.min(first + bytes - 1 >> shift, writers.length - 1);
+        for (int unit = first >> shift; unit <= last; unit++) {
             checkWriter(warp, lane, "reads", writers[unit]);
         }
     }

@@ -1,6 +1,7 @@
 package baton.cuda.sim;
 
 import baton.cuda.driver.CudaException;
+import com.google.errorprone.annotations.FormatMethod;
 
 /** A kernel did what it must not do. What executes the kernel adds the place. */
 final class KernelFinding extends RuntimeException {
@@ -28,6 +29,7 @@ final class KernelFinding extends RuntimeException {
         this.lane = lane;
     }
 
+    @FormatMethod
     static KernelFinding failed(int lane, String reason, Object... values) {
         return new KernelFinding(Kind.LAUNCH_FAILED, lane, reason.formatted(values));
     }

@@ -16,8 +16,8 @@ interface LaneLoop {
     /**
      * What a copy of a loop does.
      *
-     * @param wide which of the result and the operands have 64 bits
      * @param test whether the result is a predicate
+     * @param wideResult whether the result has 64 bits, and so for the operands
      */
     record Plan(LaneFunction function, boolean test, boolean wideResult, boolean wideA, boolean wideB, boolean wideC) {}
 

@@ -77,10 +77,10 @@ final class MemoryInstructions {
                 GlobalAccess access =
                         new GlobalAccess(address(statement, load, false), elements(statement, load, type, count));
                 if (load) {
-                    yield access::load;
+                    yield (warp, lanes) -> access.load(warp, lanes);
                 }
                 leastGlobal = Math.min(leastGlobal, access.elements.size());
-                yield access::store;
+                yield (warp, lanes) -> access.store(warp, lanes);
             }
             case "shared" -> {
                 Operands.Address address = address(statement, load, true);

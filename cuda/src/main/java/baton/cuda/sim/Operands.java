@@ -30,7 +30,8 @@ final class Operands {
     Operands(KernelText kernel) {
         this.kernel = kernel;
         for (Warp.Special special : Warp.Special.values()) {
-            rows.put(special.register(), words++);
+            rows.put(special.register(), special.row);
+            words++;
         }
         kernel.registers()
                 .forEach((name, type) -> rows.put(
@@ -75,7 +76,11 @@ final class Operands {
         if (!LaneInstruction.PREDICATE.equals(kernel.registers().get(operand))) {
             throw statement.refused("%s is no register of type .pred".formatted(operand));
         }
-        return rows.get(operand);
+        return row(operand);
+    }
+
+    private int row(String register) {
+        return rows.getOrDefault(register, 0);
     }
 
     /** A register that is written, of the size of the type. */
@@ -96,7 +101,7 @@ final class Operands {
         if (!fits(declared, type, wider)) {
             throw statement.refused("%s is .%s, for the instruction's type .%s".formatted(operand, declared, type));
         }
-        return new Row(rows.get(operand) * Warp.LANES, LaneInstruction.bits(declared) == Long.SIZE);
+        return new Row(row(operand) * Warp.LANES, LaneInstruction.bits(declared) == Long.SIZE);
     }
 
     private static boolean fits(String declared, String type, boolean wider) {
@@ -126,7 +131,7 @@ final class Operands {
             if (bits != Integer.SIZE || type.startsWith("f")) {
                 throw statement.refused("%s has 32 bits, for the instruction's type .%s".formatted(operand, type));
             }
-            return new Row(rows.get(operand) * Warp.LANES, false);
+            return new Row(row(operand) * Warp.LANES, false);
         }
         Integer variable = kernel.shared().get(operand);
         long value = variable != null ? variable : constant(statement, operand, type);

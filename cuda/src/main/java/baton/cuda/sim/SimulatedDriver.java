@@ -43,7 +43,7 @@ public final class SimulatedDriver implements Driver {
 
     private final int devices;
 
-    @GuardedBy("this")
+    /** Used under this object's lock; by kernels while the thread that launched them holds it. */
     private final DeviceMemory memory;
 
     @GuardedBy("this")
@@ -458,14 +458,18 @@ public final class SimulatedDriver implements Driver {
         Map<String, Long> functions = new HashMap<>();
         List<KernelCode> kernels =
                 PtxParser.parse(ptx).values().stream().map(Decoder::decode).toList();
-        kernels.forEach(kernel -> functions.put(kernel.name(), add(new Function(kernel))));
+        for (KernelCode kernel : kernels) {
+            functions.put(kernel.name(), add(new Function(kernel)));
+        }
         return add(new Loaded(functions));
     }
 
     @Override
     public synchronized void unloadModule(long context, long module) {
         Loaded unloaded = get("cuModuleUnload", Loaded.class, module);
-        unloaded.functions.values().forEach(objects::remove);
+        for (long function : unloaded.functions.values()) {
+            objects.remove(function);
+        }
         objects.remove(module);
     }
 

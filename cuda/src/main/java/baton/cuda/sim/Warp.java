@@ -70,18 +70,18 @@ final class Warp {
         predicates[Decoder.ALWAYS] = ALL;
         int first = index * LANES;
         for (int lane = 0; lane < LANES; lane++) {
-            words[Special.TID_X.ordinal() * LANES + lane] = first + lane;
-            words[Special.LANEID.ordinal() * LANES + lane] = lane;
+            words[Special.TID_X.row * LANES + lane] = first + lane;
+            words[Special.LANEID.row * LANES + lane] = lane;
         }
-        fill(Special.TID_Y.ordinal(), 0);
-        fill(Special.WARPID.ordinal(), index);
-        fill(Special.NTID_X.ordinal(), launch.threads());
-        fill(Special.CTAID_X.ordinal(), block.x);
-        fill(Special.CTAID_Y.ordinal(), block.y);
-        fill(Special.CTAID_Z.ordinal(), block.z);
-        fill(Special.NCTAID_X.ordinal(), launch.gridX());
-        fill(Special.NCTAID_Y.ordinal(), launch.gridY());
-        fill(Special.NCTAID_Z.ordinal(), launch.gridZ());
+        fill(Special.TID_Y.row, 0);
+        fill(Special.WARPID.row, index);
+        fill(Special.NTID_X.row, launch.threads());
+        fill(Special.CTAID_X.row, block.x);
+        fill(Special.CTAID_Y.row, block.y);
+        fill(Special.CTAID_Z.row, block.z);
+        fill(Special.NCTAID_X.row, launch.gridX());
+        fill(Special.NCTAID_Y.row, launch.gridY());
+        fill(Special.NCTAID_Z.row, launch.gridZ());
         int count = Math.min(LANES, launch.threads() - first);
         lanes = count == LANES ? ALL : (1 << count) - 1;
         live = lanes;
@@ -215,18 +215,25 @@ final class Warp {
 
     /** Special registers, each a row of {@link #words}. */
     enum Special {
-        ZERO,
-        TID_X,
-        TID_Y,
-        LANEID,
-        WARPID,
-        NTID_X,
-        CTAID_X,
-        CTAID_Y,
-        CTAID_Z,
-        NCTAID_X,
-        NCTAID_Y,
-        NCTAID_Z;
+        /** Zeros: operands that an instruction does not have. */
+        ZERO(0),
+        TID_X(1),
+        TID_Y(2),
+        LANEID(3),
+        WARPID(4),
+        NTID_X(5),
+        CTAID_X(6),
+        CTAID_Y(7),
+        CTAID_Z(8),
+        NCTAID_X(9),
+        NCTAID_Y(10),
+        NCTAID_Z(11);
+
+        final int row;
+
+        Special(int row) {
+            this.row = row;
+        }
 
         String register() {
             return "%" + name().toLowerCase(java.util.Locale.ROOT).replace('_', '.');

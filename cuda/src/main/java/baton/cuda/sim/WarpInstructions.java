@@ -41,7 +41,7 @@ final class WarpInstructions {
                 if (Operands.immediate(statement, operand) != 0) {
                     throw statement.refused("the only barrier is 0");
                 }
-                yield Warp::arrive;
+                yield (warp, lanes) -> warp.arrive(lanes);
             }
             case "bar.warp.sync" -> {
                 Operands.Row members = operands.source(statement, operand, "b32");

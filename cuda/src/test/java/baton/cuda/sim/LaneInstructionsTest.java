@@ -1,5 +1,6 @@
 package baton.cuda.sim;
 
+import static java.util.Objects.requireNonNull;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.cuda.Ptxas;
@@ -58,7 +59,7 @@ class LaneInstructionsTest {
         -2.5f,
         3,
         1e-40f,
-        -1e-45f,
+        -Float.MIN_VALUE,
         Float.MIN_NORMAL,
         Float.MAX_VALUE,
         65504,
@@ -70,9 +71,9 @@ class LaneInstructionsTest {
         0x1.01p0f,
         0x1.03p0f,
         0x1.fffp127f,
-        2147483648f,
-        4294967296f,
-        -2147483904f,
+        0x1p31f,
+        0x1p32f,
+        -0x1.000002p31f,
         1e20f,
         127,
         128,
@@ -131,11 +132,15 @@ class LaneInstructionsTest {
                 .toString();
     }
 
+    private static LaneInstruction instruction(String opcode) {
+        return requireNonNull(LaneInstruction.ALL.get(opcode));
+    }
+
     /** A module of one kernel for each opcode. */
     private static String module(List<String> opcodes) {
         StringBuilder text = new StringBuilder(".version 8.0\n.target sm_80\n.address_size 64\n");
         for (int i = 0; i < opcodes.size(); i++) {
-            text.append(kernel("k" + i, opcodes.get(i), LaneInstruction.ALL.get(opcodes.get(i))));
+            text.append(kernel("k" + i, opcodes.get(i), instruction(opcodes.get(i))));
         }
         return text.toString();
     }
@@ -163,7 +168,7 @@ class LaneInstructionsTest {
                 Gpu.Buffer results = bench.gpu.allocate(COUNT * 8L)) {
             for (int i = 0; i < opcodes.size(); i++) {
                 String opcode = opcodes.get(i);
-                LaneInstruction instruction = LaneInstruction.ALL.get(opcode);
+                LaneInstruction instruction = instruction(opcode);
                 long[] values = new long[COUNT * OPERANDS];
                 for (int at = 0; at < values.length; at++) {
                     int number = Math.min(at % OPERANDS, instruction.operands().size() - 1);

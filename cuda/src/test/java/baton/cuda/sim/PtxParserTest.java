@@ -1,5 +1,6 @@
 package baton.cuda.sim;
 
+import static java.util.Objects.requireNonNull;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
@@ -91,7 +92,7 @@ class PtxParserTest {
                 }
                 .entry two() { exit; }
                 """);
-        KernelText one = kernels.get("one");
+        KernelText one = requireNonNull(kernels.get("one"));
         assertThat(one.maxThreads()).isEqualTo(128);
         assertThat(one.shared()).isEqualTo(Map.of("first", 0, "second", 8, "dynamic", 16));
         assertThat(one.parameters()).containsExactly(Map.entry("p", "u64"), Map.entry("x", "f32"));
