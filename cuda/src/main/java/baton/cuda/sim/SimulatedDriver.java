@@ -65,6 +65,9 @@ public final class SimulatedDriver implements Driver {
     private int nextTag = 1;
 
     @GuardedBy("this")
+    private long launches;
+
+    @GuardedBy("this")
     private long nanos;
 
     @GuardedBy("this")
@@ -559,11 +562,16 @@ public final class SimulatedDriver implements Driver {
         nextTag += blocks;
         List<CudaException> found = Collections.synchronizedList(new ArrayList<>());
         boolean goesOn = collects;
+        // A block that reads where another writes is found if it runs later, so each second launch runs the last block
+        // first.
+        boolean lastFirst = launches++ % 2 == 1;
         long steps = LongStream.range(0, blocks)
                 .parallel()
                 .map(block -> {
                     try {
-                        return goesOn || found.isEmpty() ? code.run(launch, (int) block) : 0;
+                        return goesOn || found.isEmpty()
+                                ? code.run(launch, (int) (lastFirst ? blocks - 1 - block : block))
+                                : 0;
                     } catch (CudaException e) {
                         found.add(e);
                         return 0;

@@ -154,6 +154,29 @@ class ChecksTest {
                 .hasMessageContaining("of the same launch wrote");
     }
 
+    @ParameterizedTest
+    @CsvSource({"0", "2"})
+    void blocksThatReadWhatAnotherWrites(int neighbour) {
+        String text = Bench.kernel("""
+                mov.u32 %%r2, %%ctaid.x;
+                add.u32 %%r2, %%r2, 1;
+                mad.wide.u32 %%q3, %%r2, 4, %%q0;
+                st.global.u32 [%%q3], %%r1;
+                add.u32 %%r3, %%r2, %d;
+                sub.u32 %%r3, %%r3, 1;
+                mad.wide.u32 %%q4, %%r3, 4, %%q0;
+                ld.global.u32 %%r4, [%%q4];
+                """.formatted(neighbour));
+        Bench bench = new Bench();
+        Gpu.Buffer words = bench.buffer(new int[64]);
+        assertThatThrownBy(() -> {
+                    bench.run(text, new LaunchShape(32, 1), words.address());
+                    bench.run(text, new LaunchShape(32, 1), words.address());
+                })
+                .hasMessageContaining("reads 4 bytes at global address")
+                .hasMessageContaining("of the same launch wrote");
+    }
+
     @Test
     void memoryThatIsFreed() {
         Bench bench = new Bench();
