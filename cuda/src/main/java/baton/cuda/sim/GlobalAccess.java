@@ -7,9 +7,13 @@ final class GlobalAccess {
     final Elements elements;
     private final Operands.Address address;
     private final int size;
+    /** Whether the instruction says that the kernel does not write there. */
+    private final boolean constant;
+
     private Allocation last = NONE;
 
-    GlobalAccess(Operands.Address address, Elements elements) {
+    GlobalAccess(Operands.Address address, Elements elements, boolean constant) {
+        this.constant = constant;
         this.address = address;
         this.elements = elements;
         this.size = elements.rows().length == 0 ? elements.bytes() : elements.size();
@@ -48,6 +52,13 @@ final class GlobalAccess {
         int last = Math.min(first + bytes - 1 >> shift, writers.length - 1);
         for (int unit = first >> shift; unit <= last; unit++) {
             checkWriter(warp, lane, "reads", writers[unit]);
+            if (constant && writers[unit] == warp.block.tag) {
+                throw KernelFinding.failed(
+                        lane,
+                        "reads %d bytes at global address 0x%x by .nc, which the same launch wrote",
+                        bytes,
+                        address.of(warp, lane));
+            }
         }
     }
 

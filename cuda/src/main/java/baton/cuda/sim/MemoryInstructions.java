@@ -74,8 +74,10 @@ final class MemoryInstructions {
                 yield parameter(statement, type);
             }
             case "global" -> {
-                GlobalAccess access =
-                        new GlobalAccess(address(statement, load, false), elements(statement, load, type, count));
+                GlobalAccess access = new GlobalAccess(
+                        address(statement, load, false),
+                        elements(statement, load, type, count),
+                        List.of(parts).contains("nc"));
                 if (load) {
                     yield (warp, lanes) -> access.load(warp, lanes);
                 }
@@ -187,7 +189,9 @@ final class MemoryInstructions {
         leastShared = Math.min(leastShared, size);
         Operands.Address to = operands.address(statement, names.get(0), true);
         GlobalAccess from = new GlobalAccess(
-                operands.address(statement, names.get(1), false), new Elements(size, false, new Operands.Row[0]));
+                operands.address(statement, names.get(1), false),
+                new Elements(size, false, new Operands.Row[0]),
+                false);
         Operands.Row bytes = operands.source(statement, names.get(names.size() - 1), "u32");
         return (warp, lanes) -> {
             Allocation[] allocations = new Allocation[Warp.LANES];
@@ -221,7 +225,8 @@ final class MemoryInstructions {
         Decoder.count(statement, returned ? 3 : 2);
         GlobalAccess access = new GlobalAccess(
                 operands.address(statement, names.get(names.size() - 2), false),
-                new Elements(Integer.BYTES, false, new Operands.Row[0]));
+                new Elements(Integer.BYTES, false, new Operands.Row[0]),
+                false);
         Operands.Row addend = operands.source(statement, names.getLast(), "u32");
         Operands.Row result =
                 returned ? operands.result(statement, names.getFirst(), "u32") : new Operands.Row(-1, false);

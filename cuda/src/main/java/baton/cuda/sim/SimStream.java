@@ -1,7 +1,9 @@
 package baton.cuda.sim;
 
+import baton.cuda.driver.CudaException;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.BitSet;
 import java.util.Deque;
 import java.util.List;
 import java.util.Optional;
@@ -12,13 +14,27 @@ final class SimStream {
     private long done;
     private Optional<Capture> capture = Optional.empty();
 
+    /** The work of the capture that is done before the stream's next one. */
+    private BitSet before = new BitSet();
+
     /** Work that goes into a graph. */
-    record Capture(SimStream origin, List<SimStream> streams, List<Runnable> work) {}
+    private static final class Capture {
+        private final SimStream origin;
+        private final List<SimStream> streams = new ArrayList<>();
+        private final List<Runnable> work = new ArrayList<>();
+        private boolean over;
+
+        private Capture(SimStream origin) {
+            this.origin = origin;
+            streams.add(origin);
+        }
+    }
 
     /** A point in a stream. */
     static final class Event {
         private Optional<SimStream> stream = Optional.empty();
         private Optional<Capture> capture = Optional.empty();
+        private BitSet before = new BitSet();
         private long position;
         private int polls;
         private long time;
@@ -33,6 +49,12 @@ final class SimStream {
 
         long time() {
             return time;
+        }
+
+        void checkNotCaptured(String function) {
+            if (capture.isPresent()) {
+                throw captured(function);
+            }
         }
 
         /** Whether it is passed; it is once it was asked for often enough. */
@@ -51,6 +73,7 @@ final class SimStream {
 
     void enqueue(Runnable work) {
         if (capture.isPresent()) {
+            before.set(capture.get().work.size());
             capture.get().work.add(work);
         } else {
             queue.add(work);
@@ -62,14 +85,22 @@ final class SimStream {
     }
 
     void beginCapture() {
-        Capture begun = new Capture(this, new ArrayList<>(List.of(this)), new ArrayList<>());
-        capture = Optional.of(begun);
+        capture = Optional.of(new Capture(this));
+        before = new BitSet();
     }
 
     /** The work since {@link #beginCapture}. */
     List<Runnable> endCapture() {
         Capture ended = capture.orElseThrow();
+        ended.over = true;
         ended.streams.forEach(stream -> stream.capture = Optional.empty());
+        if (before.cardinality() < ended.work.size()) {
+            throw new CudaException(
+                    "cuStreamEndCapture",
+                    904,
+                    "CUDA_ERROR_STREAM_CAPTURE_UNJOINED",
+                    "the stream that began the capture does not wait for all work of the others");
+        }
         return List.copyOf(ended.work);
     }
 
@@ -80,6 +111,7 @@ final class SimStream {
     void record(Event event, Clock clock) {
         event.stream = Optional.of(this);
         event.capture = capture;
+        event.before = (BitSet) before.clone();
         event.polls = 0;
         if (capture.isEmpty()) {
             queue.add(() -> event.time = clock.nanos());
@@ -92,17 +124,34 @@ final class SimStream {
             return;
         }
         if (event.capture.isPresent()) {
-            // The graph executes its work in the order in which it was enqueued, so what comes later waits.
+            // The graph executes its work in the order in which it was enqueued, so later work waits.
             Capture joined = event.capture.get();
+            if (joined.over) {
+                throw captured("cuStreamWaitEvent");
+            }
             if (capture.isEmpty()) {
                 joined.streams.add(this);
                 capture = event.capture;
+                before = new BitSet();
             }
+            before.or(event.before);
             return;
+        }
+        if (capture.isPresent()) {
+            throw new CudaException(
+                    "cuStreamWaitEvent",
+                    905,
+                    "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+                    "the stream captures a graph, and the event was recorded outside of it");
         }
         SimStream other = event.stream.get();
         long position = event.position;
         enqueue(() -> other.runTo(position));
+    }
+
+    private static CudaException captured(String function) {
+        return new CudaException(
+                function, 907, "CUDA_ERROR_CAPTURED_EVENT", "the event was last recorded in a capture");
     }
 
     void synchronize() {

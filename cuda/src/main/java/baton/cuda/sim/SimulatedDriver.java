@@ -348,6 +348,7 @@ public final class SimulatedDriver implements Driver {
     @Override
     public synchronized boolean isPassed(long context, long event) {
         SimStream.Event asked = event("cuEventQuery", event);
+        asked.checkNotCaptured("cuEventQuery");
         waitFor(() -> asked.poll(POLLS));
         return asked.isPassed();
     }

@@ -178,6 +178,18 @@ class ChecksTest {
     }
 
     @Test
+    void constantMemoryThatTheKernelWrites() {
+        String body = """
+                mad.wide.u32 %q3, %r1, 4, %q0;
+                ld.global.nc.u32 %r2, [%q3];
+                st.global.u32 [%q3], %r1;
+                """;
+        assertThatCode(() -> run(body, 32, 1)).doesNotThrowAnyException();
+        assertThatThrownBy(() -> run(body + "ld.global.nc.u32 %r2, [%q3];", 32, 1))
+                .hasMessageContaining("by .nc, which the same launch wrote");
+    }
+
+    @Test
     void memoryThatIsFreed() {
         Bench bench = new Bench();
         Gpu.Buffer buffer = bench.buffer(1, 2, 3);

@@ -137,6 +137,28 @@ class SimulatedDriverTest {
     }
 
     @Test
+    void capturesAreJoinedAndIsolated() {
+        try (Bench bench = new Bench();
+                Gpu.Stream other = bench.gpu.stream();
+                Gpu.Event outside = bench.gpu.event();
+                Gpu.Event fork = bench.gpu.event();
+                Gpu.Buffer buffer = bench.buffer(1)) {
+            long context = bench.gpu.context();
+            outside.record(other);
+            bench.driver.beginCapture(context, bench.stream.handle());
+            assertThatThrownBy(() -> bench.stream.waitFor(outside)).hasMessageContaining("STREAM_CAPTURE_ISOLATION");
+            fork.record(bench.stream);
+            other.waitFor(fork);
+            other.fill(buffer.address(), 7, 4);
+            assertThatThrownBy(() -> bench.driver.endCapture(context, bench.stream.handle()))
+                    .hasMessageContaining("CUDA_ERROR_STREAM_CAPTURE_UNJOINED");
+            assertThatThrownBy(fork::isPassed).hasMessageContaining("CUDA_ERROR_CAPTURED_EVENT");
+            assertThatThrownBy(() -> other.waitFor(fork)).hasMessageContaining("CUDA_ERROR_CAPTURED_EVENT");
+            assertThat(bench.read(buffer)).containsExactly(1);
+        }
+    }
+
+    @Test
     void copiesOnTheDeviceKeepWhichBytesAreWritten() {
         try (Bench bench = new Bench();
                 Gpu.Buffer from = bench.gpu.allocate(8);
