@@ -77,16 +77,21 @@ final class Allocation {
 
         int[] writers(int shift) {
             int[] all = writers;
-            if (all.length <= bytes.length - 1 >> shift) {
-                synchronized (this) {
-                    all = writers;
-                    if (all.length <= bytes.length - 1 >> shift) {
-                        all = new int[(bytes.length - 1 >> shift) + 1];
-                        writers = all;
-                    }
-                }
+            return all.length > bytes.length - 1 >> shift ? all : moreWriters((bytes.length - 1 >> shift) + 1);
+        }
+
+        private synchronized int[] moreWriters(int units) {
+            if (writers.length < units) {
+                writers = new int[units];
             }
-            return all;
+            return writers;
+        }
+
+        /** Adds to a word. */
+        synchronized int add(int first, int addend) {
+            int before = (int) Elements.INT.get(bytes, first);
+            Elements.INT.set(bytes, first, before + addend);
+            return before;
         }
 
         void forgetWriters() {

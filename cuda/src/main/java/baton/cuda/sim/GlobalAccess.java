@@ -125,10 +125,6 @@ final class GlobalAccess {
         Allocation.Content content = allocation.content;
         int first = (int) (at - allocation.base);
         checkRead(warp, lane, content, first, size);
-        synchronized (content) {
-            int before = (int) Elements.INT.get(content.bytes, first);
-            Elements.INT.set(content.bytes, first, before + addend);
-            return before;
-        }
+        return content.add(first, addend);
     }
 }
