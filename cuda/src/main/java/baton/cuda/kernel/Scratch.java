@@ -1,6 +1,7 @@
 package baton.cuda.kernel;
 
 import baton.cuda.driver.Gpu;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -10,6 +11,8 @@ import java.util.List;
  */
 final class Scratch implements AutoCloseable {
     private final Gpu gpu;
+
+    @GuardedBy("this")
     private final List<Gpu.Buffer> buffers = new ArrayList<>();
 
     Scratch(Gpu gpu) {
