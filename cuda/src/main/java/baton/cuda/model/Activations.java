@@ -60,12 +60,24 @@ final class Activations implements AutoCloseable {
     final long bestValues;
 
     /**
+     * Allocates all.
+     *
      * @param dtype of the inputs of products
      * @param rows of a step at most
      * @param wanted rows after the last layer at most
      */
-    Activations(Gpu gpu, ModelConfig config, DType dtype, int rows, int wanted) {
-        this.memory = new DeviceAllocations(gpu);
+    static Activations of(Gpu gpu, ModelConfig config, DType dtype, int rows, int wanted) {
+        DeviceAllocations memory = new DeviceAllocations(gpu);
+        try {
+            return new Activations(memory, config, dtype, rows, wanted);
+        } catch (RuntimeException e) {
+            memory.close();
+            throw e;
+        }
+    }
+
+    private Activations(DeviceAllocations memory, ModelConfig config, DType dtype, int rows, int wanted) {
+        this.memory = memory;
         this.rows = rows;
         this.wanted = wanted;
         int piece = Math.min(Math.max(rows, wanted), PIECE_ROWS);
@@ -116,7 +128,7 @@ final class Activations implements AutoCloseable {
 
     /** Memory for the same model and such a step, twice as large where this is too small. */
     Activations grown(Gpu gpu, ModelConfig config, DType dtype, int someRows, int someWanted) {
-        return new Activations(
+        return of(
                 gpu,
                 config,
                 dtype,

@@ -104,7 +104,7 @@ final class CudaRunner implements ModelRunner {
         owned.add(hiddenStates, hiddenStates::close);
         logitRows = new GrowingPinned(gpu);
         owned.add(logitRows, logitRows::close);
-        activations = new Activations(gpu, config, dtype, LEAST_ROWS, LEAST_ROWS);
+        activations = Activations.of(gpu, config, dtype, LEAST_ROWS, LEAST_ROWS);
         launches = new LayerLaunches(config, dtype, cache, weights, kernels, stream, inputs);
         stream.synchronize();
     }
@@ -184,6 +184,16 @@ final class CudaRunner implements ModelRunner {
             throw new IllegalStateException("the model is closed");
         }
         Batch batch = new Batch(slices, config, cache, maxPositions, IntUnaryOperator.identity());
+        try {
+            return compute(batch, hooks);
+        } catch (RuntimeException | Error e) {
+            // What is enqueued uses pinned memory of this step.
+            stream.synchronize();
+            throw e;
+        }
+    }
+
+    private Logits compute(Batch batch, LayerHooks hooks) {
         List<Integer> hiddenOf = List.copyOf(hooks.hiddenWanted());
         boolean single = batch.chunks().isEmpty() && batch.given().isEmpty() && hiddenOf.isEmpty();
         Step step =
@@ -268,7 +278,12 @@ final class CudaRunner implements ModelRunner {
         inputsAddress = inputs.address();
         if (!suffices) {
             activations.close();
-            activations = activations.grown(gpu, config, dtype, step.rows(), step.wanted());
+            try {
+                activations = activations.grown(gpu, config, dtype, step.rows(), step.wanted());
+            } catch (RuntimeException e) {
+                activations = Activations.of(gpu, config, dtype, LEAST_ROWS, LEAST_ROWS);
+                throw e;
+            }
         }
     }
 

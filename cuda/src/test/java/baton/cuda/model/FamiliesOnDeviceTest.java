@@ -60,8 +60,8 @@ class FamiliesOnDeviceTest {
             })
     void logitsInFp32(String family) throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(TestBackends.family(family))) {
-            List<float[]> expected = logits(new CpuBackend(), checkpoint, DType.F32, false);
-            List<float[]> computed = logits(TestBackends.backend(), checkpoint, DType.F32, false);
+            List<float[]> expected = logits(new CpuBackend(), checkpoint, DType.F32, DType.F32, false);
+            List<float[]> computed = logits(TestBackends.backend(), checkpoint, DType.F32, DType.F32, false);
             assertThat(computed).hasSameSizeAs(expected);
             for (int row = 0; row < expected.size(); row++) {
                 assertThat(computed.get(row))
@@ -72,11 +72,18 @@ class FamiliesOnDeviceTest {
     }
 
     @ParameterizedTest
-    @CsvSource({"llama3, BF16, false", "gemma3, BF16, true", "qwen3, F16, false"})
-    void logitsInHalfPrecision(String family, DType dtype, boolean hybrid) throws IOException {
+    @CsvSource({
+        "llama3, BF16, BF16, false",
+        "gemma3, BF16, BF16, true",
+        "qwen3, F16, F16, false",
+        "qwen3, F32, F8_E4M3, false",
+        "llama3, BF16, F32, false"
+    })
+    void logitsInHalfPrecision(String family, DType dtype, DType cached, boolean hybrid) throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(TestBackends.family(family))) {
-            List<float[]> expected = logits(new CpuBackend(), checkpoint, DType.F32, false);
-            List<float[]> computed = logits(TestBackends.backend(), checkpoint, dtype, hybrid);
+            DType exactly = cached == DType.F8_E4M3 ? cached : DType.F32;
+            List<float[]> expected = logits(new CpuBackend(), checkpoint, DType.F32, exactly, false);
+            List<float[]> computed = logits(TestBackends.backend(), checkpoint, dtype, cached, hybrid);
             double squares = 0;
             double spread = 0;
             for (int row = 0; row < expected.size(); row++) {
@@ -100,15 +107,15 @@ class FamiliesOnDeviceTest {
     }
 
     /** @param hybrid layers with a window have blocks of their own */
-    private static List<float[]> logits(ModelBackend backend, Checkpoint checkpoint, DType dtype, boolean hybrid)
-            throws IOException {
+    private static List<float[]> logits(
+            ModelBackend backend, Checkpoint checkpoint, DType dtype, DType cached, boolean hybrid) throws IOException {
         Random random = new Random(3);
         int[] tokens = random.ints(LONG + DECODED, 0, checkpoint.config().vocabularySize())
                 .toArray();
         int[] others = random.ints(SHORT + 1 + DECODED, 0, checkpoint.config().vocabularySize())
                 .toArray();
         ModelOptions options = new ModelOptions(
-                dtype, Quantization.NONE, dtype, BLOCK, BLOCKS, OptionalInt.of(1), 64, 1, 1, false, hybrid);
+                dtype, Quantization.NONE, cached, BLOCK, BLOCKS, OptionalInt.of(1), 64, 1, 1, false, hybrid);
         try (ModelRanks ranks = backend.load(checkpoint, options)) {
             ModelRunner runner = ranks.first();
             List<float[]> rows = new ArrayList<>();
