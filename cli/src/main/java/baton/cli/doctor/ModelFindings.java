@@ -42,7 +42,11 @@ record ModelFindings(List<Finding> findings, Optional<ModelConfig> config) {
     static ModelFindings of(Path model, OptionalLong available) {
         try {
             CheckpointSurvey survey = CheckpointSurvey.of(model);
-            Reading reading = new Reading(model, survey, available, ModelBackends.on(Device.AUTO), new ArrayList<>());
+            ModelBackend found = ModelBackends.on(Device.AUTO);
+            ModelBackend backend = survey.config()
+                    .map(config -> ModelBackends.computing(found, Device.AUTO, config, Quantization.NONE, 1))
+                    .orElse(found);
+            Reading reading = new Reading(model, survey, available, backend, new ArrayList<>());
             reading.support();
             survey.config().ifPresent(reading::size);
             return new ModelFindings(reading.all, survey.config());

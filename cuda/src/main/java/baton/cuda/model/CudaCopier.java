@@ -47,7 +47,7 @@ final class CudaCopier implements KvCopier, AutoCloseable {
     @Override
     public synchronized KvFence toHost(List<Range> ranges, MemorySegment host, KvFence after) {
         StreamFences.order(after, stream);
-        for (Range range : ranges) {
+        for (Range range : merged(ranges)) {
             stream.copyToHost(host.asSlice(range.host(), range.bytes()), pool + range.device());
         }
         return fences.record();
@@ -56,10 +56,27 @@ final class CudaCopier implements KvCopier, AutoCloseable {
     @Override
     public synchronized KvFence toDevice(List<Range> ranges, MemorySegment host, KvFence after) {
         StreamFences.order(after, stream);
-        for (Range range : ranges) {
+        for (Range range : merged(ranges)) {
             stream.copyToDevice(pool + range.device(), host.asSlice(range.host(), range.bytes()));
         }
         return fences.record();
+    }
+
+    /** Ranges that follow each other in both memories are one. */
+    private static List<Range> merged(List<Range> ranges) {
+        List<Range> merged = new ArrayList<>();
+        for (Range next : ranges) {
+            Range last = merged.isEmpty() ? new Range(0, 0, 0) : merged.getLast();
+            boolean follows =
+                    last.device() + last.bytes() == next.device() && last.host() + last.bytes() == next.host();
+            if (follows && !merged.isEmpty()) {
+                merged.removeLast();
+                merged.add(new Range(last.device(), last.host(), last.bytes() + next.bytes()));
+            } else {
+                merged.add(next);
+            }
+        }
+        return merged;
     }
 
     @Override

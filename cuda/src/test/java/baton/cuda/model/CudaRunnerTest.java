@@ -7,6 +7,7 @@ import static org.assertj.core.api.Assertions.within;
 import baton.cuda.driver.NativeDriver.Search;
 import baton.cuda.sim.SimulatedDriver;
 import baton.engine.backend.CpuBackend;
+import baton.engine.backend.ModelBackends;
 import baton.engine.model.Checkpoint;
 import baton.engine.model.Device;
 import baton.engine.model.Logits;
@@ -252,6 +253,10 @@ class CudaRunnerTest {
         try (Checkpoint checkpoint = Checkpoint.open(TestBackends.family(family))) {
             assertThat(backend.whyNot(checkpoint.config(), quantization, ranks).orElseThrow())
                     .contains(reason);
+            assertThat(ModelBackends.computing(backend, Device.AUTO, checkpoint.config(), quantization, ranks))
+                    .isInstanceOf(CpuBackend.class);
+            assertThat(ModelBackends.computing(backend, Device.CUDA, checkpoint.config(), quantization, ranks))
+                    .isSameAs(backend);
             assertThatThrownBy(() -> backend.load(checkpoint, options(quantization, ranks)))
                     .isInstanceOf(ConfigException.class)
                     .hasMessageStartingWith("device: is 'cuda', but ")

@@ -16,7 +16,6 @@ import baton.engine.core.Request;
 import baton.engine.local.EngineThread.LiveRequest;
 import baton.engine.model.Checkpoint;
 import baton.engine.model.DTypeChoice;
-import baton.engine.model.Device;
 import baton.engine.model.GenerationConfig;
 import baton.engine.model.GenerationDefaults;
 import baton.engine.model.ModelConfig;
@@ -116,21 +115,15 @@ public final class LocalEngine implements Engine {
         boolean hybrid = hybrid(config);
         ModelBackend found = backend.get();
         try (Checkpoint checkpoint = Checkpoint.open(config.model(), config.generation())) {
-            return start(
-                    config, listener, computing(config, found, checkpoint.config()), checkpoint, hybrid, ticker, start);
+            ParallelConfig parallel = config.parallel();
+            ModelBackend computing = ModelBackends.computing(
+                    found,
+                    config.device(),
+                    checkpoint.config(),
+                    config.quantization(),
+                    parallel.tensorParallelSize() * parallel.pipelineParallelSize());
+            return start(config, listener, computing, checkpoint, hybrid, ticker, start);
         }
-    }
-
-    /** The backend, or the processor's where any device will do and the backend does not compute the model. */
-    private static ModelBackend computing(EngineConfig config, ModelBackend found, ModelConfig model) {
-        ParallelConfig parallel = config.parallel();
-        int ranks = parallel.tensorParallelSize() * parallel.pipelineParallelSize();
-        Optional<String> whyNot = found.whyNot(model, config.quantization(), ranks);
-        if (config.device() != Device.AUTO || whyNot.isEmpty()) {
-            return found;
-        }
-        LOG.info("device auto: the model is computed on the processor, because {}", whyNot.get());
-        return ModelBackends.on(Device.CPU);
     }
 
     /** Whether layers with a sliding window keep only the blocks that it reaches. */
