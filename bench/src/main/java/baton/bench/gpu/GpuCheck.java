@@ -17,6 +17,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
+import java.util.function.Supplier;
 import java.util.stream.Stream;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.JsonNodeFactory;
@@ -149,11 +150,14 @@ public record GpuCheck(Path model, Optional<Path> tests, boolean simulated, Cons
         return new Gpu(driver(), 0);
     }
 
+    /** The driver that is found, the same one each time. */
+    Supplier<Search> search() {
+        Search found = simulated ? new Search.Found(new SimulatedDriver()) : NativeDriver.find();
+        return () -> found;
+    }
+
     private Driver driver() {
-        if (simulated) {
-            return new SimulatedDriver();
-        }
-        return switch (NativeDriver.find()) {
+        return switch (search().get()) {
             case Search.Found(Driver driver) -> driver;
             case Search.Absent(String why) -> throw new IllegalStateException(why + "; " + NativeDriver.REMEDY);
         };

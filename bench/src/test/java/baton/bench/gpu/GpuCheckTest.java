@@ -42,6 +42,14 @@ class GpuCheckTest {
         assertThat(report.at("/copies/device_bytes_per_second").asDouble()).isPositive();
         assertThat(report.at("/ipc/same_process/bytes_per_second").asDouble()).isPositive();
         assertThat(report.at("/products/products")).hasSize(1);
+        assertThat(report.at("/golden/F32/same").asInt()).isOne();
+        assertThat(report.at("/handovers/ways").valueStream())
+                .hasSize(1)
+                .allSatisfy(way ->
+                        assertThat(way.path("same").asBoolean()).as("%s", way).isTrue())
+                .allSatisfy(way -> assertThat(way.path("cached_tokens").asInt())
+                        .as("%s", way)
+                        .isEqualTo(35));
         assertThat(saved).hasSize(10).last().isEqualTo(report.toString());
     }
 
