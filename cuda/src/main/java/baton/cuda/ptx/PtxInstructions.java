@@ -243,11 +243,6 @@ abstract class PtxInstructions extends PtxWriter {
         return result("setp.%s.u64".formatted(is.text()), newPred(), a, b);
     }
 
-    /** Signed. */
-    public Pred testSigned(U32 a, Is is, U32 b) {
-        return result("setp.%s.s32".formatted(is.text()), newPred(), a, b);
-    }
-
     /** False if one is no number. */
     public Pred test(F32 a, Is is, F32 b) {
         return result("setp.%s.f32".formatted(is.text()), newPred(), a, b);
