@@ -18,7 +18,7 @@ final class BlockMemory {
     private static final int SEVERAL_LANES = 33;
     private static final long SYNCS = (1L << EPOCH_SHIFT - SYNC_SHIFT) - 1;
 
-    /** The lane of an access that all lanes of a warp take part in. */
+    /** The lane of an access that several lanes of a warp take part in. */
     static final int EACH_LANE = 32;
 
     byte[] bytes = {};

@@ -2,7 +2,9 @@ package baton.cuda.sim;
 
 import java.math.BigDecimal;
 import java.util.Map;
+import java.util.function.DoubleToLongFunction;
 import java.util.function.DoubleUnaryOperator;
+import java.util.function.LongUnaryOperator;
 
 /** The instruction {@code cvt}, between integers, numbers and narrow numbers. */
 final class Conversions {
@@ -27,21 +29,28 @@ final class Conversions {
 
     private static void integers(LaneInstruction.Table table) {
         for (String from : INTEGERS) {
+            LongUnaryOperator source = extension(from);
             for (String to : INTEGERS) {
-                table.add("cvt." + to + "." + from, to, from, wide((a, _, _) -> extended(to, extended(from, a))));
+                LongUnaryOperator target = extension(to);
+                table.add(
+                        "cvt." + to + "." + from,
+                        to,
+                        from,
+                        wide((a, _, _) -> target.applyAsLong(source.applyAsLong(a))));
             }
+            boolean unsigned = from.equals("u64");
             table.add(
                     "cvt.rn.f32." + from,
                     "f32",
                     from,
                     wide((a, _, _) -> Float.floatToRawIntBits(
-                            from.equals("u64") ? unsigned(a).floatValue() : extended(from, a))));
+                            unsigned && a < 0 ? unsigned(a).floatValue() : source.applyAsLong(a))));
             table.add(
                     "cvt.rn.f64." + from,
                     "f64",
                     from,
                     wide((a, _, _) -> Double.doubleToRawLongBits(
-                            from.equals("u64") ? unsigned(a).doubleValue() : extended(from, a))));
+                            unsigned && a < 0 ? unsigned(a).doubleValue() : source.applyAsLong(a))));
         }
     }
 
@@ -49,32 +58,35 @@ final class Conversions {
         return new BigDecimal(Long.toUnsignedString(a));
     }
 
-    private static long extended(String type, long value) {
+    /** Takes the bits of a type and extends them to 64. */
+    private static LongUnaryOperator extension(String type) {
         return switch (type) {
-            case "u8" -> value & 0xff;
-            case "s8" -> (byte) value;
-            case "u16" -> value & HALF;
-            case "s16" -> (short) value;
-            case "u32" -> (int) value & 0xffff_ffffL;
-            case "s32" -> (int) value;
-            default -> value;
+            case "u8" -> value -> value & 0xff;
+            case "s8" -> value -> (byte) value;
+            case "u16" -> value -> value & HALF;
+            case "s16" -> value -> (short) value;
+            case "u32" -> value -> value & 0xffff_ffffL;
+            case "s32" -> value -> (int) value;
+            default -> value -> value;
         };
     }
 
     private static void toIntegers(LaneInstruction.Table table) {
         ROUNDINGS.forEach((name, rounding) -> {
             for (String to : new String[] {"u32", "s32", "u64", "s64"}) {
+                DoubleToLongFunction saturation = saturation(to);
                 String head = "cvt." + name + "." + to;
                 table.add(
                         head + ".f32",
                         to,
                         "f32",
-                        wide((a, _, _) -> saturated(to, rounding.applyAsDouble(Float.intBitsToFloat((int) a)))));
+                        wide((a, _, _) ->
+                                saturation.applyAsLong(rounding.applyAsDouble(Float.intBitsToFloat((int) a)))));
                 table.add(
                         head + ".f64",
                         to,
                         "f64",
-                        wide((a, _, _) -> saturated(to, rounding.applyAsDouble(Double.longBitsToDouble(a)))));
+                        wide((a, _, _) -> saturation.applyAsLong(rounding.applyAsDouble(Double.longBitsToDouble(a)))));
             }
             table.words(
                     "cvt." + name + ".f32",
@@ -84,17 +96,18 @@ final class Conversions {
         });
     }
 
-    private static long saturated(String type, double value) {
+    /** The nearest number of a type; 0 of what is none. */
+    private static DoubleToLongFunction saturation(String type) {
         return switch (type) {
-            case "u32" -> (int) Math.clamp((long) value, 0, 0xffff_ffffL);
-            case "s32" -> (int) value;
+            case "u32" -> value -> (int) Math.clamp((long) value, 0, 0xffff_ffffL);
+            case "s32" -> value -> (int) value;
             case "u64" ->
-                value <= 0 || Double.isNaN(value)
+                value -> value <= 0 || Double.isNaN(value)
                         ? 0
                         : value >= 0x1p64
                                 ? -1
                                 : value >= 0x1p63 ? (long) (value - 0x1p63) ^ Long.MIN_VALUE : (long) value;
-            default -> (long) value;
+            default -> value -> (long) value;
         };
     }
 

@@ -3,30 +3,44 @@ package baton.cuda.sim;
 import java.lang.invoke.MethodHandles;
 import java.lang.invoke.VarHandle;
 import java.nio.ByteOrder;
+import java.util.Arrays;
 
-/**
- * Registers that are loaded from memory or stored there, one after the other.
- *
- * @param bytes of each in memory
- * @param signed whether a narrow one is extended by its sign
- */
-record Elements(int bytes, boolean signed, Operands.Row[] rows) {
+/** Registers that are loaded from memory or stored there, one after the other. */
+final class Elements {
     static final VarHandle SHORT = MethodHandles.byteArrayViewVarHandle(short[].class, ByteOrder.LITTLE_ENDIAN);
     static final VarHandle INT = MethodHandles.byteArrayViewVarHandle(int[].class, ByteOrder.LITTLE_ENDIAN);
     static final VarHandle LONG = MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.LITTLE_ENDIAN);
 
+    private final int bytes;
+    private final boolean signed;
+    private final Operands.Row[] rows;
+    /** Where all are registers of 32 bits and so many in memory, the first lanes of their rows. */
+    private final int[] words;
+
+    /**
+     * @param bytes of each in memory
+     * @param signed whether a narrow one is extended by its sign
+     */
+    Elements(int bytes, boolean signed, Operands.Row... rows) {
+        this.bytes = bytes;
+        this.signed = signed;
+        this.rows = rows;
+        boolean plain = bytes == Integer.BYTES && Arrays.stream(rows).noneMatch(Operands.Row::wide);
+        this.words = plain ? Arrays.stream(rows).mapToInt(Operands.Row::first).toArray() : new int[0];
+    }
+
+    /** In memory, of all; of an instruction without registers, those of one. */
     int size() {
-        return bytes * rows.length;
+        return bytes * Math.max(1, rows.length);
     }
 
     void load(Warp warp, int lane, byte[] from, int first) {
-        for (int i = 0; i < rows.length; i++) {
+        for (int i = 0; i < words.length; i++) {
+            warp.words[words[i] + lane] = (int) INT.get(from, first + i * Integer.BYTES);
+        }
+        for (int i = words.length; i < rows.length; i++) {
             Operands.Row row = rows[i];
             int at = first + i * bytes;
-            if (bytes == Integer.BYTES && !row.wide()) {
-                warp.words[row.first() + lane] = (int) INT.get(from, at);
-                continue;
-            }
             long value = switch (bytes) {
                 case 1 -> signed ? from[at] : from[at] & 0xff;
                 case Short.BYTES -> signed ? (short) SHORT.get(from, at) : (short) SHORT.get(from, at) & 0xffff;
@@ -42,7 +56,10 @@ record Elements(int bytes, boolean signed, Operands.Row[] rows) {
     }
 
     void store(Warp warp, int lane, byte[] to, int first) {
-        for (int i = 0; i < rows.length; i++) {
+        for (int i = 0; i < words.length; i++) {
+            INT.set(to, first + i * Integer.BYTES, warp.words[words[i] + lane]);
+        }
+        for (int i = words.length; i < rows.length; i++) {
             Operands.Row row = rows[i];
             int at = first + i * bytes;
             long value = row.wide() ? warp.longs[row.first() + lane] : warp.words[row.first() + lane];

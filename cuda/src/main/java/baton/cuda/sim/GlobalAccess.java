@@ -16,7 +16,7 @@ final class GlobalAccess {
         this.constant = constant;
         this.address = address;
         this.elements = elements;
-        this.size = elements.rows().length == 0 ? elements.bytes() : elements.size();
+        this.size = elements.size();
     }
 
     private Allocation find(Warp warp, int lane, long at, int bytes) {

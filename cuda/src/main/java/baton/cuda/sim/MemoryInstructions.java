@@ -134,6 +134,14 @@ final class MemoryInstructions {
         int size = elements.size();
         return (warp, lanes) -> {
             BlockMemory shared = warp.block.shared;
+            int first = Integer.numberOfTrailingZeros(lanes);
+            if (lanes != 1 << first && address.isSame(warp, lanes)) {
+                int at = shared.read(warp, BlockMemory.EACH_LANE, address.of(warp, first), size);
+                for (int left = lanes; left != 0; left &= left - 1) {
+                    elements.load(warp, Integer.numberOfTrailingZeros(left), shared.bytes, at);
+                }
+                return;
+            }
             for (int left = lanes; left != 0; left &= left - 1) {
                 int lane = Integer.numberOfTrailingZeros(left);
                 elements.load(warp, lane, shared.bytes, shared.read(warp, lane, address.of(warp, lane), size));
@@ -188,10 +196,8 @@ final class MemoryInstructions {
         }
         leastShared = Math.min(leastShared, size);
         Operands.Address to = operands.address(statement, names.get(0), true);
-        GlobalAccess from = new GlobalAccess(
-                operands.address(statement, names.get(1), false),
-                new Elements(size, false, new Operands.Row[0]),
-                false);
+        GlobalAccess from =
+                new GlobalAccess(operands.address(statement, names.get(1), false), new Elements(size, false), false);
         Operands.Row bytes = operands.source(statement, names.get(names.size() - 1), "u32");
         return (warp, lanes) -> {
             Allocation[] allocations = new Allocation[Warp.LANES];
@@ -225,7 +231,7 @@ final class MemoryInstructions {
         Decoder.count(statement, returned ? 3 : 2);
         GlobalAccess access = new GlobalAccess(
                 operands.address(statement, names.get(names.size() - 2), false),
-                new Elements(Integer.BYTES, false, new Operands.Row[0]),
+                new Elements(Integer.BYTES, false),
                 false);
         Operands.Row addend = operands.source(statement, names.getLast(), "u32");
         Operands.Row result =

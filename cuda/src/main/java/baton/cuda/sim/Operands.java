@@ -66,6 +66,16 @@ final class Operands {
 
     /** An address in memory: a register and an offset. */
     record Address(Row base, long offset) {
+        /** Whether it is the same in all of the lanes. */
+        boolean isSame(Warp warp, int lanes) {
+            long first = of(warp, Integer.numberOfTrailingZeros(lanes));
+            int left = lanes & lanes - 1;
+            while (left != 0 && of(warp, Integer.numberOfTrailingZeros(left)) == first) {
+                left &= left - 1;
+            }
+            return left == 0;
+        }
+
         long of(Warp warp, int lane) {
             return (base.wide ? warp.longs[base.first + lane] : Integer.toUnsignedLong(warp.words[base.first + lane]))
                     + offset;

@@ -37,7 +37,7 @@ class ChecksTest {
     void accesses(String instruction, String one, String other) {
         assertThatThrownBy(() -> run(instruction + ";", 32, 1))
                 .isInstanceOf(CudaException.class)
-                .hasMessageContainingAll("kernel k, line 19", instruction, "block (0,0,0), thread ", one, other);
+                .hasMessageContainingAll("kernel k, line 19", instruction, "block (0,0,0), ", one, other);
     }
 
     /** Each thread writes its word. Those of the last of two warps, or all of one, read that of a neighbour. */
