@@ -18,6 +18,8 @@ public enum GpuStep {
     TORCH(90, Programs::torch);
 
     private final Duration timeout;
+
+    @SuppressWarnings("ImmutableEnumChecker") // Functions without state.
     private final Part part;
 
     GpuStep(int seconds, Part part) {
@@ -29,7 +31,7 @@ public enum GpuStep {
         void run(GpuCheck check, ObjectNode json) throws Exception;
     }
 
-    /** What it takes at most. */
+    /** The longest time that it may take. */
     Duration timeout() {
         return timeout;
     }

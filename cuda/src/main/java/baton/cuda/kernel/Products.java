@@ -14,7 +14,7 @@ import java.util.List;
  *
  * <p>A result depends on its row and the weight alone, not on how many rows are multiplied with it, nor on its place among them. Sums are
  * divided into segments by the number of inputs; all kernels of a type add in one order. (Of the device's matrix products it is assumed that
- * a sum does not depend on its place in the matrix.) Weights in 16 bits take other kernels, with another order of sums, if {@link #isAligned} does not hold.
+ * a sum does not depend on its place in the matrix.) Weights in 16 bits take other kernels, with another order of sums, if they are not aligned.
  */
 public final class Products {
     /** Up to as many rows are computed as few. */

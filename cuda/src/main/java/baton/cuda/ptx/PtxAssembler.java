@@ -282,6 +282,7 @@ public final class PtxAssembler extends PtxInstructions {
      * @param lanes a power of two up to 32
      * @param both a commutative function, such as {@code this::add}
      */
+    @Override
     public F32 acrossLanes(F32 value, int lanes, BinaryOperator<F32> both) {
         F32 all = value;
         for (int distance = lanes / 2; distance > 0; distance /= 2) {

@@ -17,7 +17,7 @@ import java.util.function.BinaryOperator;
  */
 abstract class PtxInstructions extends PtxWriter {
     public static final int WARP = 32;
-    private static final float LOG2_E = 1.4426950408889634f;
+    private static final float LOG2_E = 1.442695f;
 
     /** @param threads of a block, a multiple of 32 */
     PtxInstructions(String name, int threads) {

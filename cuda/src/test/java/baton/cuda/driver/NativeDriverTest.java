@@ -12,6 +12,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.file.Path;
 import java.util.Map;
+import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
@@ -26,8 +27,12 @@ class NativeDriverTest {
 
     private FakeCuda library;
 
-    private Gpu gpu() throws Exception {
+    @BeforeEach
+    void buildLibrary() throws Exception {
         library = FakeCuda.build(directory);
+    }
+
+    private Gpu gpu() {
         if (!(search(library) instanceof Search.Found(Driver driver))) {
             throw new AssertionError("the driver was not found in " + library.file());
         }

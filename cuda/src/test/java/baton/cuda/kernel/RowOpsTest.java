@@ -254,7 +254,7 @@ class RowOpsTest {
         try (GpuKernels kernels = new GpuKernels(device.gpu(), type)) {
             DeviceRows from = device.put(DType.F32, 2, 3, columns, numbers);
             DeviceRows wide = device.put(type, 2, 3, 2 * columns, new float[2 * 3 * 2 * columns]);
-            DeviceRows left = new DeviceRows(wide.address(), type, 2, wide.rowStride(), 3, 2 * columns, columns);
+            DeviceRows left = new DeviceRows(wide.address(), type, 2, wide.rowStride(), 3, 2L * columns, columns);
             DeviceRows back = device.room(DType.F32, 2, 3, columns);
             kernels.rows().convert(device.stream(), from, left);
             kernels.rows().convert(device.stream(), left, back);

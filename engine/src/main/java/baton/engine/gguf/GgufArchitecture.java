@@ -97,6 +97,8 @@ enum GgufArchitecture {
     private static final Set<GgufArchitecture> INTERLEAVING = EnumSet.of(LLAMA, GRANITE, SMOLLM3);
 
     private final String family;
+
+    @SuppressWarnings("ImmutableEnumChecker") // made by Map.of
     private final Map<String, String> own;
 
     /**

@@ -188,12 +188,12 @@ public final class PanelMatrix {
         compute(List.of(gatedProduct(gate, activation, rows, count, out)));
     }
 
-    /** What {@link #multiply} computes. */
+    /** The product of {@link #multiply}, for {@link #compute}. */
     public Product product(Rows rows, int count, Rows out) {
         return new Product(Finish.STORE, Optional.empty(), rows, count, out);
     }
 
-    /** What {@link #multiplyGated} computes. */
+    /** The product of {@link #multiplyGated}, for {@link #compute}. */
     public Product gatedProduct(PanelMatrix gate, Activation activation, Rows rows, int count, Rows out) {
         if (!takesGate(gate)) {
             throw new IllegalArgumentException("gate: is [%d, %d] of %s, the matrix is [%d, %d] of %s"

@@ -390,6 +390,8 @@ final class ProductCode {
                     code.op(Unary.TO_FLOATS, weights + i, weights + i);
                 }
             }
+            case MXFP4_PAIRS ->
+                throw new IllegalStateException("weights in MXFP4 are expanded before they are multiplied");
         }
     }
 

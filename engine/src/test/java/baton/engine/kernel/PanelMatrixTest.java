@@ -234,7 +234,7 @@ class PanelMatrixTest {
                 for (int input = 0; input < 32; input++) {
                     float magnitude = Mxfp4Panels.MAGNITUDES[random.nextInt(8)];
                     weights[input] = Math.scalb(random.nextBoolean() ? magnitude : -magnitude, exponent);
-                    long pair = ((long) (output / width) * inputs + block * 32 + input / 2 * 2L) * width;
+                    long pair = ((long) (output / width) * inputs + block * 32L + input / 2 * 2L) * width;
                     pairs.setAtIndex(
                             ValueLayout.JAVA_SHORT,
                             pair + 2L * (output % width) + input % 2,

@@ -21,7 +21,6 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
@@ -143,14 +142,15 @@ class CacheTypesTest {
 
     private static void throughMemory(DType dtype, DType cached, UnaryOperator<EngineConfigBuilder> engine)
             throws Exception {
-        AtomicReference<List<RequestOutput>> last = new AtomicReference<>(List.of());
+        List<RequestOutput> last = new ArrayList<>();
         try (LLM llm = new LLM(engine.apply(config(dtype, cached)).build())) {
             Await.until(Duration.ofSeconds(30), () -> "prompts are not loaded", () -> {
-                last.set(llm.generateTokens(prompts(), EIGHT));
-                return last.get().stream().allMatch(CacheTypesTest::isLoaded);
+                last.clear();
+                last.addAll(llm.generateTokens(prompts(), EIGHT));
+                return last.stream().allMatch(CacheTypesTest::isLoaded);
             });
         }
-        assertLoaded(last.get(), alone(dtype, cached));
+        assertLoaded(last, alone(dtype, cached));
     }
 
     private static void betweenPeers(

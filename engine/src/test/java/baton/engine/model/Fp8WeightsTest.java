@@ -17,6 +17,7 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
@@ -72,7 +73,7 @@ class Fp8WeightsTest {
             file.names().forEach(name -> files.put(name, file));
             fp8.unpack(directory, files);
             assertThat(files).containsOnlyKeys("a.weight");
-            PackedTensorFile unpacked = (PackedTensorFile) files.get("a.weight");
+            PackedTensorFile unpacked = (PackedTensorFile) Objects.requireNonNull(files.get("a.weight"));
             List<Float> all = new ArrayList<>();
             for (int row = 0; row < 3; row++) {
                 float[] to = new float[5];
