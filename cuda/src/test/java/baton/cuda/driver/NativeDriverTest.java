@@ -21,6 +21,9 @@ class NativeDriverTest {
     @TempDir
     private Path directory;
 
+    @TempDir
+    private Path ofLibrary;
+
     private static Search search(FakeCuda library) {
         return NativeDriver.find(Map.of(NativeDriver.VARIABLE, library.file().toString()));
     }
@@ -29,7 +32,7 @@ class NativeDriverTest {
 
     @BeforeEach
     void buildLibrary() throws Exception {
-        library = FakeCuda.build(directory);
+        library = FakeCuda.build(ofLibrary);
     }
 
     private Gpu gpu() {
