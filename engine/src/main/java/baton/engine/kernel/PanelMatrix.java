@@ -202,9 +202,9 @@ public final class PanelMatrix {
         return new Product(Finish.gated(activation, out.isNarrow()), Optional.of(gate), rows, count, out);
     }
 
-    /** Whether a gate has this matrix' shape and type, and working memory. */
+    /** Whether a gate has this matrix' shape, its type of rows and its working memory. The types of weights may differ. */
     public boolean takesGate(PanelMatrix gate) {
-        return gate.outputs == outputs && gate.inputs == inputs && gate.type == type && gate.scratch == scratch;
+        return gate.outputs == outputs && gate.inputs == inputs && gate.rowType == rowType && gate.scratch == scratch;
     }
 
     /**
@@ -266,7 +266,8 @@ public final class PanelMatrix {
             this.rows = rows;
             this.count = count;
             this.out = out;
-            direct = count <= directRows();
+            direct = count
+                    <= Math.min(directRows(), gate.orElse(PanelMatrix.this).directRows());
             int beside = direct ? kernels.panelsBeside(type, Math.max(1, count)) : 1;
             together = !direct
                     ? Math.clamp(panelCount / (2L * threads.size()), 1, gate.isPresent() ? TOGETHER_GATED : TOGETHER)

@@ -260,6 +260,13 @@ class PanelMatrixTest {
                     assertThat(actual.memory().mismatch(expected.memory()))
                             .as("%s rows=%d, seed %d", operation, count, SEED)
                             .isEqualTo(-1);
+                    for (boolean isPackedGate : new boolean[] {false, true}) {
+                        Rows mixed = operation.out(arena, before, outputs);
+                        operation.run(isPackedGate ? bf16 : mxfp4, isPackedGate ? mxfp4 : bf16, rows, count, mixed);
+                        assertThat(mixed.memory().mismatch(expected.memory()))
+                                .as("%s rows=%d, gate packed: %s, seed %d", operation, count, isPackedGate, SEED)
+                                .isEqualTo(-1);
+                    }
                 }
             }
         }

@@ -7,10 +7,13 @@ import baton.engine.kernel.Mxfp4Panels;
 import baton.kv.DType;
 import baton.kv.KvLayout;
 import baton.kv.safetensors.SafetensorsFile;
+import baton.kv.safetensors.TensorInfo;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.net.URISyntaxException;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -21,6 +24,7 @@ import java.util.OptionalInt;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
 import tools.jackson.databind.JsonNode;
@@ -146,10 +150,62 @@ class FamiliesTest {
     }
 
     private static long weightBytes(String name) throws Exception {
-        try (ModelRanks ranks =
-                ModelKernelsOf.load(checkpoint(name), KernelChoice.Kind.AVX512_BF16, DType.BF16, Quantization.NONE)) {
+        try (ModelRanks ranks = inBf16(checkpoint(name))) {
             return ((DecoderRunner) ranks.first()).weightBytes();
         }
+    }
+
+    private static ModelRanks inBf16(Path directory) throws IOException {
+        return ModelKernelsOf.load(directory, KernelChoice.Kind.AVX512_BF16, DType.BF16, Quantization.NONE);
+    }
+
+    /** Numbers that {@link Mxfp4Panels} do not have are so small that they count as zeros, which the panels have. */
+    @Test
+    void aGateMayBeUnpackedWhereItsExpertIsPacked(@TempDir Path directory) throws Exception {
+        Path zeros = directory.resolve("zeros");
+        Path small = directory.resolve("small");
+        withSecondBlocksOfGates(zeros, "blocks");
+        withSecondBlocksOfGates(small, "scales");
+        try (ModelRanks packed = inBf16(zeros);
+                ModelRanks mixed = inBf16(small)) {
+            assertThat(((DecoderRunner) mixed.first()).weightBytes())
+                    .isGreaterThan(((DecoderRunner) packed.first()).weightBytes());
+            List<float[]> expected = logits(packed.first());
+            List<float[]> actual = logits(mixed.first());
+            for (int step = 0; step < expected.size(); step++) {
+                assertThat(actual.get(step)).as("step %d", step).isEqualTo(expected.get(step));
+            }
+        }
+    }
+
+    /** The golden gpt-oss, where the second block of the first row of each gate of the first layer has zeros as its numbers or as its exponent. */
+    private static void withSecondBlocksOfGates(Path directory, String part) throws Exception {
+        Files.createDirectory(directory);
+        Path golden = checkpoint("gpt-oss");
+        Files.copy(golden.resolve("config.json"), directory.resolve("config.json"));
+        byte[] bytes = Files.readAllBytes(golden.resolve("model.safetensors"));
+        ByteBuffer buffer = ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN);
+        try (SafetensorsFile file = SafetensorsFile.open(golden.resolve("model.safetensors"))) {
+            TensorInfo tensor = file.info("model.layers.0.mlp.experts.gate_up_proj_" + part);
+            int experts = 6;
+            int start = Math.toIntExact(Long.BYTES + buffer.getLong(0) + tensor.begin());
+            int block = part.equals("blocks") ? 16 : 1;
+            for (int expert = 0; expert < experts; expert++) {
+                int at = start + expert * Math.toIntExact(tensor.bytes() / experts) + block;
+                Arrays.fill(bytes, at, at + block, (byte) 0);
+            }
+        }
+        Files.write(directory.resolve("model.safetensors"), bytes);
+    }
+
+    /** Of a prompt, and of some tokens one by one. */
+    private static List<float[]> logits(ModelRunner runner) {
+        Replay replay = new Replay(runner, true);
+        int[] prompt = IntStream.range(0, 40).toArray();
+        List<Replay.Sequence> sequences = replay.add(
+                List.of(new Golden("", prompt, new int[] {3, 1, 2}, new double[0], new int[0], new double[0])));
+        replay.run(WHOLE, WHOLE);
+        return sequences.getFirst().logits;
     }
 
     /** Keys by short factors are none for a model that uses the long ones. */
