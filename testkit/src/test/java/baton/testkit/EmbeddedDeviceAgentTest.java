@@ -2,6 +2,7 @@ package baton.testkit;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.kv.KvMemory;
 import baton.transfer.Range;
 import baton.transfer.Region;
 import baton.transfer.Transfer.Cause;
@@ -15,6 +16,7 @@ import baton.transfer.embedded.EmbeddedAgent;
 import baton.transfer.embedded.EmbeddedAgent.Transport;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import org.junit.jupiter.api.Test;
@@ -67,6 +69,35 @@ class EmbeddedDeviceAgentTest extends TransferAgentContract {
                 assertRefused(other, operation, toDevice, in);
             }
             assertThat(finish(start(Operation.READ, range(0, 0, 4096)))).isInstanceOf(State.Done.class);
+        }
+    }
+
+    /** Each of two pools has a copy that the device does, and one that fails. */
+    @Test
+    void aTransferThatFailsIsOverWhenAllItsCopiesAre() throws TransferException {
+        fill(theirs, 1);
+        try (Arena arena = Arena.ofShared()) {
+            List<MemorySegment> pools = new ArrayList<>();
+            List<Range> ranges = new ArrayList<>();
+            for (int i = 0; i < 2; i++) {
+                MemorySegment memory = arena.allocate(8192, 64);
+                MemorySegment pool = memory.asSlice(0, 4096);
+                RefusingMemory device = new RefusingMemory(pool);
+                here.register(new Region(
+                        new KvMemory.Device(
+                                address(memory), 8192, device.memory().device(), device),
+                        false));
+                ranges.add(new Range(address(pool), address(theirs), 4096));
+                ranges.add(new Range(address(pool) + 4096, address(theirs), 4096));
+                pools.add(pool);
+            }
+            State state = finish(here.start(Operation.READ, peer, ranges, Optional.empty(), LONG));
+            assertThat(state)
+                    .isInstanceOfSatisfying(
+                            State.Failed.class,
+                            failed -> assertThat(failed.message()).contains("copying failed"));
+            assertThat(pools)
+                    .allSatisfy(pool -> assertThat(pool.mismatch(theirs)).isEqualTo(4096));
         }
     }
 

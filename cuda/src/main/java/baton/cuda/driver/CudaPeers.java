@@ -98,15 +98,22 @@ public final class CudaPeers implements DevicePeers, AutoCloseable {
 
         @Override
         public KvFence copy(List<Copy> copies) {
+            for (Copy each : copies) {
+                boolean within = each.bytes() >= 0
+                        && each.from() >= 0
+                        && each.from() <= bytes - each.bytes()
+                        && each.to() >= 0
+                        && each.to() <= pool.bytes() - each.bytes();
+                if (!within) {
+                    throw new IllegalArgumentException(
+                            "%s: the pools have %d and %d bytes".formatted(each, bytes, pool.bytes()));
+                }
+            }
             for (int i = 0; i < copies.size(); ) {
                 Copy first = copies.get(i);
                 long length = first.bytes();
                 for (i++; i < copies.size() && isNext(first, length, copies.get(i)); i++) {
                     length += copies.get(i).bytes();
-                }
-                if (first.from() < 0 || first.from() > bytes - length || first.to() > pool.bytes() - length) {
-                    throw new IllegalArgumentException(
-                            "%s, %d bytes: the pools have %d and %d".formatted(first, length, bytes, pool.bytes()));
                 }
                 stream.copy(pool.address() + first.to(), address + first.from(), length);
             }

@@ -12,6 +12,7 @@ import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Test;
@@ -66,10 +67,17 @@ class CudaPeersTest {
                     .as("byte %d", i)
                     .isEqualTo((byte) expected);
         }
-        assertThatThrownBy(() -> pool.copy(List.of(new Copy(0, 60, 8)))).hasMessageContaining("have 64 and 64");
-        assertThatThrownBy(() -> pool.copy(List.of(new Copy(60, 0, 8)))).hasMessageContaining("have 64 and 64");
+        List<String> calls = new ArrayList<>(library.log());
+        for (Copy outside : List.of(new Copy(0, 60, 8), new Copy(60, 0, 8), new Copy(-1, 0, 8), new Copy(0, -1, 8))) {
+            assertThatThrownBy(() -> pool.copy(List.of(new Copy(16, 16, 8), outside)))
+                    .hasMessageContaining("have 64 and 64 bytes");
+        }
+        assertThat(library.log())
+                .as("copies of batches that are not within the pools")
+                .isEmpty();
         pool.close();
-        assertThat(library.log().stream().filter(line -> line.startsWith("open") || line.startsWith("close")))
+        calls.addAll(library.log());
+        assertThat(calls.stream().filter(line -> line.startsWith("open") || line.startsWith("close")))
                 .containsExactlyElementsOf(openedAndClosed);
     }
 

@@ -5,6 +5,7 @@ import baton.kv.KvFence;
 import baton.memory.ParallelCopier.Copy;
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -98,11 +99,19 @@ final class DeviceCopies implements AutoCloseable {
                 }
             }
         }
-        List<KvFence> fences = new ArrayList<>();
-        try {
-            byPool.forEach((pool, some) -> fences.add(pool.copy(some)));
-        } finally {
-            fences.forEach(KvFence::await);
+        copyEach(byPool.entrySet().iterator());
+    }
+
+    /** Returns, or throws, when no copy that was started is under way. */
+    private static void copyEach(Iterator<Map.Entry<DevicePeers.PeerPool, List<DevicePeers.Copy>>> pools) {
+        if (pools.hasNext()) {
+            Map.Entry<DevicePeers.PeerPool, List<DevicePeers.Copy>> pool = pools.next();
+            KvFence fence = pool.getKey().copy(pool.getValue());
+            try {
+                copyEach(pools);
+            } finally {
+                fence.await();
+            }
         }
     }
 
