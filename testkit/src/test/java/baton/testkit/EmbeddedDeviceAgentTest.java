@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.kv.KvMemory;
 import baton.transfer.Range;
 import baton.transfer.Region;
+import baton.transfer.Transfer;
 import baton.transfer.Transfer.Cause;
 import baton.transfer.Transfer.State;
 import baton.transfer.TransferAgent;
@@ -14,12 +15,20 @@ import baton.transfer.TransferAgentContract;
 import baton.transfer.TransferException;
 import baton.transfer.embedded.EmbeddedAgent;
 import baton.transfer.embedded.EmbeddedAgent.Transport;
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.nio.channels.FileChannel;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
@@ -99,6 +108,48 @@ class EmbeddedDeviceAgentTest extends TransferAgentContract {
             assertThat(pools)
                     .allSatisfy(pool -> assertThat(pool.mismatch(theirs)).isEqualTo(4096));
         }
+    }
+
+    /** The host's memory is in a file that may shrink. */
+    @Test
+    void memoryOfADeviceIsWrittenAfterSomeOfTheHostCouldNotBeMapped(@TempDir Path directory) throws Exception {
+        Path file = Files.write(directory.resolve("memory"), new byte[4096]);
+        try (Arena arena = Arena.ofShared();
+                FileChannel channel = FileChannel.open(file, StandardOpenOption.READ, StandardOpenOption.WRITE)) {
+            Region host = new Region(
+                    channel.map(FileChannel.MapMode.READ_WRITE, 0, 4096, arena), Optional.of(descriptor(file)));
+            Region target = Region.allocate(arena, 4096, "a test");
+            host.memory().fill((byte) 3);
+            here.register(host);
+            there.register(target);
+            assertDone(start(Operation.WRITE, new Range(host.address(), target.address(), 4096)));
+            assertThat(target.memory().mismatch(host.memory())).isEqualTo(-1);
+            fill(mine, 4);
+            assertDone(start(Operation.WRITE, range(0, 0, 4096)));
+            assertThat(slice(theirs, 0, 4096)).isEqualTo(slice(mine, 0, 4096));
+        }
+    }
+
+    /** The path by which another process opens a file that this one has open. */
+    private static Path descriptor(Path file) throws IOException {
+        Path own = Path.of("/proc", String.valueOf(ProcessHandle.current().pid()), "fd");
+        try (Stream<Path> all = Files.list(own)) {
+            return all.filter(each -> Files.exists(each) && isSame(each, file))
+                    .findFirst()
+                    .orElseThrow();
+        }
+    }
+
+    private static boolean isSame(Path one, Path other) {
+        try {
+            return Files.isSameFile(one, other);
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
+    }
+
+    private void assertDone(Transfer transfer) {
+        assertThat(finish(transfer)).isInstanceOf(State.Done.class);
     }
 
     private void assertRefused(TransferAgent agent, Operation operation, Peer peer, Range range) {

@@ -18,7 +18,7 @@ import java.util.Set;
 final class Initiator implements ConnectionSide {
     private final Connection connection;
     private final EmbeddedAgent agent;
-    /** False once the peer could not map this process's memory. */
+    /** False once the peer could not map memory of this process's host. */
     private volatile boolean writesMapped = true;
 
     Initiator(Connection connection) {
@@ -44,10 +44,13 @@ final class Initiator implements ConnectionSide {
                 }
                 local.add(found.get());
             }
+            boolean ofHost = DeviceCopies.where(touched) == DeviceCopies.Where.HOST;
             mapped = switch (request.operation()) {
                 case READ -> find(ranges, local, touched, copies);
                 case WRITE ->
-                    writesMapped && agent.sharesMemoryWith(connection.peer()) && MemoryRegistry.mappable(touched);
+                    (writesMapped || !ofHost)
+                            && agent.sharesMemoryWith(connection.peer())
+                            && MemoryRegistry.mappable(touched);
             };
             where = DeviceCopies.where(touched);
             boolean receives = !mapped && request.operation() == Operation.READ;
@@ -105,8 +108,8 @@ final class Initiator implements ConnectionSide {
                     failure.get().cause().get(),
                     connection.peerName() + ": " + failure.get().message());
         } else if (transfer.isMappedWrite()) {
-            writesMapped = false;
             if (transfer.where() == DeviceCopies.Where.HOST) {
+                writesMapped = false;
                 transfer.request(false);
             } else {
                 transfer.fail(Cause.REFUSED, DeviceCopies.OUT_OF_REACH);
