@@ -18,6 +18,7 @@ final class Activations implements AutoCloseable {
     private final DeviceAllocations memory;
     private final int rows;
     private final int wanted;
+    private boolean closed;
 
     /** The residual stream. */
     final DeviceRows x;
@@ -122,11 +123,12 @@ final class Activations implements AutoCloseable {
         return DeviceRows.matrix(memory.allocate((long) count * columns * type.bytes()), type, count, columns);
     }
 
+    /** False once it is closed. */
     boolean suffice(int someRows, int someWanted) {
-        return someRows <= rows && someWanted <= wanted;
+        return !closed && someRows <= rows && someWanted <= wanted;
     }
 
-    /** Memory for the same model and such a step, twice as large where this is too small. */
+    /** Memory for the same model and such a step, twice as large where this is too small. This may be closed. */
     Activations grown(Gpu gpu, ModelConfig config, DType dtype, int someRows, int someWanted) {
         return of(
                 gpu,
@@ -138,6 +140,7 @@ final class Activations implements AutoCloseable {
 
     @Override
     public void close() {
+        closed = true;
         memory.close();
     }
 }

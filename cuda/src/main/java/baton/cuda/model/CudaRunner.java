@@ -105,6 +105,7 @@ final class CudaRunner implements ModelRunner {
         logitRows = new GrowingPinned(gpu);
         owned.add(logitRows, logitRows::close);
         activations = Activations.of(gpu, config, dtype, LEAST_ROWS, LEAST_ROWS);
+        owned.add(activations, () -> activations.close());
         launches = new LayerLaunches(config, dtype, cache, weights, kernels, stream, inputs);
         stream.synchronize();
     }
@@ -277,13 +278,9 @@ final class CudaRunner implements ModelRunner {
         graphs.clear();
         inputsAddress = inputs.address();
         if (!suffices) {
+            // Both may not fit. If there is no room the next step asks again, for less if it is smaller.
             activations.close();
-            try {
-                activations = activations.grown(gpu, config, dtype, step.rows(), step.wanted());
-            } catch (RuntimeException e) {
-                activations = Activations.of(gpu, config, dtype, LEAST_ROWS, LEAST_ROWS);
-                throw e;
-            }
+            activations = activations.grown(gpu, config, dtype, step.rows(), step.wanted());
         }
     }
 
@@ -294,7 +291,6 @@ final class CudaRunner implements ModelRunner {
         }
         closed = true;
         stream.synchronize();
-        activations.close();
         owned.close();
     }
 }

@@ -16,8 +16,9 @@ final class GrowingPinned implements AutoCloseable {
     /** The first bytes, with any content if there were fewer before. */
     MemorySegment of(long bytes) {
         if (pinned.memory().byteSize() < bytes) {
+            Gpu.Pinned larger = gpu.pinned(bytes + bytes / 2);
             pinned.close();
-            pinned = gpu.pinned(bytes + bytes / 2);
+            pinned = larger;
         }
         return pinned.memory().asSlice(0, bytes);
     }

@@ -61,8 +61,13 @@ final class StepInputs implements AutoCloseable {
         this.cache = cache;
         this.hiddenSize = hiddenSize;
         this.scratchBlock = cache.blocks();
-        this.host = gpu.pinned(LEAST_BYTES);
         this.device = gpu.allocate(LEAST_BYTES);
+        try {
+            this.host = gpu.pinned(LEAST_BYTES);
+        } catch (RuntimeException e) {
+            device.close();
+            throw e;
+        }
     }
 
     /**
@@ -241,9 +246,16 @@ final class StepInputs implements AutoCloseable {
         tables = after(hidden, states, (long) hiddenSize * Float.BYTES);
         long bytes = after(tables, (long) groups() * blocks, Integer.BYTES);
         if (bytes > host.memory().byteSize()) {
-            close();
-            host = gpu.pinned(2 * bytes);
-            device = gpu.allocate(2 * bytes);
+            Gpu.Pinned largerHost = gpu.pinned(2 * bytes);
+            try {
+                Gpu.Buffer larger = gpu.allocate(2 * bytes);
+                close();
+                device = larger;
+            } catch (RuntimeException e) {
+                largerHost.close();
+                throw e;
+            }
+            host = largerHost;
         }
     }
 

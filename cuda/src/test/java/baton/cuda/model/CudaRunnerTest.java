@@ -4,6 +4,8 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.assertj.core.api.Assertions.within;
 
+import baton.cuda.driver.CudaException;
+import baton.cuda.driver.Gpu;
 import baton.cuda.driver.NativeDriver.Search;
 import baton.cuda.sim.SimulatedDriver;
 import baton.engine.backend.CpuBackend;
@@ -225,6 +227,33 @@ class CudaRunnerTest {
                 }
             }
         }
+    }
+
+    /** A step whose inputs, and one whose activations, the device has no room for. */
+    @Test
+    void aStepThatFailsForWantOfMemoryLeavesTheOthersRight() throws IOException {
+        SimulatedDriver driver = new SimulatedDriver(1, 1 << 26);
+        List<SequenceSlice> large = IntStream.range(0, 300)
+                .mapToObj(_ -> new SequenceSlice(Arrays.copyOf(TOKENS, PROMPT), 0, TABLE, PROMPT))
+                .toList();
+        try (ModelRanks ranks = llama(new CudaBackend(() -> new Search.Found(driver)));
+                Gpu gpu = new Gpu(driver, 0)) {
+            ModelRunner runner = ranks.first();
+            float[] expected = row(runner, LayerHooks.NONE, prompt(1));
+            float[] expectedNext = row(runner, LayerHooks.NONE, next());
+            for (long left : new long[] {1 << 10, 1 << 20}) {
+                try (Gpu.Buffer _ = gpu.allocate(gpu.freeBytes() - left)) {
+                    assertThatThrownBy(() -> runner.forward(large, LayerHooks.NONE))
+                            .isInstanceOf(CudaException.class)
+                            .hasMessageContaining("CUDA_ERROR_OUT_OF_MEMORY");
+                    assertThat(row(runner, LayerHooks.NONE, prompt(1))).isEqualTo(expected);
+                    for (int i = 0; i < 3; i++) {
+                        assertThat(row(runner, LayerHooks.NONE, next())).isEqualTo(expectedNext);
+                    }
+                }
+            }
+        }
+        assertThat(driver.unreleased()).isEmpty();
     }
 
     @Test
