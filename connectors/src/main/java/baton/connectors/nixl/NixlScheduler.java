@@ -428,7 +428,7 @@ final class NixlScheduler implements SchedulerConnector {
                         prompt,
                         tracked.promptDigest(scheduled.request())));
             } else if (tracked.isForPeer && !tracked.hasLeft && tables.haveLeft(table, prompt)) {
-                // Other requests write to what is left, so it is not pushed any more.
+                // Other requests write to blocks that windows have left, so it is not pushed any more.
                 tracked.hasLeft = true;
                 abandoned.add(scheduled.request().id());
             }

@@ -26,7 +26,7 @@ public interface WorkerConnector extends AutoCloseable {
     }
 
     /**
-     * Ends what still reads blocks that this step may write to. Of several connectors in one all do so before any starts a load, which may
+     * Ends operations that still read blocks that this step may write to. Of several connectors in one all do so before any starts a load, which may
      * write to such blocks; {@link #startLoad} does it, too.
      */
     default void endReads(ConnectorMetadata metadata) {}
