@@ -15,13 +15,29 @@ import baton.kv.ModelFingerprint;
  * @param tensorParallelSize ranks that computed the heads: their sums round differently from those of another number of ranks. 0 where
  *     values of any number are taken
  * @param pipelineParallelSize stages that computed the layers; 0 likewise
+ * @param groups of layers; a value has the layers of one
  */
 public record StoreFormat(
-        ModelFingerprint model, KvLayout layout, int blocksPerChunk, int tensorParallelSize, int pipelineParallelSize) {
+        ModelFingerprint model,
+        KvLayout layout,
+        int blocksPerChunk,
+        int tensorParallelSize,
+        int pipelineParallelSize,
+        int groups) {
     public StoreFormat {
         if (blocksPerChunk <= 0) {
             throw new IllegalArgumentException("blocksPerChunk=" + blocksPerChunk + " must be positive");
         }
+    }
+
+    /** Of values with all layers. */
+    public StoreFormat(
+            ModelFingerprint model,
+            KvLayout layout,
+            int blocksPerChunk,
+            int tensorParallelSize,
+            int pipelineParallelSize) {
+        this(model, layout, blocksPerChunk, tensorParallelSize, pipelineParallelSize, 1);
     }
 
     /** Tokens of a value. */
@@ -36,7 +52,13 @@ public record StoreFormat(
 
     /** A stable text of all that makes values interchangeable; stores put it, or a digest of it, before or beside their keys. */
     public String describe() {
-        return "model=%s %s blocks_per_chunk=%d tp_size=%d pp_size=%d"
-                .formatted(model.digest(), layout.describe(), blocksPerChunk, tensorParallelSize, pipelineParallelSize);
+        return "model=%s %s blocks_per_chunk=%d tp_size=%d pp_size=%d%s"
+                .formatted(
+                        model.digest(),
+                        layout.describe(),
+                        blocksPerChunk,
+                        tensorParallelSize,
+                        pipelineParallelSize,
+                        groups == 1 ? "" : " groups=" + groups);
     }
 }

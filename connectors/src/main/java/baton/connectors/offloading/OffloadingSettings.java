@@ -178,6 +178,7 @@ record OffloadingSettings(
                 context.modelLayout(),
                 perChunk,
                 canonicalLayout ? 0 : context.tensorParallelSize(),
-                canonicalLayout ? 0 : context.pipelineParallelSize());
+                canonicalLayout ? 0 : context.pipelineParallelSize(),
+                context.groups().size());
     }
 }

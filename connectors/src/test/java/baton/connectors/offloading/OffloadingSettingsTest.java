@@ -6,6 +6,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.JsonFields;
+import baton.kv.KvGroups;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
@@ -15,6 +16,8 @@ import baton.kv.connector.ConnectorContext;
 import baton.store.StoreFormat;
 import baton.store.memory.Eviction;
 import baton.store.tiered.Backpressure;
+import java.util.List;
+import java.util.OptionalInt;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -25,6 +28,10 @@ class OffloadingSettingsTest {
     }
 
     private static StoreFormat format(String json, int tensorParallelSize) {
+        return format(json, tensorParallelSize, KvGroups.one(2));
+    }
+
+    private static StoreFormat format(String json, int tensorParallelSize, KvGroups groups) {
         KvTransferConfig.Builder config = KvTransferConfig.builder("OffloadingConnector", KvRole.BOTH);
         JsonFields extra = JsonFields.parse("extra", json);
         extra.names().forEach(name -> config.extra(name, extra.value(name).orElseThrow()));
@@ -34,9 +41,11 @@ class OffloadingSettingsTest {
                 new ModelFingerprint("m", "0a"),
                 layout,
                 layout,
+                groups,
                 tensorParallelSize,
                 1,
-                Ticker.system());
+                Ticker.system(),
+                () -> {});
         return OffloadingSettings.of(context.config().extra()).format(context);
     }
 
@@ -71,6 +80,16 @@ class OffloadingSettingsTest {
         String json = "{\"cpu_bytes_to_use\": 1e9, \"canonical_layout\": %s}";
         assertThat(format(json.formatted(false), 2)).isNotEqualTo(format(json.formatted(false), 4));
         assertThat(format(json.formatted(true), 2)).isEqualTo(format(json.formatted(true), 4));
+    }
+
+    /** The stages of a model with windows can hold layers of one kind each: then a block of one group is as large as one of all layers. */
+    @Test
+    void valuesOfGroupsAndOfAllLayersAreNotExchanged() {
+        KvGroups groups = KvGroups.of(List.of(OptionalInt.empty(), OptionalInt.of(32)));
+        StoreFormat ofGroups = format("{\"cpu_bytes_to_use\": 1e9}", 1, groups);
+        StoreFormat ofAllLayers = format("{\"cpu_bytes_to_use\": 1e9}", 1);
+        assertThat(ofGroups.layout()).isEqualTo(ofAllLayers.layout());
+        assertThat(ofGroups.describe()).isEqualTo(ofAllLayers.describe() + " groups=2");
     }
 
     @Test

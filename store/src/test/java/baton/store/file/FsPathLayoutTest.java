@@ -67,6 +67,7 @@ class FsPathLayoutTest {
                 new StoreFormat(model, layout, 4, 1, 1),
                 new StoreFormat(model, layout, 2, 2, 1),
                 new StoreFormat(model, layout, 2, 1, 2),
+                new StoreFormat(model, layout, 2, 1, 1, 2),
                 new StoreFormat(model, new KvLayout(4, 2, 12, 6, DType.BF16), 2, 1, 1),
                 new StoreFormat(model, new KvLayout(2, 4, 12, 6, DType.F16), 2, 1, 1),
                 new StoreFormat(model, new KvLayout(2, 4, 6, 12, DType.BF16), 2, 1, 1));
