@@ -2,6 +2,7 @@ package baton.connectors.bykey;
 
 import baton.kv.BlockHash;
 import baton.kv.KvGroups;
+import baton.kv.KvGroups.Group;
 import baton.kv.connector.KvRequest;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -45,6 +46,20 @@ record ChunkValues(ChunkKeys keys, KvGroups groups, int blockSize, int chunkBloc
             }
         }
         return values;
+    }
+
+    /** Chunks of which a store with that many values can load a prefix: of groups with a window it has those in the window only. */
+    int mostChunks(int stored) {
+        int plain = groups.size();
+        int inWindows = 0;
+        for (Group group : groups.groups()) {
+            if (group.window().isPresent()) {
+                plain--;
+                inWindows += Math.ceilDiv(group.window().getAsInt(), chunkTokens());
+            }
+        }
+        int behindWindows = plain > 0 ? (stored - inWindows) / plain : inWindows <= stored ? Integer.MAX_VALUE : 0;
+        return Math.max(behindWindows, stored / groups.size());
     }
 
     /** Those of groups that keep all positions. */

@@ -71,6 +71,9 @@ public final class StoreScheduler implements SchedulerConnector {
     private final int blocksPerChunk;
     private final ChunkKeys keys;
     private final ChunkValues values;
+    /** Chunks of a prefix that is loaded at once. */
+    private final int mostChunks;
+
     private final OwnerThread owner = OwnerThread.firstToCheck();
 
     private final Map<String, State> requests = new HashMap<>();
@@ -169,6 +172,7 @@ public final class StoreScheduler implements SchedulerConnector {
         this.blockSize = context.layout().blockSize();
         this.blocksPerChunk = store.format().blocksPerChunk();
         this.values = new ChunkValues(keys, context.groups(), blockSize, blocksPerChunk);
+        this.mostChunks = values.mostChunks(store.memory().slots());
         session.sideOpened();
     }
 
@@ -220,7 +224,7 @@ public final class StoreScheduler implements SchedulerConnector {
         int perChunk = blockSize * blocksPerChunk;
         int first = computedTokens / perChunk;
         long most = Math.min(request.length(), computedTokens + Math.min(state.maxLoad, request.length()));
-        int chunks = Math.toIntExact(most / perChunk);
+        int chunks = Math.toIntExact(Math.min(most / perChunk, (long) first + mostChunks));
         if (chunks <= first) {
             giveBack(state);
             return new KvMatch.None();

@@ -9,18 +9,22 @@ import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.ModelFingerprint;
 import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.KvMatch;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector.ScheduledRequest;
 import baton.kv.connector.SchedulerConnector.ScheduledStep;
 import baton.kv.connector.WorkerReport;
+import baton.store.MapStore;
 import baton.store.StoreFormat;
 import baton.store.memory.HostMemorySettings;
+import baton.store.tiered.Tier;
 import baton.store.tiered.TieredStore;
 import baton.testkit.FakeKvRequest;
 import baton.testkit.VirtualTicker;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Set;
 import org.junit.jupiter.api.AfterEach;
@@ -33,24 +37,30 @@ class StoreSchedulerTest {
     private static final Duration SECOND = Duration.ofSeconds(1);
 
     private final VirtualTicker ticker = new VirtualTicker();
-    private final ConnectorContext context = new ConnectorContext(
-            KvTransferConfig.builder("OffloadingConnector", KvRole.BOTH).build(),
-            new ModelFingerprint("m", "00"),
-            LAYOUT,
-            LAYOUT,
-            KvGroups.of(List.of(OptionalInt.of(2 * BLOCK))),
-            1,
-            1,
-            ticker,
-            () -> {});
-    private final StoreFormat format = new StoreFormat(context.model(), LAYOUT, 1, 1, 1);
-    private final TieredStore store = new TieredStore(
-            new MapStores().memory(format, HostMemorySettings.of(64 * format.valueBytes()), ticker),
-            List.of(),
-            new TieredStore.Timeouts(SECOND, SECOND),
-            ticker);
-    private final StoreScheduler scheduler = new StoreScheduler(
-            context, new StoreSession(context, store, new StorePolicy(false, 0, 10, SECOND, false, SECOND)));
+    private final StoreFormat format = new StoreFormat(new ModelFingerprint("m", "00"), LAYOUT, 1, 1, 1);
+    private final MapStore slow = new MapStore(format);
+    private final StoreScheduler scheduler = scheduler(64, OptionalInt.of(2 * BLOCK));
+
+    /** Of a layer for each window. */
+    private StoreScheduler scheduler(int slots, OptionalInt... windows) {
+        ConnectorContext context = new ConnectorContext(
+                KvTransferConfig.builder("OffloadingConnector", KvRole.BOTH).build(),
+                format.model(),
+                LAYOUT,
+                LAYOUT,
+                KvGroups.of(List.of(windows)),
+                1,
+                1,
+                ticker,
+                () -> {});
+        TieredStore store = new TieredStore(
+                new MapStores().memory(format, HostMemorySettings.of(slots * format.valueBytes()), ticker),
+                List.of(new Tier(slow, Optional.empty(), false)),
+                new TieredStore.Timeouts(SECOND, SECOND),
+                ticker);
+        return new StoreScheduler(
+                context, new StoreSession(context, store, new StorePolicy(false, 0, 10, SECOND, false, SECOND)));
+    }
 
     @AfterEach
     void close() {
@@ -106,5 +116,19 @@ class StoreSchedulerTest {
         assertThat(step.saves())
                 .singleElement()
                 .satisfies(save -> assertThat(save.blocks()).containsExactly(3, 4, 5));
+    }
+
+    @Test
+    void aPromptWithMoreChunksThanTheMemoryHasSlotsLeavesRoomForWindows() {
+        OptionalInt[] windows = {OptionalInt.empty(), OptionalInt.of(2 * BLOCK)};
+        FakeKvRequest request = new FakeKvRequest("r", FakeKvRequest.counting(1, 40), BLOCK);
+        ChunkKeys keys = ChunkKeys.blockHashes(1);
+        new ChunkValues(keys, KvGroups.of(List.of(windows)), BLOCK, 1)
+                .all(request, 0, 10)
+                .forEach(value -> slow.values.put(value.key(), new byte[(int) format.valueBytes()]));
+        StoreScheduler small = scheduler(10, windows);
+        small.onNewRequest(request);
+        assertThat(small.match(request, 0)).isEqualTo(new KvMatch.Tokens(8 * BLOCK, true));
+        small.close();
     }
 }
