@@ -94,7 +94,9 @@ record Fp8Weights(String scales, int blockRows, int blockColumns) {
 
     private static Fp8Weights blocks(JsonFields json, String field, String scales) {
         JsonNode size = required(json, field, json.value(field));
-        if (size.size() != 2 || size.valueStream().anyMatch(each -> !each.isInt() || each.asInt() < 1)) {
+        if (!size.isArray()
+                || size.size() != 2
+                || size.valueStream().anyMatch(each -> !each.isInt() || each.asInt() < 1)) {
             throw new ConfigException(
                     json.field(field), "is %s, must be [rows, columns] of a block".formatted(ConfigFields.shown(size)));
         }

@@ -1,7 +1,9 @@
 package baton.engine.model;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.safetensors.PackedTensorFile;
@@ -24,6 +26,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** Forms of scales; {@link FamiliesTest} has whole models with weights in fp8. */
 class Fp8WeightsTest {
@@ -92,6 +95,15 @@ class Fp8WeightsTest {
         assertThat(published("llama-3.1-8b-fp8")).isEqualTo(new Fp8Weights("weight_scale", 0, 0));
         assertThat(published("deepseek-v3").describe())
                 .isEqualTo("fp8 (e4m3) with a scale for each block of 128 rows and 128 columns");
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"{'a': 1, 'b': 2}", "[1]", "[1, 0]", "[1, 'x']", "'ab'"})
+    void aBlockSizeOfAnotherFormIsRefused(String size) {
+        assertThatThrownBy(() -> of("{'quant_method': 'fp8', 'weight_block_size': %s}".formatted(size)))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageStartingWith("config.json.quantization_config.weight_block_size: is ")
+                .hasMessageEndingWith(", must be [rows, columns] of a block");
     }
 
     private static Fp8Weights published(String name) throws Exception {
