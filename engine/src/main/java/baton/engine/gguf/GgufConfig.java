@@ -8,6 +8,8 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import tools.jackson.databind.JsonNode;
@@ -58,6 +60,8 @@ final class GgufConfig {
             Map.entry("residual_scale", "residual_multiplier"),
             Map.entry("logit_scale", "logit_scale"),
             Map.entry("expert_weights_scale", "routed_scaling_factor"));
+
+    private static final Pattern DENSE_GATE = Pattern.compile("model\\.layers\\.(\\d{1,9})\\.mlp\\.gate_proj\\.weight");
 
     private static final String PATTERN = "attention.sliding_window_pattern";
 
@@ -206,8 +210,9 @@ final class GgufConfig {
                 json.put("norm_topk_prob", architecture == GgufArchitecture.QWEN3MOE);
                 ArrayNode dense = json.putArray("mlp_only_layers");
                 model.names().stream()
-                        .filter(name -> name.endsWith(".mlp.gate_proj.weight"))
-                        .forEach(name -> dense.add(Integer.parseInt(name.split("\\.")[2])));
+                        .map(DENSE_GATE::matcher)
+                        .filter(Matcher::matches)
+                        .forEach(name -> dense.add(Integer.parseInt(name.group(1))));
             }
             // The width of experts is feed_forward_length.
             case GPT_OSS -> json.remove("moe_intermediate_size");

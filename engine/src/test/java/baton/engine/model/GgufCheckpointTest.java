@@ -7,6 +7,7 @@ import baton.engine.gguf.ConvertedCheckpoint;
 import baton.engine.kernel.ParallelFor;
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.safetensors.SafetensorsException;
 import baton.testkit.RealModels;
 import java.io.IOException;
 import java.lang.foreign.Arena;
@@ -170,18 +171,32 @@ class GgufCheckpointTest {
                 ": granite.rope.scaling.finetuned: is false, must be true: layers rotate");
     }
 
+    @Test
+    void aTensorThatIsNamedLikeAGateButOfNoLayerMakesNoDenseLayer() throws IOException {
+        byte[] name = "model.mlp.gate_proj.weight".getBytes(StandardCharsets.ISO_8859_1);
+        Path file =
+                damaged("qwen3-moe", "blk.0.ffn_gate_exps.weight", (bytes, at) -> bytes.put(at - name.length, name));
+        assertThatThrownBy(() -> Checkpoint.open(file).close())
+                .isInstanceOf(SafetensorsException.class)
+                .hasMessage(file + ": weight 'model.layers.0.mlp.experts.0.gate_proj.weight' is missing");
+    }
+
     /** @param damage by the place behind a name in the file */
     private void assertRefused(String golden, String name, ObjIntConsumer<ByteBuffer> damage, String message)
             throws IOException {
+        Path file = damaged(golden, name, damage);
+        assertThatThrownBy(() -> Checkpoint.open(file).close())
+                .isInstanceOf(ConfigException.class)
+                .hasMessage(file + message);
+    }
+
+    private Path damaged(String golden, String name, ObjIntConsumer<ByteBuffer> damage) throws IOException {
         Path file = ConvertedCheckpoint.write(golden(golden), directory.resolve("model.gguf"));
         byte[] bytes = Files.readAllBytes(file);
         int at = new String(bytes, StandardCharsets.ISO_8859_1).indexOf(name);
         assertThat(at).isPositive();
         damage.accept(ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN), at + name.length());
-        Files.write(file, bytes);
-        assertThatThrownBy(() -> Checkpoint.open(file).close())
-                .isInstanceOf(ConfigException.class)
-                .hasMessage(file + message);
+        return Files.write(file, bytes);
     }
 
     @Test
