@@ -276,18 +276,18 @@ abstract class PtxInstructions extends PtxWriter {
         return result("selp.f32", newF32(), then, otherwise, condition);
     }
 
-    // Numbers of fp32
+    // Numbers of fp32. Without .rn, the assembler may make one fma of a product and a sum.
 
     public F32 add(F32 a, F32 b) {
-        return result("add.f32", newF32(), a, b);
+        return result("add.rn.f32", newF32(), a, b);
     }
 
     public F32 sub(F32 a, F32 b) {
-        return result("sub.f32", newF32(), a, b);
+        return result("sub.rn.f32", newF32(), a, b);
     }
 
     public F32 mul(F32 a, F32 b) {
-        return result("mul.f32", newF32(), a, b);
+        return result("mul.rn.f32", newF32(), a, b);
     }
 
     /** {@code a * b + c}, rounded once. */

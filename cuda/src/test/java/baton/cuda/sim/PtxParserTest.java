@@ -19,9 +19,11 @@ class PtxParserTest {
     @ParameterizedTest
     @CsvSource(delimiter = '|', textBlock = """
             add.u33 %r2, %r1, 1;                  | the instruction is not of the subset
+            add.f32 %f2, %f1, %f0;                | the instruction is not of the subset
+            mul.f64 %d2, %d1, %d0;                | the instruction is not of the subset
             add.u32 %r2, %r1;                     | 2 operands, not 3
             add.u32 %f2, %r1, 1;                  | %f2 is .f32, for the instruction's type .u32
-            add.f32 %f2, %f1, 1;                  | 1 is no register, variable or constant of type .f32
+            add.rn.f32 %f2, %f1, 1;               | 1 is no register, variable or constant of type .f32
             add.u32 %r2, %q1, 1;                  | %q1 is .b64, for the instruction's type .u32
             add.u32 %r99, %r1, 1;                 | %r99 is no register that is declared
             add.u32 %tid.x, %r1, 1;               | %tid.x is no register that is declared
