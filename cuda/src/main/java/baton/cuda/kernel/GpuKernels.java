@@ -7,7 +7,6 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * /**
  * The kernels of a device for models that compute in one type. Their methods enqueue on a stream and return. A kernel is compiled at its first
  * launch, so a launch that is captured in a graph must have been made before with the same shapes. Safe for use by several threads, but those of
  * attention, sampling and experts, which have memory of their own, by one stream at a time.

@@ -56,7 +56,20 @@ class FamiliesOnDeviceTest {
                 "starcoder2",
                 "granite",
                 "qwen2-moe",
-                "mixtral"
+                "mixtral",
+                "phi3",
+                "phi3-long",
+                "phi3-short",
+                "glm",
+                "mistral",
+                "ministral",
+                "qwen2",
+                "qwen3-moe",
+                "olmo3",
+                "llama2",
+                "llama-biases",
+                "gpt-oss-bf16",
+                "granite-hybrid"
             })
     void logitsInFp32(String family) throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(TestBackends.family(family))) {
