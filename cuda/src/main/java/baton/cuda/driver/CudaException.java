@@ -20,4 +20,9 @@ public final class CudaException extends IllegalStateException {
     public int code() {
         return code;
     }
+
+    /** Whether the device has too little memory left. */
+    public boolean isOutOfMemory() {
+        return code == 2;
+    }
 }

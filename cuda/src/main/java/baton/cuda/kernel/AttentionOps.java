@@ -17,6 +17,9 @@ import java.util.List;
  * whether few or many of its sequence's rows are computed at once.
  */
 public final class AttentionOps implements AutoCloseable {
+    /** What the elements of a head are a multiple of. */
+    public static final int HEAD_MULTIPLE = AttentionShape.CHUNK;
+
     /** DeviceRows of sequences that are computed row by row. */
     static final int FEW_ROWS = 4;
 

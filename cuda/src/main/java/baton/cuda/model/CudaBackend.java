@@ -1,9 +1,11 @@
 package baton.cuda.model;
 
+import baton.cuda.driver.CudaException;
 import baton.cuda.driver.Driver;
 import baton.cuda.driver.Gpu;
 import baton.cuda.driver.NativeDriver;
 import baton.cuda.driver.NativeDriver.Search;
+import baton.cuda.kernel.AttentionOps;
 import baton.engine.backend.ModelBackend;
 import baton.engine.model.Checkpoint;
 import baton.engine.model.DTypeChoice;
@@ -22,6 +24,9 @@ import java.util.function.Supplier;
 /** Computes on an NVIDIA GPU: the first one that {@code CUDA_VISIBLE_DEVICES} leaves. */
 public final class CudaBackend implements ModelBackend {
     private static final int DEVICE = 0;
+
+    /** Beside weights, for a small KV cache, the driver, kernels and activations. */
+    private static final long LEAST_BYTES = 256L << 20;
 
     private final Supplier<Search> driver;
 
@@ -73,6 +78,24 @@ public final class CudaBackend implements ModelBackend {
 
     @Override
     public Optional<String> whyNot(ModelConfig model, Quantization quantization, int ranks) {
+        return whyNever(model, quantization, ranks).or(() -> whyNoMemory(model));
+    }
+
+    private Optional<String> whyNoMemory(ModelConfig model) {
+        double wanted = weightBytes(model, model.dtype(), Quantization.NONE) + LEAST_BYTES;
+        try {
+            long free = memoryBytes();
+            return wanted <= free
+                    ? Optional.empty()
+                    : Optional.of("it needs about %.0f MiB of the GPU's memory, of which %d MiB are free"
+                            .formatted(wanted / (1 << 20), free >> 20));
+        } catch (CudaException e) {
+            return Optional.of("the GPU cannot be used: " + e.getMessage());
+        }
+    }
+
+    /** Whatever the device has. */
+    private static Optional<String> whyNever(ModelConfig model, Quantization quantization, int ranks) {
         if (quantization != Quantization.NONE) {
             return Optional.of(
                     "the backend for cuda keeps no weights of quantization '%s'".formatted(quantization.label()));
@@ -81,6 +104,10 @@ public final class CudaBackend implements ModelBackend {
             return Optional.of("the backend for cuda does not compute the latent attention of %s"
                     .formatted(model.recipe().architecture()));
         }
+        if (model.headDim() % AttentionOps.HEAD_MULTIPLE != 0) {
+            return Optional.of("the backend for cuda computes heads of a multiple of %d elements, not of head_dim=%d"
+                    .formatted(AttentionOps.HEAD_MULTIPLE, model.headDim()));
+        }
         return ranks == 1
                 ? Optional.empty()
                 : Optional.of(
@@ -88,15 +115,17 @@ public final class CudaBackend implements ModelBackend {
                                 .formatted(ranks));
     }
 
-    private void require(ModelConfig model, Quantization quantization, int ranks) {
-        whyNot(model, quantization, ranks).ifPresent(why -> {
+    private static void require(ModelConfig model, Quantization quantization, int ranks) {
+        whyNever(model, quantization, ranks).ifPresent(why -> {
             throw new ConfigException("device", "is 'cuda', but %s; allowed: cpu".formatted(why));
         });
     }
 
     @Override
     public long memoryBytes() {
-        return driver().device(DEVICE).bytes();
+        try (Gpu gpu = new Gpu(driver(), DEVICE)) {
+            return gpu.freeBytes();
+        }
     }
 
     @Override
@@ -129,6 +158,19 @@ public final class CudaBackend implements ModelBackend {
     public ModelRanks load(Checkpoint checkpoint, ModelOptions options) throws IOException {
         int ranks = options.tensorParallelSize() * options.pipelineParallelSize();
         require(checkpoint.config(), options.quantization(), ranks);
-        return ModelRanks.of(CudaRunner.load(new Gpu(driver(), DEVICE), checkpoint, options));
+        try {
+            return ModelRanks.of(CudaRunner.load(new Gpu(driver(), DEVICE), checkpoint, options));
+        } catch (CudaException e) {
+            if (!e.isOutOfMemory()) {
+                throw e;
+            }
+            throw new ConfigException(
+                    "kv_cache_memory_bytes",
+                    "gives a KV cache of %d blocks, which the GPU has no room for beside weights of %.0f MiB: %s; give less, or use --device cpu"
+                            .formatted(
+                                    options.blocks(),
+                                    weightBytes(checkpoint.config(), options.dtype(), Quantization.NONE) / (1 << 20),
+                                    e.getMessage()));
+        }
     }
 }
