@@ -124,7 +124,11 @@ public final class Gpu implements AutoCloseable {
             try {
                 work.run();
             } catch (RuntimeException | Error e) {
-                new Graph(gpu, gpu.driver.endCapture(gpu.context, handle)).close();
+                try {
+                    new Graph(gpu, gpu.driver.endCapture(gpu.context, handle)).close();
+                } catch (CudaException ended) {
+                    e.addSuppressed(ended);
+                }
                 throw e;
             }
             return new Graph(gpu, gpu.driver.endCapture(gpu.context, handle));

@@ -179,13 +179,15 @@ final class CudaCopier implements KvCopier, AutoCloseable {
     /** After the last copy. */
     @Override
     public synchronized void close() {
-        peers.close();
-        stream.synchronize();
-        fences.close();
-        stream.close();
+        Owned all = new Owned();
         for (DigestMemory memory : digestMemories) {
-            memory.host.close();
-            memory.device.close();
+            all.add(memory, memory.host::close);
+            all.add(memory, memory.device::close);
         }
+        all.add(stream, stream::close);
+        all.add(fences, fences::close);
+        all.add(fences, fences::synchronize);
+        all.add(peers, peers::close);
+        all.close();
     }
 }

@@ -4,35 +4,63 @@ import baton.cuda.driver.Gpu;
 import baton.cuda.kernel.DeviceRows;
 import baton.engine.model.Logits;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
-import java.util.BitSet;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
 
 /**
  * Logits in a device's memory, with the ids of the largest in host memory. A row is copied when it is asked for. Safe for use by several
  * threads.
  */
 final class CudaLogits implements Logits {
+    /** Rows that stay in pinned memory; others pass through it. */
+    private static final int PINNED_ROWS = 64;
+
     private final Gpu.Stream stream;
+    private final StreamFences fences;
     private final DeviceRows logits;
     private final MemorySegment best;
     private final HostRows host;
 
     @GuardedBy("this")
-    private final BitSet copied = new BitSet();
+    private final Map<Integer, MemorySegment> copied = new HashMap<>();
 
-    /** Pinned memory for rows, which grows. */
-    @FunctionalInterface
-    interface HostRows {
-        MemorySegment of(long bytes);
+    /** Pinned memory for rows of logits, made as it is asked for. */
+    static final class HostRows implements AutoCloseable {
+        private final Gpu gpu;
+        private final long bytes;
+        private final List<Gpu.Pinned> rows = new ArrayList<>();
+
+        HostRows(Gpu gpu, int vocabularySize) {
+            this.gpu = gpu;
+            this.bytes = (long) vocabularySize * Float.BYTES;
+        }
+
+        private MemorySegment get(int index) {
+            while (rows.size() <= index) {
+                rows.add(gpu.pinned(bytes));
+            }
+            return rows.get(index).memory();
+        }
+
+        @Override
+        public void close() {
+            rows.forEach(Gpu.Pinned::close);
+            rows.clear();
+        }
     }
 
     /**
      * @param best the ids, then the values, of the largest logits
-     * @param host asked for memory when the first row is
+     * @param host not used by other logits at the same time
      */
-    CudaLogits(Gpu.Stream stream, DeviceRows logits, MemorySegment best, HostRows host) {
+    CudaLogits(Gpu.Stream stream, StreamFences fences, DeviceRows logits, MemorySegment best, HostRows host) {
         this.stream = stream;
+        this.fences = fences;
         this.logits = logits;
         this.best = best;
         this.host = host;
@@ -50,14 +78,17 @@ final class CudaLogits implements Logits {
 
     @Override
     public synchronized MemorySegment row(int row) {
-        long bytes = (long) vocabularySize() * Float.BYTES;
-        MemorySegment copy = host.of(rows() * bytes).asSlice(row * bytes, bytes);
-        if (!copied.get(row)) {
-            stream.copyToHost(copy, logits.address() + row * bytes);
-            stream.synchronize();
-            copied.set(row);
-        }
-        return copy;
+        return copied.computeIfAbsent(row, this::copy);
+    }
+
+    private synchronized MemorySegment copy(int row) {
+        int place = Math.min(copied.size(), PINNED_ROWS);
+        MemorySegment pinned = host.get(place);
+        stream.copyToHost(pinned, logits.address() + row * pinned.byteSize());
+        fences.synchronize();
+        return place < PINNED_ROWS
+                ? pinned
+                : Arena.ofAuto().allocate(pinned.byteSize(), Long.BYTES).copyFrom(pinned);
     }
 
     @Override

@@ -131,7 +131,7 @@ final class CudaPacking implements WeightPacking<Weight, DeviceNorm>, AutoClosea
     /** All weights are on the device when this returns. */
     @Override
     public void close() {
-        stream.synchronize();
+        fences.synchronize();
         fences.close();
         stream.close();
         staging.close();

@@ -24,8 +24,6 @@ import baton.kv.Ticker;
 import baton.kv.connector.HiddenState;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
-import java.util.ArrayDeque;
-import java.util.Deque;
 import java.util.List;
 import java.util.function.IntUnaryOperator;
 import java.util.stream.IntStream;
@@ -51,28 +49,11 @@ final class CudaRunner implements ModelRunner {
     private final LayerLaunches launches;
     private final GrowingPinned best;
     private final GrowingPinned hiddenStates;
-    private final GrowingPinned logitRows;
+    private final CudaLogits.HostRows logitRows;
     private final Owned owned;
     private Activations activations;
     private long inputsAddress;
     private boolean closed;
-
-    /** What is closed together, the last first. */
-    private static final class Owned implements AutoCloseable {
-        private final Deque<Runnable> closes = new ArrayDeque<>();
-
-        <T> T add(T made, Runnable close) {
-            closes.push(close);
-            return made;
-        }
-
-        @Override
-        public void close() {
-            while (!closes.isEmpty()) {
-                closes.pop().run();
-            }
-        }
-    }
 
     private CudaRunner(Gpu gpu, Checkpoint checkpoint, ModelOptions options, Owned owned) throws IOException {
         this.gpu = gpu;
@@ -102,12 +83,13 @@ final class CudaRunner implements ModelRunner {
         owned.add(best, best::close);
         hiddenStates = new GrowingPinned(gpu);
         owned.add(hiddenStates, hiddenStates::close);
-        logitRows = new GrowingPinned(gpu);
+        logitRows = new CudaLogits.HostRows(gpu, config.vocabularySize());
         owned.add(logitRows, logitRows::close);
         activations = Activations.of(gpu, config, dtype, LEAST_ROWS, LEAST_ROWS);
         owned.add(activations, () -> activations.close());
         launches = new LayerLaunches(config, dtype, cache, weights, kernels, stream, inputs);
-        stream.synchronize();
+        owned.add(fences, fences::synchronize);
+        fences.synchronize();
     }
 
     /**
@@ -121,7 +103,7 @@ final class CudaRunner implements ModelRunner {
         try {
             return new CudaRunner(gpu, checkpoint, options, owned);
         } catch (IOException | RuntimeException | Error e) {
-            owned.close();
+            owned.closeAfter(e);
             throw e;
         }
     }
@@ -188,9 +170,22 @@ final class CudaRunner implements ModelRunner {
         try {
             return compute(batch, hooks);
         } catch (RuntimeException | Error e) {
-            // What is enqueued uses pinned memory of this step.
-            stream.synchronize();
+            settle(e);
             throw e;
+        }
+    }
+
+    /**
+     * Waits for what a step that failed has enqueued, which uses pinned memory of the step.
+     *
+     * @throws Error if the device does nothing more: after a kernel's fault the driver refuses all until the process ends
+     */
+    private void settle(Throwable failure) {
+        try {
+            fences.synchronize();
+        } catch (RuntimeException e) {
+            Owned.suppress(failure, e);
+            throw new Error("%s has failed: %s".formatted(gpu.info().name(), failure.getMessage()), failure);
         }
     }
 
@@ -225,11 +220,11 @@ final class CudaRunner implements ModelRunner {
             stream.copyToHost(ids.asSlice(0, ids.byteSize() / 2), activations.best);
             stream.copyToHost(ids.asSlice(ids.byteSize() / 2), activations.bestValues);
         }
-        stream.synchronize();
+        fences.synchronize();
         for (int i = 0; i < hiddenOf.size(); i++) {
             hooks.hidden(hiddenOf.get(i), new HiddenState(DType.F32, states.asSlice(i * hiddenBytes(), hiddenBytes())));
         }
-        return new CudaLogits(stream, activations.logits.rows(0, logits), ids, logitRows::of);
+        return new CudaLogits(stream, fences, activations.logits.rows(0, logits), ids, logitRows);
     }
 
     /** A step of single tokens: one graph, unless keys and values of a layer are still on their way. */
@@ -274,7 +269,7 @@ final class CudaRunner implements ModelRunner {
         if (suffices && inputs.address() == inputsAddress) {
             return;
         }
-        stream.synchronize();
+        fences.synchronize();
         graphs.clear();
         inputsAddress = inputs.address();
         if (!suffices) {
@@ -290,7 +285,6 @@ final class CudaRunner implements ModelRunner {
             return;
         }
         closed = true;
-        stream.synchronize();
         owned.close();
     }
 }

@@ -22,6 +22,9 @@ final class StreamFences implements AutoCloseable {
 
     private static final long POLL_NANOS = 5_000;
 
+    /** About as long as a step of single tokens, which a thread that sleeps would end late. */
+    private static final long SPIN_NANOS = 5_000_000;
+
     private final Gpu.Stream stream;
     private final Ticker ticker;
     private final List<Gpu.Event> events;
@@ -68,6 +71,16 @@ final class StreamFences implements AutoCloseable {
             passed = number;
         }
         return number <= passed;
+    }
+
+    /** Returns when all that was enqueued is done. */
+    void synchronize() {
+        KvFence last = record();
+        long begun = ticker.nanos();
+        while (ticker.nanos() - begun < SPIN_NANOS && !last.isPassed()) {
+            Thread.onSpinWait();
+        }
+        last.await();
     }
 
     private void await(long number) {

@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.assertj.core.api.Assertions.within;
 
 import baton.cuda.driver.CudaException;
+import baton.cuda.driver.Driver;
 import baton.cuda.driver.Gpu;
 import baton.cuda.driver.NativeDriver.Search;
 import baton.cuda.sim.SimulatedDriver;
@@ -13,6 +14,7 @@ import baton.engine.backend.ModelBackends;
 import baton.engine.model.Checkpoint;
 import baton.engine.model.Device;
 import baton.engine.model.Logits;
+import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelOptions;
 import baton.engine.model.ModelRanks;
 import baton.engine.model.ModelRunner;
@@ -31,6 +33,8 @@ import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Proxy;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -38,6 +42,7 @@ import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Random;
 import java.util.Set;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
@@ -254,6 +259,78 @@ class CudaRunnerTest {
             }
         }
         assertThat(driver.unreleased()).isEmpty();
+    }
+
+    /** The engine ends by an error; after an exception it would go on. */
+    @Test
+    void aFaultOfAKernelEndsTheModelAndClosingReleasesTheRest() throws IOException {
+        SimulatedDriver driver = new SimulatedDriver();
+        ModelRanks ranks = llama(new CudaBackend(() -> new Search.Found(driver)));
+        try (Gpu gpu = new Gpu(driver, 0)) {
+            driver.free(gpu.context(), pool(ranks).address());
+            assertThatThrownBy(() -> ranks.first().forward(List.of(prompt(1)), LayerHooks.NONE))
+                    .isInstanceOf(Error.class)
+                    .hasMessageContaining("CUDA_ERROR_ILLEGAL_ADDRESS");
+            assertThatThrownBy(ranks::close).isInstanceOf(CudaException.class);
+        }
+        assertThat(driver.unreleased()).isEmpty();
+    }
+
+    @Test
+    void stepsAreLaunchedWithoutGraphsIfTheDriverMakesNone() throws IOException {
+        SimulatedDriver simulated = new SimulatedDriver();
+        AtomicInteger tried = new AtomicInteger();
+        Driver driver = (Driver) Proxy.newProxyInstance(
+                Driver.class.getClassLoader(), new Class<?>[] {Driver.class}, (_, method, arguments) -> {
+                    Object result;
+                    try {
+                        result = method.invoke(simulated, arguments);
+                    } catch (InvocationTargetException e) {
+                        throw e.getCause();
+                    }
+                    if (method.getName().equals("endCapture")) {
+                        tried.incrementAndGet();
+                        simulated.destroyGraph((long) arguments[0], (long) result);
+                        throw new CudaException("cuGraphInstantiate", 801, "CUDA_ERROR_NOT_SUPPORTED", "no graphs");
+                    }
+                    return result;
+                });
+        try (ModelRanks ranks = llama(new CudaBackend(() -> new Search.Found(driver)))) {
+            row(ranks.first(), LayerHooks.NONE, prompt(1));
+            float[] first = row(ranks.first(), LayerHooks.NONE, next());
+            for (int i = 0; i < 3; i++) {
+                assertThat(row(ranks.first(), LayerHooks.NONE, next())).isEqualTo(first);
+            }
+        }
+        assertThat(tried).hasValue(1);
+    }
+
+    @Test
+    void aDeviceWithTooLittleMemoryIsRefusedWithTheRemedy() throws IOException {
+        SimulatedDriver driver = new SimulatedDriver(1, 100 << 20);
+        CudaBackend backend = new CudaBackend(() -> new Search.Found(driver));
+        try (Checkpoint checkpoint = Checkpoint.open(TestBackends.family("llama3"));
+                Gpu gpu = new Gpu(driver, 0);
+                Gpu.Buffer _ = gpu.allocate(95 << 20)) {
+            assertThat(backend.memoryBytes()).isEqualTo(5 << 20);
+            assertThat(backend.whyNot(checkpoint.config(), Quantization.NONE, 1).orElseThrow())
+                    .contains("of which 5 MiB are free");
+            assertThat(ModelBackends.computing(backend, Device.AUTO, checkpoint.config(), Quantization.NONE, 1))
+                    .isInstanceOf(CpuBackend.class);
+            assertThatThrownBy(() -> backend.load(checkpoint, options(Quantization.NONE, 1)))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessageStartingWith("kv_cache_memory_bytes: gives a KV cache of 10 blocks")
+                    .hasMessageEndingWith("give less, or use --device cpu");
+        }
+        assertThat(driver.unreleased()).isEmpty();
+    }
+
+    @Test
+    void headsThatKernelsDoNotComputeAreRefusedByName() {
+        ModelConfig odd =
+                new ModelConfig("odd", 192, 48, 96, 2, 4, 2, 12, 64, 1e-5, 10000, Optional.empty(), true, DType.F32);
+        assertThat(TestBackends.backend().whyNot(odd, Quantization.NONE, 1).orElseThrow())
+                .endsWith("not of head_dim=12");
     }
 
     @Test
