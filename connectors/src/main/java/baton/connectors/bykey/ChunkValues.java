@@ -8,6 +8,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 
 /**
  * The values that chunks of a request's tokens have in a store: one for each group of layers. Of the first group that keeps all positions,
@@ -28,16 +29,21 @@ record ChunkValues(ChunkKeys keys, KvGroups groups, int blockSize, int chunkBloc
         return groups.groups().get(group).window().isPresent();
     }
 
+    /** The first group that keeps all positions, or else the first. */
+    private int groupOfChunks() {
+        return IntStream.range(0, groups.size())
+                .filter(group -> !hasWindow(group))
+                .findFirst()
+                .orElse(0);
+    }
+
     int chunkTokens() {
         return blockSize * chunkBlocks;
     }
 
     /** Values of the chunks {@code [from, to)}, one chunk after the other. */
     List<Value> all(KvRequest request, int from, int to) {
-        int plain = IntStream.range(0, groups.size())
-                .filter(group -> !hasWindow(group))
-                .findFirst()
-                .orElse(0);
+        int plain = groupOfChunks();
         List<BlockHash> ofChunks = keys.keys(request, from, to);
         List<Value> values = new ArrayList<>();
         for (int chunk = from; chunk < to; chunk++) {
@@ -46,6 +52,10 @@ record ChunkValues(ChunkKeys keys, KvGroups groups, int blockSize, int chunkBloc
             }
         }
         return values;
+    }
+
+    static List<BlockHash> keysOf(List<Value> values) {
+        return values.stream().map(Value::key).toList();
     }
 
     /** Chunks of which a store with that many values can load a prefix: of groups with a window it has those in the window only. */
@@ -62,6 +72,23 @@ record ChunkValues(ChunkKeys keys, KvGroups groups, int blockSize, int chunkBloc
         return Math.max(behindWindows, stored / groups.size());
     }
 
+    /** One of each chunk. */
+    List<Value> ofChunks(List<Value> values) {
+        int group = groupOfChunks();
+        return values.stream().filter(value -> value.group() == group).toList();
+    }
+
+    /**
+     * Those of groups with a window, of the chunks before {@code end}.
+     *
+     * @param values of all chunks from {@code first} on
+     */
+    List<Value> withWindows(List<Value> values, int first, int end) {
+        return values.subList(0, (end - first) * groups.size()).stream()
+                .filter(value -> hasWindow(value.group()))
+                .toList();
+    }
+
     /** Those of groups that keep all positions. */
     List<Value> withoutWindows(List<Value> values) {
         return values.stream().filter(value -> !hasWindow(value.group())).toList();
@@ -72,15 +99,14 @@ record ChunkValues(ChunkKeys keys, KvGroups groups, int blockSize, int chunkBloc
      *
      * @param values of all chunks from {@code first} on
      */
-    List<Value> inWindows(List<Value> values, int first, int end, int length) {
+    Stream<Value> inWindows(List<Value> values, int first, int end, int length) {
         int next = Math.min(end * chunkTokens(), length - 1);
         int[] reached = groups.groups().stream()
                 .mapToInt(group -> group.window().isEmpty() ? end : group.firstOf(next) / chunkTokens())
                 .toArray();
         int lowest = Math.clamp(Arrays.stream(reached).min().orElse(end), first, end);
         return values.subList((lowest - first) * groups.size(), (end - first) * groups.size()).reversed().stream()
-                .filter(value -> value.chunk() >= reached[value.group()])
-                .toList();
+                .filter(value -> value.chunk() >= reached[value.group()]);
     }
 
     /**

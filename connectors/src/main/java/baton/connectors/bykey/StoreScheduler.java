@@ -232,7 +232,7 @@ public final class StoreScheduler implements SchedulerConnector {
         if (state.stored.filter(prefix -> prefix.first() == first).isEmpty()) {
             giveBack(state);
             List<Value> wanted = values.all(request, first, chunks);
-            if (awaitsSave(state, keysOf(values.withoutWindows(wanted)))) {
+            if (awaitsSave(state, ChunkValues.keysOf(values.ofChunks(wanted)))) {
                 return new KvMatch.Pending();
             }
             Deadline deadline = Deadline.after(context.ticker(), policy.acquire());
@@ -242,7 +242,7 @@ public final class StoreScheduler implements SchedulerConnector {
                     chunks,
                     request.length(),
                     wanted,
-                    some -> store.acquire(some, state.fromOthers, deadline, context.wake())));
+                    new StoredPrefix.Source(store, state.fromOthers, deadline, context.wake())));
         }
         StoredPrefix stored = state.stored.get();
         if (!stored.isReady()) {
@@ -259,10 +259,6 @@ public final class StoreScheduler implements SchedulerConnector {
         }
         int tokens = stored.end() * perChunk - computedTokens;
         return tokens >= keys.leastLoad() ? new KvMatch.Tokens(tokens, true) : new KvMatch.None();
-    }
-
-    private static List<BlockHash> keysOf(List<Value> values) {
-        return values.stream().map(Value::key).toList();
     }
 
     /** Whether the prefix goes on in a chunk that is just being stored for another request: that is a matter of milliseconds. */
@@ -373,7 +369,7 @@ public final class StoreScheduler implements SchedulerConnector {
                 .filter(value -> values.has(value, table))
                 .filter(value -> !store.memory().isPresent(value.key()) && !saving.contains(value.key()))
                 .toList();
-        Set<BlockHash> admitted = absent.isEmpty() ? Set.of() : new HashSet<>(filter.offer(keysOf(absent)));
+        Set<BlockHash> admitted = absent.isEmpty() ? Set.of() : new HashSet<>(filter.offer(ChunkValues.keysOf(absent)));
         // A key may be there twice.
         List<Value> stored = absent.stream()
                 .filter(value -> admitted.contains(value.key()) && saving.add(value.key()))
@@ -384,7 +380,7 @@ public final class StoreScheduler implements SchedulerConnector {
         int[] blocks = stored.stream()
                 .flatMapToInt(value -> IntStream.range(0, blocksPerChunk).map(i -> values.block(value, i, table)))
                 .toArray();
-        Save save = new Save(nextSave++, request.id(), keysOf(stored), blocks);
+        Save save = new Save(nextSave++, request.id(), ChunkValues.keysOf(stored), blocks);
         if (context.groups().hasWindows()) {
             Arrays.stream(blocks).forEach(block -> read.put(block, save));
         }
@@ -434,7 +430,7 @@ public final class StoreScheduler implements SchedulerConnector {
             giveBack(state);
             int chunks = Math.min(state.savedChunks, request.promptLength() / blockSize / blocksPerChunk);
             if (policy.answersWait() && chunks > 0 && (end == RequestEnd.STOPPED || end == RequestEnd.LENGTH)) {
-                answerIsHeld = new AwaitedWrites(request.id(), keysOf(values.all(request, 0, chunks)));
+                answerIsHeld = new AwaitedWrites(request.id(), ChunkValues.keysOf(values.all(request, 0, chunks)));
             }
         }
         Optional<JsonFields> params = keys.forget(request, end);

@@ -2,6 +2,7 @@ package baton.connectors.bykey;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.connectors.bykey.StoreConnectorMetadata.Save;
 import baton.kv.DType;
 import baton.kv.KvGroups;
 import baton.kv.KvLayout;
@@ -116,6 +117,18 @@ class StoreSchedulerTest {
         assertThat(step.saves())
                 .singleElement()
                 .satisfies(save -> assertThat(save.blocks()).containsExactly(3, 4, 5));
+    }
+
+    @Test
+    void aPromptThatIsBeingStoredForAnotherRequestIsAwaited() {
+        FakeKvRequest first = begun("a", 1);
+        FakeKvRequest second = begun("b", 1);
+        Save save = step(new ScheduledRequest(first, new int[] {1, 2, 3, 4}, 0, 16))
+                .saves()
+                .getFirst();
+        assertThat(scheduler.match(second, 0)).isEqualTo(new KvMatch.Pending());
+        scheduler.onStepDone(WorkerReport.NOTHING, Map.of(Rank.FIRST, new SavesDone(List.of(save.id()))));
+        assertThat(scheduler.match(second, 0)).isEqualTo(new KvMatch.None());
     }
 
     @Test

@@ -11,10 +11,12 @@ import baton.kv.KvGroups;
 import baton.kv.KvGroups.Group;
 import baton.kv.KvLayout;
 import baton.kv.ModelFingerprint;
+import baton.store.MapStore;
 import baton.store.StoreFormat;
 import baton.store.ValueCache;
 import baton.store.ValueRanges;
 import baton.store.memory.HostMemorySettings;
+import baton.store.tiered.Tier;
 import baton.store.tiered.TieredStore;
 import baton.testkit.FakeKvRequest;
 import baton.testkit.VirtualTicker;
@@ -25,6 +27,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Random;
 import java.util.Set;
@@ -42,15 +45,15 @@ class StoredPrefixTest {
     void ofGroupsWithAWindowOnlyTheWindowIsNeeded() {
         long seed = Long.getLong("tests.seed", System.nanoTime());
         for (int i = 0; i < 500; i++) {
-            try (Arena arena = Arena.ofShared()) {
-                check(new Random(seed + i), arena);
+            try {
+                check(new Random(seed + i));
             } catch (AssertionError e) {
                 throw new AssertionError("-Dtests.seed=" + (seed + i), e);
             }
         }
     }
 
-    private void check(Random random, Arena arena) {
+    private void check(Random random) {
         List<OptionalInt> windows = new ArrayList<>();
         for (int layer = random.nextInt(1, 4); layer > 0; layer--) {
             windows.add(random.nextInt(3) == 0 ? OptionalInt.empty() : OptionalInt.of(random.nextInt(1, 20)));
@@ -64,6 +67,12 @@ class StoredPrefixTest {
         int end = length / chunkTokens;
         int local = random.nextInt(end * chunkBlocks + 1);
         int first = local / chunkBlocks;
+        int stored = random.nextInt(60);
+        int room = Math.min(end - first, values.mostChunks(stored));
+        List<Value> ofRoom = values.all(request, first, first + room);
+        assertThat(values.withoutWindows(ofRoom).size()
+                        + values.inWindows(ofRoom, first, first + room, length).count())
+                .isLessThanOrEqualTo(stored);
         List<Value> all = values.all(request, first, end);
         assertThat(all.stream().map(Value::key)).doesNotHaveDuplicates();
 
@@ -74,20 +83,17 @@ class StoredPrefixTest {
                 .filter(_ -> random.nextInt(absent) > 0)
                 .map(Value::key)
                 .toList();
-        ValueRanges bytes = new ValueRanges(arena.allocate(format.valueBytes()));
-        for (int i = 0; i < present.size(); i++) {
-            bytes.add(i, 0, 0, format.valueBytes());
-        }
-        try (TieredStore store = new TieredStore(memory, List.of(), new TieredStore.Timeouts(SECOND, SECOND), ticker)) {
-            store.put(present, List.of(bytes), Deadline.after(ticker, SECOND));
-            StoredPrefix prefix = new StoredPrefix(
-                    values,
-                    first,
-                    end,
-                    length,
-                    all,
-                    keys -> store.acquire(keys, true, Deadline.after(ticker, SECOND), () -> {}));
-            assertThat(prefix.isReady()).isTrue();
+        MapStore slow = new MapStore(format);
+        present.stream().filter(_ -> random.nextBoolean()).forEach(key -> slow.values.put(key, value(format)));
+        put(present.stream().filter(key -> !slow.values.containsKey(key)).toList(), memory);
+        slow.holds = random.nextBoolean();
+        try (TieredStore store = store(memory, slow)) {
+            StoredPrefix prefix = prefix(values, first, end, length, all, store);
+            while (!prefix.isReady()) {
+                assertThat(slow.held).isNotEmpty();
+                slow.proceed();
+            }
+            assertThat(slow.lookups).isLessThanOrEqualTo(4);
             int longest = end;
             while (longest > first && !isHere(all, groups, first, longest, length, chunkTokens, present)) {
                 longest--;
@@ -99,6 +105,78 @@ class StoredPrefixTest {
             }
             prefix.release();
         }
+    }
+
+    private static byte[] value(StoreFormat format) {
+        return new byte[(int) format.valueBytes()];
+    }
+
+    private void put(List<BlockHash> keys, ValueCache memory) {
+        long bytes = memory.format().valueBytes();
+        try (Arena arena = Arena.ofShared()) {
+            ValueRanges values = new ValueRanges(arena.allocate(bytes));
+            for (int i = 0; i < keys.size(); i++) {
+                values.add(i, 0, 0, bytes);
+            }
+            memory.put(keys, List.of(values), Deadline.after(ticker, SECOND));
+        }
+    }
+
+    private TieredStore store(ValueCache memory, MapStore slow) {
+        return new TieredStore(
+                memory,
+                List.of(new Tier(slow, Optional.empty(), false)),
+                new TieredStore.Timeouts(SECOND, SECOND),
+                ticker);
+    }
+
+    private StoredPrefix prefix(
+            ChunkValues values, int first, int end, int length, List<Value> all, TieredStore store) {
+        return new StoredPrefix(
+                values,
+                first,
+                end,
+                length,
+                all,
+                new StoredPrefix.Source(store, true, Deadline.after(ticker, SECOND), () -> {}));
+    }
+
+    /** 200 chunks, of which the windows of both groups reach 5. */
+    private void checkLong(int inMemory, int stored, int broken, int lookups, int end) {
+        int chunks = 200;
+        KvGroups groups = KvGroups.of(List.of(OptionalInt.of(5 * BLOCK), OptionalInt.of(4 * BLOCK)));
+        ChunkValues values = new ChunkValues(ChunkKeys.blockHashes(1), groups, BLOCK, 1);
+        FakeKvRequest request = new FakeKvRequest("r", FakeKvRequest.counting(1, chunks * BLOCK), BLOCK);
+        List<Value> all = values.all(request, 0, chunks);
+        List<BlockHash> keys = ChunkValues.keysOf(all);
+        StoreFormat format = new StoreFormat(new ModelFingerprint("m", "00"), LAYOUT, 1, 1, 1, 2);
+        MapStore slow = new MapStore(format);
+        keys.subList(0, 2 * stored).forEach(key -> slow.values.put(key, value(format)));
+        slow.broken.addAll(keys.subList(0, 2 * broken));
+        ValueCache memory = new MapStores().memory(format, HostMemorySettings.of(256 * format.valueBytes()), ticker);
+        put(keys.subList(0, 2 * inMemory), memory);
+        try (TieredStore store = store(memory, slow)) {
+            StoredPrefix prefix = prefix(values, 0, chunks, request.length(), all, store);
+            assertThat(prefix.isReady()).isTrue();
+            assertThat(prefix.end()).isEqualTo(end);
+            assertThat(slow.lookups).isEqualTo(lookups);
+            prefix.release();
+        }
+    }
+
+    @Test
+    void ofALongPromptThatIsNotStoredASlowTierIsAskedTwice() {
+        checkLong(0, 0, 0, 2, 0);
+    }
+
+    @Test
+    void theBeginningOfALongPromptIsFoundInThreeLookups() {
+        checkLong(0, 90, 0, 3, 90);
+    }
+
+    @Test
+    void ofATierWhoseReadsFailOnlyMemoryIsUsed() {
+        checkLong(40, 200, 200, 3, 40);
     }
 
     private static boolean isHere(
