@@ -7,7 +7,7 @@ public final class Mxfp4 {
 
     private Mxfp4() {}
 
-    /** What the numbers of a block are multiplied by. */
+    /** The factor of a block's numbers. */
     public static float scale(byte exponent) {
         return Math.scalb(1f, (exponent & 0xff) - EXPONENT_BIAS);
     }

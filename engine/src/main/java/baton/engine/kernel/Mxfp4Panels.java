@@ -4,7 +4,7 @@ import baton.memory.Assembler.Width;
 
 /**
  * Panels of numbers of MXFP4, which become those of {@link WeightType#BF16_PAIRS} exactly. Of {@link #INPUTS} inputs a panel has a block: for
- * each lane of two vectors what its exponent adds to the bits of a bf16 number, and then vectors of shorts, each of four pairs of inputs of
+ * each lane of two vectors the addend of its exponent to the bits of a bf16 number, and then vectors of shorts, each of four pairs of inputs of
  * one vector of outputs, the first pair in the lowest four bits.
  */
 public final class Mxfp4Panels {
@@ -31,7 +31,7 @@ public final class Mxfp4Panels {
 
     private static final int BF16_EXPONENT = 7;
 
-    /** With which no sum of exponents leaves the normal numbers of bf16. */
+    /** The largest exponent for which no sum of exponents leaves the normal numbers of bf16. */
     private static final int MOST_EXPONENT = 120;
 
     private Mxfp4Panels() {}

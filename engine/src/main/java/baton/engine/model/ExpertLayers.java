@@ -118,7 +118,7 @@ final class ExpertLayers {
         }
     }
 
-    /** Does something for each row and each share that has it, of a row in the order of the shares. */
+    /** Calls {@code work} for each row of each share, for one row in the order of the shares. */
     private void forRowsOf(List<Share> shares, int rows, RowWork work) {
         threads.parallelFor(rows, 1, (member, first, end) -> {
             for (int row = first; row < end; row++) {

@@ -36,7 +36,7 @@ sealed interface Linear permits TorchLinear, PanelLinear, OperatorTimes.TimedLin
                 .toList();
     }
 
-    /** What {@link #apply} computes or, with a gate, {@link #applyGated}. */
+    /** The product of {@link #apply} or, with a gate, of {@link #applyGated}. */
     record Product(Linear matrix, Optional<Gate> gate, Matrix rows) {}
 
     /** See {@link #applyGated}. */

@@ -144,7 +144,7 @@ final class Conversation {
         return message;
     }
 
-    /** The reasoning is there by this name too; beside calls a template has place for a content or for this. */
+    /** The reasoning is there by this name too. A message with tool calls has either content or thinking in templates. */
     private static void thinking(JsonFields fields, ObjectNode message) {
         boolean hasPlace =
                 !message.has(TOOL_CALLS) || message.path(CONTENT).asString("").isEmpty();
