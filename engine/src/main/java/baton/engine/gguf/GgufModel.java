@@ -19,6 +19,7 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 import tools.jackson.databind.node.ObjectNode;
 
@@ -30,6 +31,7 @@ public final class GgufModel implements PackedTensorFile {
     private static final Pattern PART = Pattern.compile("(.*)-(\\d{5})-of-(\\d{5})\\.gguf");
 
     private static final Pattern KEYS = Pattern.compile("(blk\\.\\d+)\\.attn_k_b\\.weight");
+    private static final Pattern EXPERT = Pattern.compile("\\.experts\\..*\\.weight$");
     private static final String GATE = ".mlp.shared_expert_gate.weight";
 
     /** Factors of the rotation, which become fields of config.json. */
@@ -113,6 +115,15 @@ public final class GgufModel implements PackedTensorFile {
      */
     public ObjectNode config() {
         return new GgufConfig(this).json();
+    }
+
+    /** Whether all matrices of experts are in MXFP4. */
+    public boolean hasExpertsInMxfp4() {
+        Set<GgufType> types = places.entrySet().stream()
+                .filter(place -> EXPERT.matcher(place.getKey()).find())
+                .map(place -> place.getValue().tensor.type())
+                .collect(Collectors.toSet());
+        return types.equals(Set.of(GgufType.MXFP4));
     }
 
     /** Names that a checkpoint has, or the file's own for tensors that no checkpoint has. */

@@ -28,7 +28,7 @@ import tools.jackson.databind.node.ObjectNode;
  * @param missing the error of loading that names weights that are not there
  * @param config the shape; of a refused checkpoint the one without the refused fields, of an unsupported family that of a Llama or a
  *     Mixtral of its size; empty if config.json does not say
- * @param packing the form of packed weights, which are unpacked when they are loaded; empty if there are none
+ * @param packing the form of packed weights; empty if there are none, and of a GGUF file if experts are not in mxfp4
  * @param fileBytes bytes of the files with weights
  */
 public record CheckpointSurvey(
@@ -129,6 +129,13 @@ public record CheckpointSurvey(
     }
 
     private static Optional<String> packing(Path model) throws IOException {
+        if (GgufModel.isFile(model)) {
+            try (GgufModel file = GgufModel.open(model)) {
+                return Optional.of(ConfigFields.MXFP4).filter(_ -> file.hasExpertsInMxfp4());
+            } catch (ConfigException _) {
+                return Optional.empty();
+            }
+        }
         return json(model).flatMap(whole -> ConfigFields.packing(new Survey("").text(whole)));
     }
 

@@ -6,6 +6,7 @@ import static org.assertj.core.api.Assertions.within;
 
 import baton.engine.backend.CpuBackend;
 import baton.engine.backend.ModelBackend;
+import baton.engine.gguf.ConvertedCheckpoint;
 import baton.kv.DType;
 import java.io.IOException;
 import java.nio.file.Files;
@@ -117,6 +118,23 @@ class CheckpointSurveyTest {
         ObjectNode unpacked = config("gpt-oss-20b");
         unpacked.remove("quantization_config");
         assertThat(survey(unpacked).savedBytes()).isZero();
+    }
+
+    @Test
+    void expertsInMxfp4OfAGgufFileTakeAThirdToo() throws Exception {
+        CheckpointSurvey packed = ofGguf("gpt-oss");
+        assertThat(packed.packing()).contains("experts in mxfp4");
+        assertThat(packed.savedBytes())
+                .isEqualTo(
+                        CheckpointSurvey.of(FamiliesTest.checkpoint("gpt-oss")).savedBytes());
+        CheckpointSurvey unpacked = ofGguf("gpt-oss-bf16");
+        assertThat(unpacked.packing()).isEmpty();
+        assertThat(unpacked.savedBytes()).isZero();
+    }
+
+    private CheckpointSurvey ofGguf(String golden) throws Exception {
+        return CheckpointSurvey.of(
+                ConvertedCheckpoint.write(FamiliesTest.checkpoint(golden), directory.resolve("model.gguf")));
     }
 
     @Test
