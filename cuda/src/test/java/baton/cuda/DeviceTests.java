@@ -20,7 +20,7 @@ import tools.jackson.databind.node.ObjectNode;
 public final class DeviceTests {
     private DeviceTests() {}
 
-    /** @param args a file, which gets the results as JSON after each test, and names of packages; none: all */
+    /** @param args a file, which gets the results as JSON after each test, and names of packages below this one; none: all */
     public static void main(String[] args) throws IOException {
         Path out = Path.of(args[0]);
         ObjectNode json = JsonMapper.builder().build().createObjectNode();
@@ -34,7 +34,7 @@ public final class DeviceTests {
             request.selectors(selectPackage("baton.cuda"));
         }
         for (int i = 1; i < args.length; i++) {
-            request.selectors(selectPackage(args[i]));
+            request.selectors(selectPackage(DeviceTests.class.getPackageName() + "." + args[i]));
         }
         LauncherFactory.create().execute(request.build(), new TestExecutionListener() {
             @Override

@@ -12,6 +12,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /** Steps that other programs and libraries do. */
@@ -37,6 +38,9 @@ final class Programs {
             print(json.dumps(out))
             """;
 
+    /** Packages of tests, each of which is run in a process of its own. */
+    private static final List<String> TESTED = List.of("driver", "kernel", "model", "sim");
+
     private Programs() {}
 
     /** The tests of the module cuda, of which most are of kernels, on the device. */
@@ -45,7 +49,27 @@ final class Programs {
             json.put(GpuCheck.LEFT_OUT, "no directory with the tests was named");
             return;
         }
-        Path directory = check.tests().get();
+        ArrayNode failed = json.putArray("failed");
+        ArrayNode skipped = json.putArray("skipped");
+        json.put("passed", 0);
+        long end = System.nanoTime() + GpuStep.TESTS.timeout().minusSeconds(10).toNanos();
+        for (String tested : TESTED) {
+            ObjectNode results = JSON.createObjectNode();
+            tests(check, check.tests().get(), tested, end - System.nanoTime(), results);
+            results.path("failed").forEach(failed::add);
+            results.path("skipped").forEach(skipped::add);
+            json.put(
+                    "passed",
+                    json.path("passed").asInt() + results.path("passed").asInt());
+            if (results.has("error")) {
+                json.put("error", tested + ": " + results.path("error").asString());
+            }
+        }
+    }
+
+    /** Runs tests in a process of their own: after a fault of a kernel its process can do nothing more on the device. */
+    private static void tests(GpuCheck check, Path directory, String tested, long nanos, ObjectNode json)
+            throws IOException, InterruptedException {
         Path result = Files.createTempFile("baton-gpu-tests", ".json");
         String classes = String.join(
                 File.pathSeparator, directory.resolve("*").toString(), System.getProperty("java.class.path"));
@@ -57,13 +81,13 @@ final class Programs {
                 "-cp",
                 classes,
                 "baton.cuda.DeviceTests",
-                result.toString()));
+                result.toString(),
+                tested));
         ProcessBuilder builder = new ProcessBuilder(command).inheritIO();
         builder.environment().put("BATON_CUDA_TESTS", check.simulated() ? "simulated" : "device");
         Process process = builder.start();
         try {
-            boolean ended =
-                    process.waitFor(GpuStep.TESTS.timeout().minusSeconds(10).toMillis(), TimeUnit.MILLISECONDS);
+            boolean ended = process.waitFor(nanos, TimeUnit.NANOSECONDS);
             String text = Files.readString(result);
             if (!text.isEmpty()) {
                 json.setAll((ObjectNode) JSON.readTree(text));

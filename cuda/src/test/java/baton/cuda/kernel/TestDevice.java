@@ -136,10 +136,11 @@ final class TestDevice implements AutoCloseable {
 
     @Override
     public void close() {
-        buffers.forEach(Gpu.Buffer::close);
-        stream.close();
-        gpu.close();
-        arena.close();
+        try (arena;
+                gpu;
+                stream) {
+            buffers.forEach(Gpu.Buffer::close);
+        }
         if (driver instanceof SimulatedDriver simulated) {
             assertThat(simulated.unreleased()).isEmpty();
         }
