@@ -13,8 +13,10 @@ import baton.kv.DevicePeers.Copy;
 import baton.kv.Ticker;
 import java.io.IOException;
 import java.lang.foreign.ValueLayout;
+import java.util.Arrays;
 import java.util.HexFormat;
 import java.util.List;
+import java.util.Random;
 import java.util.stream.IntStream;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
@@ -24,6 +26,12 @@ final class DriverSteps {
     private static final int REPETITIONS = 10;
     private static final byte PATTERN = 0x5a;
     private static final int BLOCK_BYTES = 512 << 10;
+
+    /** Of operands; a prime, so that rows differ. */
+    private static final int PERIOD = 4099;
+
+    /** Of sums of products in fp32, for the root of their number. */
+    private static final double SUM_TOLERANCE = 1e-3;
 
     /** Rows, outputs and inputs of products. */
     private static final int[][] SHAPES = {
@@ -96,7 +104,7 @@ final class DriverSteps {
 
     private static void require(boolean right, String what) {
         if (!right) {
-            throw new IllegalStateException(what + " are wrong");
+            throw new IllegalStateException("wrong: " + what);
         }
     }
 
@@ -177,6 +185,40 @@ final class DriverSteps {
         }
     }
 
+    /** Repeats numbers between -1 and 1, so that rows differ; see {@link #element}. */
+    private static float[] fill(Gpu.Stream stream, Gpu.Buffer buffer, DType type, int seed) {
+        Random random = new Random(seed);
+        int period = (int) Math.min(PERIOD, buffer.bytes() / type.bytes());
+        float[] numbers = new float[period];
+        try (Gpu.Pinned host = buffer.gpu().pinned((long) period * type.bytes())) {
+            for (int i = 0; i < period; i++) {
+                type.set(host.memory(), (long) i * type.bytes(), 2 * random.nextFloat() - 1);
+                numbers[i] = type.get(host.memory(), (long) i * type.bytes());
+            }
+            stream.copyToDevice(buffer.address(), host.memory());
+            long filled = host.memory().byteSize();
+            while (filled < buffer.bytes()) {
+                long more = Math.min(filled, buffer.bytes() - filled);
+                stream.copy(buffer.address() + filled, buffer.address(), more);
+                filled += more;
+            }
+            stream.synchronize();
+        }
+        return numbers;
+    }
+
+    private static float element(float[] numbers, long index) {
+        return numbers[(int) (index % numbers.length)];
+    }
+
+    private static float read(Gpu.Stream stream, long address) {
+        try (Gpu.Pinned host = stream.gpu().pinned(Float.BYTES)) {
+            stream.copyToHost(host.memory(), address);
+            stream.synchronize();
+            return host.memory().get(ValueLayout.JAVA_FLOAT, 0);
+        }
+    }
+
     private static void product(
             Gpu gpu, Gpu.Stream stream, GpuKernels kernels, DType type, int[] shape, ObjectNode json) {
         int rows = shape[0];
@@ -186,9 +228,8 @@ final class DriverSteps {
         try (Gpu.Buffer weight = gpu.allocate(weightBytes);
                 Gpu.Buffer in = gpu.allocate((long) rows * inputs * type.bytes());
                 Gpu.Buffer out = gpu.allocate((long) rows * outputs * Float.BYTES)) {
-            // Each element is 0.0115 in bf16 and in fp32.
-            stream.fill(weight.address(), 0x3c, weight.bytes());
-            stream.fill(in.address(), 0x3c, in.bytes());
+            float[] weights = fill(stream, weight, type, 1);
+            float[] numbers = fill(stream, in, type, 2);
             stream.fill(out.address(), 0, out.bytes());
             double millis = best(
                     gpu,
@@ -200,6 +241,19 @@ final class DriverSteps {
                                     DeviceRows.matrix(in.address(), type, rows, inputs),
                                     DeviceRows.matrix(out.address(), DType.F32, rows, outputs),
                                     false));
+            for (int row : new int[] {0, rows / 2, rows - 1}) {
+                for (int output : new int[] {0, outputs / 3, outputs - 1}) {
+                    double expected = IntStream.range(0, inputs)
+                            .mapToDouble(i -> (double) element(numbers, (long) row * inputs + i)
+                                    * element(weights, (long) output * inputs + i))
+                            .sum();
+                    float computed = read(stream, out.address() + ((long) row * outputs + output) * Float.BYTES);
+                    require(
+                            Math.abs(computed - expected) <= SUM_TOLERANCE * Math.sqrt(inputs),
+                            "products of shape %s: %f in place of %f"
+                                    .formatted(Arrays.toString(shape), computed, expected));
+                }
+            }
             json.put("type", type.toString())
                     .put("rows", rows)
                     .put("outputs", outputs)
