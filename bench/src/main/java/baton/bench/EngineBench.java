@@ -42,6 +42,7 @@ import tools.jackson.databind.node.ObjectNode;
  * <p>All of it, making and loading checkpoints too, ends about when the budget does. Cases that do not fit are named in the report.
  *
  * @param threads to compute with; empty: one for each processor
+ * @param device that computes the models; the shares of the processor's limits are left out for another
  * @param dtype to compute in; empty: chosen by {@link DTypeChoice}
  * @param quantization of the models
  * @param budget for everything
@@ -50,6 +51,7 @@ import tools.jackson.databind.node.ObjectNode;
  */
 public record EngineBench(
         OptionalInt threads,
+        Device device,
         Optional<DType> dtype,
         Quantization quantization,
         Budget budget,
@@ -133,7 +135,7 @@ public record EngineBench(
     }
 
     private void measure(Path model, Budget share, Results results) throws IOException {
-        Loaded loaded = ModelBackends.on(Device.AUTO).apart(() -> {
+        Loaded loaded = ModelBackends.on(device).apart(() -> {
             try (MachineLimits.Probe probe = new MachineLimits.Probe(threads)) {
                 long start = System.nanoTime();
                 try (ModelRunner runner = load(model)) {
@@ -148,6 +150,7 @@ public record EngineBench(
                             quantization,
                             runner.kernels(),
                             runner.operatorRates());
+                    figures.put("on_processor", ForwardBench.computes(runner));
                     forward.write(figures);
                     return new Loaded(seconds, positions(runner.config()), forward, figures);
                 }
@@ -160,7 +163,7 @@ public record EngineBench(
         String name = loaded.figures.path("name").asString();
         if (share.fits(loaded.loadSeconds)) {
             progress.accept(name + ": through the engine");
-            new ServingBench(threads, dtype, quantization, share, each, loaded.forward)
+            new ServingBench(threads, device, dtype, quantization, share, each, loaded.forward)
                     .run(model, loaded.positions, loaded.figures.putObject("engine"), results.leftOut);
         } else {
             results.leftOut.add(String.format(
@@ -191,7 +194,7 @@ public record EngineBench(
                         "%s has max_position_embeddings=%d, the bench needs %d"
                                 .formatted(directory, positions, ServingBench.LEAST_POSITIONS));
             }
-            return ForwardBench.load(checkpoint, dtype, quantization, threads, positions);
+            return ForwardBench.load(checkpoint, device, dtype, quantization, threads, positions);
         }
     }
 }

@@ -97,7 +97,7 @@ final class EngineFigures {
                 .put("median_tokens_per_second", tokens / timing.median());
     }
 
-    /** Writes the machine's limits, in the best of these rounds, and the shares of them that all models reach. */
+    /** Writes the machine's limits, in the best of these rounds, and the shares of them that all models reach which it computes. */
     static void limits(ObjectNode json, List<MachineLimits> limits) {
         DType dtype = limits.stream()
                 .max(Comparator.comparingDouble(MachineLimits::gemmFlops))
@@ -129,6 +129,9 @@ final class EngineFigures {
         ways.reading("read by fp32 linear of 1 row", read, limit -> limit.fp32().bytesPerSecond());
         ways.reading("read by summing it up", read, MachineLimits::readBytesPerSecond);
         for (JsonNode model : json.path("models")) {
+            if (!model.path("on_processor").asBoolean(true)) {
+                continue;
+            }
             for (JsonNode prefill : model.path("prefill")) {
                 double flops = prefill.path("flops_per_second").asDouble();
                 ((ObjectNode) prefill).put("share_of_gemm", flops / gemm).put("share_of_linear", flops / linear);

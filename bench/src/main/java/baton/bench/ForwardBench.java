@@ -15,6 +15,7 @@ import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.engine.model.Quantization;
 import baton.kv.DType;
 import baton.kv.KvLayout;
+import baton.kv.KvMemory;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -90,9 +91,15 @@ final class ForwardBench {
 
     /** Loads a model with room for a prompt of so many positions, or for the largest batch that decodes. */
     static ModelRunner load(
-            Checkpoint checkpoint, Optional<DType> dtype, Quantization quantization, OptionalInt threads, int positions)
+            Checkpoint checkpoint,
+            Device device,
+            Optional<DType> dtype,
+            Quantization quantization,
+            OptionalInt threads,
+            int positions)
             throws IOException {
-        ModelBackend backend = ModelBackends.on(Device.AUTO);
+        ModelBackend backend =
+                ModelBackends.computing(ModelBackends.on(device), device, checkpoint.config(), quantization, 1);
         DType type = backend.dtype(dtype, checkpoint.config(), quantization).dtype();
         KvLayout layout = checkpoint.config().kvLayout(BLOCK_SIZE, type);
         int blocks = Math.max(
@@ -102,6 +109,11 @@ final class ForwardBench {
         return backend.load(
                         checkpoint, ModelOptions.oneRank(type, quantization, BLOCK_SIZE, blocks, threads, positions))
                 .first();
+    }
+
+    /** Whether this machine's processor computes the model, so that its limits are the model's. */
+    static boolean computes(ModelRunner runner) {
+        return !(runner.cache().memory() instanceof KvMemory.Device);
     }
 
     /** A pass between matrix products. {@code gemmFlops}: operations a second of the products before and after it. */
@@ -239,7 +251,7 @@ final class ForwardBench {
         for (Case measured : cases) {
             Duration share = share(round);
             measured.run(share, round == 1);
-            if (!measured.decode) {
+            if (!measured.decode && computes(runner)) {
                 measured.runBeside(share.multipliedBy(BESIDE_SHARES), round == 1);
             }
         }

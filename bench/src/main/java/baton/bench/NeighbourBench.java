@@ -5,6 +5,7 @@ import baton.bench.frame.Layout;
 import baton.bench.frame.Require;
 import baton.bench.frame.Timing;
 import baton.engine.model.Checkpoint;
+import baton.engine.model.Device;
 import baton.engine.model.ModelRunner;
 import baton.engine.model.ModelRunner.LayerHooks;
 import baton.engine.model.ModelRunner.SequenceSlice;
@@ -125,7 +126,12 @@ public final class NeighbourBench {
                         int positions =
                                 Math.min(PREFILL_TOKENS, checkpoint.config().maxPositions());
                         return ForwardBench.load(
-                                checkpoint, Optional.empty(), Quantization.NONE, OptionalInt.of(threads), positions);
+                                checkpoint,
+                                Device.CPU,
+                                Optional.empty(),
+                                Quantization.NONE,
+                                OptionalInt.of(threads),
+                                positions);
                     }
                 }));
             } catch (IOException | RuntimeException e) {

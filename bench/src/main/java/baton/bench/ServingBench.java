@@ -12,6 +12,7 @@ import baton.engine.StepPhase;
 import baton.engine.StepProfile;
 import baton.engine.StepProfile.Percentile;
 import baton.engine.local.LocalEngine;
+import baton.engine.model.Device;
 import baton.engine.model.Quantization;
 import baton.kv.DType;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
@@ -32,6 +33,7 @@ import tools.jackson.databind.node.ObjectNode;
  * Measures requests through a whole engine, from {@code submit} to the events: scheduler, model, sampler, detokenizer.
  *
  * @param threads to compute with; empty: one for each processor
+ * @param device that computes
  * @param dtype to compute in; empty: what the engine chooses
  * @param quantization of the model
  * @param budget for all cases
@@ -40,6 +42,7 @@ import tools.jackson.databind.node.ObjectNode;
  */
 record ServingBench(
         OptionalInt threads,
+        Device device,
         Optional<DType> dtype,
         Quantization quantization,
         Budget budget,
@@ -70,6 +73,7 @@ record ServingBench(
      */
     void run(Path model, int positions, ObjectNode json, ArrayNode leftOut) throws IOException {
         EngineConfigBuilder config = EngineConfig.of(model)
+                .device(device)
                 .quantization(quantization)
                 .maxModelLen(positions)
                 .numBlocks(BLOCKS);

@@ -8,6 +8,7 @@ import baton.bench.ForwardBench.Beside;
 import baton.bench.ForwardBench.Prefill;
 import baton.bench.frame.Budget;
 import baton.bench.frame.Timing;
+import baton.engine.model.Device;
 import baton.engine.model.MachineLimits;
 import baton.engine.model.MachineLimits.Products;
 import baton.engine.model.ModelConfig;
@@ -188,7 +189,8 @@ class EngineBenchTest {
     }
 
     private static EngineBench bench(Budget budget, Optional<Duration> each, List<String> progress) {
-        return new EngineBench(OptionalInt.of(2), Optional.empty(), Quantization.NONE, budget, each, progress::add);
+        return new EngineBench(
+                OptionalInt.of(2), Device.CPU, Optional.empty(), Quantization.NONE, budget, each, progress::add);
     }
 
     @Test

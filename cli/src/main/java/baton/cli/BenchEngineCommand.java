@@ -7,6 +7,7 @@ import baton.bench.frame.Budget;
 import baton.cluster.ProcessGroup;
 import baton.cluster.ServerProcess;
 import baton.engine.model.Checkpoint;
+import baton.engine.model.Device;
 import baton.engine.model.ModelConfig;
 import baton.engine.model.Quantization;
 import baton.engine.model.RandomCheckpoint;
@@ -46,6 +47,13 @@ final class BenchEngineCommand implements Callable<Integer> {
             paramLabel = "DIR",
             description = "Checkpoint directory; repeatable (default: the embedded tiny-ledger).")
     private List<Path> models = List.of();
+
+    @Option(
+            names = "--device",
+            defaultValue = "cpu",
+            description = "auto, cpu or cuda; shares of the processor's limits are left out for a GPU"
+                    + " (default: ${DEFAULT-VALUE}).")
+    private String device;
 
     @Option(
             names = "--dtype",
@@ -111,6 +119,7 @@ final class BenchEngineCommand implements Callable<Integer> {
         List<Path> measured = models.isEmpty() ? List.of(Models.embedded()) : models;
         EngineBench bench = new EngineBench(
                 BenchValues.optional(threads),
+                Device.parse("device", device),
                 dtype.equals("auto") ? Optional.empty() : Optional.of(DType.parse("dtype", dtype)),
                 Quantization.parse("quantization", quantization),
                 all,
