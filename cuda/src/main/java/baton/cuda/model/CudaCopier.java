@@ -93,7 +93,6 @@ final class CudaCopier implements KvCopier, AutoCloseable {
         DigestMemory memory = free.isPresent()
                 ? free.get()
                 : DigestMemory.of(gpu, Math.max(LEAST_DIGESTS, digests.length), digestMemories);
-        memory.used.set(true);
         long word = 0;
         for (Runs runs : values) {
             for (long number : new long[] {pool + runs.first(), runs.stride(), runs.count(), runs.bytes()}) {
@@ -106,7 +105,10 @@ final class CudaCopier implements KvCopier, AutoCloseable {
         stream.copyToDevice(memory.device.address(), memory.host.memory().asSlice(0, results));
         kernels.digest(stream, memory.device.address(), digests.length, memory.device.address() + results);
         stream.copyToHost(copy, memory.device.address() + results);
-        return new Digested(fences.record(), copy, digests, memory);
+        Digested fence = new Digested(fences.record(), copy, digests, memory);
+        // Not before: of a batch that fails, no fence gives it back.
+        memory.used.set(true);
+        return fence;
     }
 
     /** What a batch of digests is computed in: by digest {@link Runs}, and then the digests. */
