@@ -7,7 +7,10 @@ import java.util.List;
 public interface DevicePeers {
     int MOST_EXPORTED_BYTES = 250;
 
-    /** Describes the pool to processes of this host, of this user, while it is allocated. At most {@link #MOST_EXPORTED_BYTES}. */
+    /**
+     * Describes the pool to processes of this host, of this user, while it is allocated. At most {@link #MOST_EXPORTED_BYTES}. The pool is to be
+     * freed after they have closed it: otherwise CUDA defines no behavior.
+     */
     byte[] exported();
 
     /**

@@ -2,6 +2,9 @@ package baton.testkit;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.kv.DevicePeers;
+import baton.kv.KvCopier;
+import baton.kv.KvFence;
 import baton.kv.KvMemory;
 import baton.transfer.Range;
 import baton.transfer.Region;
@@ -26,6 +29,7 @@ import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -107,6 +111,69 @@ class EmbeddedDeviceAgentTest extends TransferAgentContract {
                             failed -> assertThat(failed.message()).contains("copying failed"));
             assertThat(pools)
                     .allSatisfy(pool -> assertThat(pool.mismatch(theirs)).isEqualTo(4096));
+        }
+    }
+
+    @Test
+    void allPoolsOfAPeerAreClosedWhereOneFailsTo() throws TransferException {
+        AtomicInteger closed = new AtomicInteger();
+        try (Arena arena = Arena.ofShared()) {
+            MemorySegment second = registered(there, 4096);
+            MemorySegment own = arena.allocate(4096, 64);
+            here.register(new Region(new NotClosing(new RefusingMemory(own), closed).memory(), false));
+            assertThat(here.connect(there.metadata(), LONG)).isSameAs(peer);
+            List<Range> ranges = List.of(
+                    new Range(address(own), address(theirs), 2048),
+                    new Range(address(own) + 2048, address(second), 2048));
+            assertThat(finish(here.start(Operation.READ, peer, ranges, Optional.empty(), LONG)))
+                    .isInstanceOf(State.Done.class);
+            here.close();
+            await("both pools are closed", () -> closed.get() == 2);
+        }
+    }
+
+    /** A device that does not close the pools of peers. */
+    private record NotClosing(RefusingMemory device, AtomicInteger closed) implements KvCopier, DevicePeers {
+        KvMemory.Device memory() {
+            KvMemory.Device memory = device.memory();
+            return new KvMemory.Device(memory.address(), memory.bytes(), memory.device(), this);
+        }
+
+        @Override
+        public KvFence toHost(List<Range> ranges, MemorySegment host, KvFence after) {
+            return device.toHost(ranges, host, after);
+        }
+
+        @Override
+        public KvFence toDevice(List<Range> ranges, MemorySegment host, KvFence after) {
+            return device.toDevice(ranges, host, after);
+        }
+
+        @Override
+        public Optional<DevicePeers> peers() {
+            return Optional.of(this);
+        }
+
+        @Override
+        public byte[] exported() {
+            return device.peers().orElseThrow().exported();
+        }
+
+        @Override
+        public PeerPool open(byte[] exported) throws IOException {
+            PeerPool pool = device.peers().orElseThrow().open(exported);
+            return new PeerPool() {
+                @Override
+                public KvFence copy(List<Copy> copies) {
+                    return pool.copy(copies);
+                }
+
+                @Override
+                public void close() {
+                    closed.incrementAndGet();
+                    throw new IllegalStateException("the device has failed");
+                }
+            };
         }
     }
 

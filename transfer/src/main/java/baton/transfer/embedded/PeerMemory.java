@@ -101,11 +101,19 @@ final class PeerMemory {
                     : Optional.empty();
         }
 
-        /** Unmaps it; nothing touches it any more. */
+        /** Unmaps it; nothing touches it any more. A device that does not close its pool is logged. */
         synchronized void close() {
-            opened.values().forEach(DevicePeers.PeerPool::close);
+            opened.values().forEach(Mapped::close);
             arena.close();
             mappedBytes.addAndGet(-mappedBytes());
+        }
+
+        private static void close(DevicePeers.PeerPool pool) {
+            try {
+                pool.close();
+            } catch (RuntimeException e) {
+                LOG.warn("a peer's pool of a device cannot be closed, and stays mapped: {}", e.toString());
+            }
         }
     }
 
