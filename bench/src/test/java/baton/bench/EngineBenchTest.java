@@ -29,6 +29,7 @@ import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
@@ -186,6 +187,22 @@ class EngineBenchTest {
                 .satisfiesExactly(
                         line -> assertThat(line).contains("fp32 products", "the limit of prefill"),
                         line -> assertThat(line).contains("bf16 linear", "the limit of decode"));
+    }
+
+    @Test
+    void onlyModelsThatTheProcessorComputesHaveSharesOfItsLimits() {
+        ObjectNode json = JsonNodeFactory.instance.objectNode();
+        ArrayNode models = json.putArray("models");
+        for (boolean onProcessor : new boolean[] {true, false}) {
+            models.addObject()
+                    .put("on_processor", onProcessor)
+                    .putArray("prefill")
+                    .addObject()
+                    .put("flops_per_second", 1.0);
+        }
+        EngineFigures.limits(json, List.of(new MachineLimits(new Products(1, 1, 1, 3), new Products(2, 2, 2, 2), 1)));
+        assertThat(json.at("/models/0/prefill/0/share_of_gemm").asDouble()).isEqualTo(0.5);
+        assertThat(json.at("/models/1/prefill/0/share_of_gemm").isMissingNode()).isTrue();
     }
 
     private static EngineBench bench(Budget budget, Optional<Duration> each, List<String> progress) {

@@ -2,11 +2,17 @@ package baton.bench.gpu;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
@@ -51,6 +57,25 @@ class GpuCheckTest {
                         .as("%s", way)
                         .isEqualTo(35));
         assertThat(saved).hasSize(10).last().isEqualTo(report.toString());
+    }
+
+    @Test
+    void anAnswerThatIsNotTheRecordedOneIsAnError(@TempDir Path model) throws Exception {
+        JsonMapper json = JsonMapper.builder().build();
+        try (Stream<Path> files = Files.list(MODEL)) {
+            for (Path file : files.toList()) {
+                Files.copy(file, model.resolve(file.getFileName()));
+            }
+        }
+        Path golden = model.resolve("golden.json");
+        JsonNode recorded = json.readTree(Files.readString(golden));
+        for (JsonNode prompt : recorded.path("prompts")) {
+            ArrayNode ids = (ArrayNode) prompt.path("output_ids");
+            ids.set(1, ids.path(1).asInt() + 1);
+        }
+        Files.writeString(golden, recorded.toString());
+        new GpuCheck(model, Optional.empty(), true, _ -> {}).run(List.of(GpuStep.GOLDEN), report, _ -> {});
+        assertThat(report.at("/golden/error").asString()).contains("0 of 1 answers are as recorded");
     }
 
     @Test
