@@ -140,12 +140,12 @@ class EmbeddedDeviceAgentTest extends TransferAgentContract {
         }
 
         @Override
-        public KvFence toHost(List<Range> ranges, MemorySegment host, KvFence after) {
+        public KvFence toHost(List<KvCopier.Range> ranges, MemorySegment host, KvFence after) {
             return device.toHost(ranges, host, after);
         }
 
         @Override
-        public KvFence toDevice(List<Range> ranges, MemorySegment host, KvFence after) {
+        public KvFence toDevice(List<KvCopier.Range> ranges, MemorySegment host, KvFence after) {
             return device.toDevice(ranges, host, after);
         }
 

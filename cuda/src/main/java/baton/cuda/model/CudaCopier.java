@@ -186,7 +186,8 @@ final class CudaCopier implements KvCopier, AutoCloseable {
             all.add(memory, memory.host::close);
             all.add(memory, memory.device::close);
         }
-        all.add(stream, stream::close);
+        Gpu.Stream copies = stream;
+        all.add(copies, copies::close);
         all.add(fences, fences::close);
         all.add(fences, fences::synchronize);
         all.add(peers, peers::close);

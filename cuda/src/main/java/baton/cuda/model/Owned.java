@@ -37,6 +37,7 @@ final class Owned implements AutoCloseable {
     }
 
     /** An exception that another one hides. */
+    @SuppressWarnings("ReferenceEquality")
     static void suppress(Throwable failure, Throwable other) {
         // A driver may report one failure again and again.
         if (failure != other) {
