@@ -143,15 +143,23 @@ class ConnectorFiguresTest {
     void aConnectorThatIsNotThereIsARowThatSaysSo() throws IOException {
         Path model = Path.of(System.getProperty("baton.root", "..")).resolve("models", "tiny-ledger");
         ObjectNode json = JsonNodeFactory.instance.objectNode();
-        new ConnectorBench(
-                        JavaCommand.likeThisProcess("baton.NoSuchProgram"),
-                        false,
-                        List.of(),
-                        List.of(64, 4096),
-                        1,
-                        Duration.ofMillis(1),
-                        _ -> {})
-                .run(model, json);
+        Thread thread = Thread.currentThread();
+        ClassLoader loader = thread.getContextClassLoader();
+        // It finds no connector of the class path.
+        thread.setContextClassLoader(ClassLoader.getPlatformClassLoader());
+        try {
+            new ConnectorBench(
+                            JavaCommand.likeThisProcess("baton.NoSuchProgram"),
+                            false,
+                            List.of(),
+                            List.of(64, 4096),
+                            1,
+                            Duration.ofMillis(1),
+                            _ -> {})
+                    .run(model, json);
+        } finally {
+            thread.setContextClassLoader(loader);
+        }
         assertThat(json.at("/load/tokens")).hasSize(1);
         assertThat(json.path("connectors")
                         .valueStream()
