@@ -35,6 +35,8 @@ import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.parallel.Execution;
+import org.junit.jupiter.api.parallel.ExecutionMode;
 import org.junit.jupiter.params.Parameter;
 import org.junit.jupiter.params.ParameterizedClass;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -50,6 +52,8 @@ import org.junit.jupiter.params.provider.ValueSource;
  */
 @ParameterizedClass(name = "pools in memory of the {0}")
 @EnumSource
+// JUnit runs parameterized classes one after the other unless they say otherwise.
+@Execution(ExecutionMode.CONCURRENT)
 public abstract class ConnectorContract {
     /** Where the pools of both instances are; goes to their {@link FakeEngine}. */
     @Parameter
