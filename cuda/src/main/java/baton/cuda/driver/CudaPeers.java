@@ -1,16 +1,12 @@
 package baton.cuda.driver;
 
-import baton.kv.Deadline;
 import baton.kv.DevicePeers;
 import baton.kv.KvFence;
 import baton.kv.Ticker;
-import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.IOException;
 import java.nio.ByteBuffer;
-import java.time.Duration;
 import java.util.HexFormat;
 import java.util.List;
-import java.util.concurrent.locks.LockSupport;
 
 /**
  * Shares a pool with other processes by CUDA's IPC handles, and within this process by its address. Copies are on a stream of their own.
@@ -22,23 +18,18 @@ public final class CudaPeers implements DevicePeers, AutoCloseable {
     private static final int HANDLE_BYTES = 64;
     private static final int EXPORTED_BYTES = UUID_BYTES + 3 * Long.BYTES + HANDLE_BYTES;
 
-    /** Longer than any batch of copies. */
-    private static final Duration TIMEOUT = Duration.ofMinutes(2);
-
-    private static final long POLL_NANOS = 5_000;
-
     private final Gpu gpu;
     private final Gpu.Buffer pool;
-    private final Ticker ticker;
     private final Gpu.Stream stream;
+    private final StreamFences fences;
     private final byte[] uuid;
 
     /** @param pool an allocation of the driver's, which outlives this */
     public CudaPeers(Gpu.Buffer pool, Ticker ticker) {
         this.gpu = pool.gpu();
         this.pool = pool;
-        this.ticker = ticker;
         this.stream = gpu.stream();
+        this.fences = new StreamFences(stream, ticker);
         this.uuid = HexFormat.of().parseHex(gpu.info().uuid());
     }
 
@@ -117,9 +108,7 @@ public final class CudaPeers implements DevicePeers, AutoCloseable {
                 }
                 stream.copy(pool.address() + first.to(), address + first.from(), length);
             }
-            Gpu.Event event = gpu.event();
-            event.record(stream);
-            return new Passing(event);
+            return fences.record();
         }
 
         private static boolean isNext(Copy first, long length, Copy next) {
@@ -134,42 +123,10 @@ public final class CudaPeers implements DevicePeers, AutoCloseable {
         }
     }
 
-    /** The end of a batch. Its event is released when that is seen to be passed. */
-    private final class Passing implements KvFence {
-        private final Gpu.Event event;
-
-        @GuardedBy("this")
-        private boolean passed;
-
-        private Passing(Gpu.Event event) {
-            this.event = event;
-        }
-
-        @Override
-        public synchronized boolean isPassed() {
-            if (!passed && event.isPassed()) {
-                passed = true;
-                event.close();
-            }
-            return passed;
-        }
-
-        @Override
-        public void await() {
-            Deadline deadline = Deadline.after(ticker, TIMEOUT);
-            while (!isPassed()) {
-                if (deadline.isOver()) {
-                    throw new IllegalStateException("%s has not copied a peer's blocks within %s"
-                            .formatted(gpu.info().name(), deadline));
-                }
-                LockSupport.parkNanos(POLL_NANOS);
-            }
-        }
-    }
-
     /** After the last copy has passed, and pools of peers are closed. */
     @Override
     public void close() {
+        fences.close();
         stream.close();
     }
 }

@@ -2,6 +2,7 @@ package baton.cuda.model;
 
 import baton.cuda.driver.CudaPeers;
 import baton.cuda.driver.Gpu;
+import baton.cuda.driver.StreamFences;
 import baton.cuda.kernel.CopyOps;
 import baton.kv.DevicePeers;
 import baton.kv.KvCopier;
@@ -111,7 +112,7 @@ final class CudaCopier implements KvCopier, AutoCloseable {
         return fence;
     }
 
-    /** What a batch of digests is computed in: by digest {@link Runs}, and then the digests. */
+    /** Working memory of a batch of digests: the {@link Runs} of each digest, and then the digests. */
     private record DigestMemory(Gpu.Pinned host, Gpu.Buffer device, int digests, AtomicBoolean used) {
         static DigestMemory of(Gpu gpu, int digests, List<DigestMemory> all) {
             long bytes = (RUNS_WORDS + 1L) * Long.BYTES * digests;

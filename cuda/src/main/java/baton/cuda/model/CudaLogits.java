@@ -1,6 +1,7 @@
 package baton.cuda.model;
 
 import baton.cuda.driver.Gpu;
+import baton.cuda.driver.StreamFences;
 import baton.cuda.kernel.DeviceRows;
 import baton.engine.model.Logits;
 import com.google.errorprone.annotations.concurrent.GuardedBy;

@@ -1,6 +1,7 @@
 package baton.cuda.model;
 
 import baton.cuda.driver.Gpu;
+import baton.cuda.driver.StreamFences;
 import baton.cuda.kernel.Weight;
 import baton.engine.kernel.ParallelFor;
 import baton.engine.model.Matrix;

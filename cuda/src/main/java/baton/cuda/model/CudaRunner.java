@@ -2,6 +2,7 @@ package baton.cuda.model;
 
 import baton.cuda.driver.Driver.DeviceInfo;
 import baton.cuda.driver.Gpu;
+import baton.cuda.driver.StreamFences;
 import baton.cuda.kernel.GpuKernels;
 import baton.cuda.model.StepInputs.Step;
 import baton.engine.kernel.ParallelFor;
@@ -176,7 +177,7 @@ final class CudaRunner implements ModelRunner {
     }
 
     /**
-     * Waits for what a step that failed has enqueued, which uses pinned memory of the step.
+     * Waits for the launches and copies of a step that failed, which use pinned memory of the step.
      *
      * @throws Error if the device does nothing more: after a kernel's fault the driver refuses all until the process ends
      */

@@ -109,7 +109,7 @@ static int asked;
 
 int cuEventCreate(uint64_t *out, unsigned flags) { IN_CONTEXT; *out = 0x1000000077; asked = 0; line("event %u\n", flags); return OK; }
 int cuEventDestroy_v2(uint64_t event) { IN_CONTEXT; line("destroy event %llx\n", event); return OK; }
-int cuEventRecord(uint64_t event, uint64_t stream) { IN_CONTEXT; line("record %llx %llx\n", event, stream); return OK; }
+int cuEventRecord(uint64_t event, uint64_t stream) { IN_CONTEXT; asked = 0; line("record %llx %llx\n", event, stream); return OK; }
 int cuEventQuery(uint64_t event) { IN_CONTEXT; return event == 0 ? INVALID_VALUE : asked++ ? OK : NOT_READY; }
 int cuEventElapsedTime(float *out, uint64_t from, uint64_t to) { IN_CONTEXT; *out = 2.5f; line("elapsed %llx %llx\n", from, to); return OK; }
 

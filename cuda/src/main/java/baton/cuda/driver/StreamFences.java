@@ -1,6 +1,5 @@
-package baton.cuda.model;
+package baton.cuda.driver;
 
-import baton.cuda.driver.Gpu;
 import baton.kv.Deadline;
 import baton.kv.KvFence;
 import baton.kv.Ticker;
@@ -14,7 +13,7 @@ import java.util.stream.Stream;
  * Points in a stream as fences. They are numbered, and the stream passes them in order, so an event is used again once its point is passed.
  * Safe for use by several threads.
  */
-final class StreamFences implements AutoCloseable {
+public final class StreamFences implements AutoCloseable {
     private static final int EVENTS = 256;
 
     /** Longer than any step or batch of copies. */
@@ -37,14 +36,14 @@ final class StreamFences implements AutoCloseable {
     @GuardedBy("this")
     private long passed;
 
-    StreamFences(Gpu.Stream stream, Ticker ticker) {
+    public StreamFences(Gpu.Stream stream, Ticker ticker) {
         this.stream = stream;
         this.ticker = ticker;
         this.events = Stream.generate(stream.gpu()::event).limit(EVENTS).toList();
     }
 
     /** The fence of all that was enqueued on the stream. */
-    synchronized KvFence record() {
+    public synchronized KvFence record() {
         long number = recorded + 1;
         // Its event is that of an earlier point.
         await(number - EVENTS);
@@ -53,8 +52,8 @@ final class StreamFences implements AutoCloseable {
         return new Point(number);
     }
 
-    /** What is enqueued on a stream from here on waits for a fence: on the device, if the fence is a device's. */
-    static void order(KvFence fence, Gpu.Stream later) {
+    /** Work that is enqueued on a stream after this call waits for a fence: on the device, if the fence is a device's. */
+    public static void order(KvFence fence, Gpu.Stream later) {
         if (fence instanceof Point point && point.gpu().context() == later.gpu().context()) {
             point.order(later);
         } else {
@@ -74,7 +73,7 @@ final class StreamFences implements AutoCloseable {
     }
 
     /** Returns when all that was enqueued is done. */
-    void synchronize() {
+    public void synchronize() {
         KvFence last = record();
         long begun = ticker.nanos();
         while (ticker.nanos() - begun < SPIN_NANOS && !last.isPassed()) {
