@@ -53,12 +53,10 @@ public final class CacheOps {
         U32 heads = k.parameterU32("heads");
         U32 ofHead = k.parameterU32("ofHead");
 
-        U32 number = k.mad(k.blockX(), THREADS, k.thread());
-        k.exitIf(k.test(number, Is.GE, count));
-        U32 column = k.mul(k.rem(number, ofHead), ELEMENTS);
-        U32 headOfAll = k.div(number, ofHead);
-        U32 head = k.rem(headOfAll, heads);
-        U32 row = k.div(headOfAll, heads);
+        HeadPart own = HeadPart.ofThread(k, count, heads, ofHead);
+        U32 column = k.mul(own.part(), ELEMENTS);
+        U32 head = own.head();
+        U32 row = own.row();
         U64 slot = k.loadU64(k.at(slots, row, Long.BYTES), 0);
         k.exitIf(k.test(slot, Is.EQ, PtxAssembler.u64(NO_SLOT)));
         U64 entry = k.at(k.add(layer, slot), head, headBytes);

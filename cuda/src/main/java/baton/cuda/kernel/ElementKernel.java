@@ -1,7 +1,6 @@
 package baton.cuda.kernel;
 
 import baton.cuda.driver.Gpu.Stream;
-import baton.cuda.ptx.Is;
 import baton.cuda.ptx.Operand.F32;
 import baton.cuda.ptx.Operand.U32;
 import baton.cuda.ptx.Operand.U64;
@@ -60,12 +59,10 @@ record ElementKernel(
         F32[] numbers = new F32[scalars];
         Arrays.setAll(numbers, i -> k.parameterF32("scalar" + i));
 
-        U32 number = k.mad(k.blockX(), THREADS, k.thread());
-        k.exitIf(k.test(number, Is.GE, count));
-        U32 column = k.mul(k.rem(number, ofHead), elements);
-        U32 headOfAll = k.div(number, ofHead);
-        U32 head = k.rem(headOfAll, heads);
-        U32 row = k.div(headOfAll, heads);
+        HeadPart own = HeadPart.ofThread(k, count, heads, ofHead);
+        U32 column = k.mul(own.part(), elements);
+        U32 head = own.head();
+        U32 row = own.row();
         F32[][] loaded = new F32[inputs.size()][];
         for (int i = 0; i < loaded.length; i++) {
             U32 source = gathers && i == 0 ? k.loadU32(k.at(indices, row, Integer.BYTES), 0) : row;

@@ -210,8 +210,7 @@ public final class ExpertOps implements AutoCloseable {
         U64 sharedShares = k.parameterU64("sharedShares");
         U32 columns = k.parameterU32("columns");
         U32 count = k.parameterU32("count");
-        U32 number = k.mad(k.blockX(), THREADS, k.thread());
-        k.exitIf(k.test(number, Is.GE, count));
+        U32 number = k.threadBelow(count);
         U32 token = k.div(number, columns);
         U32 column = k.rem(number, columns);
         U32 first = k.mul(token, chosen);

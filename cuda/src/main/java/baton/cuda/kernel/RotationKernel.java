@@ -61,12 +61,10 @@ record RotationKernel(DType from, DType to) {
         U32 step = k.parameterU32("step");
         U32 distance = k.parameterU32("distance");
 
-        U32 number = k.mad(k.blockX(), THREADS, k.thread());
-        k.exitIf(k.test(number, Is.GE, count));
-        U32 part = k.rem(number, parts);
-        U32 headOfAll = k.div(number, parts);
-        U32 head = k.rem(headOfAll, heads);
-        U32 row = k.div(headOfAll, heads);
+        HeadPart own = HeadPart.ofThread(k, count, heads, parts);
+        U32 part = own.part();
+        U32 head = own.head();
+        U32 row = own.row();
         U64 in = source.at(k, row, head);
         U64 out = target.at(k, row, head);
         Pred copied = k.test(part, Is.GE, pairs);

@@ -32,6 +32,13 @@ public final class PtxAssembler extends PtxInstructions {
         super(name, threads);
     }
 
+    /** The thread's number in the grid of one dimension. Threads with a number that is not below {@code count} end. */
+    public U32 threadBelow(U32 count) {
+        U32 number = mad(blockX(), threads(), thread());
+        exitIf(test(number, Is.GE, count));
+        return number;
+    }
+
     // Memory
 
     private static String space(Address address) {
