@@ -36,7 +36,7 @@ public record GpuCheck(Path model, Optional<Path> tests, boolean simulated, Cons
     private static final String NONE = "-";
     private static final JsonMapper JSON = JsonMapper.builder().build();
 
-    /** What a step adds to the report that does not run, and why. */
+    /** Field of the report with the reason for which a step did not run. */
     static final String LEFT_OUT = "left_out";
 
     /** @param report gets an object for each step; saved after each by {@code save} */

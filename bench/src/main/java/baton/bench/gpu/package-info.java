@@ -1,4 +1,4 @@
-/** What a GPU does: one report of everything that Baton runs on it. */
+/** A check of a GPU: one report of everything that Baton runs on it. */
 @NullMarked
 package baton.bench.gpu;
 

@@ -189,7 +189,7 @@ class StoredPrefixTest {
                 .allMatch(value -> present.contains(value.key()));
     }
 
-    /** Block tables of a request whose next token is at that position. */
+    /** Block tables of a request before it computes that position. */
     private static int[] tables(KvGroups groups, int size, int next) {
         int[] tables = new int[groups.size() * size];
         for (int group = 0; group < groups.size(); group++) {

@@ -58,7 +58,7 @@ public interface Driver {
 
     void recordEvent(long context, long event, long stream);
 
-    /** What is enqueued on the stream from here on waits for the event. */
+    /** Work that is enqueued on the stream after this call waits for the event. */
     void waitForEvent(long context, long stream, long event);
 
     /** Whether the event is passed; false as long as work before it is not done. */

@@ -127,7 +127,7 @@ public final class NativeDriver extends NativeFunctions implements Driver {
         super(library, "");
     }
 
-    /** The driver, or why there is none that Baton can use. */
+    /** The driver, or the reason for which Baton cannot use one. */
     public sealed interface Search {
         /** It is loaded and has a device. */
         record Found(Driver driver) implements Search {}

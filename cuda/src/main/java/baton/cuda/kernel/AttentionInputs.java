@@ -10,7 +10,7 @@ import baton.cuda.ptx.Operand.U64;
 import baton.cuda.ptx.PtxAssembler;
 import baton.kv.DType;
 
-/** What all kernels of attention have: their parameters, and code for a sequence's positions and scores. Weights are powers of two. */
+/** The common part of all attention kernels: their parameters, and code for a sequence's positions and scores. Weights are powers of two. */
 final class AttentionInputs {
     /** Numbers of a sequence: its first row, rows, position of the first row, index of its first entry in the block tables. */
     static final int SEQUENCE_BYTES = 4 * Integer.BYTES;
@@ -124,7 +124,7 @@ final class AttentionInputs {
         return k.min(k.max(i, low), k.sub(high, u32(1)));
     }
 
-    /** Ends threads of blocks whose sequence other kernels compute, by its number of rows. */
+    /** Ends threads of a block if its sequence has a number of rows that another kernel computes. */
     void exitUnless(Is is, Sequence sequence) {
         k.exitIf(k.not(k.test(sequence.rows, is, mostRows)));
     }

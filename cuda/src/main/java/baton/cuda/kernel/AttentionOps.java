@@ -17,7 +17,7 @@ import java.util.List;
  * whether few or many of its sequence's rows are computed at once.
  */
 public final class AttentionOps implements AutoCloseable {
-    /** What the elements of a head are a multiple of. */
+    /** The elements of a head are a multiple of this. */
     public static final int HEAD_MULTIPLE = AttentionShape.CHUNK;
 
     /** DeviceRows of sequences that are computed row by row. */
@@ -54,7 +54,7 @@ public final class AttentionOps implements AutoCloseable {
     }
 
     /**
-     * Attends to positions up to each row's own, whose entries are in the cache.
+     * Attends to the cached entries of positions up to each row's own.
      *
      * @param queries by row, of all heads, aligned to 8 elements
      * @param results as many, of any type

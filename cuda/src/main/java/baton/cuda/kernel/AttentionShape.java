@@ -3,7 +3,7 @@ package baton.cuda.kernel;
 import baton.kv.DType;
 
 /**
- * What kernels of attention are made for.
+ * The shape that a kernel of attention is generated for.
  *
  * @param headDim elements of a key, a multiple of 8
  * @param blockSize of the cache

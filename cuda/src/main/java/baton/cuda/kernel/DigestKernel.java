@@ -15,7 +15,7 @@ import java.math.BigInteger;
 
 /**
  * A digest of {@link Sum61} for each block of threads: a thread takes each {@link #THREADS}th unit of a run, of one word or four, and
- * evaluates their polynomial by Horner's rule. What its last unit lacks to the run's end is the same for all runs.
+ * evaluates their polynomial by Horner's rule. The distance from the last unit to the run's end is the same for all runs.
  */
 final class DigestKernel {
     static final String NAME = "digest";

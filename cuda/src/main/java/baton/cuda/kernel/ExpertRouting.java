@@ -31,7 +31,7 @@ final class ExpertRouting implements AutoCloseable {
     private final Variants<Kind> kernels;
 
     /**
-     * What a kernel is made for.
+     * The shape that a kernel is generated for.
      *
      * @param columns of logits: one for each expert, and perhaps one for the shared expert
      */

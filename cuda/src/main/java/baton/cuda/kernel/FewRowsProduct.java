@@ -78,7 +78,7 @@ record FewRowsProduct(ProductOperands.Of of, DType type, int outputTiles, int ro
             for (int i = 0; i < sums.length; i++) {
                 sums[i] = k.variables(SUMS, f32(0));
             }
-            // Steps of several chunks, whose loads are under way together, then chunks, of which the last one may have
+            // Steps of several chunks with all loads under way together, then chunks, of which the last one may have
             // fewer inputs.
             U32 rest = start;
             for (int unrolled = outputTiles == 1 && rowTiles <= 2 ? 2 * UNROLLED : UNROLLED;

@@ -43,7 +43,7 @@ final class Functions implements AutoCloseable {
         return new Compiled(module, function, kernel.threads());
     }
 
-    /** Enqueues a kernel of blocks in one dimension, unless these are none. */
+    /** Enqueues a kernel of blocks in one dimension; no launch if {@code blocks} is 0. */
     void launch(Gpu.Stream stream, String name, int blocks, long... arguments) {
         launch(stream, name, blocks, 1, 1, 0, arguments);
     }

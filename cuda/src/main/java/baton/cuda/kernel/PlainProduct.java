@@ -12,7 +12,7 @@ import baton.cuda.ptx.PtxKernel;
 import baton.kv.DType;
 
 /**
- * The code of a product in fp32, without matrix products: of weights in fp32, and of those whose rows are not aligned to 16 bytes. Each sum takes
+ * The code of a product in fp32, without matrix products: of weights in fp32, and of weights with rows that are not aligned to 16 bytes. Each sum takes
  * the inputs in their order.
  *
  * @param rows of a block

@@ -39,7 +39,7 @@ final class RowAttention {
 
     private static final int MOST_ELEMENTS = 2048;
 
-    /** Pieces whose loads overlap when they are put together. */
+    /** Pieces that {@link #together} loads at once. */
     private static final int PIECES_AT_ONCE = 8;
 
     /** Numbers of a piece in memory before its sums of values: the largest score, and the sum of weights. */
@@ -52,7 +52,7 @@ final class RowAttention {
     private final int chunks;
     private final U32 thread;
 
-    /** What is known of the queries that a block computes. */
+    /** The queries that a block computes. */
     private record Work(Sequence sequence, U32 row, U32 position, U32 first) {}
 
     /** Of an element: the largest score so far, the sum of weights, and the sum of values. */
@@ -92,7 +92,7 @@ final class RowAttention {
     /**
      * Blocks are {@code (rows * pieces, query heads / heads, sequences)}.
      *
-     * @param split a block computes one piece, whose results {@link #together} takes
+     * @param split a block computes one piece, and {@link #together} adds up the pieces
      */
     static PtxKernel kernel(AttentionShape shape, boolean split) {
         return new RowAttention(name(split), shape).attend(split);
@@ -232,7 +232,7 @@ final class RowAttention {
             if ((i + 1) * THREADS <= elements) {
                 then.accept(number, element);
             } else {
-                // What is begun here is used in such a branch only.
+                // Registers that this branch writes are read under the same condition only.
                 k.when(k.test(element, Is.LT, elements), () -> then.accept(number, element));
             }
         }

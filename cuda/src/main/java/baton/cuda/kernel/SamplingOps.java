@@ -24,7 +24,7 @@ public final class SamplingOps implements AutoCloseable {
     }
 
     /**
-     * The index of each row's largest logit, the first if there are several; 0 if no logit is above negative infinity. NaN is none.
+     * The index of each row's largest logit, the first if there are several; 0 if no logit is above negative infinity. NaN is never the largest.
      *
      * @param logits of fp32
      * @param ids address of a u32 for each row

@@ -16,7 +16,7 @@ import java.util.Arrays;
 
 /**
  * Finds the largest numbers of a chunk of a row, one after the other. A number and its index are a key of 64 bits: keys are ordered as numbers, and
- * those of equal numbers in the reverse order of indices. A key of 0 is none.
+ * those of equal numbers in the reverse order of indices. A key of 0 stands for no number.
  *
  * @param ofNumbers reads rows of fp32, else rows of keys
  * @param last writes indices and numbers, else keys

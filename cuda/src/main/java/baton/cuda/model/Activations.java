@@ -9,7 +9,7 @@ import baton.kv.DType;
 import java.util.Optional;
 
 /**
- * Memory for the results of a step's launches. What is used between two launches of attention is as large as a piece of the rows.
+ * Memory for the results of a step's launches. Buffers between two launches of attention are as large as a piece of the rows.
  */
 final class Activations implements AutoCloseable {
     /** DeviceRows that go through everything but attention together: enough for full speed, and few enough that activations take little memory. */

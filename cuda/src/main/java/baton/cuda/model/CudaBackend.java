@@ -94,7 +94,7 @@ public final class CudaBackend implements ModelBackend {
         }
     }
 
-    /** Whatever the device has. */
+    /** Reasons that hold on any device. */
     private static Optional<String> whyNever(ModelConfig model, Quantization quantization, int ranks) {
         if (quantization != Quantization.NONE) {
             return Optional.of(

@@ -1,7 +1,7 @@
 package baton.cuda.model;
 
 /**
- * A norm whose weights are in a device's memory, in fp32.
+ * A norm with weights in a device's memory, in fp32.
  *
  * @param bias of a norm that subtracts the mean; 0: it does not
  */

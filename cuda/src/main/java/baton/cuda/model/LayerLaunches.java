@@ -23,7 +23,7 @@ import java.util.Optional;
 import java.util.function.IntConsumer;
 
 /*
- * T rows, H query heads, G key/value heads, D head dim, as in DecoderRunner: the fused projection gives [T, H*D + G*2D], whose right part is the entries
+ * T rows, H query heads, G key/value heads, D head dim, as in DecoderRunner: the fused projection gives [T, H*D + G*2D]; the right part of it is the entries
  * of the cache. The residual stream and the results of products are fp32, their inputs are of the type of computation.
  */
 

@@ -3,7 +3,7 @@ package baton.cuda.model;
 import java.util.ArrayDeque;
 import java.util.Deque;
 
-/** What is closed together, the last first; all of it is, if some fail too. */
+/** Resources that are closed together, the last first; a failure to close one does not keep others open. */
 final class Owned implements AutoCloseable {
     private final Deque<Runnable> closes = new ArrayDeque<>();
 

@@ -29,7 +29,7 @@ import java.util.stream.IntStream;
  * addresses, and a captured graph finds it there.
  */
 
-/** What the launches of a step read beside weights and activations: written to pinned memory, and copied to the device at once. Used by one thread. */
+/** Inputs of a step, such as token ids, positions and block tables: written to pinned memory, and copied to the device at once. Used by one thread. */
 final class StepInputs implements AutoCloseable {
     private static final long ALIGNMENT = 16;
     private static final long LEAST_BYTES = 64 << 10;

@@ -362,7 +362,7 @@ abstract class PtxInstructions extends PtxWriter {
 
     // Between threads
 
-    /** The value of the lane whose number differs in the bits of the mask. */
+    /** The value of the lane {@code lane() ^ mask}. */
     public F32 shuffleXor(F32 a, int mask) {
         return result("shfl.sync.bfly.b32", newF32(), a, u32(mask), u32(WARP - 1), new U32("0xffffffff"));
     }
@@ -371,7 +371,7 @@ abstract class PtxInstructions extends PtxWriter {
         return result("shfl.sync.bfly.b32", newU32(), a, u32(mask), u32(WARP - 1), new U32("0xffffffff"));
     }
 
-    /** The value of the lane as many before, or the own, if there is none. */
+    /** The value of the lane {@code lanes} before this one; the lane's own value if no such lane exists. */
     public U32 shuffleUp(U32 a, int lanes) {
         return result("shfl.sync.up.b32", newU32(), a, u32(lanes), u32(0), new U32("0xffffffff"));
     }

@@ -3,7 +3,7 @@ package baton.cuda.sim;
 import java.util.Arrays;
 
 /**
- * Shared memory of one block. For each unit of bytes it keeps who wrote it last, and who has read it since, and finds accesses that
+ * Shared memory of one block. For each unit of bytes it keeps the last writer and the readers since, and finds accesses that
  * nothing orders: by two warps without a barrier between, or by two lanes of a warp without a barrier of the warp between.
  *
  * <p>A stamp is the number of the last barrier of the block, the number of the last barrier of the warp, the warp and the lane. A

@@ -96,7 +96,7 @@ final class Conversions {
         });
     }
 
-    /** The nearest number of a type; 0 of what is none. */
+    /** The nearest number of a type; 0 for NaN. */
     private static DoubleToLongFunction saturation(String type) {
         return switch (type) {
             case "u32" -> value -> (int) Math.clamp((long) value, 0, 0xffff_ffffL);

@@ -3,7 +3,7 @@ package baton.cuda.sim;
 import baton.cuda.driver.CudaException;
 import com.google.errorprone.annotations.FormatMethod;
 
-/** A kernel did what it must not do. What executes the kernel adds the place. */
+/** A kernel broke a rule of the device. The interpreter adds the place. */
 final class KernelFinding extends RuntimeException {
     private static final long serialVersionUID = 1;
 

@@ -53,7 +53,7 @@ record LaneInstruction(LaneLoop loop, String result, List<String> operands) {
             }
         }
 
-        /** {@code name.type} for each type, whose operands and result have it. */
+        /** {@code name.type} for each type; operands and result have this type. */
         void words(String name, String types, int operands, LaneFunction.Words function) {
             for (String type : types.split(" ")) {
                 add(name + "." + type, type, (type + " ").repeat(operands).trim(), function);

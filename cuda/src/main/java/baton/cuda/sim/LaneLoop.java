@@ -14,7 +14,7 @@ interface LaneLoop {
     void run(Warp warp, int d, int a, int b, int c, int lanes);
 
     /**
-     * What a copy of a loop does.
+     * The function that a copy of a loop applies.
      *
      * @param test whether the result is a predicate
      * @param wideResult whether the result has 64 bits, and so for the operands

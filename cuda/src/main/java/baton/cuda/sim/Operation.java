@@ -1,6 +1,6 @@
 package baton.cuda.sim;
 
-/** What an instruction does in lanes of a warp. */
+/** The effect of an instruction in lanes of a warp. */
 @FunctionalInterface
 interface Operation {
     /** @param lanes a bit for each that executes it, at least one */

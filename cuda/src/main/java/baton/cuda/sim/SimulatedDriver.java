@@ -17,7 +17,7 @@ import java.util.stream.LongStream;
 
 /**
  * Plays devices over ordinary memory, without one. Kernels are executed from their PTX text by an interpreter, which is slow and checks
- * what a device does not: accesses outside of allocations and of freed memory, misaligned ones, reads of bytes that nothing has
+ * more than a device does: accesses outside of allocations and of freed memory, misaligned ones, reads of bytes that nothing has
  * written, races in shared memory between barriers and in global memory between blocks, barriers that not all threads reach, and
  * instructions of a warp that lanes are missing from. Such a finding is a {@link CudaException} that says the kernel, the line of the text, the
  * block and the thread. It ends the work of the device: each later launch, copy and wait throws it again.
@@ -109,7 +109,7 @@ public final class SimulatedDriver implements Driver {
         return List.copyOf(findings);
     }
 
-    /** What has been made and not been released: one line for each object. Empty if nothing leaks. */
+    /** Objects that have been made and not been released, one line for each. Empty if nothing leaks. */
     public synchronized List<String> unreleased() {
         List<String> all = new ArrayList<>(memory.live());
         pinned.forEach((address, bytes) -> all.add("%d bytes of pinned host memory".formatted(bytes)));

@@ -9,7 +9,7 @@ final class WarpInstructions {
     private static final int ROWS = 8;
     private static final int ROW_BYTES = 16;
 
-    /** How a lane finds the one whose value it takes. */
+    /** The source lane of a shuffle, by mode. */
     private enum Shuffle {
         UP,
         DOWN,
@@ -149,7 +149,7 @@ final class WarpInstructions {
         };
     }
 
-    /** Matrices of 8 rows of 16 bytes, whose addresses 8 lanes have for each matrix. */
+    /** Matrices of 8 rows of 16 bytes; 8 lanes have the addresses of the rows of each. */
     private Operation loadMatrices(Statement statement) {
         boolean transposed = statement.opcode().contains(".trans");
         String plain = statement.opcode().replace(".trans", "");

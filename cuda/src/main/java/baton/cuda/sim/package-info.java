@@ -1,4 +1,4 @@
-/** A simulated GPU: a driver whose kernels are executed by an interpreter of PTX text, which checks each access to memory. */
+/** A simulated GPU: an interpreter of PTX text executes the kernels and checks each access to memory. */
 @NullMarked
 package baton.cuda.sim;
 

@@ -41,7 +41,7 @@ class CudaPeersTest {
             byte[] exported = there.exported();
             assertThat(exported.length).isLessThanOrEqualTo(DevicePeers.MOST_EXPORTED_BYTES);
             check(library, here, mine, exported, List.of());
-            // As of another process, whose handle is opened.
+            // The handle of a pool of another process is opened.
             exported[16] = 1;
             bytes(mine).fill((byte) -1);
             check(library, here, mine, exported, List.of("open 1", "close"));

@@ -22,7 +22,7 @@ class ProductsTest {
         device.close();
     }
 
-    /** A product whose numbers are kept. */
+    /** A product with its operands. */
     private record Case(DType type, int rows, int outputs, int inputs, float[] weights, float[] in) {
         static Case of(Random random, DType type, int rows, int outputs, int inputs) {
             return new Case(

@@ -246,7 +246,7 @@ class RowOpsTest {
         }
     }
 
-    /** Between heads whose strides differ. */
+    /** Between heads of different strides. */
     @ParameterizedTest
     @CsvSource({"BF16, 8", "F16, 5"})
     void conversions(DType type, int columns) {

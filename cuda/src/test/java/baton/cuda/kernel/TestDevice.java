@@ -16,7 +16,7 @@ import java.util.Objects;
 import java.util.Random;
 
 /**
- * A device whose memory a test fills and reads: a simulated one, or one that exists, if {@code BATON_CUDA_TESTS} is {@code device}.
+ * A device for tests that fill and read its memory: a simulated one, or one that exists, if {@code BATON_CUDA_TESTS} is {@code device}.
  * Buffers end where their contents end, so that accesses behind them are found.
  */
 final class TestDevice implements AutoCloseable {
@@ -93,7 +93,7 @@ final class TestDevice implements AutoCloseable {
         return new DeviceRows(address, type, rows, (long) heads * columns, heads, columns, columns);
     }
 
-    /** What is at an address, after all that was enqueued. */
+    /** The bytes at an address, after all enqueued work. */
     MemorySegment get(long address, long bytes) {
         MemorySegment copy = arena.allocate(bytes, 16);
         stream.copyToHost(copy, address);

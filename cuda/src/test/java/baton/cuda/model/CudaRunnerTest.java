@@ -96,7 +96,7 @@ class CudaRunnerTest {
                 assertThat(states).hasSize(1).allMatch(other::takes);
                 SequenceSlice given = new SequenceSlice(new int[0], PROMPT, TABLE, 1, Optional.of(states.getFirst()));
                 assertThat(row(other, LayerHooks.NONE, given)).containsExactly(expected, within(1e-4f));
-                // Beside another sequence, whose rows it is among.
+                // Among the rows of another sequence.
                 try (Logits logits = other.forward(List.of(prompt(1), given), LayerHooks.NONE)) {
                     assertThat(logits.row(1).toArray(ValueLayout.JAVA_FLOAT)).containsExactly(expected, within(1e-4f));
                     assertThat(logits.row(0).toArray(ValueLayout.JAVA_FLOAT)).containsExactly(expected, within(1e-4f));
@@ -234,7 +234,7 @@ class CudaRunnerTest {
         }
     }
 
-    /** A step whose inputs, and one whose activations, the device has no room for. */
+    /** One step has inputs, another activations, that do not fit the device. */
     @Test
     void aStepThatFailsForWantOfMemoryLeavesTheOthersRight() throws IOException {
         SimulatedDriver driver = new SimulatedDriver(1, 1 << 26);

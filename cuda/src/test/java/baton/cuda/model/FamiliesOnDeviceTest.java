@@ -29,7 +29,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /**
- * The device's logits of small random checkpoints are those of the processor, whose logits are those of transformers: of a prompt in chunks
+ * The device's logits of small random checkpoints are those of the processor, which other tests compare with transformers: of a prompt in chunks
  * beside another sequence, then token by token.
  */
 class FamiliesOnDeviceTest {

@@ -13,7 +13,7 @@ import org.junit.jupiter.params.provider.CsvSource;
 
 /** Kernels that do what a device does not notice, and the findings about them. */
 class ChecksTest {
-    /** Runs a kernel whose {@code a} is written memory of 256 bytes and whose {@code b} is new memory of as many. */
+    /** Runs a kernel with 256 bytes of written memory as {@code a} and 256 bytes of new memory as {@code b}. */
     private static void run(String body, int threads, int blocks) {
         Bench bench = new Bench();
         Gpu.Buffer written = bench.buffer(new int[64]);

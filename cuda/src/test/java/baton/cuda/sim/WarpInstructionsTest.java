@@ -27,7 +27,7 @@ class WarpInstructionsTest {
         return IntStream.range(0, count).map(word).toArray();
     }
 
-    /** What the kernel stores to {@code b}, of words in {@code a}; its text is NVIDIA's too. */
+    /** The words that the kernel stores to {@code b}, with {@code a} as its input; ptxas takes its text too. */
     private static int[] run(String body, int threads, int[] a, int results) {
         String text = Bench.kernel(ADDRESSES + body);
         try (Bench bench = new Bench();

@@ -50,7 +50,7 @@ public final class GgufModel implements PackedTensorFile {
      *
      * @param name in the file
      * @param tensor of a tensor with all experts of a layer the part of one
-     * @param values the other part of a {@code kv_b_proj}, whose keys this is
+     * @param values the part of a {@code kv_b_proj} beside these keys
      */
     private record Place(GgufFile file, String name, Tensor tensor, Optional<Place> values) {
         private Place(GgufFile file, String name, Tensor tensor) {

@@ -9,7 +9,7 @@ import java.util.Optional;
 import java.util.function.Supplier;
 
 /**
- * Weights of the processor's kernels, whose products are timed.
+ * Packs weights for the processor's kernels and times their products.
  *
  * @param dtype of weights that are not quantised
  */

@@ -30,7 +30,7 @@ import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.MethodSource;
 
-/** Hand-overs between engines whose caches are of each type, or of two types. */
+/** Hand-overs between engines with caches of each type, and of two types. */
 class CacheTypesTest {
     private static final JsonFields KEEP = JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}");
     private static final JsonFields NONE = JsonFields.parse("kv_transfer_params", "{}");

@@ -25,7 +25,7 @@ final class DeviceCopies implements AutoCloseable {
 
     private final ExecutorService executor;
 
-    /** Whose memory a transfer touches, of both sides as far as this process maps it. */
+    /** The memory that a transfer touches, of both sides as far as this process maps it. */
     enum Where {
         HOST,
         DEVICE,
@@ -58,7 +58,7 @@ final class DeviceCopies implements AutoCloseable {
         return device && host ? Where.BOTH : device ? Where.DEVICE : Where.HOST;
     }
 
-    /** Starts to copy what is {@link Where#DEVICE}; the transfer touches the regions. */
+    /** Starts copies of {@link Where#DEVICE}; the transfer touches the regions. */
     void start(InFlightTransfer transfer, List<Copy> copies) {
         try {
             executor.execute(() -> copyAll(transfer, copies));
