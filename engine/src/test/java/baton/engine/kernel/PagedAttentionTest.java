@@ -22,10 +22,13 @@ import java.util.List;
 import java.util.Optional;
 import java.util.Random;
 import java.util.stream.IntStream;
+import org.junit.jupiter.api.Order;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
 /** Attention over blocks in any order equals softmax(q k / sqrt(D)) v in fp64. */
+// The longest classes of the module begin first, so that others run beside them.
+@Order(1)
 class PagedAttentionTest {
     private static final long SEED = Long.getLong("tests.seed", 11);
     private static final int BLOCKS = 100;

@@ -22,12 +22,15 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
+import org.junit.jupiter.api.Order;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
 /** Requests that name peers which do not answer wait for them with a part of the blocks, and other requests go on. */
 @Timeout(value = 5, unit = TimeUnit.MINUTES)
+// The longest classes of the module begin first, so that others run beside them.
+@Order(1)
 class DeadPeersTest {
     private static final String HOST = "127.0.0.1";
     private static final int BLOCKS = 300;
