@@ -201,6 +201,7 @@ class FloorsTest {
                 "kv",
                 "trace",
                 "jinja",
+                "grammar",
                 "memory",
                 "messages",
                 "pipe",
@@ -256,6 +257,8 @@ class FloorsTest {
                 .definedBy("baton.memory..")
                 .layer("jinja")
                 .definedBy("baton.jinja..")
+                .layer("grammar")
+                .definedBy("baton.grammar..")
                 .layer("trace")
                 .definedBy("baton.trace..")
                 .layer("kv")
@@ -286,6 +289,8 @@ class FloorsTest {
                 .mayOnlyBeAccessedByLayers("cli")
                 .whereLayer("jinja")
                 .mayOnlyBeAccessedByLayers("engine")
+                .whereLayer("grammar")
+                .mayOnlyBeAccessedByLayers("engine", "server", "bench", "cli")
                 .whereLayer("transfer")
                 .mayOnlyBeAccessedByLayers("connectors", "engine", "bench", "cli", "testkit")
                 .whereLayer("pipe")

@@ -1,0 +1,126 @@
+package baton.grammar.rule;
+
+import java.util.ArrayList;
+import java.util.List;
+
+/** A set of texts. Texts are sequences of Unicode characters and special tokens. */
+public sealed interface Expression {
+    /** The empty text. */
+    Expression EMPTY = new Text("");
+
+    /** No text at all. */
+    Expression NOTHING = new Choice(List.of());
+
+    /** Any text without special tokens. */
+    Expression ANY = repeat(new Chars(CharSet.ALL), 0, Repeat.UNBOUNDED);
+
+    /** Exactly these characters. */
+    record Text(String text) implements Expression {}
+
+    /** One character of a set. */
+    record Chars(CharSet set) implements Expression {}
+
+    /** One text of each, in order. */
+    record Sequence(List<Expression> parts) implements Expression {
+        public Sequence {
+            parts = List.copyOf(parts);
+        }
+    }
+
+    /** A text of any of them. */
+    record Choice(List<Expression> parts) implements Expression {
+        public Choice {
+            parts = List.copyOf(parts);
+        }
+    }
+
+    /**
+     * Texts of the same expression, one after the other.
+     *
+     * @param least how many at least
+     * @param most how many at most, or {@link #UNBOUNDED}
+     */
+    record Repeat(Expression repeated, int least, int most) implements Expression {
+        public static final int UNBOUNDED = Integer.MAX_VALUE;
+
+        public Repeat {
+            if (least < 0 || most < least) {
+                throw new IllegalArgumentException("least=" + least + " most=" + most);
+            }
+        }
+    }
+
+    /** The texts of a rule. */
+    record Rule(String name) implements Expression {}
+
+    /** Texts that all of them have; each must be regular: without recursion and special tokens. */
+    record And(List<Expression> parts) implements Expression {
+        public And {
+            parts = List.copyOf(parts);
+        }
+    }
+
+    /** Texts that a regular expression does not have. */
+    record Not(Expression excluded) implements Expression {}
+
+    /**
+     * Members in any order, each at most once, with a separator between two.
+     *
+     * @param members different ones, of which no text may be of two
+     * @param separator between two members
+     * @param others members that may come any number of times between the others
+     * @param least how many members at least, others included
+     * @param most how many at most, others included, or {@link Repeat#UNBOUNDED}
+     */
+    record AnyOrder(List<Member> members, Expression separator, Expression others, int least, int most)
+            implements Expression {
+        public AnyOrder {
+            members = List.copyOf(members);
+        }
+    }
+
+    /** A member of {@link AnyOrder}. */
+    record Member(Expression text, boolean required) {}
+
+    /** One special token of the vocabulary, never its characters. */
+    record SpecialToken(String content) implements Expression {}
+
+    static Expression text(String text) {
+        return new Text(text);
+    }
+
+    static Expression sequence(Expression... parts) {
+        return new Sequence(List.of(parts));
+    }
+
+    static Expression choice(Expression... parts) {
+        return new Choice(List.of(parts));
+    }
+
+    static Expression repeat(Expression repeated, int least, int most) {
+        return new Repeat(repeated, least, most);
+    }
+
+    static Expression optional(Expression expression) {
+        return new Repeat(expression, 0, 1);
+    }
+
+    /** The expressions that this one is made of. */
+    default List<Expression> parts() {
+        return switch (this) {
+            case Text _, Chars _, Rule _, SpecialToken _ -> List.of();
+            case Sequence(List<Expression> parts) -> parts;
+            case Choice(List<Expression> parts) -> parts;
+            case And(List<Expression> parts) -> parts;
+            case Not(Expression excluded) -> List.of(excluded);
+            case Repeat(Expression repeated, int _, int _) -> List.of(repeated);
+            case AnyOrder(List<Member> members, Expression separator, Expression others, int _, int _) -> {
+                List<Expression> all = new ArrayList<>(
+                        members.stream().map(Member::text).toList());
+                all.add(separator);
+                all.add(others);
+                yield all;
+            }
+        };
+    }
+}
