@@ -2,6 +2,7 @@ package baton.engine;
 
 import baton.engine.model.GenerationDefaults;
 import baton.engine.text.Tokenizer;
+import baton.grammar.OutputFormat;
 import baton.kv.ConfigException;
 import baton.kv.GeneratedBuilder;
 import java.util.Arrays;
@@ -41,6 +42,7 @@ import java.util.stream.Stream;
  * @param skipSpecialTokens whether special tokens are left out of the text
  * @param allowedTokenIds the only tokens that may be chosen, at least one; empty means all
  * @param badWords sequences of tokens, each of at least one, whose last token is not chosen when the output ends with the others
+ * @param format of the output; tokens that would leave it are not chosen, and the output ends only where the format is complete
  */
 @GeneratedBuilder
 public record SamplingParams(
@@ -65,7 +67,8 @@ public record SamplingParams(
         Map<Integer, Double> logitBias,
         boolean skipSpecialTokens,
         Optional<Set<Integer>> allowedTokenIds,
-        List<List<Integer>> badWords) {
+        List<List<Integer>> badWords,
+        Optional<OutputFormat> format) {
 
     /** Most {@code logprobs} a request may ask for. */
     public static final int MAX_LOGPROBS = 20;

@@ -39,7 +39,8 @@ class SamplingParamsTest {
                         Map.of(),
                         true,
                         Optional.empty(),
-                        List.of()));
+                        List.of(),
+                        Optional.empty()));
     }
 
     @Test
