@@ -20,6 +20,27 @@ public sealed interface Expression {
     /** One character of a set. */
     record Chars(CharSet set) implements Expression {}
 
+    /**
+     * Texts that a deterministic automaton ends with.
+     *
+     * @param states the first one is the start
+     */
+    record Automaton(List<State> states) implements Expression {
+        public Automaton {
+            states = List.copyOf(states);
+        }
+    }
+
+    /** A state of an {@link Automaton}; the sets of its steps have no character in common. */
+    record State(boolean ends, List<Step> steps) {
+        public State {
+            steps = List.copyOf(steps);
+        }
+    }
+
+    /** A step to the state with the number {@code next}. */
+    record Step(CharSet set, int next) {}
+
     /** One text of each, in order. */
     record Sequence(List<Expression> parts) implements Expression {
         public Sequence {
@@ -64,22 +85,24 @@ public sealed interface Expression {
     record Not(Expression excluded) implements Expression {}
 
     /**
-     * Members in any order, each at most once, with a separator between two.
+     * Members with a separator between two, each at most once.
      *
      * @param members different ones, of which no text may be of two
+     * @param anyOrder whether members come in any order with others between them, or in the list's order with others after them
      * @param separator between two members
-     * @param others members that may come any number of times between the others
+     * @param others members that may come any number of times
      * @param least how many members at least, others included
      * @param most how many at most, others included, or {@link Repeat#UNBOUNDED}
      */
-    record AnyOrder(List<Member> members, Expression separator, Expression others, int least, int most)
+    record Members(
+            List<Member> members, boolean anyOrder, Expression separator, Expression others, int least, int most)
             implements Expression {
-        public AnyOrder {
+        public Members {
             members = List.copyOf(members);
         }
     }
 
-    /** A member of {@link AnyOrder}. */
+    /** A member of {@link Members}. */
     record Member(Expression text, boolean required) {}
 
     /** One special token of the vocabulary, never its characters. */
@@ -108,13 +131,13 @@ public sealed interface Expression {
     /** The expressions that this one is made of. */
     default List<Expression> parts() {
         return switch (this) {
-            case Text _, Chars _, Rule _, SpecialToken _ -> List.of();
+            case Text _, Chars _, Automaton _, Rule _, SpecialToken _ -> List.of();
             case Sequence(List<Expression> parts) -> parts;
             case Choice(List<Expression> parts) -> parts;
             case And(List<Expression> parts) -> parts;
             case Not(Expression excluded) -> List.of(excluded);
             case Repeat(Expression repeated, int _, int _) -> List.of(repeated);
-            case AnyOrder(List<Member> members, Expression separator, Expression others, int _, int _) -> {
+            case Members(List<Member> members, boolean _, Expression separator, Expression others, int _, int _) -> {
                 List<Expression> all = new ArrayList<>(
                         members.stream().map(Member::text).toList());
                 all.add(separator);
