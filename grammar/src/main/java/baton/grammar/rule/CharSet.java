@@ -102,7 +102,8 @@ public record CharSet(List<Range> ranges) {
         return intersection(other.complement());
     }
 
-    private static CharSet union(List<Range> ranges) {
+    /** The values of all ranges, which may overlap, surrogates included. */
+    public static CharSet union(List<Range> ranges) {
         List<Range> merged = new ArrayList<>();
         for (Range range :
                 ranges.stream().sorted(Comparator.comparingInt(Range::first)).toList()) {

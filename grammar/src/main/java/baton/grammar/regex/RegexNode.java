@@ -1,0 +1,102 @@
+package baton.grammar.regex;
+
+import baton.grammar.rule.Expression;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.function.Predicate;
+
+/** A part of a regular expression. Parts without assertions are expressions already. */
+sealed interface RegexNode {
+    /** The position before the first character. */
+    RegexNode BEGIN = new Anchor(true);
+
+    /** The position after the last character. */
+    RegexNode END = new Anchor(false);
+
+    /** No assertion is in it. */
+    record Plain(Expression expression) implements RegexNode {}
+
+    record Anchor(boolean begin) implements RegexNode {}
+
+    record Sequence(List<RegexNode> parts) implements RegexNode {}
+
+    record Choice(List<RegexNode> parts) implements RegexNode {}
+
+    record Repeat(RegexNode repeated, int least, int most) implements RegexNode {}
+
+    /**
+     * The text that follows begins with a text of the body, or with none.
+     *
+     * @param position in the pattern, for errors
+     */
+    record Lookahead(RegexNode body, boolean negative, int position) implements RegexNode {}
+
+    static RegexNode sequence(List<RegexNode> parts) {
+        if (parts.size() == 1) {
+            return parts.getFirst();
+        }
+        return expressions(parts)
+                .<RegexNode>map(all -> new Plain(Expressions.sequence(all)))
+                .orElseGet(() -> new Sequence(joined(parts)));
+    }
+
+    static RegexNode choice(List<RegexNode> parts) {
+        if (parts.size() == 1) {
+            return parts.getFirst();
+        }
+        return expressions(parts)
+                .<RegexNode>map(all -> new Plain(Expressions.choice(all)))
+                .orElseGet(() -> new Choice(List.copyOf(parts)));
+    }
+
+    static RegexNode repeat(RegexNode repeated, int least, int most) {
+        return repeated instanceof Plain(Expression expression)
+                ? new Plain(Expression.repeat(expression, least, most))
+                : new Repeat(repeated, least, most);
+    }
+
+    /** Neighbours without assertions are one part. */
+    private static List<RegexNode> joined(List<RegexNode> parts) {
+        List<RegexNode> joined = new ArrayList<>();
+        List<Expression> plain = new ArrayList<>();
+        for (RegexNode part : parts) {
+            if (part instanceof Plain(Expression expression)) {
+                plain.add(expression);
+                continue;
+            }
+            if (!plain.isEmpty()) {
+                joined.add(new Plain(Expressions.sequence(plain)));
+                plain.clear();
+            }
+            joined.add(part);
+        }
+        if (!plain.isEmpty()) {
+            joined.add(new Plain(Expressions.sequence(plain)));
+        }
+        return joined;
+    }
+
+    private static Optional<List<Expression>> expressions(List<RegexNode> parts) {
+        List<Expression> expressions = new ArrayList<>();
+        for (RegexNode part : parts) {
+            if (!(part instanceof Plain(Expression expression))) {
+                return Optional.empty();
+            }
+            expressions.add(expression);
+        }
+        return Optional.of(expressions);
+    }
+
+    /** Whether this is, or has, a part of a kind. */
+    default boolean has(Predicate<RegexNode> kind) {
+        return kind.test(this)
+                || switch (this) {
+                    case Plain _, Anchor _ -> false;
+                    case Sequence(List<RegexNode> parts) -> parts.stream().anyMatch(part -> part.has(kind));
+                    case Choice(List<RegexNode> parts) -> parts.stream().anyMatch(part -> part.has(kind));
+                    case Repeat(RegexNode repeated, int _, int _) -> repeated.has(kind);
+                    case Lookahead(RegexNode body, boolean _, int _) -> body.has(kind);
+                };
+    }
+}

@@ -1,0 +1,218 @@
+package baton.grammar.regex;
+
+import baton.grammar.rule.Expression;
+import baton.kv.ConfigException;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.Supplier;
+
+/**
+ * The texts of regular expressions with assertions. An anchor is true at one end of the whole text, so a part has texts of its own for each
+ * place where it can stand: {@code begins} says that it starts with the whole text, {@code ends} that it ends with it. A part after which
+ * something follows does not end with the text, unless all that follows is empty; so empty texts are treated apart.
+ */
+final class RegexTexts {
+    /** Parts times places where they stand. */
+    private static final int MOST_STEPS = 20_000;
+
+    private int steps;
+
+    /** The texts of parts that go on to the end of the whole text. */
+    Expression through(List<RegexNode> parts, boolean begins) {
+        step();
+        if (parts.stream().noneMatch(RegexTexts::looks)) {
+            return texts(RegexNode.sequence(parts), begins, true);
+        }
+        RegexNode first = parts.getFirst();
+        List<RegexNode> rest = parts.subList(1, parts.size());
+        switch (first) {
+            case RegexNode.Sequence(List<RegexNode> inner) -> {
+                return through(concat(inner, rest), begins);
+            }
+            case RegexNode.Anchor(boolean begin)
+            when begin -> {
+                return begins ? through(rest, true) : Expression.NOTHING;
+            }
+            case RegexNode.Lookahead(RegexNode body, boolean negative, int _) -> {
+                Expression seen = through(List.of(body, new RegexNode.Plain(Expression.ANY)), begins);
+                Expression wanted = negative ? new Expression.Not(seen) : seen;
+                return new Expression.And(List.of(through(rest, begins), wanted));
+            }
+            case RegexNode.Choice(List<RegexNode> choices)
+            when looks(first) -> {
+                List<Expression> texts = new ArrayList<>();
+                for (RegexNode choice : choices) {
+                    texts.add(through(concat(List.of(choice), rest), begins));
+                }
+                return Expressions.choice(texts);
+            }
+            case RegexNode.Repeat(RegexNode repeated, int least, int most)
+            when looks(first) -> {
+                if (most > 1) {
+                    throw refused(repeated, "within a repetition");
+                }
+                Expression without = least == 0 ? through(rest, begins) : Expression.NOTHING;
+                return most == 0
+                        ? without
+                        : Expressions.choice(List.of(through(concat(List.of(repeated), rest), begins), without));
+            }
+            default -> {
+                if (first.has(RegexNode.END::equals)) {
+                    throw refused(RegexNode.sequence(rest), "after $");
+                }
+                Expression after = through(rest, false);
+                if (rest.stream().noneMatch(part -> part.has(RegexNode.BEGIN::equals))) {
+                    return Expressions.sequence(List.of(texts(first, begins, false), after));
+                }
+                return Expressions.choice(List.of(
+                        Expressions.sequence(List.of(nonEmpty(first, begins, false), after)),
+                        isEmpty(first, begins, false) ? through(rest, begins) : Expression.NOTHING));
+            }
+        }
+    }
+
+    private static List<RegexNode> concat(List<RegexNode> first, List<RegexNode> rest) {
+        List<RegexNode> all = new ArrayList<>(first);
+        all.addAll(rest);
+        return all;
+    }
+
+    private static boolean looks(RegexNode node) {
+        return node.has(RegexNode.Lookahead.class::isInstance);
+    }
+
+    private static ConfigException refused(RegexNode node, String where) {
+        int[] position = new int[1];
+        boolean _ = node.has(part -> {
+            if (part instanceof RegexNode.Lookahead(RegexNode _, boolean _, int at)) {
+                position[0] = at;
+            }
+            return position[0] > 0;
+        });
+        return RegexReader.error(
+                position[0], "a lookahead " + where + " is not supported; it may stand where nothing repeats it");
+    }
+
+    private Expression texts(RegexNode node, boolean begins, boolean ends) {
+        step();
+        return switch (node) {
+            case RegexNode.Plain(Expression expression) -> expression;
+            case RegexNode.Anchor(boolean begin) -> (begin ? begins : ends) ? Expression.EMPTY : Expression.NOTHING;
+            case RegexNode.Choice(List<RegexNode> parts) ->
+                Expressions.choice(
+                        parts.stream().map(part -> texts(part, begins, ends)).toList());
+            case RegexNode.Sequence(List<RegexNode> parts) -> {
+                RegexNode first = parts.getFirst();
+                RegexNode rest = RegexNode.sequence(parts.subList(1, parts.size()));
+                if (first.equals(RegexNode.BEGIN)) {
+                    yield begins ? texts(rest, true, ends) : Expression.NOTHING;
+                }
+                if (parts.getLast().equals(RegexNode.END)) {
+                    yield ends
+                            ? texts(RegexNode.sequence(parts.subList(0, parts.size() - 1)), begins, true)
+                            : Expression.NOTHING;
+                }
+                yield areApart(first, rest)
+                        ? Expressions.sequence(List.of(texts(first, begins, false), texts(rest, false, ends)))
+                        : withEmpty(node, begins, ends);
+            }
+            case RegexNode.Repeat _ -> withEmpty(node, begins, ends);
+            case RegexNode.Lookahead _ -> throw refused(node, "here");
+        };
+    }
+
+    private Expression withEmpty(RegexNode node, boolean begins, boolean ends) {
+        return Expressions.choice(List.of(
+                isEmpty(node, begins, ends) ? Expression.EMPTY : Expression.NOTHING, nonEmpty(node, begins, ends)));
+    }
+
+    /** Whether neither asks if the other is empty. */
+    private static boolean areApart(RegexNode first, RegexNode rest) {
+        return !first.has(RegexNode.END::equals) && !rest.has(RegexNode.BEGIN::equals);
+    }
+
+    /** Whether the empty text is among the texts. */
+    private boolean isEmpty(RegexNode node, boolean begins, boolean ends) {
+        return switch (node) {
+            case RegexNode.Plain(Expression expression) -> Expressions.hasEmpty(expression);
+            case RegexNode.Anchor(boolean begin) -> begin ? begins : ends;
+            case RegexNode.Choice(List<RegexNode> parts) ->
+                parts.stream().anyMatch(part -> isEmpty(part, begins, ends));
+            case RegexNode.Sequence(List<RegexNode> parts) ->
+                parts.stream().allMatch(part -> isEmpty(part, begins, ends));
+            case RegexNode.Repeat(RegexNode repeated, int least, int _) ->
+                least == 0 || isEmpty(repeated, begins, ends);
+            case RegexNode.Lookahead _ -> throw refused(node, "here");
+        };
+    }
+
+    /** The texts without the empty one. */
+    private Expression nonEmpty(RegexNode node, boolean begins, boolean ends) {
+        step();
+        return switch (node) {
+            case RegexNode.Plain(Expression expression) -> Expressions.nonEmpty(expression);
+            case RegexNode.Anchor _ -> Expression.NOTHING;
+            case RegexNode.Choice(List<RegexNode> parts) ->
+                Expressions.choice(
+                        parts.stream().map(part -> nonEmpty(part, begins, ends)).toList());
+            case RegexNode.Sequence(List<RegexNode> parts) -> {
+                RegexNode first = parts.getFirst();
+                RegexNode rest = RegexNode.sequence(parts.subList(1, parts.size()));
+                boolean apart = areApart(first, rest);
+                yield Expressions.choice(List.of(
+                        then(
+                                nonEmpty(first, begins, false),
+                                () -> apart ? texts(rest, false, ends) : nonEmpty(rest, false, ends)),
+                        isEmpty(first, begins, false) ? nonEmpty(rest, begins, ends) : Expression.NOTHING,
+                        !apart && isEmpty(rest, false, ends) ? nonEmpty(first, begins, ends) : Expression.NOTHING));
+            }
+            case RegexNode.Repeat(RegexNode repeated, int least, int most) ->
+                repeats(repeated, least, most, begins, ends);
+            case RegexNode.Lookahead _ -> throw refused(node, "here");
+        };
+    }
+
+    /** One text that is not empty, or several, of which only the first begins and only the last ends; others are empty. */
+    private Expression repeats(RegexNode repeated, int least, int most, boolean begins, boolean ends) {
+        if (most == 0) {
+            return Expression.NOTHING;
+        }
+        boolean outside = isEmpty(repeated, begins, false) || isEmpty(repeated, false, ends);
+        Expression one = least <= 1 || outside ? nonEmpty(repeated, begins, ends) : Expression.NOTHING;
+        if (most == 1) {
+            return one;
+        }
+        int others = outside || isEmpty(repeated, false, false) ? 0 : Math.max(least - 2, 0);
+        Expression several = then(
+                nonEmpty(repeated, begins, false),
+                () -> Expressions.sequence(List.of(
+                        Expressions.repeat(
+                                nonEmpty(repeated, false, false),
+                                others,
+                                most == Expression.Repeat.UNBOUNDED ? most : most - 2),
+                        nonEmpty(repeated, false, ends))));
+        return Expressions.choice(List.of(one, several));
+    }
+
+    private static Expression then(Expression first, Supplier<Expression> rest) {
+        return first.equals(Expression.NOTHING) ? Expression.NOTHING : Expressions.sequence(List.of(first, rest.get()));
+    }
+
+    private void step() {
+        if (++steps > MOST_STEPS) {
+            throw new ConfigException("regex", "has too many anchors and lookaheads within each other");
+        }
+    }
+
+    /** The characters of an expression whose repeats are written out. */
+    static long size(Expression expression) {
+        long size = expression instanceof Expression.Text(String text) ? text.length() : 1;
+        for (Expression part : expression.parts()) {
+            size += size(part);
+        }
+        if (expression instanceof Expression.Repeat(Expression _, int least, int most)) {
+            size *= most == Expression.Repeat.UNBOUNDED ? Math.max(least, 1) : Math.max(most, 1);
+        }
+        return Math.min(size, Integer.MAX_VALUE);
+    }
+}
