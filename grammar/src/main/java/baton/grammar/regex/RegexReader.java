@@ -153,8 +153,7 @@ final class RegexReader {
             throw error(after + 1, "nothing to repeat; write (?:...) around a repetition to repeat it");
         }
         RegexNode repeated = RegexNode.repeat(node, least, most);
-        if (repeated instanceof RegexNode.Plain(Expression expression)
-                && RegexTexts.size(expression) > Regexes.MAX_SIZE) {
+        if (repeated instanceof RegexNode.Plain(Expression expression) && expression.size() > Regexes.MAX_SIZE) {
             throw error(
                     quantifier + 1,
                     "the repetition has more than " + Regexes.MAX_SIZE + " characters if it is written out");

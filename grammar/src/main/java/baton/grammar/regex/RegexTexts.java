@@ -203,16 +203,4 @@ final class RegexTexts {
             throw new ConfigException("regex", "has too many anchors and lookaheads within each other");
         }
     }
-
-    /** The characters of an expression whose repeats are written out. */
-    static long size(Expression expression) {
-        long size = expression instanceof Expression.Text(String text) ? text.length() : 1;
-        for (Expression part : expression.parts()) {
-            size += size(part);
-        }
-        if (expression instanceof Expression.Repeat(Expression _, int least, int most)) {
-            size *= most == Expression.Repeat.UNBOUNDED ? Math.max(least, 1) : Math.max(most, 1);
-        }
-        return Math.min(size, Integer.MAX_VALUE);
-    }
 }

@@ -60,7 +60,7 @@ public final class Regexes {
 
     private static Expression texts(List<RegexNode> parts) {
         Expression texts = new RegexTexts().through(parts, true);
-        if (RegexTexts.size(texts) > MAX_SIZE) {
+        if (texts.size() > MAX_SIZE) {
             throw new ConfigException(
                     "regex",
                     "has more than " + MAX_SIZE

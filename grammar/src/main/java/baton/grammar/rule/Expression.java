@@ -94,8 +94,7 @@ public sealed interface Expression {
      * @param least how many members at least, others included
      * @param most how many at most, others included, or {@link Repeat#UNBOUNDED}
      */
-    record Members(
-            List<Member> members, boolean anyOrder, Expression separator, Expression others, int least, int most)
+    record Members(List<Member> members, boolean anyOrder, Expression separator, Expression others, int least, int most)
             implements Expression {
         public Members {
             members = List.copyOf(members);
@@ -128,6 +127,18 @@ public sealed interface Expression {
         return new Repeat(expression, 0, 1);
     }
 
+    /** The characters and parts of this expression if repeats are written out, at most {@link Integer#MAX_VALUE}. */
+    default long size() {
+        long size = this instanceof Text(String text) ? text.length() : 1;
+        for (Expression part : parts()) {
+            size += part.size();
+        }
+        if (this instanceof Repeat(Expression _, int least, int most)) {
+            size *= most == Repeat.UNBOUNDED ? Math.max(least, 1) : Math.max(most, 1);
+        }
+        return Math.min(size, Integer.MAX_VALUE);
+    }
+
     /** The expressions that this one is made of. */
     default List<Expression> parts() {
         return switch (this) {
@@ -138,8 +149,8 @@ public sealed interface Expression {
             case Not(Expression excluded) -> List.of(excluded);
             case Repeat(Expression repeated, int _, int _) -> List.of(repeated);
             case Members(List<Member> members, boolean _, Expression separator, Expression others, int _, int _) -> {
-                List<Expression> all = new ArrayList<>(
-                        members.stream().map(Member::text).toList());
+                List<Expression> all =
+                        new ArrayList<>(members.stream().map(Member::text).toList());
                 all.add(separator);
                 all.add(others);
                 yield all;
