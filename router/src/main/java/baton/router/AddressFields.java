@@ -3,6 +3,7 @@ package baton.router;
 import baton.kv.ConfigException;
 import baton.router.body.JsonObjectText;
 import baton.router.flow.HandoffFlow;
+import java.util.List;
 import java.util.Optional;
 import tools.jackson.core.JsonParser;
 import tools.jackson.core.JsonToken;
@@ -12,7 +13,9 @@ import tools.jackson.core.json.JsonFactory;
 /** Fields of a client's request that make an instance connect to an address of the client's choice. */
 final class AddressFields {
     private static final JsonFactory FACTORY = new JsonFactory();
-    private static final String MESSAGES = "messages";
+    /** Fields of chats and of {@code /v1/responses}; a body may have both. */
+    private static final List<String> CONVERSATIONS = List.of("messages", "input");
+
     private static final String EXTRA_ARGS = "vllm_xargs";
     private static final String MEDIA = "_url";
     private static final String INLINE = "data:";
@@ -38,7 +41,7 @@ final class AddressFields {
             }
         }
         if (!config.security().mediaUrls()) {
-            body.value(MESSAGES).ifPresent(AddressFields::refuseMedia);
+            CONVERSATIONS.forEach(name -> body.value(name).ifPresent(messages -> refuseMedia(name, messages)));
         }
     }
 
@@ -49,7 +52,7 @@ final class AddressFields {
     }
 
     /** The value of a field such as {@code image_url} is a URL, or an object that has one. */
-    private static void refuseMedia(byte[] messages) {
+    private static void refuseMedia(String field, byte[] messages) {
         if (!mayName(messages)) {
             return;
         }
@@ -71,13 +74,13 @@ final class AddressFields {
                     media = parser.currentName();
                     token = parser.nextToken();
                     if (token == JsonToken.VALUE_STRING) {
-                        requireInline(media, parser.getString());
+                        requireInline(field, media, parser.getString());
                     } else if (token != null && token.isStructStart()) {
                         depth++;
                         mediaDepth = depth;
                     }
                 } else if (token == JsonToken.VALUE_STRING && mediaDepth > 0 && "url".equals(parser.currentName())) {
-                    requireInline(media, parser.getString());
+                    requireInline(field, media, parser.getString());
                 }
             }
         }
@@ -93,11 +96,10 @@ final class AddressFields {
         return false;
     }
 
-    private static void requireInline(String field, String url) {
+    private static void requireInline(String field, String media, String url) {
         if (!url.strip().regionMatches(true, 0, INLINE, 0, INLINE.length())) {
             throw new ConfigException(
-                    MESSAGES,
-                    field + " must be a data: URL: others lead instances to addresses; see --allow-media-urls");
+                    field, media + " must be a data: URL: others lead instances to addresses; see --allow-media-urls");
         }
     }
 }

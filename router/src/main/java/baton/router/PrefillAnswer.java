@@ -43,14 +43,15 @@ sealed interface PrefillAnswer {
         }
     }
 
-    /** The number of the prompt's tokens in OpenAI's field {@code usage}. */
+    /** The number of the prompt's tokens in OpenAI's field {@code usage}, whose names are others in answers of {@code /v1/responses}. */
     private static Optional<RequestTrace.PromptTokens> promptTokens(JsonObjectText answer) {
         return answer.value("usage")
                 .filter(usage -> usage.length <= MOST_USAGE_BYTES)
                 .flatMap(usage -> {
                     JsonNode tokens = MAPPER.readTree(usage);
-                    JsonNode all = tokens.path("prompt_tokens");
-                    int cached = tokens.path("prompt_tokens_details")
+                    String prompt = tokens.has("input_tokens") ? "input_tokens" : "prompt_tokens";
+                    JsonNode all = tokens.path(prompt);
+                    int cached = tokens.path(prompt + "_details")
                             .path("cached_tokens")
                             .asInt(0);
                     return all.isInt()

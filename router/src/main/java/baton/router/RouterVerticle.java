@@ -69,6 +69,7 @@ final class RouterVerticle extends VerticleBase {
     private final Map<String, Route> routes = Map.ofEntries(
             Map.entry("/v1/completions", new Route(HttpMethod.POST, false, this::handOff)),
             Map.entry("/v1/chat/completions", new Route(HttpMethod.POST, false, this::handOff)),
+            Map.entry("/v1/responses", new Route(HttpMethod.POST, false, this::handOff)),
             Map.entry("/tokenize", new Route(HttpMethod.POST, false, this::proxyPost)),
             Map.entry("/detokenize", new Route(HttpMethod.POST, false, this::proxyPost)),
             Map.entry("/v1/models", new Route(HttpMethod.GET, false, this::proxyGet)),

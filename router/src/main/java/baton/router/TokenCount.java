@@ -18,7 +18,7 @@ final class TokenCount {
     private static final String DONE = "data: [DONE]";
     private static final Pattern TOTAL = Pattern.compile("\"total_tokens\"\\s*:\\s*(\\d{1,12})");
 
-    private static final Pattern PROMPT = Pattern.compile("\"prompt_tokens\"\\s*:\\s*(\\d{1,12})");
+    private static final Pattern PROMPT = Pattern.compile("\"(?:prompt|input)_tokens\"\\s*:\\s*(\\d{1,12})");
 
     private boolean counts;
     private boolean compares;

@@ -105,6 +105,10 @@ class ClientParamsTest {
             assertThat(answer.statusCode()).as(path).isEqualTo(400);
             assertThat(answer.body()).contains("\"param\":\"messages\"", "must be a data: URL");
         }
+        HttpResponse<String> answer =
+                fixture.postTo(router, "/v1/responses", body.replace("\"messages\"", "\"input\""), "X-Request-Id", "m");
+        assertThat(answer.statusCode()).isEqualTo(400);
+        assertThat(answer.body()).contains("\"param\":\"input\"", "must be a data: URL");
         assertThat(decode.received).isEmpty();
     }
 

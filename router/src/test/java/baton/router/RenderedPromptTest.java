@@ -77,6 +77,28 @@ class RenderedPromptTest {
         assertThat(differences(router)).isEqualTo(counted);
     }
 
+    /** Answers of {@code /v1/responses} have other names for the same. */
+    @Test
+    void responsesAreHandedOverAndCounted() throws Exception {
+        String usage =
+                "\"usage\":{\"input_tokens\":%d,\"input_tokens_details\":{\"cached_tokens\":1},\"total_tokens\":9}";
+        prefill.behaviour = FakeInstance.json(
+                200, "{\"output\":[],\"kv_transfer_params\":{\"remote_port\":1}," + usage.formatted(7) + "}");
+        decode.behaviour = (_, response) -> FakeInstance.events(
+                        response, "event: response.completed\ndata: {\"response\":{" + usage.formatted(8) + "}}\n\n")
+                .end();
+        Router router = router();
+        HttpResponse<String> answer =
+                fixture.postTo(router, "/v1/responses", "{\"input\":\"a\",\"max_output_tokens\":9,\"stream\":true}");
+        assertThat(answer.body()).startsWith("event: response.completed\ndata: ");
+        assertThat(prefill.only().uri()).isEqualTo("/v1/responses");
+        assertThat(prefill.only().body()).contains("\"max_output_tokens\":1,\"stream\":false");
+        assertThat(decode.only().body())
+                .isEqualTo("{\"input\":\"a\",\"max_output_tokens\":9,\"stream\":true,"
+                        + "\"kv_transfer_params\":{\"remote_port\":1}}");
+        assertThat(differences(router)).isEqualTo(1);
+    }
+
     @Test
     void aStreamWithoutUsageIsNotCompared() throws Exception {
         prefill.behaviour = FakeInstance.json(200, "{\"choices\":[{}]," + usage(9) + "}");

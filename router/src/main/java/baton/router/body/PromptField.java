@@ -4,13 +4,21 @@ import baton.kv.ConfigException;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Optional;
 import tools.jackson.core.JsonParser;
 import tools.jackson.core.JsonToken;
 import tools.jackson.core.ObjectReadContext;
 import tools.jackson.core.json.JsonFactory;
 
-/** The prompts of a completion request: {@code prompt} is a text, an array of token ids, or an array of either. */
+/**
+ * The field with the prompt of a request: {@code prompt} of a completion, which is a text, an array of token ids, or an array of either, {@code messages}
+ * of a chat, or {@code input} of a request of {@code /v1/responses}.
+ */
 public final class PromptField {
+    public static final String PROMPT = "prompt";
+    private static final String INPUT = "input";
+    private static final List<String> NAMES = List.of(PROMPT, "messages", INPUT);
+
     /** In one request. */
     public static final int MOST = 4096;
 
@@ -18,13 +26,23 @@ public final class PromptField {
 
     private PromptField() {}
 
+    /** Its name, if there is one. */
+    public static Optional<String> name(JsonObjectText body) {
+        return NAMES.stream().filter(body::hasNonNull).findFirst();
+    }
+
+    /** The field that limits the tokens of the answer. */
+    public static String limit(JsonObjectText body) {
+        return name(body).filter(INPUT::equals).isPresent() ? "max_output_tokens" : "max_tokens";
+    }
+
     /**
      * How many there are; 1 for a request without the field.
      *
      * @throws ConfigException if there are more than {@link #MOST}
      */
     public static int count(JsonObjectText body) {
-        return body.value("prompt").map(prompt -> elements(prompt).size()).orElse(1);
+        return body.value(PROMPT).map(prompt -> elements(prompt).size()).orElse(1);
     }
 
     /**
@@ -33,7 +51,7 @@ public final class PromptField {
      * @throws ConfigException if there are more than {@link #MOST}
      */
     public static List<byte[]> split(JsonObjectText body) {
-        return body.value("prompt")
+        return body.value(PROMPT)
                 .map(prompt -> {
                     List<int[]> elements = elements(prompt);
                     return elements.size() < 2

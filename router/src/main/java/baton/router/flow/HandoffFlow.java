@@ -169,7 +169,7 @@ public sealed interface HandoffFlow
     static JsonObjectText.Edit prefillOnly(JsonObjectText body) {
         return RenderedPrompt.ask(body, body.edit())
                 .drop("stream_options", "min_tokens", "min_completion_tokens")
-                .set("max_tokens", "1")
+                .set(PromptField.limit(body), "1")
                 .setIfPresent("max_completion_tokens", "1")
                 .setIfPresent("n", "1")
                 .setIfPresent("best_of", "1")

@@ -33,8 +33,13 @@ final class RenderedPrompt {
                 .filter(echo -> Arrays.equals(echo, "true".getBytes(StandardCharsets.US_ASCII)))
                 .isPresent();
         return !echoes
-                && (body.hasNonNull("messages")
-                        || body.value("prompt").filter(PromptField::areTexts).isPresent());
+                && (body.value(PromptField.PROMPT).filter(PromptField::areTexts).isPresent() || isConversation(body));
+    }
+
+    private static boolean isConversation(JsonObjectText body) {
+        return PromptField.name(body)
+                .filter(name -> !name.equals(PromptField.PROMPT))
+                .isPresent();
     }
 
     static Edit ask(JsonObjectText body, Edit edit) {
@@ -52,7 +57,7 @@ final class RenderedPrompt {
             return Optional.empty();
         }
         Optional<byte[]> chat = answer.value(IDS).filter(RenderedPrompt::isArray);
-        if (chat.isPresent() && body.hasNonNull("messages")) {
+        if (chat.isPresent() && isConversation(body)) {
             byte[] both = params.map(given -> JsonObjectText.parse(ConnectorAddress.FIELD, given)
                             .edit()
                             .set(IDS, chat.get())

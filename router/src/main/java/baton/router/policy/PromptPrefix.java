@@ -1,13 +1,13 @@
 package baton.router.policy;
 
 import baton.router.body.JsonObjectText;
+import baton.router.body.PromptField;
 import java.lang.invoke.MethodHandles;
 import java.lang.invoke.VarHandle;
 import java.nio.ByteOrder;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
-import java.util.OptionalInt;
 
 /**
  * What a prompt begins with: a digest of each prefix of whole chunks of its JSON text. Prompts of two requests that begin alike, with the same
@@ -31,26 +31,26 @@ public record PromptPrefix(long[] chunks, int promptBytes) {
     private static final long SECOND = 0xD6E8FEB86659FD93L;
 
     /** Fields that come before the prompt in what the model sees, or keep its KV cache apart. */
-    private static final List<String> BEFORE = List.of("model", "cache_salt", "tools", "chat_template");
+    private static final List<String> BEFORE = List.of("model", "cache_salt", "tools", "chat_template", "instructions");
 
     /** Of a body without a prompt. */
     static final PromptPrefix NONE = new PromptPrefix(new long[0], 0);
 
-    /** The length alone of a body's {@code prompt} or {@code messages}, without digests. */
+    /** The length alone of a body's prompt, without digests. */
     static PromptPrefix lengthOf(JsonObjectText body) {
-        OptionalInt prompt = body.valueBytes("prompt");
-        OptionalInt bytes = prompt.isPresent() ? prompt : body.valueBytes("messages");
-        return bytes.isPresent() ? new PromptPrefix(new long[0], bytes.getAsInt()) : NONE;
+        return PromptField.name(body)
+                .map(name -> new PromptPrefix(new long[0], body.valueBytes(name).orElse(0)))
+                .orElse(NONE);
     }
 
-    /** Of a body's {@code prompt} or {@code messages}. */
+    /** Of a body's prompt. */
     static PromptPrefix of(JsonObjectText body) {
-        Optional<byte[]> prompt = body.value("prompt");
-        Optional<byte[]> text = prompt.isPresent() ? prompt : body.value("messages");
+        Optional<String> name = PromptField.name(body);
+        Optional<byte[]> text = name.flatMap(body::value);
         if (text.isEmpty()) {
             return NONE;
         }
-        long digest = prompt.isPresent() ? 1 : 2;
+        long digest = name.get().equals(PromptField.PROMPT) ? 1 : 2;
         for (String field : BEFORE) {
             byte[] value = body.value(field).orElse(new byte[0]);
             digest = digest(digest, value, 0, value.length);

@@ -36,6 +36,8 @@ class HandoffFlowTest {
                 "{\"n\":4,\"best_of\":8}|{\"n\":1,\"best_of\":1,\"max_tokens\":1,\"stream\":false}",
                 "{\"cache_salt\":\"s\",\"messages\":[]}|{\"cache_salt\":\"s\",\"messages\":[],\"return_token_ids\":true,\"max_tokens\":1,\"stream\":false}",
                 "{\"prompt\":\"a\",\"return_token_ids\":false}|{\"prompt\":\"a\",\"return_token_ids\":true,\"max_tokens\":1,\"stream\":false}",
+                "{\"input\":\"a\",\"max_output_tokens\":9}|{\"input\":\"a\",\"max_output_tokens\":1,\"return_token_ids\":true,\"stream\":false}",
+                "{\"input\":[{}]}|{\"input\":[{}],\"return_token_ids\":true,\"max_output_tokens\":1,\"stream\":false}",
                 "{\"prompt\":[1,2]}|{\"prompt\":[1,2],\"max_tokens\":1,\"stream\":false}",
                 "{\"prompt\":\"a\",\"echo\":true}|{\"prompt\":\"a\",\"echo\":true,\"max_tokens\":1,\"stream\":false}"
             })
@@ -70,7 +72,7 @@ class HandoffFlowTest {
         assertThat(PromptField.split(body)).hasSize(count > 1 ? count : 0);
     }
 
-    /** Completions have the ids in each choice, a chat has them beside the choices. */
+    /** Completions have the ids in each choice, a chat and a response have them beside choices and output. */
     @ParameterizedTest
     @CsvSource(
             delimiter = '|',
@@ -80,6 +82,7 @@ class HandoffFlowTest {
                 "{'prompt':['a','b']}|{'choices':[{'prompt_token_ids':[7]},{'prompt_token_ids':[8,9]}]}|{'prompt':[[7],[8,9]]}",
                 "{'messages':[{}]}|{'choices':[{'token_ids':[9]}],'prompt_token_ids':[7,8]}|{'messages':[{}],'kv_transfer_params':{'prompt_token_ids':[7,8]}}",
                 "{'messages':[{}]}|{'prompt_token_ids':[7],'kv_transfer_params':{'remote_port':1}}|{'messages':[{}],'kv_transfer_params':{'remote_port':1,'prompt_token_ids':[7]}}",
+                "{'input':'a'}|{'output':[],'prompt_token_ids':[7],'kv_transfer_params':{'remote_port':1}}|{'input':'a','kv_transfer_params':{'remote_port':1,'prompt_token_ids':[7]}}",
                 "{'prompt':'a'}|{'choices':[{'prompt_token_ids':[7]}],'kv_transfer_params':{'remote_port':1}}|{'prompt':[7],'kv_transfer_params':{'remote_port':1}}",
                 "{'messages':[{}],'kv_transfer_params':{'k':1}}|{'prompt_token_ids':[7]}|{'messages':[{}],'kv_transfer_params':{'k':1,'prompt_token_ids':[7]}}",
                 // Without ids, or with those of another number of prompts, the body stays as it is.

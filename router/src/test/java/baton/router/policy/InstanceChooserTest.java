@@ -208,6 +208,10 @@ class InstanceChooserTest {
         assertThat(warm.known())
                 .isEqualTo(first.prefix().chunks().length * PromptPrefix.CHUNK_BYTES)
                 .isPositive();
+        String input = "{\"input\":\"" + "a".repeat(1000) + "\"}";
+        assertThat(PromptPrefix.of(JsonObjectText.parse("body", input.getBytes(StandardCharsets.UTF_8)))
+                        .chunks())
+                .hasSize(3);
         // What keeps KV caches apart keeps prefixes apart.
         for (String fields :
                 List.of("\"model\":\"n\",", "\"model\":\"m\",\"cache_salt\":\"s\",", "\"model\":\"m\",\"tools\":[],")) {
