@@ -40,6 +40,7 @@ import java.util.stream.Stream;
  * @param promptLogprobs the same for each prompt token
  * @param logitBias added to the logits of these tokens; values beyond -100 and 100 become these
  * @param skipSpecialTokens whether special tokens are left out of the text
+ * @param shownSpecialTokens special tokens that are in the text nevertheless
  * @param allowedTokenIds the only tokens that may be chosen, at least one; empty means all
  * @param badWords sequences of tokens, each of at least one, whose last token is not chosen when the output ends with the others
  * @param format of the output; tokens that would leave it are not chosen, and the output ends only where the format is complete
@@ -66,6 +67,7 @@ public record SamplingParams(
         OptionalInt promptLogprobs,
         Map<Integer, Double> logitBias,
         boolean skipSpecialTokens,
+        Set<Integer> shownSpecialTokens,
         Optional<Set<Integer>> allowedTokenIds,
         List<List<Integer>> badWords,
         Optional<OutputFormat> format) {
@@ -126,6 +128,7 @@ public record SamplingParams(
         }
         stop = List.copyOf(stop);
         stopTokenIds = Set.copyOf(stopTokenIds);
+        shownSpecialTokens = Set.copyOf(shownSpecialTokens);
         logitBias = new TreeMap<>(logitBias);
         logitBias.replaceAll((id, bias) -> Math.clamp(bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS));
         logitBias = Collections.unmodifiableMap(logitBias);
@@ -150,6 +153,7 @@ public record SamplingParams(
                 .maxTokens(16)
                 .logitBias(Map.of())
                 .skipSpecialTokens(true)
+                .shownSpecialTokens(Set.of())
                 .badWords(List.of());
     }
 

@@ -38,6 +38,7 @@ class SamplingParamsTest {
                         OptionalInt.empty(),
                         Map.of(),
                         true,
+                        Set.of(),
                         Optional.empty(),
                         List.of(),
                         Optional.empty()));

@@ -3,9 +3,11 @@ package baton.server;
 import baton.engine.SamplingParams;
 import baton.kv.GeneratedBuilder;
 import baton.kv.JsonFields;
+import baton.server.output.OutputParser;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalInt;
+import java.util.function.Supplier;
 
 /**
  * A validated request to generate: the engine's input and the form of the answer. Choices are numbered prompt by
@@ -28,6 +30,8 @@ import java.util.OptionalInt;
  * @param returnTokenIds whether ids are shown besides text
  * @param tokensAsIds whether log probabilities show tokens as {@code token_id:7} and not as text
  * @param role of a chat message
+ * @param parser divides the text of a sequence; a new one for each
+ * @param namesTool whether the only function that may be called was named, so that the finish reason of a call is {@code stop}
  */
 @GeneratedBuilder
 record ApiRequest(
@@ -47,6 +51,8 @@ record ApiRequest(
         boolean returnTokenIds,
         boolean tokensAsIds,
         String role,
+        Supplier<OutputParser> parser,
+        boolean namesTool,
         Optional<JsonFields> kvTransferParams,
         Optional<String> cacheSalt,
         int priority) {

@@ -1,10 +1,12 @@
 package baton.server;
 
+import baton.engine.FinishReason;
 import baton.engine.GenerationEvent.Finished;
 import baton.engine.GenerationEvent.Usage;
 import baton.engine.TokenLogprobs;
 import baton.engine.text.Tokenizer;
 import baton.kv.JsonFields;
+import baton.server.output.Pieces;
 import io.vertx.core.buffer.Buffer;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -41,17 +43,23 @@ final class ReplyWriter {
      * @param firstInStream whether nothing of this choice was sent before
      * @param textOffset characters of the tokens with log probabilities that were sent before
      * @param promptLogprobs of the choice's prompt; empty unless they are part of this output
+     * @param called whether the choice ends with calls of tools, if it stops
      * @param finished the end, if reached
      */
     record Output(
             int index,
             boolean firstInStream,
             int textOffset,
-            String text,
+            Pieces pieces,
             int[] ids,
             List<TokenLogprobs> logprobs,
             Optional<List<TokenLogprobs>> promptLogprobs,
-            Optional<Finished> finished) {}
+            boolean called,
+            Optional<Finished> finished) {
+        String text() {
+            return pieces.content();
+        }
+    }
 
     Json json() {
         return json;
@@ -159,8 +167,15 @@ final class ReplyWriter {
         out.writeNumberProperty("index", output.index());
         out.writeObjectPropertyStart("message");
         out.writeStringProperty("role", request.role());
-        out.writeStringProperty("content", request.prompts().getFirst().text() + output.text());
+        String content = request.prompts().getFirst().text() + output.text();
+        List<Pieces.Call> calls = output.pieces().calls();
+        if (content.isEmpty() && !calls.isEmpty()) {
+            out.writeNullProperty("content");
+        } else {
+            out.writeStringProperty("content", content);
+        }
         out.writeNullProperty("refusal");
+        calls(out, calls, false);
         out.writeEndObject();
         chatLogprobs(out, request, output);
         finish(out, output);
@@ -178,9 +193,12 @@ final class ReplyWriter {
         if (output.firstInStream()) {
             out.writeStringProperty("role", request.role());
         }
-        out.writeStringProperty(
-                "content",
-                output.firstInStream() ? request.prompts().getFirst().text() + output.text() : output.text());
+        String content = output.firstInStream() ? request.prompts().getFirst().text() + output.text() : output.text();
+        List<Pieces.Call> calls = output.pieces().calls();
+        if (!content.isEmpty() || calls.isEmpty()) {
+            out.writeStringProperty("content", content);
+        }
+        calls(out, calls, true);
         out.writeEndObject();
         chatLogprobs(out, request, output);
         finish(out, output);
@@ -193,9 +211,39 @@ final class ReplyWriter {
         out.writeEndObject();
     }
 
+    /** Calls, or in a stream their beginnings and further parts. */
+    private static void calls(JsonGenerator out, List<Pieces.Call> calls, boolean stream) {
+        if (calls.isEmpty()) {
+            return;
+        }
+        out.writeArrayPropertyStart("tool_calls");
+        for (Pieces.Call call : calls) {
+            out.writeStartObject();
+            if (stream) {
+                out.writeNumberProperty("index", call.index());
+            }
+            call.begin().ifPresent(begin -> {
+                out.writeStringProperty("id", begin.id());
+                out.writeStringProperty("type", "function");
+            });
+            out.writeObjectPropertyStart("function");
+            call.begin().ifPresent(begin -> out.writeStringProperty("name", begin.name()));
+            out.writeStringProperty("arguments", call.arguments());
+            out.writeEndObject();
+            out.writeEndObject();
+        }
+        out.writeEndArray();
+    }
+
     private static void finish(JsonGenerator out, Output output) {
         out.writeName("finish_reason");
-        output.finished().ifPresentOrElse(end -> out.writeString(end.reason().wireName()), out::writeNull);
+        output.finished()
+                .ifPresentOrElse(
+                        end -> out.writeString(
+                                output.called() && end.reason() == FinishReason.STOP
+                                        ? "tool_calls"
+                                        : end.reason().wireName()),
+                        out::writeNull);
         out.writeName("stop_reason");
         switch (output.finished().flatMap(Finished::stopReason).orElse("")) {
             case Number id -> out.writeNumber(id.longValue());

@@ -42,7 +42,6 @@ final class RequestFields {
             Map.entry("user", JsonFields::string),
             Map.entry("session_id", JsonFields::string),
             Map.entry("spaces_between_special_tokens", JsonFields::bool),
-            Map.entry("parallel_tool_calls", JsonFields::bool),
             Map.entry("include_reasoning", JsonFields::bool),
             Map.entry("watermarking", JsonFields::bool),
             Map.entry("length_penalty", JsonFields::number),

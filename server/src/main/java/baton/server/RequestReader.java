@@ -7,10 +7,13 @@ import baton.engine.SamplingParamsBuilder;
 import baton.engine.text.ChatTemplate;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.server.output.OutputParser;
+import baton.server.output.ToolFormat;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalInt;
+import java.util.function.Supplier;
 import java.util.stream.Collectors;
 import tools.jackson.databind.JsonNode;
 
@@ -35,12 +38,14 @@ final class RequestReader {
     private final Engine engine;
     private final Prompts prompts;
     private final SamplingReader samplings;
+    private final Optional<ToolFormat> toolFormat;
 
     RequestReader(ServerConfig config, Engine engine) {
         this.config = config;
         this.engine = engine;
         prompts = new Prompts(config, engine);
         samplings = new SamplingReader(config, engine, prompts);
+        toolFormat = config.toolCallParser().map(ToolFormat::named);
     }
 
     /** The body's {@code request_id}. */
@@ -107,8 +112,9 @@ final class RequestReader {
     ApiRequest chat(JsonFields fields, Preparation preparation) {
         String model = model(fields);
         RequestFields.refuseUnsupported(fields);
-        refuseToolChoice(fields);
+        ToolUse use = ToolUse.read(fields, toolFormat);
         SamplingParamsBuilder builder = samplings.read(fields);
+        Supplier<OutputParser> parser = parser(use, builder);
         String maxTokensField =
                 fields.value("max_completion_tokens").isPresent() ? "max_completion_tokens" : "max_tokens";
         Optional<Integer> maxTokens = RequestFields.integer(fields, maxTokensField);
@@ -138,7 +144,23 @@ final class RequestReader {
                 .n(sampling.n())
                 .logprobs(logprobs)
                 .role(chat.responseRole())
+                .parser(parser)
+                .namesTool(use.named())
                 .build();
+    }
+
+    /** Divides the text of each sequence, in which the marks of calls are to be. */
+    private Supplier<OutputParser> parser(ToolUse use, SamplingParamsBuilder builder) {
+        if (use.tools().isEmpty() || toolFormat.isEmpty()) {
+            return OutputParser::plain;
+        }
+        ToolFormat format = toolFormat.get();
+        builder.shownSpecialTokens(format.marks().stream()
+                .flatMap(mark -> engine.tokenizer().id(mark).stream())
+                .collect(Collectors.toSet()));
+        return () -> use.parallel()
+                ? format.parser(use.tools())
+                : format.parser(use.tools()).firstCallOnly();
     }
 
     private Optional<Prompts.Kept> kept(JsonFields fields, int maxTokens) {
@@ -218,7 +240,8 @@ final class RequestReader {
         boolean includeUsage = options.flatMap(o -> o.bool("include_usage")).orElse(false);
         boolean continuousUsage =
                 options.flatMap(o -> o.bool("continuous_usage_stats")).orElse(false);
-        return ApiRequestBuilder.builder().api(api).model(model).generates(true).stream(stream)
+        return ApiRequestBuilder.builder().api(api).model(model).generates(true).parser(OutputParser::plain).stream(
+                        stream)
                 .streamInterval(fields.integerAtLeast("stream_interval", 1).orElse(1))
                 .includeUsage(includeUsage)
                 .continuousUsage(includeUsage && continuousUsage)
@@ -245,19 +268,6 @@ final class RequestReader {
                                 .map(name -> "'" + name + "'")
                                 .collect(Collectors.joining(", ")),
                 Optional.of("model"));
-    }
-
-    private static void refuseToolChoice(JsonFields fields) {
-        fields.value("tool_choice").ifPresent(choice -> {
-            boolean allowed = choice.isString()
-                    && (choice.asString().equals("none") || choice.asString().equals("auto"));
-            if (!allowed) {
-                throw ApiException.badField(
-                        "tool_choice",
-                        "is " + Json.shown(choice)
-                                + ", must be none or auto: tools are shown to the model, calls stay part of its text");
-            }
-        });
     }
 
     /** Checked before memory is allocated per sequence; also limits sequences to those that the engine can hold at once. */

@@ -9,6 +9,9 @@ import baton.engine.GenerationEvent.Usage;
 import baton.engine.GenerationRequest;
 import baton.engine.TokenLogprobs;
 import baton.kv.JsonFields;
+import baton.server.output.OutputParser;
+import baton.server.output.Piece;
+import baton.server.output.Pieces;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpServerResponse;
 import java.util.ArrayList;
@@ -192,8 +195,7 @@ final class ResponseStream {
             ttftMillis = OptionalDouble.of(exchange.millis());
         }
         choice.add(output);
-        if (head.request().stream()
-                && (!choice.taken || choice.untaken >= head.request().streamInterval())) {
+        if (head.request().stream() && choice.isDue()) {
             Optional<Usage> usage = head.request().continuousUsage()
                     ? Optional.of(new Usage(promptTokens(choice), 0, 0, choice.tokens))
                     : Optional.empty();
@@ -208,7 +210,7 @@ final class ResponseStream {
             fail(ApiException.internal("generation failed: " + reason), engineIds);
             return;
         }
-        choice.finished = Optional.of(finished);
+        choice.finish(finished);
         unfinished--;
         boolean last = unfinished == 0;
         if (!head.request().stream()) {
@@ -394,7 +396,9 @@ final class ResponseStream {
         /** Those of them that are not sent yet. */
         int untaken;
 
-        private final StringBuilder text = new StringBuilder();
+        private final OutputParser parser = head.request().parser().get();
+        private final List<Piece> pieces = new ArrayList<>();
+        private boolean called;
         private final List<int[]> ids = new ArrayList<>();
         private final List<TokenLogprobs> logprobs = new ArrayList<>();
         private double logprobSum;
@@ -409,12 +413,29 @@ final class ResponseStream {
             if (!head.request().generates()) {
                 return;
             }
-            text.append(output.text());
+            add(parser.add(output.text()));
             ids.add(output.ids());
             logprobs.addAll(output.logprobs());
             tokens += output.ids().length;
             untaken += output.ids().length;
             output.logprobs().forEach(token -> logprobSum += token.logprob());
+        }
+
+        void finish(Finished end) {
+            finished = Optional.of(end);
+            add(parser.end());
+        }
+
+        private void add(List<Piece> added) {
+            pieces.addAll(added);
+            called |= added.stream().anyMatch(Piece.CallBegin.class::isInstance);
+        }
+
+        /** Whether an event is to be sent: the first, and later ones that show something and have enough tokens. */
+        boolean isDue() {
+            ApiRequest request = head.request();
+            boolean shows = !pieces.isEmpty() || request.returnTokenIds() || !logprobs.isEmpty();
+            return !taken || (shows && untaken >= request.streamInterval());
         }
 
         double meanLogprob() {
@@ -430,16 +451,17 @@ final class ResponseStream {
                     shownIndex,
                     first,
                     textOffset,
-                    text.toString(),
+                    new Pieces(pieces),
                     ids.stream().flatMapToInt(Arrays::stream).toArray(),
                     List.copyOf(logprobs),
                     first && (request.echo() || request.showPromptLogprobs())
                             ? promptLogprobs.get(prompt)
                             : Optional.empty(),
+                    called && !request.namesTool(),
                     finished);
             textOffset += writer.characters(request, output);
             untaken = 0;
-            text.setLength(0);
+            pieces.clear();
             ids.clear();
             logprobs.clear();
             taken = true;

@@ -20,7 +20,7 @@ import tools.jackson.databind.JsonNode;
 class ChatTest {
     private static final String HELLO = "\"messages\":[{\"role\":\"user\",\"content\":\"Item 7?\"}]";
 
-    private final ServerFixture fixture = new ServerFixture();
+    private final ServerFixture fixture = new ServerFixture(config -> config.toolCallParser("hermes"));
 
     @AfterEach
     void close() {
@@ -113,7 +113,8 @@ class ChatTest {
 
     @Test
     void aTrustedTemplateReadsItsVariables() throws Exception {
-        try (ServerFixture trusting = new ServerFixture(config -> config.trustRequestChatTemplate(true))) {
+        try (ServerFixture trusting = new ServerFixture(
+                config -> config.trustRequestChatTemplate(true).toolCallParser("hermes"))) {
             trusting.engine.answers("x");
             String template = "{{ bos_token }}{{ messages[0].content }} {{ reasoning_effort }} {{ documents[0].text }}"
                     + " {{ mood }}{% if add_generation_prompt %}:{% endif %}";
@@ -154,7 +155,8 @@ class ChatTest {
             ``                                                | "chat_template_kwargs":{"chat_template":"U"}               | U
             """)
     void variablesOfTemplates(String template, String fields, String prompt) throws Exception {
-        try (ServerFixture trusting = new ServerFixture(config -> config.trustRequestChatTemplate(true))) {
+        try (ServerFixture trusting = new ServerFixture(
+                config -> config.trustRequestChatTemplate(true).toolCallParser("hermes"))) {
             trusting.engine.answers("x");
             HttpResponse<String> response = trusting.post(
                     "/v1/chat/completions", "{" + HELLO + ",\"chat_template\":\"" + template + "\"," + fields + "}");
@@ -251,7 +253,7 @@ class ChatTest {
             {"messages":[{"role":"user","content":[{"text":"x"}]}]}                           | messages[0].content[0].type: is missing, must be text
             {"messages":[{"role":"user","content":[{"type":"text"}]}]}                        | messages[0].content[0].text: is missing, must be a string
             {"messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_object"}} | response_format.type: unsupported value 'json_object'; allowed: text
-            {"messages":[{"role":"user","content":"x"}],"tool_choice":"required"}             | tool_choice: is "required", must be none or auto: tools are shown to the model, calls stay part of its text
+            {"messages":[{"role":"user","content":"x"}],"tool_choice":"required"}             | tool_choice: is "required", which needs tools
             {"messages":[{"role":"user","content":"x"}],"top_logprobs":2}                     | top_logprobs: is 2, which needs logprobs to be true
             {"messages":[{"role":"user","content":"x"}],"logprobs":true,"top_logprobs":21}    | top_logprobs: is 21, must be between 0 and 20
             {"messages":[{"role":"user","content":"x"}],"max_completion_tokens":4000}         | max_completion_tokens: is 4000, must be at most 2041: prompt and output together may have 2048 tokens and the prompt has 7

@@ -54,8 +54,8 @@ class RequestFuzzTest {
 
     private final long seed = Long.getLong("tests.seed", System.nanoTime());
     private final Random random = new Random(seed);
-    private final ServerFixture fixture =
-            new ServerFixture(config -> config.trustRequestChatTemplate(true).accessLog(line -> {}));
+    private final ServerFixture fixture = new ServerFixture(config ->
+            config.trustRequestChatTemplate(true).toolCallParser("hermes").accessLog(line -> {}));
 
     @AfterEach
     void close() {

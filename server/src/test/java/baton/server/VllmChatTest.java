@@ -35,7 +35,8 @@ class VllmChatTest {
     void promptsAreThoseOfVllm() throws Exception {
         List<String> wrong = new ArrayList<>();
         int answered = 0;
-        try (ServerFixture fixture = new ServerFixture(config -> config.trustRequestChatTemplate(true))) {
+        try (ServerFixture fixture = new ServerFixture(
+                config -> config.trustRequestChatTemplate(true).toolCallParser("hermes"))) {
             fixture.engine.answers("x");
             for (JsonNode each : cases()) {
                 String body = each.path("body").asString();

@@ -421,7 +421,7 @@ public final class LocalEngine implements Engine {
         SequenceOutput output = new SequenceOutput(
                 index,
                 sampling,
-                tokenizer.detokenizer(request.prompt(), sampling.skipSpecialTokens()),
+                tokenizer.detokenizer(request.prompt(), sampling.skipSpecialTokens(), sampling.shownSpecialTokens()),
                 sink,
                 tokens -> {
                     pending.decrementAndGet();

@@ -1,5 +1,7 @@
 package baton.engine.text;
 
+import java.util.function.IntPredicate;
+
 /**
  * Decodes by the table of each token's bytes: one look-up a token, no native call. An invalid byte of a SentencePiece
  * vocabulary becomes one U+FFFD and leaves its neighbours alone, where Hugging Face's decoder gives up the whole run of
@@ -10,17 +12,17 @@ final class TableDetokenizer implements Detokenizer {
     private static final int LONGEST_PREFIX = 3;
 
     private final Vocabulary vocabulary;
-    private final boolean skipSpecialTokens;
+    private final IntPredicate isShown;
     private final Utf8Decoder decoder = new Utf8Decoder();
     private boolean atStart = true;
 
-    TableDetokenizer(Vocabulary vocabulary, int[] promptIds, boolean skipSpecialTokens) {
+    TableDetokenizer(Vocabulary vocabulary, int[] promptIds, IntPredicate isShown) {
         this.vocabulary = vocabulary;
-        this.skipSpecialTokens = skipSpecialTokens;
+        this.isShown = isShown;
         int from = promptIds.length;
         for (int bytes = 0; from > 0 && bytes < LONGEST_PREFIX; ) {
             from--;
-            bytes += isShown(promptIds[from]) ? vocabulary.bytes(promptIds[from]).length : 0;
+            bytes += isShown.test(promptIds[from]) ? vocabulary.bytes(promptIds[from]).length : 0;
         }
         for (int i = from; i < promptIds.length; i++) {
             append(promptIds[i]);
@@ -31,7 +33,7 @@ final class TableDetokenizer implements Detokenizer {
     @Override
     public String append(int id) {
         byte[] bytes = vocabulary.bytes(id);
-        if (bytes.length == 0 || !isShown(id)) {
+        if (bytes.length == 0 || !isShown.test(id)) {
             return "";
         }
         StringBuilder text = new StringBuilder(bytes.length + 1);
@@ -54,9 +56,5 @@ final class TableDetokenizer implements Detokenizer {
             }
         }
         return text.toString();
-    }
-
-    private boolean isShown(int id) {
-        return !(skipSpecialTokens && vocabulary.isSpecial(id));
     }
 }

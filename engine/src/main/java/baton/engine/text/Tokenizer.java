@@ -14,7 +14,9 @@ import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.concurrent.locks.ReentrantReadWriteLock;
+import java.util.function.IntPredicate;
 import tools.jackson.core.JacksonException;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
@@ -203,9 +205,15 @@ public final class Tokenizer implements AutoCloseable {
      * what follows it: whether a leading space is kept, and to which character the first bytes belong.
      */
     public Detokenizer detokenizer(int[] promptIds, boolean skipSpecialTokens) {
+        return detokenizer(promptIds, skipSpecialTokens, Set.of());
+    }
+
+    /** @param shown special tokens whose text is returned in any case */
+    public Detokenizer detokenizer(int[] promptIds, boolean skipSpecialTokens, Set<Integer> shown) {
+        IntPredicate isShown = id -> !(skipSpecialTokens && vocabulary.isSpecial(id)) || shown.contains(id);
         return switch (vocabulary.form()) {
-            case BYTES -> new TableDetokenizer(vocabulary, promptIds, skipSpecialTokens);
-            case OPAQUE -> new WindowDetokenizer(this::decodeByLibrary, promptIds, skipSpecialTokens);
+            case BYTES -> new TableDetokenizer(vocabulary, promptIds, isShown);
+            case OPAQUE -> new WindowDetokenizer(ids -> decodeByLibrary(ids, false), promptIds, isShown);
         };
     }
 

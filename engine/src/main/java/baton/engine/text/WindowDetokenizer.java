@@ -1,6 +1,7 @@
 package baton.engine.text;
 
 import java.util.Arrays;
+import java.util.function.IntPredicate;
 
 /**
  * For decoders that no byte table describes: decodes a short window of tokens with and without the new ones and returns the
@@ -13,28 +14,33 @@ final class WindowDetokenizer implements Detokenizer {
     /** Decodes ids in one go. */
     @FunctionalInterface
     interface Decoder {
-        String decode(int[] ids, boolean skipSpecialTokens);
+        String decode(int[] ids);
     }
 
     private final Decoder decoder;
-    private final boolean skipSpecialTokens;
+    private final IntPredicate isShown;
     private int[] window;
     /** Tokens at the head of the window, of which the text was returned. */
     private int returned;
 
-    WindowDetokenizer(Decoder decoder, int[] promptIds, boolean skipSpecialTokens) {
+    WindowDetokenizer(Decoder decoder, int[] promptIds, IntPredicate isShown) {
         this.decoder = decoder;
-        this.skipSpecialTokens = skipSpecialTokens;
-        this.window = Arrays.copyOfRange(promptIds, Math.max(0, promptIds.length - CONTEXT), promptIds.length);
+        this.isShown = isShown;
+        this.window = Arrays.stream(promptIds, Math.max(0, promptIds.length - CONTEXT), promptIds.length)
+                .filter(isShown)
+                .toArray();
         this.returned = window.length;
     }
 
     @Override
     public String append(int id) {
+        if (!isShown.test(id)) {
+            return "";
+        }
         window = Arrays.copyOf(window, window.length + 1);
         window[window.length - 1] = id;
-        String before = decoder.decode(Arrays.copyOf(window, returned), skipSpecialTokens);
-        String all = decoder.decode(window, skipSpecialTokens);
+        String before = decoder.decode(Arrays.copyOf(window, returned));
+        String all = decoder.decode(window);
         if (all.length() <= before.length() || all.endsWith("\uFFFD")) {
             return "";
         }
@@ -45,8 +51,8 @@ final class WindowDetokenizer implements Detokenizer {
 
     @Override
     public String finish() {
-        String before = decoder.decode(Arrays.copyOf(window, returned), skipSpecialTokens);
-        String all = decoder.decode(window, skipSpecialTokens);
+        String before = decoder.decode(Arrays.copyOf(window, returned));
+        String all = decoder.decode(window);
         returned = window.length;
         return all.length() <= before.length() ? "" : all.substring(before.length());
     }

@@ -1,0 +1,12 @@
+package baton.server.output;
+
+import java.util.Optional;
+import tools.jackson.databind.node.ObjectNode;
+
+/**
+ * A function that the model may call.
+ *
+ * @param parameters the JSON schema of its arguments; empty if it has none
+ * @param strict whether arguments always follow the schema
+ */
+public record Tool(String name, Optional<ObjectNode> parameters, boolean strict) {}

@@ -1,0 +1,141 @@
+package baton.server.output;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.kv.ConfigException;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.Random;
+import java.util.stream.Collectors;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ObjectNode;
+
+class ToolFormatTest {
+    private static final JsonMapper JSON = JsonMapper.builder().build();
+
+    private static final Tool TOOL = new Tool("f", Optional.of((ObjectNode) JSON.readTree("""
+                    {"type":"object","properties":{"text":{"type":"string"},"count":{"type":"integer"},"exact":{"type":"number"},
+                    "on":{"type":"boolean"},"list":{"type":"array"},"either":{"type":["string","null"]}}}""")), false);
+
+    private final long seed = Long.getLong("tests.seed", System.nanoTime());
+    private final Random random = new Random(seed);
+
+    /** A text has {@code ⏎} for a line break. Its pieces are the content, then {@code name(arguments)} of each call. */
+    @ParameterizedTest
+    @CsvSource(delimiter = '¦', quoteCharacter = '§', textBlock = """
+            hermes ¦ Hi ¦ Hi
+            hermes ¦ <tool_call>⏎{"name": "f", "arguments": {"a": [1, "}"]}}⏎</tool_call> ¦ f({"a": [1, "}"]})
+            hermes ¦ Well.⏎<tool_call>{"name":"f","arguments":{}}</tool_call>⏎<tool_call>{"name":"g","arguments":{"b":2}}</tool_call> ¦ Well.⏎ f({}) g({"b":2})
+            hermes ¦ <tool_call>{"arguments": {"a": "</tool_call>"}, "name": "f"}</tool_call>⏎bye ¦ ⏎bye f({"a": "</tool_call>"})
+            hermes ¦ <tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call> ¦ f({"a": 1})
+            hermes ¦ <tool_call>{"name": "f", "arguments": null}</tool_call> ¦ f({})
+            hermes ¦ <tool_call>{"name": "f"}</tool_call> ¦ <tool_call>{"name": "f"}</tool_call>
+            hermes ¦ <tool_call>oh <tool_call>{"name":"f","arguments":{}}</tool_call> ¦ <tool_call>oh  f({})
+            hermes ¦ a <tool_call>{"name": "f", "argu ¦ a <tool_call>{"name": "f", "argu
+            hermes ¦ <tool_call>{"name": "f", "arguments": {"a": "b ¦ f({"a": "b)
+            hermes ¦ <tool_call>{"name": "f", "arguments": {"a": 1 ?}}</tool_call> ¦ ?}}</tool_call> f({"a": 1 )
+            hermes ¦ 1 < 2 <tool ¦ 1 < 2 <tool
+            llama3_json ¦ {"name": "f", "parameters": {"a": 1}} ¦ f({"a": 1})
+            llama3_json ¦ <|python_tag|>{"name": "f", "parameters": {"a": 1}}; {"name": "g", "arguments": {}} ¦ f({"a": 1}) g({})
+            llama3_json ¦ ⏎{"type": "function", "name": "f", "parameters": {}}⏎{"name": "g", "parameters": {}} ¦ f({}) g({})
+            llama3_json ¦ {"answer": 42} ¦ {"answer": 42}
+            llama3_json ¦ See {"name": "f", "parameters": {"a": 1}} ¦ See {"name": "f", "parameters": {"a": 1}}
+            mistral ¦ [TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}] ¦ f({"a": 1}) g({})
+            mistral ¦ Hm. [TOOL_CALLS] [{"arguments": {"a": 1}, "name": "f", "id": "123456789"}] ¦ Hm.  f({"a": 1})
+            mistral ¦ [TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g{"name": "x"} ¦ f({"a": 1}) g({"name": "x"})
+            mistral ¦ [TOOL_CALLS] ¦ [TOOL_CALLS]
+            phi4_mini_json ¦ functools[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}] ¦ f({"a": 1}) g({})
+            phi4_mini_json ¦ import functools ¦ import functools
+            """)
+    void textsAreDividedHoweverTheyAreCut(String format, String text, String expected) {
+        String given = text.replace('⏎', '\n');
+        String wanted = expected.replace('⏎', '\n').strip();
+        for (int i = 0; i < 50; i++) {
+            assertThat(shown(divided(format, cut(given))).strip())
+                    .as("-Dtests.seed=%d", seed)
+                    .isEqualTo(wanted);
+        }
+        assertThat(shown(divided(format, List.of(given))).strip()).isEqualTo(wanted);
+    }
+
+    @Test
+    void argumentsComeWithTheTextThatHasThem() {
+        OutputParser parser = ToolFormat.named("hermes").parser(List.of(TOOL));
+        assertThat(parser.add("<tool_call>\n{\"name\": \"f\", \"arg")).isEmpty();
+        assertThat(parser.add("uments\": {\"a\"")).hasSize(2).satisfies(pieces -> {
+            assertThat(pieces.getFirst()).isInstanceOfSatisfying(Piece.CallBegin.class, begin -> {
+                assertThat(begin.name()).isEqualTo("f");
+                assertThat(begin.id()).matches("chatcmpl-tool-[0-9a-f]{16}");
+            });
+            assertThat(pieces.get(1)).isEqualTo(new Piece.CallArguments(0, "{\"a\""));
+        });
+        assertThat(parser.add(": 1")).containsExactly(new Piece.CallArguments(0, ": 1"));
+        assertThat(parser.add("}}\n</tool")).containsExactly(new Piece.CallArguments(0, "}"));
+        assertThat(parser.add("_call> ")).isEmpty();
+        assertThat(parser.end()).isEmpty();
+    }
+
+    @Test
+    void contentIsHeldBackOnlyWhereACallMayBegin() {
+        OutputParser parser = ToolFormat.named("hermes").parser(List.of(TOOL));
+        assertThat(parser.add("one <")).containsExactly(new Piece.Content("one "));
+        assertThat(parser.add("b>")).containsExactly(new Piece.Content("<b>"));
+        assertThat(parser.add("<tool_")).isEmpty();
+        assertThat(parser.end()).extracting(Object::toString).hasSize(1).allMatch(text -> text.contains("<tool_"));
+    }
+
+    @Test
+    void idsOfMistralHaveNineCharacters() {
+        OutputParser parser = ToolFormat.named("mistral").parser(List.of(TOOL));
+        assertThat(new Pieces(parser.add("[TOOL_CALLS]f{}")).calls().getFirst().begin())
+                .hasValueSatisfying(begin -> assertThat(begin.id()).matches("[A-Za-z0-9]{9}"));
+    }
+
+    @Test
+    void onlyTheFirstCallIsLeftWithoutParallelCalls() {
+        OutputParser parser =
+                ToolFormat.named("llama3_json").parser(List.of(TOOL)).firstCallOnly();
+        List<Piece> pieces = new ArrayList<>(
+                parser.add("{\"name\":\"f\",\"parameters\":{}};{\"name\":\"g\",\"parameters\":{\"a\":1}}"));
+        pieces.addAll(parser.end());
+        assertThat(shown(new Pieces(pieces))).isEqualTo(" f({})");
+    }
+
+    @Test
+    void otherNamesAreRefused() {
+        assertThatThrownBy(() -> ToolFormat.named("x"))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageStartingWith("tool_call_parser: unsupported value 'x'; allowed: hermes, ");
+    }
+
+    private static Pieces divided(String format, List<String> parts) {
+        OutputParser parser = ToolFormat.named(format).parser(List.of(TOOL));
+        List<Piece> pieces = new ArrayList<>();
+        parts.forEach(part -> pieces.addAll(parser.add(part)));
+        pieces.addAll(parser.end());
+        return new Pieces(pieces);
+    }
+
+    private static String shown(Pieces pieces) {
+        return pieces.content()
+                + pieces.calls().stream()
+                        .map(call -> " " + call.begin().orElseThrow().name() + "(" + call.arguments() + ")")
+                        .collect(Collectors.joining());
+    }
+
+    private List<String> cut(String text) {
+        List<String> parts = new ArrayList<>();
+        int from = 0;
+        while (from < text.length()) {
+            int to = Math.min(text.length(), from + 1 + random.nextInt(6));
+            parts.add(text.substring(from, to));
+            from = to;
+        }
+        return parts;
+    }
+}

@@ -1,0 +1,4 @@
+@NullMarked
+package baton.server.output;
+
+import org.jspecify.annotations.NullMarked;
