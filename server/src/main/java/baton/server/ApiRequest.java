@@ -32,6 +32,7 @@ import java.util.function.Supplier;
  * @param role of a chat message
  * @param parser divides the text of a sequence; a new one for each
  * @param namesTool whether the only function that may be called was named, so that the finish reason of a call is {@code stop}
+ * @param repeated fields of the request that the answer has too; none of completions and chats
  */
 @GeneratedBuilder
 record ApiRequest(
@@ -55,7 +56,8 @@ record ApiRequest(
         boolean namesTool,
         Optional<JsonFields> kvTransferParams,
         Optional<String> cacheSalt,
-        int priority) {
+        int priority,
+        JsonFields repeated) {
 
     /** Sequences that the engine makes. */
     int sequences() {
@@ -69,10 +71,11 @@ record ApiRequest(
      */
     record Prompt(int[] ids, String text) {}
 
-    /** The two families of requests. */
+    /** The families of requests. */
     enum Api {
         COMPLETION("cmpl-", "text_completion", "text_completion"),
-        CHAT("chatcmpl-", "chat.completion", "chat.completion.chunk");
+        CHAT("chatcmpl-", "chat.completion", "chat.completion.chunk"),
+        RESPONSES("resp_", "response", "response");
 
         private final String idPrefix;
         private final String object;

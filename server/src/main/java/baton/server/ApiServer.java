@@ -141,6 +141,11 @@ public final class ApiServer implements AutoCloseable {
                         Map.of(
                                 HttpMethod.POST,
                                 exchange -> generate(exchange, ApiRequest.Api.CHAT, RequestReader::chat))),
+                Map.entry(
+                        "/v1/responses",
+                        Map.of(
+                                HttpMethod.POST,
+                                exchange -> generate(exchange, ApiRequest.Api.RESPONSES, RequestReader::responses))),
                 Map.entry(InstanceInfo.MODELS, Map.of(HttpMethod.GET, info::models)),
                 Map.entry("/health", Map.of(HttpMethod.GET, this::health)),
                 Map.entry("/ping", Map.of(HttpMethod.GET, this::health, HttpMethod.POST, this::health)),

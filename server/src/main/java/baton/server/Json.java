@@ -12,7 +12,7 @@ import tools.jackson.databind.json.JsonMapper;
 final class Json {
     static final Buffer DONE = Buffer.buffer("data: [DONE]\n\n");
 
-    private static final JsonMapper MAPPER = JsonMapper.builder().build();
+    static final JsonMapper MAPPER = JsonMapper.builder().build();
     private static final byte[] DATA = "data: ".getBytes(StandardCharsets.US_ASCII);
     private static final byte[] END_OF_EVENT = "\n\n".getBytes(StandardCharsets.US_ASCII);
     private static final int KEPT_BYTES = 1 << 20;

@@ -13,6 +13,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import tools.jackson.core.JsonGenerator;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.util.TokenBuffer;
 
 /**
  * Writes answers: OpenAI's objects with vLLM's additional fields. OpenAI's nullable fields are written as {@code null}; vLLM's
@@ -80,9 +82,10 @@ final class ReplyWriter {
             begin(out, head, request.api().object());
             out.writeArrayPropertyStart("choices");
             for (Output output : outputs) {
-                switch (request.api()) {
-                    case COMPLETION -> completionChoice(out, request, output);
-                    case CHAT -> chatChoice(out, request, output);
+                if (request.api() == ApiRequest.Api.COMPLETION) {
+                    completionChoice(out, request, output);
+                } else {
+                    chatChoice(out, request, output);
                 }
             }
             out.writeEndArray();
@@ -114,9 +117,10 @@ final class ReplyWriter {
             begin(out, head, request.api().chunkObject());
             out.writeArrayPropertyStart("choices");
             output.ifPresent(added -> {
-                switch (request.api()) {
-                    case COMPLETION -> completionChoice(out, request, added);
-                    case CHAT -> chatDelta(out, request, added);
+                if (request.api() == ApiRequest.Api.COMPLETION) {
+                    completionChoice(out, request, added);
+                } else {
+                    chatDelta(out, request, added);
                 }
             });
             out.writeEndArray();
@@ -339,8 +343,21 @@ final class ReplyWriter {
             return;
         }
         out.writeObjectPropertyStart("logprobs");
-        out.writeArrayPropertyStart("content");
-        for (TokenLogprobs token : output.logprobs()) {
+        out.writeName("content");
+        chatTokens(out, request, output.logprobs());
+        out.writeEndObject();
+    }
+
+    /** The tokens' log probabilities as a tree. */
+    ArrayNode chatTokens(ApiRequest request, List<TokenLogprobs> tokens) {
+        TokenBuffer buffer = TokenBuffer.forGeneration();
+        chatTokens(buffer, request, tokens);
+        return Json.MAPPER.readTree(buffer).asArray();
+    }
+
+    private void chatTokens(JsonGenerator out, ApiRequest request, List<TokenLogprobs> tokens) {
+        out.writeStartArray();
+        for (TokenLogprobs token : tokens) {
             out.writeStartObject();
             chatToken(out, request, token.id(), token.logprob());
             out.writeArrayPropertyStart("top_logprobs");
@@ -353,7 +370,6 @@ final class ReplyWriter {
             out.writeEndObject();
         }
         out.writeEndArray();
-        out.writeEndObject();
     }
 
     private void chatToken(JsonGenerator out, ApiRequest request, int id, float logprob) {

@@ -79,11 +79,11 @@ final class RequestFields {
         NO_EFFECT.forEach((name, read) -> read.accept(fields, name));
     }
 
-    private static ApiException unsupported(String name, JsonNode value) {
+    static ApiException unsupported(String name, JsonNode value) {
         return ApiException.badField(name, "is not supported by this server, is " + Json.shown(value));
     }
 
-    private static boolean isSet(JsonNode value) {
+    static boolean isSet(JsonNode value) {
         return switch (value.getNodeType()) {
             case BOOLEAN -> value.asBoolean();
             case STRING -> !value.asString().isEmpty();

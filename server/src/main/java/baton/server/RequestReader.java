@@ -110,13 +110,26 @@ final class RequestReader {
     }
 
     ApiRequest chat(JsonFields fields, Preparation preparation) {
+        return chat(fields, ApiRequest.Api.CHAT, preparation).build();
+    }
+
+    ApiRequest responses(JsonFields fields, Preparation preparation) {
+        return chat(ResponsesRequest.asChat(fields), ApiRequest.Api.RESPONSES, preparation)
+                .repeated(ResponsesRequest.repeated(fields))
+                .includeUsage(true)
+                .build();
+    }
+
+    private ApiRequestBuilder chat(JsonFields fields, ApiRequest.Api api, Preparation preparation) {
         String model = model(fields);
         RequestFields.refuseUnsupported(fields);
         ToolUse use = ToolUse.read(fields, toolFormat);
         SamplingParamsBuilder builder = samplings.read(fields);
         Supplier<OutputParser> parser = parser(use, builder);
-        String maxTokensField =
-                fields.value("max_completion_tokens").isPresent() ? "max_completion_tokens" : "max_tokens";
+        boolean isResponse = api == ApiRequest.Api.RESPONSES;
+        String maxTokensField = isResponse
+                ? "max_output_tokens"
+                : fields.value("max_completion_tokens").isPresent() ? "max_completion_tokens" : "max_tokens";
         Optional<Integer> maxTokens = RequestFields.integer(fields, maxTokensField);
         maxTokens.ifPresent(builder::maxTokens);
         OptionalInt logprobs = SamplingReader.chatLogprobs(fields);
@@ -130,7 +143,7 @@ final class RequestReader {
         Optional<JsonFields> kvTransferParams = fields.object("kv_transfer_params");
         int[] whole = prompts.handedOver(kvTransferParams)
                 .orElseGet(() -> prompts.encode(
-                        "messages",
+                        isResponse ? "input" : "messages",
                         chat.text(),
                         fields.bool("add_special_tokens").orElse(false),
                         kept,
@@ -138,15 +151,14 @@ final class RequestReader {
         int[] ids = Prompts.truncated(whole, kept);
         prompts.requireFits(ids, maxTokens, maxTokensField);
         boolean echo = fields.bool("echo").orElse(false);
-        return request(fields, ApiRequest.Api.CHAT, model)
+        return request(fields, api, model)
                 .prompts(List.of(new ApiRequest.Prompt(ids, echo ? chat.continued() : "")))
                 .sampling(sampling)
                 .n(sampling.n())
                 .logprobs(logprobs)
                 .role(chat.responseRole())
                 .parser(parser)
-                .namesTool(use.named())
-                .build();
+                .namesTool(use.named());
     }
 
     /** Divides the text of each sequence, in which the marks of calls are to be. */
@@ -217,7 +229,7 @@ final class RequestReader {
         return engine.tokenizer().decode(prompts.tokenIds("tokens", tokens), false);
     }
 
-    /** The parts that both families have in common. */
+    /** The parts that all families have in common. */
     private static ApiRequestBuilder request(JsonFields fields, ApiRequest.Api api, String model) {
         RequestFields.checkIgnored(fields);
         boolean stream = fields.bool("stream").orElse(false);
@@ -250,7 +262,8 @@ final class RequestReader {
                 .tokensAsIds(fields.bool("return_tokens_as_token_ids").orElse(false))
                 .kvTransferParams(fields.object("kv_transfer_params").flatMap(Prompts::forConnector))
                 .cacheSalt(cacheSalt)
-                .priority(RequestFields.integer(fields, "priority").orElse(0));
+                .priority(RequestFields.integer(fields, "priority").orElse(0))
+                .repeated(JsonFields.empty(""));
     }
 
     private String model(JsonFields fields) {

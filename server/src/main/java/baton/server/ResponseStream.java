@@ -43,6 +43,9 @@ final class ResponseStream {
     private final Engine engine;
     private final ReplyWriter writer;
     private final ReplyWriter.Head head;
+    /** Of a request of {@code /v1/responses}. */
+    private final Optional<ResponsesAnswer> responses;
+
     private final int maxPendingBytes;
     private final Consumer<ResponseStream> whenEnded;
     private final List<String> engineIds = new ArrayList<>();
@@ -75,6 +78,9 @@ final class ResponseStream {
         this.maxPendingBytes = maxPendingBytes;
         this.whenEnded = whenEnded;
         ApiRequest request = head.request();
+        responses = Optional.of(request.api())
+                .filter(ApiRequest.Api.RESPONSES::equals)
+                .map(api -> new ResponsesAnswer(head, api.idPrefix(), writer.json()));
         for (int prompt = 0; prompt < request.prompts().size(); prompt++) {
             engineIds.add(engineId(request.api(), head.id(), prompt, idSuffix));
             promptLogprobs.add(Optional.empty());
@@ -199,8 +205,38 @@ final class ResponseStream {
             Optional<Usage> usage = head.request().continuousUsage()
                     ? Optional.of(new Usage(promptTokens(choice), 0, 0, choice.tokens))
                     : Optional.empty();
-            send(writer.chunk(head, Optional.of(choice.take(choice.index)), usage, Optional.empty()));
+            send(part(choice, usage, Optional.empty()));
         }
+    }
+
+    /** The output that is not sent yet, as a part of a stream. */
+    private Buffer part(Choice choice, Optional<Usage> usage, Optional<JsonFields> kvTransferParams) {
+        ReplyWriter.Output output = choice.take(choice.index);
+        return responses
+                .map(answer -> add(answer, output))
+                .orElseGet(() -> writer.chunk(head, Optional.of(output), usage, kvTransferParams));
+    }
+
+    private Buffer add(ResponsesAnswer answer, ReplyWriter.Output output) {
+        return answer.output(
+                output.pieces().all(),
+                writer.chatTokens(head.request(), output.logprobs()),
+                output.finished().map(Finished::reason));
+    }
+
+    /** The end of a stream, after all output. */
+    private Buffer last(Optional<JsonFields> kvTransferParams) {
+        return responses
+                .map(answer -> answer.end(usage(), kvTransferParams))
+                .orElseGet(() -> writer.chunk(head, Optional.empty(), Optional.of(usage()), kvTransferParams));
+    }
+
+    private Buffer whole() {
+        List<ReplyWriter.Output> outputs = shown();
+        responses.ifPresent(answer -> add(answer, outputs.getFirst()));
+        return responses
+                .map(answer -> answer.whole(usage(), kvTransferParams()))
+                .orElseGet(() -> writer.reply(head, outputs, usage(), kvTransferParams()));
     }
 
     private void onFinished(Choice choice, Finished finished) {
@@ -215,8 +251,7 @@ final class ResponseStream {
         boolean last = unfinished == 0;
         if (!head.request().stream()) {
             if (last) {
-                List<ReplyWriter.Output> outputs = shown();
-                Buffer reply = writer.reply(head, outputs, usage(), kvTransferParams());
+                Buffer reply = whole();
                 end(200);
                 exchange.json(200, reply).onFailure(_ -> abandon(engineIds));
             }
@@ -224,18 +259,17 @@ final class ResponseStream {
         }
         boolean usageFollows = head.request().includeUsage();
         Optional<JsonFields> params = last ? kvTransferParams() : Optional.empty();
-        send(writer.chunk(
-                head,
-                Optional.of(choice.take(choice.index)),
+        send(part(
+                choice,
                 head.request().continuousUsage() ? Optional.of(usage(choice, finished)) : Optional.empty(),
                 usageFollows ? Optional.empty() : params));
         if (last && !ended) {
             if (usageFollows) {
-                send(writer.chunk(head, Optional.empty(), Optional.of(usage()), params));
+                send(last(params));
             }
             if (!ended) {
                 end(200);
-                exchange.response().end(Json.DONE);
+                exchange.response().end(responses.isPresent() ? Buffer.buffer() : Json.DONE);
             }
         }
     }
@@ -300,7 +334,7 @@ final class ResponseStream {
 
     /** Writes an event at once. Bytes that the client has not read are counted; too many end the request. */
     private void send(Buffer event) {
-        if (ended || exchange.clientLeft()) {
+        if (ended || exchange.clientLeft() || event.length() == 0) {
             return;
         }
         HttpServerResponse response = exchange.response();
@@ -346,7 +380,7 @@ final class ResponseStream {
         ApiException error = ApiException.of(failure);
         if (response.headWritten()) {
             // The status was already sent; clients recognize the error by the missing [DONE].
-            response.write(writer.errorEvent(error));
+            response.write(responses.map(answer -> answer.failure(error)).orElseGet(() -> writer.errorEvent(error)));
             end("error", 200, Optional.of(error.message()));
             response.end();
         } else {

@@ -14,6 +14,7 @@ import com.openai.errors.BadRequestException;
 import com.openai.errors.InternalServerException;
 import com.openai.errors.NotFoundException;
 import com.openai.errors.UnauthorizedException;
+import com.openai.helpers.ResponseAccumulator;
 import com.openai.models.chat.completions.ChatCompletion;
 import com.openai.models.chat.completions.ChatCompletionChunk;
 import com.openai.models.chat.completions.ChatCompletionCreateParams;
@@ -22,6 +23,14 @@ import com.openai.models.completions.Completion;
 import com.openai.models.completions.CompletionChoice;
 import com.openai.models.completions.CompletionCreateParams;
 import com.openai.models.models.Model;
+import com.openai.models.responses.EasyInputMessage;
+import com.openai.models.responses.FunctionTool;
+import com.openai.models.responses.Response;
+import com.openai.models.responses.ResponseCreateParams;
+import com.openai.models.responses.ResponseFunctionToolCall;
+import com.openai.models.responses.ResponseInputItem;
+import com.openai.models.responses.ResponseStatus;
+import com.openai.models.responses.ResponseStreamEvent;
 import java.util.List;
 import java.util.Optional;
 import org.junit.jupiter.api.AfterEach;
@@ -29,7 +38,8 @@ import org.junit.jupiter.api.Test;
 
 /** OpenAI's own client, which validates answers. */
 class OpenAiClientTest {
-    private final ServerFixture fixture = new ServerFixture(config -> config.apiKey("s3cret"));
+    private final ServerFixture fixture =
+            new ServerFixture(config -> config.apiKey("s3cret").toolCallParser("hermes"));
     private final OpenAIClient client = client("s3cret");
 
     @AfterEach
@@ -130,6 +140,86 @@ class OpenAiClientTest {
         }
         assertThat(text.toString()).isEqualTo("Hello world");
         assertThat(total).isEqualTo(2);
+    }
+
+    @Test
+    void responses() {
+        fixture.engine.answers("Hello", " world");
+        ResponseCreateParams params = ResponseCreateParams.builder()
+                .model(ServerFixture.MODEL)
+                .input("Item 7?")
+                .instructions("Be brief.")
+                .maxOutputTokens(8)
+                .store(false)
+                .build();
+        Response response = client.responses().create(params).validate();
+        assertThat(response.status()).contains(ResponseStatus.COMPLETED);
+        assertThat(textOf(response)).isEqualTo("Hello world");
+        assertThat(response.usage().orElseThrow().inputTokensDetails().cachedTokens())
+                .isEqualTo(FakeEngine.CACHED_TOKENS);
+        ResponseAccumulator accumulator = ResponseAccumulator.createWithSnapshots();
+        try (StreamResponse<ResponseStreamEvent> stream = client.responses().createStreaming(params)) {
+            stream.stream().map(ResponseStreamEvent::validate).forEach(accumulator::accumulate);
+        }
+        Response streamed = accumulator.response().validate();
+        assertThat(textOf(streamed)).isEqualTo("Hello world");
+        assertThat(accumulator.reconstructedResponse().output()).isEqualTo(streamed.output());
+    }
+
+    @Test
+    void responsesCallFunctions() {
+        fixture.engine.answers(
+                "Well.", "<tool_call>", "{\"name\": \"look_up\", \"arguments\": {\"a\":", " 1}}", "</tool_call>");
+        ResponseCreateParams params = ResponseCreateParams.builder()
+                .model(ServerFixture.MODEL)
+                .input("Item 7?")
+                .addTool(FunctionTool.builder()
+                        .name("look_up")
+                        .strict(false)
+                        .parameters(FunctionTool.Parameters.builder().build())
+                        .build())
+                .build();
+        Response whole = client.responses().create(params).validate();
+        ResponseAccumulator accumulator = ResponseAccumulator.createWithSnapshots();
+        try (StreamResponse<ResponseStreamEvent> stream = client.responses().createStreaming(params)) {
+            stream.stream().map(ResponseStreamEvent::validate).forEach(accumulator::accumulate);
+        }
+        Response streamed = accumulator.response().validate();
+        assertThat(accumulator.reconstructedResponse().output()).isEqualTo(streamed.output());
+        for (Response response : List.of(whole, streamed)) {
+            assertThat(textOf(response)).isEqualTo("Well.");
+            ResponseFunctionToolCall call = response.output().getLast().asFunctionCall();
+            assertThat(call.name()).isEqualTo("look_up");
+            assertThat(call.arguments()).isEqualTo("{\"a\": 1}");
+            assertThat(response.tools().getFirst().asFunction().name()).isEqualTo("look_up");
+            // The conversation goes on with the answer and the function's result.
+            fixture.engine.answers("Seven.");
+            List<ResponseInputItem> input = List.of(
+                    ResponseInputItem.ofEasyInputMessage(EasyInputMessage.builder()
+                            .role(EasyInputMessage.Role.USER)
+                            .content("Item 7?")
+                            .build()),
+                    ResponseInputItem.ofResponseOutputMessage(
+                            response.output().getFirst().asMessage()),
+                    ResponseInputItem.ofFunctionCall(call),
+                    ResponseInputItem.ofFunctionCallOutput(ResponseInputItem.FunctionCallOutput.builder()
+                            .callId(call.callId())
+                            .output("7")
+                            .build()));
+            Response last = client.responses()
+                    .create(params.toBuilder().inputOfResponse(input).build());
+            assertThat(textOf(last)).isEqualTo("Seven.");
+        }
+    }
+
+    private static String textOf(Response response) {
+        return response.output()
+                .getFirst()
+                .asMessage()
+                .content()
+                .getFirst()
+                .asOutputText()
+                .text();
     }
 
     @Test
