@@ -3,13 +3,21 @@ package baton.bench.gpu;
 import baton.kv.Ticker;
 import baton.messages.PeerAccess;
 import baton.pipe.PipeException;
+import baton.pipe.Wire;
+import baton.pipe.WireTransport;
 import baton.pipe.nccl.NcclTransport;
 import java.io.File;
 import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
@@ -40,6 +48,11 @@ final class Programs {
 
     /** Packages of tests, each of which is run in a process of its own. */
     private static final List<String> TESTED = List.of("driver", "kernel", "model", "sim");
+
+    private static final int WIRE_SECONDS = 6;
+    private static final Duration WIRE_TIMEOUT = Duration.ofSeconds(WIRE_SECONDS);
+    private static final long WIRE_BYTES = 64 << 20;
+    private static final int WIRE_RUNS = 3;
 
     private Programs() {}
 
@@ -102,15 +115,54 @@ final class Programs {
         }
     }
 
-    static void nccl(GpuCheck check, ObjectNode json) {
+    static void nccl(GpuCheck check, ObjectNode json) throws Exception {
         if (check.simulated()) {
             json.put(GpuCheck.LEFT_OUT, "NCCL needs a GPU");
             return;
         }
-        try (NcclTransport _ = NcclTransport.load(0, PeerAccess.everyone(), Ticker.system())) {
-            json.put("loads", true);
+        NcclTransport first;
+        try {
+            first = NcclTransport.load(0, PeerAccess.everyone(), Ticker.system());
         } catch (PipeException e) {
             json.put(GpuCheck.LEFT_OUT, e.getMessage());
+            return;
+        }
+        json.put("loads", true);
+        try (first;
+                NcclTransport second = NcclTransport.load(1, PeerAccess.everyone(), Ticker.system())) {
+            wire(first, second, json);
+        } catch (PipeException e) {
+            json.put(GpuCheck.LEFT_OUT, "NCCL has one rank on a GPU, so a wire needs two: " + e.getMessage());
+        }
+    }
+
+    /** Moves bytes of host memory from one GPU's rank to the other's. */
+    static void wire(WireTransport first, WireTransport second, ObjectNode json) throws Exception {
+        try (WireTransport.Offer offer = first.offer("127.0.0.1");
+                ExecutorService other = Executors.newSingleThreadExecutor();
+                Arena arena = Arena.ofShared()) {
+            Future<Wire> joining = other.submit(() -> second.join(offer.id(), "127.0.0.1", WIRE_TIMEOUT));
+            try (Wire sender = offer.accept(WIRE_TIMEOUT);
+                    Wire receiver = joining.get(WIRE_SECONDS, TimeUnit.SECONDS)) {
+                MemorySegment sent = arena.allocate(WIRE_BYTES).fill((byte) 3);
+                MemorySegment into = arena.allocate(WIRE_BYTES);
+                double best = Double.MAX_VALUE;
+                for (int i = 0; i < WIRE_RUNS; i++) {
+                    into.fill((byte) 0);
+                    long begun = System.nanoTime();
+                    Future<?> receiving = other.submit(() -> {
+                        receiver.receive(into, WIRE_TIMEOUT);
+                        return true;
+                    });
+                    sender.send(sent, WIRE_TIMEOUT);
+                    receiving.get(WIRE_SECONDS, TimeUnit.SECONDS);
+                    best = Math.min(best, (System.nanoTime() - begun) * 1e-9);
+                    if (into.mismatch(sent) >= 0) {
+                        throw new IllegalStateException("wrong: the bytes that NCCL has moved");
+                    }
+                }
+                json.put("bytes_per_second", WIRE_BYTES / best);
+            }
         }
     }
 

@@ -2,6 +2,10 @@ package baton.bench.gpu;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.kv.Ticker;
+import baton.messages.PeerAccess;
+import baton.pipe.WireId;
+import baton.pipe.tcp.TcpTransport;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -57,6 +61,15 @@ class GpuCheckTest {
                         .as("%s", way)
                         .isEqualTo(35));
         assertThat(saved).hasSize(10).last().isEqualTo(report.toString());
+    }
+
+    /** The step's wire is NCCL's where there are two GPUs. */
+    @Test
+    void theWireStepMovesBytes() throws Exception {
+        try (TcpTransport wires = new TcpTransport(WireId.Kind.TCP, PeerAccess.everyone(), Ticker.system())) {
+            Programs.wire(wires, wires, report);
+        }
+        assertThat(report.path("bytes_per_second").asDouble()).isPositive();
     }
 
     @Test
