@@ -1,12 +1,12 @@
 package baton.bench.gpu;
 
-import baton.cuda.driver.CudaPeers;
 import baton.cuda.driver.Driver.DeviceInfo;
 import baton.cuda.driver.Gpu;
 import baton.cuda.driver.NativeDriver;
 import baton.cuda.kernel.DeviceRows;
 import baton.cuda.kernel.GpuKernels;
 import baton.cuda.kernel.Weight;
+import baton.cuda.model.CudaPeers;
 import baton.kv.DType;
 import baton.kv.DevicePeers;
 import baton.kv.DevicePeers.Copy;
@@ -113,12 +113,13 @@ final class DriverSteps {
         long bytes = check.simulated() ? 4L * BLOCK_BYTES : 128L * BLOCK_BYTES;
         try (Gpu gpu = check.gpu();
                 Gpu.Stream stream = gpu.stream();
+                GpuKernels kernels = new GpuKernels(gpu, DType.F32);
                 Gpu.Buffer pool = gpu.allocate(bytes);
-                CudaPeers peers = new CudaPeers(pool, Ticker.system())) {
+                CudaPeers peers = new CudaPeers(pool, kernels.copies(), Ticker.system())) {
             stream.fill(pool.address(), PATTERN, bytes);
             stream.synchronize();
             try (Gpu.Buffer other = gpu.allocate(bytes);
-                    CudaPeers reader = new CudaPeers(other, Ticker.system())) {
+                    CudaPeers reader = new CudaPeers(other, kernels.copies(), Ticker.system())) {
                 read(gpu, other, reader, peers.exported(), json.putObject("same_process"));
             }
             if (check.simulated()) {
@@ -135,8 +136,9 @@ final class DriverSteps {
     static void readPeer(GpuCheck check, String exported, ObjectNode json) throws IOException {
         byte[] pool = HexFormat.of().parseHex(exported);
         try (Gpu gpu = check.gpu();
+                GpuKernels kernels = new GpuKernels(gpu, DType.F32);
                 Gpu.Buffer own = gpu.allocate(128L * BLOCK_BYTES);
-                CudaPeers peers = new CudaPeers(own, Ticker.system())) {
+                CudaPeers peers = new CudaPeers(own, kernels.copies(), Ticker.system())) {
             read(gpu, own, peers, pool, json);
         }
     }

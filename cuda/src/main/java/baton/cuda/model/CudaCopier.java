@@ -1,6 +1,5 @@
 package baton.cuda.model;
 
-import baton.cuda.driver.CudaPeers;
 import baton.cuda.driver.Gpu;
 import baton.cuda.driver.StreamFences;
 import baton.cuda.kernel.CopyOps;
@@ -15,12 +14,10 @@ import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
-import java.util.concurrent.atomic.AtomicBoolean;
 
 /** Copies and digests of a pool on a stream of their own, beside the model's launches. */
 final class CudaCopier implements KvCopier, AutoCloseable {
     private static final int RUNS_WORDS = 4;
-    private static final int LEAST_DIGESTS = 1024;
 
     private final Gpu gpu;
     private final long pool;
@@ -33,14 +30,15 @@ final class CudaCopier implements KvCopier, AutoCloseable {
     private final Gpu.Stream stream;
 
     @GuardedBy("this")
-    private final List<DigestMemory> digestMemories = new ArrayList<>();
+    private final BatchMemory.Pool memories;
 
     /** @param pool an allocation of the driver's, which outlives this */
     CudaCopier(Gpu.Buffer pool, CopyOps kernels) {
         this.gpu = pool.gpu();
         this.pool = pool.address();
-        this.peers = new CudaPeers(pool, Ticker.system());
+        this.peers = new CudaPeers(pool, kernels, Ticker.system());
         this.kernels = kernels;
+        this.memories = new BatchMemory.Pool(gpu);
         this.stream = gpu.stream();
         this.fences = new StreamFences(stream, Ticker.system());
     }
@@ -88,67 +86,43 @@ final class CudaCopier implements KvCopier, AutoCloseable {
     }
 
     private synchronized KvFence digest(List<Runs> values, long[] digests, KvFence after) {
-        Optional<DigestMemory> free = digestMemories.stream()
-                .filter(each -> each.isFree(digests.length))
-                .findFirst();
-        DigestMemory memory = free.isPresent()
-                ? free.get()
-                : DigestMemory.of(gpu, Math.max(LEAST_DIGESTS, digests.length), digestMemories);
+        long words = (long) RUNS_WORDS * digests.length;
+        BatchMemory memory = memories.take(words + digests.length);
         long word = 0;
         for (Runs runs : values) {
-            for (long number : new long[] {pool + runs.first(), runs.stride(), runs.count(), runs.bytes()}) {
-                memory.host.memory().setAtIndex(ValueLayout.JAVA_LONG, word++, number);
-            }
+            memory.put(word, pool + runs.first(), runs.stride(), runs.count(), runs.bytes());
+            word += RUNS_WORDS;
         }
-        long results = (long) RUNS_WORDS * Long.BYTES * digests.length;
-        MemorySegment copy = memory.host.memory().asSlice(results, (long) Long.BYTES * digests.length);
+        long results = words * Long.BYTES;
+        MemorySegment copy = memory.host().memory().asSlice(results, (long) Long.BYTES * digests.length);
         StreamFences.order(after, stream);
-        stream.copyToDevice(memory.device.address(), memory.host.memory().asSlice(0, results));
-        kernels.digest(stream, memory.device.address(), digests.length, memory.device.address() + results);
-        stream.copyToHost(copy, memory.device.address() + results);
-        Digested fence = new Digested(fences.record(), copy, digests, memory);
-        // Not before: of a batch that fails, no fence gives it back.
-        memory.used.set(true);
+        memory.upload(stream, words);
+        kernels.digest(stream, memory.address(), digests.length, memory.address() + results);
+        stream.copyToHost(copy, memory.address() + results);
+        Digested fence = new Digested(fences.record(), copy, digests);
+        memory.usedUntil(fence);
         return fence;
     }
 
-    /** Working memory of a batch of digests: the {@link Runs} of each digest, and then the digests. */
-    private record DigestMemory(Gpu.Pinned host, Gpu.Buffer device, int digests, AtomicBoolean used) {
-        static DigestMemory of(Gpu gpu, int digests, List<DigestMemory> all) {
-            long bytes = (RUNS_WORDS + 1L) * Long.BYTES * digests;
-            DigestMemory memory =
-                    new DigestMemory(gpu.pinned(bytes), gpu.allocate(bytes), digests, new AtomicBoolean());
-            all.add(memory);
-            return memory;
-        }
-
-        boolean isFree(int wanted) {
-            return wanted <= digests && !used.get();
-        }
-    }
-
-    /** Passed when the digests are on the host. */
+    /** Passed when the digests are on the host, and copied to the caller's array. */
     private static final class Digested implements KvFence {
         private final KvFence computed;
         private final MemorySegment copy;
         private final long[] digests;
-        private final DigestMemory memory;
 
         @GuardedBy("this")
         private boolean taken;
 
-        Digested(KvFence computed, MemorySegment copy, long[] digests, DigestMemory memory) {
+        Digested(KvFence computed, MemorySegment copy, long[] digests) {
             this.computed = computed;
             this.copy = copy;
             this.digests = digests;
-            this.memory = memory;
         }
 
         private synchronized void take() {
             if (!taken) {
                 MemorySegment.copy(copy, ValueLayout.JAVA_LONG, 0, digests, 0, digests.length);
                 taken = true;
-                memory.used.set(false);
             }
         }
 
@@ -183,10 +157,7 @@ final class CudaCopier implements KvCopier, AutoCloseable {
     @Override
     public synchronized void close() {
         Owned all = new Owned();
-        for (DigestMemory memory : digestMemories) {
-            all.add(memory, memory.host::close);
-            all.add(memory, memory.device::close);
-        }
+        memories.close(all);
         Gpu.Stream copies = stream;
         all.add(copies, copies::close);
         all.add(fences, fences::close);

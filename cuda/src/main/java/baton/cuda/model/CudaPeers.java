@@ -1,10 +1,16 @@
-package baton.cuda.driver;
+package baton.cuda.model;
 
+import baton.cuda.driver.CudaException;
+import baton.cuda.driver.Gpu;
+import baton.cuda.driver.StreamFences;
+import baton.cuda.kernel.CopyOps;
 import baton.kv.DevicePeers;
 import baton.kv.KvFence;
 import baton.kv.Ticker;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.util.ArrayList;
 import java.util.HexFormat;
 import java.util.List;
 
@@ -16,18 +22,37 @@ import java.util.List;
 public final class CudaPeers implements DevicePeers, AutoCloseable {
     private static final int UUID_BYTES = 16;
     private static final int HANDLE_BYTES = 64;
+    private static final int RANGE_WORDS = 3;
+
+    /** Of so few ranges each is a copy of the driver's; of more, all are one launch. */
+    private static final int FEW_RANGES = 3;
+
     private static final int EXPORTED_BYTES = UUID_BYTES + 3 * Long.BYTES + HANDLE_BYTES;
 
     private final Gpu gpu;
     private final Gpu.Buffer pool;
-    private final Gpu.Stream stream;
+    private final CopyOps kernels;
     private final StreamFences fences;
     private final byte[] uuid;
 
-    /** @param pool an allocation of the driver's, which outlives this */
-    public CudaPeers(Gpu.Buffer pool, Ticker ticker) {
+    /** A batch is enqueued as a whole, and its fence behind it. */
+    @GuardedBy("this")
+    private final Gpu.Stream stream;
+
+    @GuardedBy("this")
+    private final BatchMemory.Pool memories;
+
+    /**
+     * Shares a pool.
+     *
+     * @param pool an allocation of the driver's, which outlives this
+     * @param kernels of the pool's device
+     */
+    public CudaPeers(Gpu.Buffer pool, CopyOps kernels, Ticker ticker) {
         this.gpu = pool.gpu();
         this.pool = pool;
+        this.kernels = kernels;
+        this.memories = new BatchMemory.Pool(gpu);
         this.stream = gpu.stream();
         this.fences = new StreamFences(stream, ticker);
         this.uuid = HexFormat.of().parseHex(gpu.info().uuid());
@@ -76,6 +101,42 @@ public final class CudaPeers implements DevicePeers, AutoCloseable {
         }
     }
 
+    /** Copies that follow each other in both pools are one. */
+    private static List<Copy> merged(List<Copy> copies) {
+        List<Copy> merged = new ArrayList<>();
+        for (int i = 0; i < copies.size(); ) {
+            Copy first = copies.get(i);
+            long length = first.bytes();
+            for (i++; i < copies.size() && isNext(first, length, copies.get(i)); i++) {
+                length += copies.get(i).bytes();
+            }
+            merged.add(new Copy(first.from(), first.to(), length));
+        }
+        return merged;
+    }
+
+    private static boolean isNext(Copy first, long length, Copy next) {
+        return next.from() == first.from() + length && next.to() == first.to() + length;
+    }
+
+    private synchronized KvFence copy(long from, List<Copy> copies) {
+        if (copies.size() <= FEW_RANGES) {
+            copies.forEach(each -> stream.copy(pool.address() + each.to(), from + each.from(), each.bytes()));
+            return fences.record();
+        }
+        BatchMemory ranges = memories.take((long) RANGE_WORDS * copies.size());
+        long word = 0;
+        for (Copy each : copies) {
+            ranges.put(word, from + each.from(), pool.address() + each.to(), each.bytes());
+            word += RANGE_WORDS;
+        }
+        ranges.upload(stream, word);
+        kernels.copy(stream, ranges.address(), copies.size());
+        KvFence copied = fences.record();
+        ranges.usedUntil(copied);
+        return copied;
+    }
+
     private final class Pool implements PeerPool {
         private final long address;
         private final long bytes;
@@ -100,19 +161,7 @@ public final class CudaPeers implements DevicePeers, AutoCloseable {
                             "%s: the pools have %d and %d bytes".formatted(each, bytes, pool.bytes()));
                 }
             }
-            for (int i = 0; i < copies.size(); ) {
-                Copy first = copies.get(i);
-                long length = first.bytes();
-                for (i++; i < copies.size() && isNext(first, length, copies.get(i)); i++) {
-                    length += copies.get(i).bytes();
-                }
-                stream.copy(pool.address() + first.to(), address + first.from(), length);
-            }
-            return fences.record();
-        }
-
-        private static boolean isNext(Copy first, long length, Copy next) {
-            return next.from() == first.from() + length && next.to() == first.to() + length;
+            return CudaPeers.this.copy(address, merged(copies));
         }
 
         @Override
@@ -125,8 +174,12 @@ public final class CudaPeers implements DevicePeers, AutoCloseable {
 
     /** After the last copy has passed, and pools of peers are closed. */
     @Override
-    public void close() {
-        fences.close();
-        stream.close();
+    public synchronized void close() {
+        Owned all = new Owned();
+        memories.close(all);
+        Gpu.Stream copies = stream;
+        all.add(copies, copies::close);
+        all.add(fences, fences::close);
+        all.close();
     }
 }
