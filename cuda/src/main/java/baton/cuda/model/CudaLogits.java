@@ -14,7 +14,8 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Logits in a device's memory, with the ids of the largest in host memory. A row is copied when it is asked for. Safe for use by several
+ * Logits in a device's memory, with the ids of the largest in host memory. A row is copied when it is asked for, or fetched
+ * with others. Safe for use by several
  * threads.
  */
 final class CudaLogits implements Logits {
@@ -77,19 +78,37 @@ final class CudaLogits implements Logits {
         return logits.columns();
     }
 
+    /** Copies of as many rows as stay in pinned memory are waited for at once. */
+    @Override
+    public synchronized void fetch(int... rows) {
+        int before = copied.size();
+        for (int row : rows) {
+            if (copied.size() < PINNED_ROWS && !copied.containsKey(row)) {
+                copied.put(row, enqueue(row, copied.size()));
+            }
+        }
+        if (copied.size() > before) {
+            fences.synchronize();
+        }
+    }
+
+    private MemorySegment enqueue(int row, int place) {
+        MemorySegment pinned = host.get(place);
+        stream.copyToHost(pinned, logits.address() + row * pinned.byteSize());
+        return pinned;
+    }
+
     @Override
     public synchronized MemorySegment row(int row) {
+        fetch(row);
         return copied.computeIfAbsent(row, this::copy);
     }
 
-    private synchronized MemorySegment copy(int row) {
-        int place = Math.min(copied.size(), PINNED_ROWS);
-        MemorySegment pinned = host.get(place);
-        stream.copyToHost(pinned, logits.address() + row * pinned.byteSize());
+    /** A row beside those in pinned memory. */
+    private MemorySegment copy(int row) {
+        MemorySegment pinned = enqueue(row, PINNED_ROWS);
         fences.synchronize();
-        return place < PINNED_ROWS
-                ? pinned
-                : Arena.ofAuto().allocate(pinned.byteSize(), Long.BYTES).copyFrom(pinned);
+        return Arena.ofAuto().allocate(pinned.byteSize(), Long.BYTES).copyFrom(pinned);
     }
 
     @Override

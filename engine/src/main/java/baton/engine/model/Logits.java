@@ -9,6 +9,9 @@ public interface Logits extends AutoCloseable {
 
     int vocabularySize();
 
+    /** Says that rows will be asked for, so that they are brought to host memory together. */
+    default void fetch(int... rows) {}
+
     /** The row's logits, {@code vocabularySize()} floats in native byte order. May be changed in place. */
     MemorySegment row(int row);
 

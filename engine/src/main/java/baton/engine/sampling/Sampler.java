@@ -77,12 +77,12 @@ public final class Sampler {
      * @return the result of each row, in the same order
      */
     public List<Choice> choose(Logits logits, List<LogitRow> wanted, ParallelFor threads) {
-        boolean alone = wanted.stream()
-                        .filter(each -> !each.sequence.isKnown())
-                        .limit(2)
-                        .count()
-                < 2;
-        ParallelFor dividing = alone ? ParallelFor.alone() : threads;
+        int[] read = wanted.stream()
+                .filter(each -> !each.sequence.isKnown())
+                .mapToInt(LogitRow::row)
+                .toArray();
+        logits.fetch(read);
+        ParallelFor dividing = read.length < 2 ? ParallelFor.alone() : threads;
         Choice[] choices = new Choice[wanted.size()];
         dividing.parallelFor(wanted.size(), 1, (member, first, end) -> {
             for (int i = first; i < end; i++) {

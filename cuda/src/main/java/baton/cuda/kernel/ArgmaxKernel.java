@@ -1,12 +1,10 @@
 package baton.cuda.kernel;
 
 import static baton.cuda.ptx.PtxAssembler.f32;
-import static baton.cuda.ptx.PtxAssembler.u32;
 import static baton.cuda.ptx.PtxAssembler.u64;
 
 import baton.cuda.ptx.Is;
 import baton.cuda.ptx.Operand.F32;
-import baton.cuda.ptx.Operand.Pred;
 import baton.cuda.ptx.Operand.U32;
 import baton.cuda.ptx.Operand.U64;
 import baton.cuda.ptx.PtxAssembler;
@@ -15,34 +13,29 @@ import baton.kv.DType;
 import java.util.Arrays;
 
 /**
- * Finds the largest numbers of a chunk of a row, one after the other. A number and its index are a key of 64 bits: keys are ordered as numbers, and
- * those of equal numbers in the reverse order of indices. A key of 0 stands for no number.
+ * Finds the largest number of a chunk of a row. A number and its index are a key of 64 bits: keys are ordered as numbers, and those of equal numbers
+ * in the reverse order of indices. A key of 0 stands for no number.
  *
- * @param ofNumbers reads rows of fp32, else rows of keys
- * @param last writes indices and numbers, else keys
+ * @param last reads keys and writes the index and the number, else reads fp32 and writes a key
  */
-record TopKernel(boolean ofNumbers, boolean last) {
+record ArgmaxKernel(boolean last) {
     private static final int THREADS = 256;
     private static final int OF_THREAD = 16;
 
     /** Numbers or keys of a block of threads. */
     static final int CHUNK = THREADS * OF_THREAD;
 
-    /** Numbers that can be found: a chunk of keys is half of them, or less, when those of chunks are put together. */
-    static final int MOST = CHUNK / 2;
-
     private static final int SIGN = 0x80000000;
 
-    static String name(boolean ofNumbers, boolean last) {
-        return "top_%s_%s".formatted(ofNumbers ? "numbers" : "keys", last ? "ids" : "keys");
+    static String name(boolean last) {
+        return last ? "argmax_of_keys" : "argmax_of_numbers";
     }
 
     PtxKernel kernel() {
-        PtxAssembler k = new PtxAssembler(name(ofNumbers, last), THREADS);
+        PtxAssembler k = new PtxAssembler(name(last), THREADS);
         U64 rows = k.parameterU64("rows");
         U64 rowStride = k.parameterU64("rowStride");
         U32 columns = k.parameterU32("columns");
-        U32 count = k.parameterU32("count");
         U64 to = k.parameterU64("to");
         U64 values = k.parameterU64("values");
 
@@ -57,28 +50,19 @@ record TopKernel(boolean ofNumbers, boolean last) {
                     k.test(column, Is.LT, columns),
                     () -> k.set(
                             key,
-                            ofNumbers
-                                    ? key(k, k.load(DType.F32, k.at(from, column, Float.BYTES), 0), column)
-                                    : k.loadU64(k.at(from, column, Long.BYTES), 0)));
+                            last
+                                    ? k.loadU64(k.at(from, column, Long.BYTES), 0)
+                                    : key(k, k.load(DType.F32, k.at(from, column, Float.BYTES), 0), column)));
             keys[i] = key;
         }
-        U32 scratch = k.shared(THREADS / PtxAssembler.WARP * Long.BYTES);
-        Pred isFirst = k.test(thread, Is.EQ, 0);
-        U32 place = k.mul(k.add(k.mul(row, k.blocksX()), k.blockX()), count);
-        k.loop(u32(0), count, u32(1), round -> {
-            U64 largest = largest(k, keys, scratch);
-            k.when(isFirst, () -> {
-                U32 at = k.add(place, round);
-                if (last) {
-                    U32 index = k.xor(k.narrow(largest), -1);
-                    k.storeU32(k.at(to, at, Integer.BYTES), 0, index);
-                    k.store(DType.F32, k.at(values, at, Float.BYTES), 0, number(k, largest));
-                } else {
-                    k.storeU64(k.at(to, at, Long.BYTES), 0, largest);
-                }
-            });
-            for (U64 key : keys) {
-                k.set(key, k.select(k.test(key, Is.EQ, largest), u64(0), key));
+        U64 largest = largest(k, keys, k.shared(THREADS / PtxAssembler.WARP * Long.BYTES));
+        U32 place = k.add(k.mul(row, k.blocksX()), k.blockX());
+        k.when(k.test(thread, Is.EQ, 0), () -> {
+            if (last) {
+                k.storeU32(k.at(to, place, Integer.BYTES), 0, k.xor(k.narrow(largest), -1));
+                k.store(DType.F32, k.at(values, place, Float.BYTES), 0, number(k, largest));
+            } else {
+                k.storeU64(k.at(to, place, Long.BYTES), 0, largest);
             }
         });
         return k.kernel();
