@@ -51,7 +51,7 @@ final class BenchEngineCommand implements Callable<Integer> {
     @Option(
             names = "--device",
             defaultValue = "cpu",
-            description = "auto, cpu or cuda; shares of the processor's limits are left out for a GPU"
+            description = "auto, cpu, cuda or cuda:N; shares of the processor's limits are left out for a GPU"
                     + " (default: ${DEFAULT-VALUE}).")
     private String device;
 

@@ -262,7 +262,8 @@ final class ServeCommand implements Callable<Integer> {
     @Option(
             names = "--device",
             defaultValue = "auto",
-            description = "auto, cpu or cuda (refused where it cannot be used) (default: ${DEFAULT-VALUE}).")
+            description = "auto, cpu, cuda or cuda:N, the GPU of that number (refused where it cannot be used)"
+                    + " (default: ${DEFAULT-VALUE}).")
     private String device;
 
     @Option(

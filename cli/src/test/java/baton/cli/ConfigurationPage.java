@@ -53,6 +53,9 @@ final class ConfigurationPage {
             Map.entry(
                     "MOONCAKE_PREFERRED_SEGMENT", "`preferred_segment` of `MooncakeStoreConnector`, unless it is set."),
             Map.entry("BATON_NCCL_LIBRARY", "NCCL's library, or a directory that holds it."),
+            Map.entry(
+                    "BATON_CUBLAS_LIBRARY",
+                    "cuBLASLt's library for products of long prompts on a GPU, or a directory that holds it."),
             Map.entry("BATON_CUDA_DRIVER", "The library of NVIDIA's driver, or a directory that holds it."),
             Map.entry(
                     "BATON_CUDA_TESTS",

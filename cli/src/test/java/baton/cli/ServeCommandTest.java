@@ -241,6 +241,12 @@ class ServeCommandTest {
         assertThat(parallel.threadsPerRank(OptionalInt.of(12))).isEqualTo(3);
         assertThat(config("m").parallel()).isEqualTo(ParallelConfig.SINGLE);
         assertThat(config("m", "--device", "cuda").device()).isEqualTo(Device.CUDA);
+        assertThat(config("m", "--device", "cuda:3").device()).isEqualTo(new Device(Device.Kind.CUDA, 3));
+        for (String unknown : List.of("cuda:", "cuda:x", "cpu:1", "gpu")) {
+            assertThatThrownBy(() -> config("m", "--device", unknown))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessageContainingAll("device", "auto, cpu, cuda, cuda:N");
+        }
         assertThatThrownBy(() -> config("m", "-tp", "2", "--cpu-bind", "0"))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("cpu_bind: has cores for 1 ranks");

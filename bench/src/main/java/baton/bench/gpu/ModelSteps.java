@@ -63,7 +63,7 @@ final class ModelSteps {
     /** Backends of one process, of which those of a device share its driver. */
     private record Backends(Supplier<Search> search) {
         ModelBackend on(Device device) {
-            return device == Device.CUDA ? new CudaBackend(search) : ModelBackends.on(device);
+            return device.kind() == Device.Kind.CUDA ? new CudaBackend(search) : ModelBackends.on(device);
         }
     }
 

@@ -1,5 +1,6 @@
 package baton.cli.doctor;
 
+import baton.cuda.driver.CublasLt;
 import baton.cuda.driver.Driver;
 import baton.cuda.driver.Driver.DeviceInfo;
 import baton.cuda.driver.NativeDriver;
@@ -19,6 +20,7 @@ import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.NoSuchElementException;
 import java.util.Optional;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
@@ -52,6 +54,7 @@ final class Software {
         all.add(glibc(Platform.current(), Posix.glibcVersion()));
         all.add(libTorch());
         all.add(gpu(NativeDriver.find(), nvidia));
+        all.add(cublas());
         all.add(nixl());
         all.add(nccl());
         all.add(mooncake());
@@ -152,6 +155,18 @@ final class Software {
                         device.capability() / 10,
                         device.capability() % 10,
                         Finding.size(device.bytes()));
+    }
+
+    private Finding cublas() {
+        try {
+            CublasLt _ = CublasLt.load(environment);
+            return Finding.ok("cuBLASLt", "loads: products of long prompts on a GPU take it");
+        } catch (NoSuchElementException e) {
+            return Finding.ok(
+                    "cuBLASLt",
+                    "none, and Baton's kernels compute all products: %s; %s names it"
+                            .formatted(e.getMessage(), CublasLt.VARIABLE));
+        }
     }
 
     private Finding nixl() {

@@ -28,6 +28,9 @@ public interface Driver {
 
     void releaseContext(int device);
 
+    /** Makes a context that of the calling thread, for libraries beside the driver. */
+    void makeCurrent(long context);
+
     /** Free bytes of the device's memory, of all its processes. */
     long freeBytes(long context);
 

@@ -281,6 +281,11 @@ public final class NativeDriver extends NativeFunctions implements Driver {
     }
 
     @Override
+    public void makeCurrent(long context) {
+        use(context);
+    }
+
+    @Override
     public long freeBytes(long context) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment total = arena.allocate(LONG);

@@ -11,7 +11,8 @@ import java.util.List;
 /**
  * Attention over a paged cache. Used by one stream at a time.
  *
- * <p>Sequences with few rows are computed in fp32 by {@link RowAttention}, as all are where the type of computation or the cache's is fp32. Others
+ * <p>Sequences with few rows are computed in fp32 by {@link RowAttention}, as all are where the type of computation or the cache's is fp32, or
+ * entries are latent. Others
  * are computed on tensor cores by {@link TileAttention}. Both take positions in pieces that begin at fixed positions, and the choice depends on
  * the sequence's own rows: so a row's bits depend neither on other sequences nor on the number of blocks that compute it. They may depend on
  * whether few or many of its sequence's rows are computed at once.
@@ -159,9 +160,6 @@ public final class AttentionOps implements AutoCloseable {
 
     private static AttentionShape shape(
             DeviceRows queries, DeviceRows results, KvLayout layout, boolean capped, boolean sinks) {
-        if (layout.latent()) {
-            throw new IllegalArgumentException("latent attention is not computed on cuda");
-        }
         if (queries.columns() != layout.headDim()
                 || queries.heads() % layout.kvHeads() != 0
                 || !queries.isAligned(AttentionShape.CHUNK)
@@ -178,7 +176,8 @@ public final class AttentionOps implements AutoCloseable {
                 layout.blockSize(),
                 queries.heads() / layout.kvHeads(),
                 capped,
-                sinks);
+                sinks,
+                layout.latent());
     }
 
     @Override

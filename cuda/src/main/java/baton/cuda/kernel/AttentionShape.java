@@ -10,6 +10,7 @@ import baton.kv.DType;
  * @param sharing query heads that share a key/value head
  * @param capped scores have a bound
  * @param sinks each query head has a score without a value
+ * @param latent an entry is key and value
  */
 record AttentionShape(
         DType queries,
@@ -19,7 +20,8 @@ record AttentionShape(
         int blockSize,
         int sharing,
         boolean capped,
-        boolean sinks) {
+        boolean sinks,
+        boolean latent) {
     /** Elements that a thread loads at once. */
     static final int CHUNK = 8;
 
@@ -31,7 +33,12 @@ record AttentionShape(
     }
 
     int entryBytes() {
-        return 2 * headDim * cache.bytes();
+        return valueStart() + headDim * cache.bytes();
+    }
+
+    /** Bytes of an entry before its value. */
+    int valueStart() {
+        return latent ? 0 : headDim * cache.bytes();
     }
 
     int headBytes() {

@@ -14,14 +14,22 @@ public record DeviceRows(long address, DType type, int rows, long rowStride, int
         return new DeviceRows(address, type, rows, columns, 1, 0, columns);
     }
 
-    /** Some columns of a matrix. */
+    /** Some columns of each head. */
     public DeviceRows columns(int first, int count) {
-        return new DeviceRows(address + (long) first * type.bytes(), type, rows, rowStride, 1, 0, count);
+        return new DeviceRows(address + (long) first * type.bytes(), type, rows, rowStride, heads, headStride, count);
     }
 
     /** Columns of a matrix as heads, one after the other. */
     public DeviceRows heads(int count, int columnsOfHead) {
         return new DeviceRows(address, type, rows, rowStride, count, columnsOfHead, columnsOfHead);
+    }
+
+    /** A matrix with a row for each head of each row. Between rows is no gap. */
+    public DeviceRows headsAsRows() {
+        if (rowStride != heads * headStride) {
+            throw new IllegalArgumentException("rowStride=%d must be that of %d heads".formatted(rowStride, heads));
+        }
+        return new DeviceRows(address, type, rows * heads, headStride, 1, 0, columns);
     }
 
     /** Some of the rows. */

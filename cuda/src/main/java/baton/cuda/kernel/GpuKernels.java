@@ -5,6 +5,7 @@ import baton.cuda.ptx.PtxKernel;
 import baton.kv.DType;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 
 /**
  * The kernels of a device for models that compute in one type. Their methods enqueue on a stream and return. A kernel is compiled at its first
@@ -13,6 +14,7 @@ import java.util.List;
  */
 public final class GpuKernels implements AutoCloseable {
     private final Functions functions;
+    private final Optional<LargeProducts> library;
     private final RowOps rows;
     private final Products products;
     private final ExpertOps experts;
@@ -21,15 +23,22 @@ public final class GpuKernels implements AutoCloseable {
     private final SamplingOps sampling;
     private final CopyOps copies;
 
+    /** @param computed the type of weights and of the inputs of products */
+    public GpuKernels(Gpu gpu, DType computed) {
+        this(gpu, computed, Optional.empty());
+    }
+
     /**
      * The kernels.
      *
      * @param computed the type of weights and of the inputs of products
+     * @param library for products of many rows; closed with the kernels
      */
-    public GpuKernels(Gpu gpu, DType computed) {
+    public GpuKernels(Gpu gpu, DType computed, Optional<LargeProducts> library) {
+        this.library = library;
         functions = new Functions(gpu, kernels(computed));
         rows = new RowOps(functions);
-        products = new Products(functions, computed);
+        products = new Products(functions, computed, library);
         experts = new ExpertOps(functions, products, new ExpertRouting(gpu));
         cache = new CacheOps(functions);
         attention = new AttentionOps(gpu);
@@ -89,6 +98,7 @@ public final class GpuKernels implements AutoCloseable {
         attention.close();
         sampling.close();
         experts.close();
+        library.ifPresent(LargeProducts::close);
         functions.close();
     }
 }

@@ -7,12 +7,13 @@ import baton.cuda.ptx.PtxKernel;
 import baton.kv.DType;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 
 /**
  * Products of rows with weights: {@code out[row][output] = sum over inputs of in[row][input] * weight[output][input] + bias[output]}, summed in
  * fp32.
  *
- * <p>A result depends on its row and the weight alone, not on how many rows are multiplied with it, nor on its place among them. Sums are
+ * <p>A result of a method depends on its row and the weight alone, not on how many rows are multiplied with it, nor on its place among them. Sums are
  * divided into segments by the number of inputs; all kernels of a type add in one order. (Of the device's matrix products it is assumed that
  * a sum does not depend on its place in the matrix.) Weights in 16 bits take other kernels, with another order of sums, if they are not aligned.
  */
@@ -28,9 +29,15 @@ public final class Products {
     private static final int PLAIN_MANY = 32;
 
     private final Functions functions;
+    private final Optional<LargeProducts> library;
 
     Products(Functions functions, DType computed) {
+        this(functions, computed, Optional.empty());
+    }
+
+    Products(Functions functions, DType computed, Optional<LargeProducts> library) {
         this.functions = functions;
+        this.library = library;
         if (computed != DType.F32) {
             for (Of of : Of.values()) {
                 for (boolean large : new boolean[] {false, true}) {
@@ -73,6 +80,17 @@ public final class Products {
      */
     public void product(Stream stream, Weight weight, DeviceRows in, DeviceRows out, boolean add) {
         launch(stream, new Operands(Of.ONE_WEIGHT, weight, 0, in, out, 1, 1), add);
+    }
+
+    /**
+     * The same, by {@link LargeProducts} where the library is there and computes them. Which of the two methods computes a row is to depend on its own
+     * sequence: the bits differ.
+     */
+    public void productOfLong(Stream stream, Weight weight, DeviceRows in, DeviceRows out, boolean add) {
+        boolean done = library.isPresent() && library.get().product(stream, weight, in, out, add);
+        if (!done) {
+            product(stream, weight, in, out, add);
+        }
     }
 
     /**

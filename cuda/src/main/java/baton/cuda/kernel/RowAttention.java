@@ -37,7 +37,7 @@ final class RowAttention {
     /** Query heads of a block of threads, and their elements, at most. */
     private static final int MOST_HEADS = 8;
 
-    private static final int MOST_ELEMENTS = 2048;
+    private static final int MOST_ELEMENTS = 2304;
 
     /** Pieces that {@link #together} loads at once. */
     private static final int PIECES_AT_ONCE = 8;
@@ -398,11 +398,7 @@ final class RowAttention {
                             U32 some = code.clamp(place, low, high);
                             U64 entry = k.loadU64(k.mad(some, Long.BYTES, shared.entries), 0);
                             U64 value = k.at(entry, chunk, CHUNK * shape.cache().bytes());
-                            values[i] = k.load(
-                                    shape.cache(),
-                                    CHUNK,
-                                    value,
-                                    shape.headDim() * shape.cache().bytes());
+                            values[i] = k.load(shape.cache(), CHUNK, value, shape.valueStart());
                             weights[i] =
                                     k.load(DType.F32, padded(), k.mad(some, padded() * Float.BYTES, shared.weights), 0);
                             Pred isPlace = k.test(place, Is.LT, high);

@@ -121,6 +121,7 @@ final class TileAttention {
     /** Whether the kernel can be made. */
     static boolean suits(AttentionShape shape) {
         return shape.queries() != DType.F32
+                && !shape.latent()
                 && (shape.cache() == shape.queries() || shape.cache() == DType.F8_E4M3)
                 && shape.headDim() <= MOST_ELEMENTS;
     }

@@ -5,6 +5,7 @@ import baton.cuda.kernel.DeviceRows;
 import baton.cuda.kernel.ExpertOps;
 import baton.engine.model.ModelConfig;
 import baton.engine.model.Recipe.Experts;
+import baton.engine.model.Recipe.Latent;
 import baton.kv.DType;
 import java.util.Optional;
 
@@ -52,6 +53,15 @@ final class Activations implements AutoCloseable {
     /** The results of the expert of all tokens. */
     final DeviceRows shared;
 
+    /** Of latent attention: queries, before their heads are multiplied with keys. */
+    final DeviceRows latentQueries;
+    /** The products of its heads. */
+    final DeviceRows ofHeads;
+
+    final DeviceRows headInputs;
+    /** Rows of each head. */
+    final long headLists;
+
     /** The rows that are used after the last layer. */
     final DeviceRows last;
 
@@ -92,7 +102,18 @@ final class Activations implements AutoCloseable {
         queries = matrix(dtype, rows, queryColumns);
         attended = matrix(dtype, rows, queryColumns);
         normed = matrix(dtype, piece, hidden);
-        projected = matrix(DType.F32, piece, queryColumns + 2 * keyColumns);
+        Optional<Latent> latent = config.recipe().latent();
+        int latentColumns = config.heads() * latent.map(Latent::query).orElse(0);
+        int latentProjected =
+                Math.max(latentColumns, latent.map(Latent::queryRank).orElse(0)) + config.headDim();
+        projected = matrix(DType.F32, piece, latent.isPresent() ? latentProjected : queryColumns + 2 * keyColumns);
+        latentQueries = matrix(DType.F32, piece, latentColumns);
+        int headColumns = config.heads()
+                * latent.map(each -> Math.max(each.rank(), each.values())).orElse(0);
+        ofHeads = matrix(DType.F32, piece, headColumns);
+        headInputs = matrix(dtype, piece, Math.max(latentProjected, headColumns));
+        headLists =
+                memory.allocate(latent.isPresent() ? ExpertOps.listBytes(piece, config.heads(), config.heads()) : 0);
         keys = matrix(DType.F32, piece, keyColumns);
         gate = matrix(DType.F32, piece, width);
         up = matrix(DType.F32, piece, width);

@@ -1,5 +1,6 @@
 package baton.cuda.model;
 
+import baton.cuda.driver.CublasLt;
 import baton.cuda.driver.CudaException;
 import baton.cuda.driver.Driver;
 import baton.cuda.driver.Gpu;
@@ -18,17 +19,17 @@ import baton.engine.model.Quantization;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import java.io.IOException;
+import java.util.NoSuchElementException;
 import java.util.Optional;
 import java.util.function.Supplier;
 
-/** Computes on an NVIDIA GPU: the first one that {@code CUDA_VISIBLE_DEVICES} leaves. */
+/** Computes on an NVIDIA GPU. */
 public final class CudaBackend implements ModelBackend {
-    private static final int DEVICE = 0;
-
     /** Beside weights, for a small KV cache, the driver, kernels and activations. */
     private static final long LEAST_BYTES = 256L << 20;
 
     private final Supplier<Search> driver;
+    private final int ordinal;
 
     public CudaBackend() {
         this(NativeDriver::find);
@@ -36,18 +37,34 @@ public final class CudaBackend implements ModelBackend {
 
     /** @param driver asked for when the backend is used */
     public CudaBackend(Supplier<Search> driver) {
+        this(driver, 0);
+    }
+
+    /** @param ordinal of the device among those that {@code CUDA_VISIBLE_DEVICES} leaves */
+    private CudaBackend(Supplier<Search> driver, int ordinal) {
         this.driver = driver;
+        this.ordinal = ordinal;
+    }
+
+    @Override
+    public CudaBackend on(Device device) {
+        return new CudaBackend(driver, device.number());
     }
 
     @Override
     public Optional<String> whyNot(Device device) {
-        if (device == Device.CPU) {
+        if (device.kind() == Device.Kind.CPU) {
             return Optional.of("the backend for NVIDIA GPUs computes on no processor");
         }
         return switch (driver.get()) {
             case Search.Absent(String why) -> Optional.of(why + "; " + NativeDriver.REMEDY);
             case Search.Found(Driver found) -> {
-                Driver.DeviceInfo info = found.device(DEVICE);
+                int devices = found.deviceCount();
+                if (device.number() >= devices) {
+                    yield Optional.of("there are %d GPUs, numbered from 0; CUDA_VISIBLE_DEVICES may hide others"
+                            .formatted(devices));
+                }
+                Driver.DeviceInfo info = found.device(device.number());
                 yield info.capability() >= Driver.LEAST_CAPABILITY
                         ? Optional.empty()
                         : Optional.of("%s has compute capability %d.%d, kernels need 8.0 (Ampere) or newer"
@@ -61,6 +78,18 @@ public final class CudaBackend implements ModelBackend {
             case Search.Absent(String why) -> throw new IllegalStateException(why + "; " + NativeDriver.REMEDY);
             case Search.Found(Driver found) -> found;
         };
+    }
+
+    /** A library for large products, which computes with the memory of a device that exists. */
+    private Optional<CublasLt> library() {
+        if (!(driver() instanceof NativeDriver)) {
+            return Optional.empty();
+        }
+        try {
+            return Optional.of(CublasLt.load(System.getenv()));
+        } catch (NoSuchElementException _) {
+            return Optional.empty();
+        }
     }
 
     @Override
@@ -100,10 +129,6 @@ public final class CudaBackend implements ModelBackend {
             return Optional.of(
                     "the backend for cuda keeps no weights of quantization '%s'".formatted(quantization.label()));
         }
-        if (model.recipe().latent().isPresent()) {
-            return Optional.of("the backend for cuda does not compute the latent attention of %s"
-                    .formatted(model.recipe().architecture()));
-        }
         if (model.headDim() % AttentionOps.HEAD_MULTIPLE != 0) {
             return Optional.of("the backend for cuda computes heads of a multiple of %d elements, not of head_dim=%d"
                     .formatted(AttentionOps.HEAD_MULTIPLE, model.headDim()));
@@ -123,7 +148,7 @@ public final class CudaBackend implements ModelBackend {
 
     @Override
     public long memoryBytes() {
-        try (Gpu gpu = new Gpu(driver(), DEVICE)) {
+        try (Gpu gpu = new Gpu(driver(), ordinal)) {
             return gpu.freeBytes();
         }
     }
@@ -149,7 +174,7 @@ public final class CudaBackend implements ModelBackend {
     @Override
     public ProductRates measure(ModelConfig model, DType dtype, Quantization quantization) throws IOException {
         require(model, quantization, 1);
-        try (Gpu gpu = new Gpu(driver(), DEVICE)) {
+        try (Gpu gpu = new Gpu(driver(), ordinal)) {
             return ProductMeasurement.measure(gpu, dtype);
         }
     }
@@ -159,7 +184,7 @@ public final class CudaBackend implements ModelBackend {
         int ranks = options.tensorParallelSize() * options.pipelineParallelSize();
         require(checkpoint.config(), options.quantization(), ranks);
         try {
-            return ModelRanks.of(CudaRunner.load(new Gpu(driver(), DEVICE), checkpoint, options));
+            return ModelRanks.of(CudaRunner.load(new Gpu(driver(), ordinal), library(), checkpoint, options));
         } catch (CudaException e) {
             if (!e.isOutOfMemory()) {
                 throw e;

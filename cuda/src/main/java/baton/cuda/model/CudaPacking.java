@@ -102,14 +102,18 @@ final class CudaPacking implements WeightPacking<Weight, DeviceNorm>, AutoClosea
     }
 
     long upload(float[] numbers) {
-        MemorySegment source = MemorySegment.ofArray(numbers);
-        long address = memory.allocate(source.byteSize());
-        stream.copyToDevice(address, take(source.byteSize()).copyFrom(source));
-        return address;
+        return upload(MemorySegment.ofArray(numbers));
     }
 
     long upload(long[] numbers) {
-        MemorySegment source = MemorySegment.ofArray(numbers);
+        return upload(MemorySegment.ofArray(numbers));
+    }
+
+    long upload(int[] numbers) {
+        return upload(MemorySegment.ofArray(numbers));
+    }
+
+    private long upload(MemorySegment source) {
         long address = memory.allocate(source.byteSize());
         stream.copyToDevice(address, take(source.byteSize()).copyFrom(source));
         return address;

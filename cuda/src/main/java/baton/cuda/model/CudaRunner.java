@@ -1,9 +1,11 @@
 package baton.cuda.model;
 
+import baton.cuda.driver.CublasLt;
 import baton.cuda.driver.Driver.DeviceInfo;
 import baton.cuda.driver.Gpu;
 import baton.cuda.driver.StreamFences;
 import baton.cuda.kernel.GpuKernels;
+import baton.cuda.kernel.LargeProducts;
 import baton.cuda.model.StepInputs.Step;
 import baton.engine.kernel.ParallelFor;
 import baton.engine.kernel.ThreadTeam;
@@ -26,6 +28,7 @@ import baton.kv.connector.HiddenState;
 import java.io.IOException;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
+import java.util.Optional;
 import java.util.function.IntUnaryOperator;
 import java.util.stream.IntStream;
 
@@ -41,6 +44,7 @@ final class CudaRunner implements ModelRunner {
     private final ModelFingerprint fingerprint;
     private final int maxPositions;
     private final Gpu gpu;
+    private final boolean byLibrary;
     private final ThreadTeam team;
     private final KvCache cache;
     private final Gpu.Stream stream;
@@ -56,8 +60,10 @@ final class CudaRunner implements ModelRunner {
     private long inputsAddress;
     private boolean closed;
 
-    private CudaRunner(Gpu gpu, Checkpoint checkpoint, ModelOptions options, Owned owned) throws IOException {
+    private CudaRunner(Gpu gpu, Optional<CublasLt> library, Checkpoint checkpoint, ModelOptions options, Owned owned)
+            throws IOException {
         this.gpu = gpu;
+        this.byLibrary = library.isPresent();
         this.owned = owned;
         config = checkpoint.config();
         dtype = options.dtype();
@@ -65,7 +71,7 @@ final class CudaRunner implements ModelRunner {
         fingerprint = options.fingerprint(checkpoint);
         team = new ThreadTeam(options.threads().orElse(Runtime.getRuntime().availableProcessors()));
         owned.add(team, team::close);
-        GpuKernels kernels = new GpuKernels(gpu, dtype);
+        GpuKernels kernels = new GpuKernels(gpu, dtype, library.map(each -> new LargeProducts(gpu, each)));
         owned.add(kernels, kernels::close);
         DeviceAllocations memory = new DeviceAllocations(gpu);
         owned.add(memory, memory::close);
@@ -97,12 +103,14 @@ final class CudaRunner implements ModelRunner {
      * Loads a model.
      *
      * @param gpu closed with the runner
+     * @param library for products of many rows
      */
-    static CudaRunner load(Gpu gpu, Checkpoint checkpoint, ModelOptions options) throws IOException {
+    static CudaRunner load(Gpu gpu, Optional<CublasLt> library, Checkpoint checkpoint, ModelOptions options)
+            throws IOException {
         Owned owned = new Owned();
         owned.add(gpu, gpu::close);
         try {
-            return new CudaRunner(gpu, checkpoint, options, owned);
+            return new CudaRunner(gpu, library, checkpoint, options, owned);
         } catch (IOException | RuntimeException | Error e) {
             owned.closeAfter(e);
             throw e;
@@ -140,8 +148,12 @@ final class CudaRunner implements ModelRunner {
     @Override
     public List<String> kernels() {
         DeviceInfo info = gpu.info();
-        return List.of("cuda: %s, sm_%d, weights and products in %s, summed in float32"
-                .formatted(info.name(), info.capability(), dtype.torchName()));
+        return List.of("cuda: %s, sm_%d, weights and products in %s, summed in float32%s"
+                .formatted(
+                        info.name(),
+                        info.capability(),
+                        dtype.torchName(),
+                        byLibrary ? ", those of long prompts by cuBLASLt" : ""));
     }
 
     @Override

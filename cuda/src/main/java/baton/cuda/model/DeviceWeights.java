@@ -6,6 +6,7 @@ import baton.cuda.kernel.Weight;
 import baton.engine.kernel.ParallelFor;
 import baton.engine.model.Checkpoint;
 import baton.engine.model.Matrix;
+import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelOptions;
 import baton.engine.model.Recipe.Rotation;
 import baton.engine.model.Weights;
@@ -20,26 +21,35 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.function.Function;
+import java.util.stream.IntStream;
 
 /**
  * A model's weights in a device's memory.
  *
  * @param embedding in the type of computation
  * @param rotations by position: cosines and sines of the pairs
+ * @param headNumbers of latent attention: u32 [row of a piece][head], each head's number; 0: there is none
  */
 record DeviceWeights(
         DeviceRows embedding,
         List<Layer> layers,
         DeviceNorm finalNorm,
         Weight head,
-        Map<Rotation, DeviceRows> rotations) {
+        Map<Rotation, DeviceRows> rotations,
+        long headNumbers) {
     /**
      * A layer.
      *
      * @param sinks of each query head, in fp32; 0: there are none
      */
-    record Layer(LayerWeights<Weight, DeviceNorm> weights, long sinks, Optional<Experts> experts) {}
+    record Layer(
+            LayerWeights<Weight, DeviceNorm> weights,
+            long sinks,
+            Optional<Experts> experts,
+            Optional<LatentHeads> latentHeads) {}
+
+    /** Of latent attention, a matrix for each head. The addresses of weights are those of tables of addresses. */
+    record LatentHeads(Weight keys, Weight values) {}
 
     /**
      * Experts that a router chooses. The addresses of their weights and biases are those of tables of addresses.
@@ -60,15 +70,37 @@ record DeviceWeights(
                     : packing.upload(List.of(read.embedding()), options.dtype());
             List<Layer> layers = new ArrayList<>();
             for (LayerWeights<Weight, DeviceNorm> layer : read.layers()) {
-                layers.add(new Layer(layer, layer.sinks().map(packing::upload).orElse(0L), experts(layer, packing)));
+                layers.add(new Layer(
+                        layer,
+                        layer.sinks().map(packing::upload).orElse(0L),
+                        experts(layer, packing),
+                        latentHeads(layer, packing)));
             }
             Map<Rotation, DeviceRows> rotations = new HashMap<>();
             read.rotations()
                     .forEach((rotation, table) ->
                             rotations.put(rotation, rows(packing.upload(List.of(table), DType.F32), DType.F32, table)));
             return new DeviceWeights(
-                    rows(embedding, options.dtype(), read.embedding()), layers, read.finalNorm(), head, rotations);
+                    rows(embedding, options.dtype(), read.embedding()),
+                    layers,
+                    read.finalNorm(),
+                    head,
+                    rotations,
+                    headNumbers(checkpoint.config(), packing));
         }
+    }
+
+    private static long headNumbers(ModelConfig config, CudaPacking packing) {
+        return config.recipe().latent().isEmpty()
+                ? 0
+                : packing.upload(IntStream.range(0, Activations.PIECE_ROWS * config.heads())
+                        .map(i -> i % config.heads())
+                        .toArray());
+    }
+
+    private static Optional<LatentHeads> latentHeads(LayerWeights<Weight, DeviceNorm> layer, CudaPacking packing) {
+        return layer.latent()
+                .map(latent -> new LatentHeads(together(latent.keys(), packing), together(latent.values(), packing)));
     }
 
     private static DeviceRows rows(long address, DType type, Matrix shape) {
@@ -82,14 +114,12 @@ record DeviceWeights(
         List<Gated<Weight>> chosen = routed.experts().subList(0, routed.kind().count());
         return Optional.of(new Experts(
                 routed.correction().map(packing::upload).orElse(0L),
-                together(chosen, Gated::gate, packing),
-                together(chosen, Gated::up, packing),
-                together(chosen, Gated::down, packing)));
+                together(chosen.stream().map(Gated::gate).toList(), packing),
+                together(chosen.stream().map(Gated::up).toList(), packing),
+                together(chosen.stream().map(Gated::down).toList(), packing)));
     }
 
-    private static Weight together(
-            List<Gated<Weight>> experts, Function<Gated<Weight>, Weight> matrix, CudaPacking packing) {
-        List<Weight> all = experts.stream().map(matrix).toList();
+    private static Weight together(List<Weight> all, CudaPacking packing) {
         Weight first = all.getFirst();
         long biases = first.bias() == 0
                 ? 0

@@ -9,8 +9,10 @@ import baton.cuda.model.DeviceWeights.Layer;
 import baton.cuda.model.StepInputs.Step;
 import baton.engine.model.ModelConfig;
 import baton.engine.model.Recipe;
+import baton.engine.model.Recipe.Latent;
 import baton.engine.model.Recipe.Rotation;
 import baton.engine.model.Weights.Gated;
+import baton.engine.model.Weights.LatentWeights;
 import baton.engine.model.Weights.LayerWeights;
 import baton.engine.model.Weights.RotatedNorms;
 import baton.engine.model.Weights.Routed;
@@ -37,6 +39,8 @@ final class LayerLaunches {
     private final Gpu.Stream stream;
     private final StepInputs inputs;
     private final int queryColumns;
+    /** Whether the rows that are computed are those of sequences with many. */
+    private boolean ofLong;
 
     LayerLaunches(
             ModelConfig config,
@@ -83,30 +87,39 @@ final class LayerLaunches {
         Layer layer = weights.layers().get(index);
         LayerWeights<Weight, DeviceNorm> own = layer.weights();
         Optional<Rotation> rotation = config.recipe().layers().get(index).rotation();
-        forPieces(step.rows(), (first, count) -> {
-            DeviceRows projected = memory.projected.rows(0, count);
+        forRows(step, (first, count) -> {
+            DeviceRows projected =
+                    shaped(memory.projected, count, own.projection().outputs());
             product(own.projection(), norm(own.attentionNorm(), memory.x.rows(first, count), memory), projected);
+            long positions = inputs.positions() + (long) first * Integer.BYTES;
+            DeviceRows to = memory.queries.rows(first, count).heads(config.heads(), config.headDim());
+            long slots = inputs.slots(index, step) + (long) first * Long.BYTES;
+            if (own.latent().isPresent()) {
+                DeviceRows entries = projectLatent(layer, projected, rotation.orElseThrow(), positions, to, memory);
+                kernels.cache().save(stream, entries, slots, cache, index);
+                return;
+            }
             DeviceRows queries = projected.columns(0, queryColumns);
             DeviceRows entries = projected
                     .columns(queryColumns, 2 * config.kvHeads() * config.headDim())
                     .heads(config.kvHeads(), 2 * config.headDim());
             own.rotatedNorms().ifPresent(norms -> normHeads(norms, queries, keys(entries), memory));
-            rotate(
-                    rotation,
-                    inputs.positions() + (long) first * Integer.BYTES,
-                    queries.heads(config.heads(), config.headDim()),
-                    keys(entries),
-                    memory.queries.rows(first, count).heads(config.heads(), config.headDim()));
-            kernels.cache().save(stream, entries, inputs.slots(index, step) + (long) first * Long.BYTES, cache, index);
+            rotate(rotation, positions, queries.heads(config.heads(), config.headDim()), keys(entries), to);
+            kernels.cache().save(stream, entries, slots, cache, index);
         });
         if (index == config.layers() - 1) {
             lastLayer(index, layer, step, memory);
             return;
         }
         attend(index, layer, memory, step, inputs.sequences(index, step), step.sequences());
-        forPieces(step.rows(), (first, count) -> {
+        forRows(step, (first, count) -> {
             DeviceRows x = memory.x.rows(first, count);
-            addProduct(x, own.output(), memory.attended.rows(first, count), own.afterAttentionNorm(), memory);
+            addProduct(
+                    x,
+                    own.output(),
+                    values(layer, memory.attended.rows(first, count), memory),
+                    own.afterAttentionNorm(),
+                    memory);
             feedForward(layer, x, memory);
         });
     }
@@ -117,13 +130,18 @@ final class LayerLaunches {
             return;
         }
         attend(index, layer, memory, step, inputs.tail(), step.tail());
-        forPieces(step.wanted(), (first, count) -> {
+        forPieces(0, step.wanted(), (first, count) -> {
             long indices = inputs.wanted() + (long) first * Integer.BYTES;
             DeviceRows x = memory.last.rows(first, count);
             DeviceRows attended = memory.lastAttended.rows(0, count);
             kernels.rows().gather(stream, memory.x, indices, x);
             kernels.rows().gather(stream, memory.attended, indices, attended);
-            addProduct(x, layer.weights().output(), attended, layer.weights().afterAttentionNorm(), memory);
+            addProduct(
+                    x,
+                    layer.weights().output(),
+                    values(layer, attended, memory),
+                    layer.weights().afterAttentionNorm(),
+                    memory);
             feedForward(layer, x, memory);
         });
     }
@@ -131,6 +149,7 @@ final class LayerLaunches {
     /** Enqueues the logits of the first rows of {@code memory.last}, and the ids of the largest. */
     void logits(int rows, Activations memory) {
         forPieces(
+                0,
                 rows,
                 (first, count) -> product(
                         weights.head(),
@@ -166,14 +185,76 @@ final class LayerLaunches {
 
     /** The keys of entries. */
     private DeviceRows keys(DeviceRows entries) {
-        return new DeviceRows(
-                entries.address(),
-                entries.type(),
-                entries.rows(),
-                entries.rowStride(),
-                entries.heads(),
-                entries.headStride(),
-                config.headDim());
+        return entries.columns(0, config.headDim());
+    }
+
+    /**
+     * Makes queries and entries of latent attention, with each head's key matrix in its query: all heads attend to the entries as they are.
+     *
+     * @param projected the queries, or the latent that they are made of, then the entry
+     * @param to queries, as wide as an entry each
+     * @return the entries
+     */
+    private DeviceRows projectLatent(
+            Layer layer, DeviceRows projected, Rotation rotation, long positions, DeviceRows to, Activations memory) {
+        LatentWeights<Weight, DeviceNorm> own = layer.weights().latent().orElseThrow();
+        Latent latent = own.latent();
+        int rows = projected.rows();
+        int width = projected.columns() - latent.entry();
+        DeviceRows entries = projected.columns(width, latent.entry()).heads(1, latent.entry());
+        DeviceRows latents = entries.columns(0, latent.rank());
+        apply(own.norm(), latents, latents);
+        DeviceRows rotated = entries.columns(latent.rank(), latent.rotated());
+        turn(rotation, positions, rotated, rotated);
+        DeviceRows queries = projected.columns(0, width);
+        if (own.queries().isPresent()) {
+            DeviceRows normed = shaped(memory.headInputs, rows, width);
+            apply(own.queriesNorm().orElseThrow(), queries, normed);
+            queries = shaped(memory.latentQueries, rows, own.queries().get().outputs());
+            product(own.queries().get(), normed, queries);
+        }
+        DeviceRows ofHeads = queries.heads(config.heads(), latent.query());
+        DeviceRows plain =
+                shaped(memory.headInputs, rows, config.heads() * latent.plain()).heads(config.heads(), latent.plain());
+        kernels.rows().convert(stream, ofHeads.columns(0, latent.plain()), plain);
+        DeviceRows absorbed =
+                shaped(memory.ofHeads, rows, config.heads() * latent.rank()).heads(config.heads(), latent.rank());
+        multiplyHeads(layer.latentHeads().orElseThrow().keys(), plain, absorbed, memory);
+        kernels.rows().convert(stream, absorbed, to.columns(0, latent.rank()));
+        turn(
+                rotation,
+                positions,
+                ofHeads.columns(latent.plain(), latent.rotated()),
+                to.columns(latent.rank(), latent.rotated()));
+        return entries;
+    }
+
+    /** The values of all heads: the results of attention, of which latent attention multiplies each head's latent. */
+    private DeviceRows values(Layer layer, DeviceRows attended, Activations memory) {
+        if (layer.latentHeads().isEmpty()) {
+            return attended;
+        }
+        Latent latent = config.recipe().latent().orElseThrow();
+        DeviceRows latents = attended.heads(config.heads(), latent.entry()).columns(0, latent.rank());
+        DeviceRows products = shaped(memory.ofHeads, attended.rows(), config.heads() * latent.values());
+        multiplyHeads(
+                layer.latentHeads().get().values(), latents, products.heads(config.heads(), latent.values()), memory);
+        DeviceRows values = shaped(memory.headInputs, attended.rows(), products.columns());
+        kernels.rows().convert(stream, products, values);
+        return values;
+    }
+
+    /** Multiplies each head with a matrix of its own, as experts do that are all chosen. */
+    private void multiplyHeads(Weight matrices, DeviceRows in, DeviceRows out, Activations memory) {
+        int heads = config.heads();
+        kernels.experts().group(stream, weights.headNumbers(), in.rows(), heads, heads, memory.headLists);
+        kernels.experts()
+                .products(stream, matrices, heads, memory.headLists, in.headsAsRows(), out.headsAsRows(), heads, true);
+    }
+
+    private void turn(Rotation rotation, long positions, DeviceRows from, DeviceRows to) {
+        DeviceRows table = Objects.requireNonNull(weights.rotations().get(rotation));
+        kernels.rows().rotate(stream, from, positions, table.address(), table.columns(), rotation.ofNeighbours(), to);
     }
 
     private void normHeads(RotatedNorms<DeviceNorm> norms, DeviceRows queries, DeviceRows keys, Activations memory) {
@@ -199,10 +280,8 @@ final class LayerLaunches {
             kernels.rows().convert(stream, queries, to);
             return;
         }
-        DeviceRows table = Objects.requireNonNull(weights.rotations().get(rotation.get()));
-        boolean neighbours = rotation.get().ofNeighbours();
-        kernels.rows().rotate(stream, queries, positions, table.address(), table.columns(), neighbours, to);
-        kernels.rows().rotate(stream, keys, positions, table.address(), table.columns(), neighbours, keys);
+        turn(rotation.get(), positions, queries, to);
+        turn(rotation.get(), positions, keys, keys);
     }
 
     private void feedForward(Layer layer, DeviceRows x, Activations memory) {
@@ -298,7 +377,7 @@ final class LayerLaunches {
     private void addProduct(
             DeviceRows x, Weight matrix, DeviceRows rows, Optional<DeviceNorm> norm, Activations memory) {
         if (norm.isEmpty() && isPlainlyAdded()) {
-            kernels.products().product(stream, matrix, rows, x, true);
+            multiply(matrix, rows, x, true);
             return;
         }
         DeviceRows sum = memory.sum.rows(0, x.rows());
@@ -316,7 +395,15 @@ final class LayerLaunches {
     }
 
     private void product(Weight matrix, DeviceRows rows, DeviceRows out) {
-        kernels.products().product(stream, matrix, rows, out, false);
+        multiply(matrix, rows, out, false);
+    }
+
+    private void multiply(Weight matrix, DeviceRows rows, DeviceRows out, boolean add) {
+        if (ofLong) {
+            kernels.products().productOfLong(stream, matrix, rows, out, add);
+        } else {
+            kernels.products().product(stream, matrix, rows, out, add);
+        }
     }
 
     /** As inputs of products. */
@@ -336,9 +423,20 @@ final class LayerLaunches {
         return DeviceRows.matrix(memory.address(), memory.type(), rows, columns);
     }
 
-    private static void forPieces(int rows, PieceWork work) {
-        for (int first = 0; first < rows; first += Activations.PIECE_ROWS) {
-            work.accept(first, Math.min(Activations.PIECE_ROWS, rows - first));
+    /** All rows of a step: first those of sequences with few, so that a row's products depend on its own sequence. */
+    private void forRows(Step step, PieceWork work) {
+        forPieces(0, step.few(), work);
+        ofLong = true;
+        try {
+            forPieces(step.few(), step.rows(), work);
+        } finally {
+            ofLong = false;
+        }
+    }
+
+    private static void forPieces(int from, int end, PieceWork work) {
+        for (int first = from; first < end; first += Activations.PIECE_ROWS) {
+            work.accept(first, Math.min(Activations.PIECE_ROWS, end - first));
         }
     }
 

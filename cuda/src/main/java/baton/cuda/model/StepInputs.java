@@ -33,6 +33,9 @@ import java.util.stream.IntStream;
 final class StepInputs implements AutoCloseable {
     private static final long ALIGNMENT = 16;
     private static final long LEAST_BYTES = 64 << 10;
+    /** Rows of a sequence from which on its products are those of many. */
+    private static final int LONG_ROWS = 128;
+
     private static final int SEQUENCE_BYTES = 4 * Integer.BYTES;
     private static final ValueLayout.OfInt INT = ValueLayout.JAVA_INT;
     private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG;
@@ -74,13 +77,14 @@ final class StepInputs implements AutoCloseable {
      * The numbers that a step's launches depend on.
      *
      * @param rows to compute, those of padding included
+     * @param few rows of sequences with few rows, which are the first ones
      * @param wanted rows that are used after the last layer
      * @param sequences of the rows
      * @param tail sequences with rows that are wanted
      * @param longest rows of a sequence at most
      * @param context positions of a sequence at most
      */
-    record Step(int rows, int wanted, int sequences, int tail, int longest, int context) {}
+    record Step(int rows, int few, int wanted, int sequences, int tail, int longest, int context) {}
 
     /** DeviceRows of a sequence, the first at position {@code start}; {@code tables} by group of layers. */
     private record Span(int row, int rows, int start, int[][] tables) {
@@ -142,7 +146,12 @@ final class StepInputs implements AutoCloseable {
         int context = spans.stream().mapToInt(Span::context).max().orElse(0);
         int blockSize = cache.layout().blockSize();
         int paddedContext = blockSize * powerOfTwo(Math.ceilDiv(context, blockSize));
-        return new Step(rows, wantedRows.length, spans.size(), tails.size(), longest, padded ? paddedContext : context);
+        int few = spans.stream()
+                .filter(span -> span.rows() < LONG_ROWS)
+                .mapToInt(Span::rows)
+                .sum();
+        return new Step(
+                rows, few, wantedRows.length, spans.size(), tails.size(), longest, padded ? paddedContext : context);
     }
 
     /** Of rows of padding the first is saved, and all attend to its entries. */

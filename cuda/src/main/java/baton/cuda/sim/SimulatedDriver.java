@@ -201,6 +201,10 @@ public final class SimulatedDriver implements Driver {
         }
     }
 
+    /** No library computes with this device's memory. */
+    @Override
+    public void makeCurrent(long context) {}
+
     @Override
     public synchronized long freeBytes(long context) {
         return memory.freeBytes(device(context));

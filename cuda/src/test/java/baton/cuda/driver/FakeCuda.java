@@ -16,12 +16,13 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
 
 /** A library in place of NVIDIA's driver, compiled of fakecuda.c. */
-final class FakeCuda {
+public final class FakeCuda {
     private final Path file;
     private final MethodHandle log;
 
@@ -34,31 +35,42 @@ final class FakeCuda {
     }
 
     /** @param definitions as of a C compiler: {@code -DDEVICES=0} */
-    static FakeCuda build(Path directory, String... definitions) throws IOException, InterruptedException {
+    public static FakeCuda build(Path directory, String... definitions) throws IOException, InterruptedException {
+        return new FakeCuda(compile(directory, "fakecuda.c", "libcuda.so.1", definitions));
+    }
+
+    /** Makes a library of a C file beside this class. */
+    public static Path compile(Path directory, String name, String library, String... definitions)
+            throws IOException, InterruptedException {
         Optional<Path> compiler = Stream.of(
                         System.getenv().getOrDefault("PATH", "").split(File.pathSeparator))
                 .map(each -> Path.of(each, "cc"))
                 .filter(Files::isExecutable)
                 .findFirst();
         assumeTrue(compiler.isPresent(), "there is no C compiler (cc) on the PATH");
-        Path source = directory.resolve("fakecuda.c");
-        try (InputStream in = FakeCuda.class.getResourceAsStream("fakecuda.c")) {
+        Path source = directory.resolve(name);
+        try (InputStream in = FakeCuda.class.getResourceAsStream(name)) {
             Files.copy(in, source);
         }
-        Path file = directory.resolve("libcuda.so.1");
+        Path file = directory.resolve(library);
         List<String> command = new ArrayList<>(List.of(compiler.get().toString(), "-shared", "-fPIC", "-w"));
         command.addAll(List.of(definitions));
         command.addAll(List.of("-o", file.toString(), source.toString()));
         Process process = new ProcessBuilder(command).inheritIO().start();
         if (!process.waitFor(1, TimeUnit.MINUTES) || process.exitValue() != 0) {
             process.destroyForcibly();
-            throw new AssertionError("fakecuda.c could not be compiled by " + command);
+            throw new AssertionError(name + " could not be compiled by " + command);
         }
-        return new FakeCuda(file);
+        return file;
     }
 
-    Path file() {
+    public Path file() {
         return file;
+    }
+
+    public Driver driver() {
+        Map<String, String> environment = Map.of(NativeDriver.VARIABLE, file.toString());
+        return ((NativeDriver.Search.Found) NativeDriver.find(environment)).driver();
     }
 
     /** The calls since the last time, one a line. */

@@ -51,8 +51,16 @@ class AssembledKernelsTest {
     })
     void ofAttention(DType computed, DType cache, int headDim, int blockSize, int sharing, boolean capped)
             throws IOException {
-        AttentionShape shape = new AttentionShape(computed, computed, cache, headDim, blockSize, sharing, capped, true);
+        AttentionShape shape =
+                new AttentionShape(computed, computed, cache, headDim, blockSize, sharing, capped, true, false);
         assemble("attention_%s_%s_%d_%d".formatted(computed, cache, headDim, sharing), AttentionOps.kernels(shape));
+    }
+
+    @ParameterizedTest
+    @CsvSource({"BF16, BF16", "F32, F32", "BF16, F8_E4M3"})
+    void ofLatentAttention(DType computed, DType cache) throws IOException {
+        AttentionShape shape = new AttentionShape(computed, computed, cache, 576, 16, 128, false, false, true);
+        assemble("latent_attention_%s_%s".formatted(computed, cache), AttentionOps.kernels(shape));
     }
 
     @ParameterizedTest

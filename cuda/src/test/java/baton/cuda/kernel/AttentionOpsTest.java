@@ -1,7 +1,6 @@
 package baton.cuda.kernel;
 
 import static org.assertj.core.api.Assertions.assertThat;
-import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.assertj.core.api.Assertions.within;
 
 import baton.kv.DType;
@@ -66,7 +65,12 @@ class AttentionOpsTest {
     private record Scores(int reach, float cap, boolean sinks) {}
 
     /** A model's shape. */
-    private record Shape(DType computed, DType cache, int heads, int kvHeads, int headDim, int blockSize) {
+    private record Shape(
+            DType computed, DType cache, int heads, int kvHeads, int headDim, int blockSize, boolean latent) {
+        Shape(DType computed, DType cache, int heads, int kvHeads, int headDim, int blockSize) {
+            this(computed, cache, heads, kvHeads, headDim, blockSize, false);
+        }
+
         double scale() {
             return 1 / Math.sqrt(headDim);
         }
@@ -95,7 +99,7 @@ class AttentionOpsTest {
             this.scores = scores;
             this.sequences = sequences;
             Random random = new Random(SEED);
-            layout = new KvLayout(LAYERS, shape.kvHeads, shape.headDim, shape.blockSize, shape.cache);
+            layout = new KvLayout(LAYERS, shape.kvHeads, shape.headDim, shape.blockSize, shape.cache, shape.latent);
             blocks = 1
                     + sequences.stream()
                             .mapToInt(sequence -> layout.blocksFor(sequence.end()))
@@ -201,7 +205,7 @@ class AttentionOpsTest {
                 double weight = Math.exp(products[other] - largest);
                 sum += weight;
                 for (int d = 0; d < shape.headDim; d++) {
-                    attended[d] += weight * entry(sequence, other, kvHead, shape.headDim + d);
+                    attended[d] += weight * entry(sequence, other, kvHead, layout.valueOffset() + d);
                 }
             }
             for (int d = 0; d < shape.headDim; d++) {
@@ -388,15 +392,16 @@ class AttentionOpsTest {
         }
     }
 
-    @Test
-    void latentEntriesAreRefused() {
-        try (TestDevice device = new TestDevice();
-                AttentionOps attention = new AttentionOps(device.gpu())) {
-            KvLayout layout = new KvLayout(1, 1, 16, 16, DType.BF16, true);
-            DeviceRows rows = device.room(DType.BF16, 1, 1, 16);
-            KvCache cache = cache(device, layout, 1, MemorySegment.NULL);
-            assertThatThrownBy(() -> attention.attend(device.stream(), rows, rows, cache, 0, 0, 1, 0, 1, 1, 1, 1, 0, 0))
-                    .hasMessageContaining("latent");
+    /** Entries that are key and value, with the number of elements of DeepSeek-V3's, and of a small model's. */
+    @ParameterizedTest
+    @CsvSource({"BF16, BF16, 4, 576, 16", "F32, F32, 6, 40, 5", "F16, F8_E4M3, 3, 96, 16"})
+    void latentEntries(DType computed, DType cache, int heads, int headDim, int blockSize) {
+        Shape shape = new Shape(computed, cache, heads, 1, headDim, blockSize, true);
+        List<Sequence> sequences = List.of(new Sequence(1, 0), new Sequence(1, 140), new Sequence(7, 20));
+        try (Case attention = new Case(shape, new Scores(EVERYTHING, 0, false), sequences)) {
+            float[] attended = attention.attend(DType.F32);
+            attention.assertEqualsFp64(attended, 2e-5);
+            attention.assertAloneIsTheSame(attended, 1, attention.longest() + 1000, 1);
         }
     }
 

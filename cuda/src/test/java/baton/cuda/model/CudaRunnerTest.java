@@ -25,6 +25,7 @@ import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvCopier;
+import baton.kv.KvDevice;
 import baton.kv.KvDigest;
 import baton.kv.KvFence;
 import baton.kv.KvMemory;
@@ -326,6 +327,43 @@ class CudaRunnerTest {
     }
 
     @Test
+    void aModelIsOnTheDeviceThatWasAskedFor() throws IOException {
+        SimulatedDriver driver = new SimulatedDriver(2, 256 << 20);
+        CudaBackend backend = new CudaBackend(() -> new Search.Found(driver));
+        Device second = Device.parse("device", "cuda:1");
+        assertThat(backend.whyNot(second)).isEmpty();
+        assertThat(backend.whyNot(Device.parse("device", "cuda:2")).orElseThrow())
+                .isEqualTo("there are 2 GPUs, numbered from 0; CUDA_VISIBLE_DEVICES may hide others");
+        try (Gpu other = new Gpu(driver, 0);
+                ModelRanks there = llama(backend.on(second))) {
+            assertThat(pool(there).device()).isEqualTo(new KvDevice("cuda", 1));
+            assertThat(other.freeBytes()).isEqualTo(256 << 20);
+            assertThat(backend.on(second).memoryBytes()).isLessThan(256 << 20);
+            float[] computed = row(there.first(), LayerHooks.NONE, prompt(1));
+            try (ModelRanks here = llama(backend)) {
+                assertThat(row(here.first(), LayerHooks.NONE, prompt(1))).isEqualTo(computed);
+            }
+        }
+        assertThat(driver.unreleased()).isEmpty();
+    }
+
+    @Test
+    void rowsOfLogitsAreFetchedTogetherOrOneByOne() throws IOException {
+        List<float[]> rows = new ArrayList<>();
+        try (ModelRanks ranks = llama(TestBackends.backend())) {
+            try (Logits logits = ranks.first().forward(List.of(prompt(5)), LayerHooks.NONE)) {
+                logits.fetch(3, 1, 3);
+                for (int row = 0; row < 5; row++) {
+                    rows.add(logits.row(row).toArray(ValueLayout.JAVA_FLOAT));
+                }
+            }
+            for (int row = 0; row < 5; row++) {
+                assertThat(row(ranks.first(), LayerHooks.NONE, prompt(5 - row))).isEqualTo(rows.get(row));
+            }
+        }
+    }
+
+    @Test
     void headsThatKernelsDoNotComputeAreRefusedByName() {
         ModelConfig odd =
                 new ModelConfig("odd", 192, 48, 96, 2, 4, 2, 12, 64, 1e-5, 10000, Optional.empty(), true, DType.F32);
@@ -349,7 +387,6 @@ class CudaRunnerTest {
 
     @ParameterizedTest
     @CsvSource({
-        "deepseek-v3, NONE, 1, does not compute the latent attention of DeepseekV3ForCausalLM",
         "llama3, INT8, 1, keeps no weights of quantization 'int8'",
         "llama3, NONE, 2, does not share a model among 2 ranks"
     })

@@ -69,7 +69,10 @@ class FamiliesOnDeviceTest {
                 "llama2",
                 "llama-biases",
                 "gpt-oss-bf16",
-                "granite-hybrid"
+                "granite-hybrid",
+                "deepseek-v2",
+                "deepseek-v2-lite",
+                "deepseek-v3"
             })
     void logitsInFp32(String family) throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(TestBackends.family(family))) {
@@ -90,7 +93,8 @@ class FamiliesOnDeviceTest {
         "gemma3, BF16, BF16, true",
         "qwen3, F16, F16, false",
         "qwen3, F32, F8_E4M3, false",
-        "llama3, BF16, F32, false"
+        "llama3, BF16, F32, false",
+        "deepseek-v3, BF16, BF16, false"
     })
     void logitsInHalfPrecision(String family, DType dtype, DType cached, boolean hybrid) throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(TestBackends.family(family))) {

@@ -19,7 +19,9 @@ import java.util.Optional;
 public final class CpuBackend implements ModelBackend {
     @Override
     public Optional<String> whyNot(Device device) {
-        return device == Device.CUDA ? Optional.of("the processor's backend computes on no GPU") : Optional.empty();
+        return device.kind() == Device.Kind.CUDA
+                ? Optional.of("the processor's backend computes on no GPU")
+                : Optional.empty();
     }
 
     @Override

@@ -24,6 +24,11 @@ public interface ModelBackend {
      */
     Optional<String> whyNot(Device device);
 
+    /** The backend for a device that it can compute on: of several GPUs for the one with its number. */
+    default ModelBackend on(Device device) {
+        return this;
+    }
+
     /**
      * Why a model cannot be computed by this backend, on any device.
      *

@@ -7,7 +7,6 @@ import baton.kv.ConfigException;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
-import java.util.Locale;
 import java.util.Optional;
 import java.util.ServiceLoader;
 import org.slf4j.Logger;
@@ -27,7 +26,7 @@ public final class ModelBackends {
     public static ModelBackend computing(
             ModelBackend found, Device device, ModelConfig model, Quantization quantization, int ranks) {
         Optional<String> whyNot = found.whyNot(model, quantization, ranks);
-        if (device != Device.AUTO || whyNot.isEmpty()) {
+        if (device.kind() != Device.Kind.AUTO || whyNot.isEmpty()) {
             return found;
         }
         LOG.info("device auto: the model is computed on the processor, because {}", whyNot.get());
@@ -48,13 +47,11 @@ public final class ModelBackends {
         for (ModelBackend backend : backends) {
             Optional<String> whyNot = backend.whyNot(device);
             if (whyNot.isEmpty()) {
-                return backend;
+                return backend.on(device);
             }
             reasons.add(whyNot.get());
         }
         throw new ConfigException(
-                "device",
-                "is '%s', but %s; allowed: auto, cpu"
-                        .formatted(device.name().toLowerCase(Locale.ROOT), String.join("; ", reasons)));
+                "device", "is '%s', but %s; allowed: auto, cpu".formatted(device, String.join("; ", reasons)));
     }
 }

@@ -5,14 +5,16 @@ import baton.kv.KvCache;
 import baton.kv.connector.HiddenState;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Comparator;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.function.IntUnaryOperator;
+import java.util.stream.IntStream;
 
 /**
  * How the tokens of a step lie in the batch: sequences with one token first, by context length and in groups of similar lengths,
- * then the longer slices.
+ * then the longer slices, the shortest first.
  */
 public final class Batch {
     /** Unused slots that a group may read before another round of operator calls is cheaper. */
@@ -91,14 +93,16 @@ public final class Batch {
         this.slices = slices;
         offsets = new int[slices.size()];
         placeSingles();
-        for (int i = 0; i < slices.size(); i++) {
-            SequenceSlice slice = slices.get(i);
-            if (slice.tokens().length > 1) {
-                offsets[i] = filled;
-                chunks.add(new Chunk(filled, slice.tokens().length, slice.start(), slice.blockTables()));
-                place(slice);
-            }
-        }
+        IntStream.range(0, slices.size())
+                .filter(i -> slices.get(i).tokens().length > 1)
+                .boxed()
+                .sorted(Comparator.comparingInt(i -> slices.get(i).tokens().length))
+                .forEach(i -> {
+                    SequenceSlice slice = slices.get(i);
+                    offsets[i] = filled;
+                    chunks.add(new Chunk(filled, slice.tokens().length, slice.start(), slice.blockTables()));
+                    place(slice);
+                });
         logitRows = new long[logits];
         int row = 0;
         for (int i = 0; i < slices.size(); i++) {

@@ -215,7 +215,7 @@ public record Recipe(
         }
 
         /** Elements of a head's query. */
-        int query() {
+        public int query() {
             return plain + rotated;
         }
 
