@@ -25,7 +25,7 @@ sealed interface DecodeAttention permits VectorDecodeAttention, TileDecodeAttent
             return Optional.empty();
         }
         return Optional.of(
-                PagedAttention.suitsTiles(kernels, layout)
+                kernels.hasTiles() && PagedAttention.suitsPairs(kernels, layout)
                         ? new TileDecodeAttention(kernels, cache, queries, attentionScores, arena)
                         : new VectorDecodeAttention(kernels, cache, queries, attentionScores, arena));
     }

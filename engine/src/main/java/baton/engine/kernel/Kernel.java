@@ -57,6 +57,18 @@ enum Kernel {
     /** {@link DecodeCode#scaleRows}. */
     SCALE_ROWS(3),
 
+    /** {@link TileAttentionCode#queries}, for attention in pairs. */
+    QUERY_PAIRS(4),
+    /** {@link TileAttentionCode#results}. */
+    RESULTS(4),
+    /** {@link AttentionCode#softmaxToPairs}. */
+    SOFTMAX_TO_PAIRS(7),
+    MASKED_SOFTMAX_TO_PAIRS(7),
+    /** {@link TileAttentionCode#valueColumns}. */
+    VALUE_COLUMNS(6),
+    /** {@link TileAttentionCode#valuePairs}. */
+    VALUE_PAIR_PANELS(6),
+
     // On the matrix unit.
 
     /** {@link TileCode#product}, of few rows, with weights that are read once. */
@@ -77,17 +89,8 @@ enum Kernel {
     GATHERED_BY_TILES(6),
     /** {@link TileCode#addedProduct}. */
     ADDED_BY_TILES(6),
-    /** {@link TileAttentionCode#queries}. */
-    QUERY_PAIRS(4),
-    /** {@link TileAttentionCode#results}. */
-    RESULTS(4),
-    /** {@link AttentionCode#softmaxToPairs}. */
-    SOFTMAX_TO_PAIRS(7),
-    MASKED_SOFTMAX_TO_PAIRS(7),
     /** {@link TileAttentionCode#runs}. */
     RUNS(3),
-    /** {@link TileAttentionCode#valueColumns}. */
-    VALUE_COLUMNS(6),
     /** {@link TileAttentionCode#queries}, of 16 lanes. */
     DECODE_QUERY_PAIRS(4),
     /** {@link TileDecodeCode#run}. */

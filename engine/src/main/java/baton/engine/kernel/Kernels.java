@@ -25,15 +25,17 @@ public final class Kernels {
 
     private final Width width;
     private final boolean hasTiles;
+    private final boolean attendsInPairs;
     /** By kernel and variant. */
     private final Map<Kernel, SequencedMap<Object, MachineFunction>> functions = new EnumMap<>(Kernel.class);
 
     /** Products of one row, of two, as long as several panels are taken. */
     private final Map<WeightType, List<MachineFunction>> productsBeside = new EnumMap<>(WeightType.class);
 
-    Kernels(Width width, boolean hasTiles) {
+    Kernels(Width width, boolean hasTiles, boolean attendsInPairs) {
         this.width = width;
         this.hasTiles = hasTiles;
+        this.attendsInPairs = attendsInPairs;
         for (WeightType type : WeightType.values()) {
             if (type.inPairs() && width != Width.ZMM) {
                 continue;
@@ -88,8 +90,23 @@ public final class Kernels {
         make(Kernel.DECODE_SOFTMAX, DecodeCode.softmax(width));
         make(Kernel.DECODE_SUMS, DecodeCode.sums(width));
         make(Kernel.SCALE_ROWS, DecodeCode.scaleRows(width));
+        if (attendsInPairs) {
+            makeForPairs();
+        }
         if (hasTiles) {
             makeOnTiles();
+        }
+    }
+
+    /** Of attention over keys and values in bf16. */
+    private void makeForPairs() {
+        make(Kernel.QUERY_PAIRS, TileAttentionCode.queries(ProductCode.VECTORS));
+        make(Kernel.RESULTS, TileAttentionCode.results());
+        make(Kernel.SOFTMAX_TO_PAIRS, AttentionCode.softmaxToPairs(false));
+        make(Kernel.MASKED_SOFTMAX_TO_PAIRS, AttentionCode.softmaxToPairs(true));
+        make(Kernel.VALUE_COLUMNS, TileAttentionCode.valueColumns());
+        if (!hasTiles) {
+            make(Kernel.VALUE_PAIR_PANELS, TileAttentionCode.valuePairs());
         }
     }
 
@@ -106,12 +123,7 @@ public final class Kernels {
         make(Kernel.RELEASE_TILES, TileCode.release());
         make(Kernel.GATHERED_BY_TILES, TileCode.gatheredProduct());
         make(Kernel.ADDED_BY_TILES, TileCode.addedProduct());
-        make(Kernel.QUERY_PAIRS, TileAttentionCode.queries(ProductCode.VECTORS));
-        make(Kernel.RESULTS, TileAttentionCode.results());
-        make(Kernel.SOFTMAX_TO_PAIRS, AttentionCode.softmaxToPairs(false));
-        make(Kernel.MASKED_SOFTMAX_TO_PAIRS, AttentionCode.softmaxToPairs(true));
         make(Kernel.RUNS, TileAttentionCode.runs());
-        make(Kernel.VALUE_COLUMNS, TileAttentionCode.valueColumns());
         make(Kernel.DECODE_QUERY_PAIRS, TileAttentionCode.queries(1));
         make(Kernel.DECODE_RUN, TileDecodeCode.run());
         make(Kernel.DECODE_RESULTS, TileDecodeCode.results());
@@ -158,7 +170,11 @@ public final class Kernels {
     }
 
     private static final class Avx512 {
-        static final Kernels KERNELS = checked(new Kernels(Width.ZMM, false));
+        static final Kernels KERNELS = checked(new Kernels(Width.ZMM, false, false));
+    }
+
+    private static final class Avx512Pairs {
+        static final Kernels KERNELS = checked(new Kernels(Width.ZMM, false, true));
     }
 
     private static final class Amx {
@@ -170,12 +186,12 @@ public final class Kernels {
             } catch (Posix.Failure | UnsupportedOperationException e) {
                 throw new IllegalStateException("the system does not permit AMX: " + e.getMessage(), e);
             }
-            return checked(new Kernels(Width.ZMM, true));
+            return checked(new Kernels(Width.ZMM, true, true));
         }
     }
 
     private static final class Avx2 {
-        static final Kernels KERNELS = checked(new Kernels(Width.YMM, false));
+        static final Kernels KERNELS = checked(new Kernels(Width.YMM, false, false));
     }
 
     /**
@@ -190,6 +206,15 @@ public final class Kernels {
             case YMM -> Avx2.KERNELS;
             case XMM -> throw new IllegalArgumentException("width: is XMM, must be YMM or ZMM");
         });
+    }
+
+    /**
+     * The kernels for AVX-512 on a processor with AVX512_BF16, with attention over bf16 by products of pairs, made and checked once.
+     *
+     * @throws IllegalStateException if the system gives no executable memory, or a kernel computes something wrong
+     */
+    public static Kernels withPairs() {
+        return made(() -> Avx512Pairs.KERNELS);
     }
 
     /**
@@ -228,6 +253,11 @@ public final class Kernels {
     /** Whether pairs are multiplied on the matrix unit. */
     public boolean hasTiles() {
         return hasTiles;
+    }
+
+    /** Whether queries and weights of keys and values in bf16 are rounded to bf16. */
+    boolean attendsInPairs() {
+        return attendsInPairs;
     }
 
     /** Whether the matrix unit multiplies rows with weights of a type. */

@@ -31,12 +31,12 @@ import java.util.stream.IntStream;
  */
 
 /*
- * On the matrix unit keys are used as they lie in the cache, and queries and weights are rounded to bf16. Only values change their order: each
- * element's row has the positions side by side.
+ * Where pairs of bf16 are multiplied, by vectors or on the matrix unit, keys are used as they lie in the cache, and queries and weights are
+ * rounded to bf16. Only values change their order: each element's row has the positions side by side.
  */
 
 /**
- * Attention over a paged cache in fp32, or on the matrix unit in bf16. The calling thread divides the work among the team's threads.
+ * Attention over a paged cache in fp32, or in pairs of bf16. The calling thread divides the work among the team's threads.
  *
  * <p>Rows of queries and results are [heads * D]: the R heads of key/value head g are heads g * R and on. Queries are fp32, results fp32 or bf16.
  */
@@ -75,7 +75,10 @@ public final class PagedAttention {
     private final int partHeads;
     private final int panelRows;
 
-    /** Whether the matrix unit multiplies. */
+    /** Whether queries, weights and values are multiplied in pairs of bf16. */
+    private final boolean inPairs;
+
+    /** Whether the matrix unit does that. */
     private final boolean onTiles;
 
     /** Of each lane: which of its panel's rows its query is of, and which of that row's heads. */
@@ -139,10 +142,10 @@ public final class PagedAttention {
             decode = parts == 1
                     ? DecodeAttention.of(kernels, cache, partHeads, attentionScores, arena)
                     : Optional.empty();
-            tiles = onTiles
+            tiles = inPairs
                     ? Optional.of(new TileMemory(arena, layout, lanes, scores, state, sums, capFactors))
                     : Optional.empty();
-            entries = floats(arena, onTiles ? runBytes() : (long) (RUN + layout.blockSize()) * entryFloats());
+            entries = floats(arena, inPairs ? runBytes() : (long) (RUN + layout.blockSize()) * entryFloats());
         }
 
         private static MemorySegment floats(Arena arena, long bytes) {
@@ -177,7 +180,8 @@ public final class PagedAttention {
                 .orElseThrow();
         this.partHeads = sharing / parts;
         this.panelRows = Math.max(1, lanes / partHeads);
-        this.onTiles = suitsTiles(kernels, layout);
+        this.inPairs = suitsPairs(kernels, layout);
+        this.onTiles = inPairs && kernels.hasTiles();
         this.laneRows = new int[lanes];
         this.laneHeads = new int[lanes];
         for (int lane = 0; lane < lanes; lane++) {
@@ -201,9 +205,9 @@ public final class PagedAttention {
         }
     }
 
-    /** Whether the rows of tiles lie in one block each, and vectors of bf16 fit. */
-    static boolean suitsTiles(Kernels kernels, KvLayout layout) {
-        return kernels.hasTiles()
+    /** Whether keys and values are multiplied in pairs of bf16: the rows of tiles lie in one block each, and vectors of bf16 fit. */
+    static boolean suitsPairs(Kernels kernels, KvLayout layout) {
+        return kernels.attendsInPairs()
                 && layout.dtype() == DType.BF16
                 && !layout.latent()
                 && layout.blockSize() % TileCode.ROWS == 0
@@ -273,8 +277,8 @@ public final class PagedAttention {
     private void attendMany(Call call, Span span) {
         int firstRun = firstRun(span.position, call.window);
         // Whole blocks are converted, of which a run need not begin with the first position.
-        int start = onTiles ? firstRun : firstRun - firstRun % layout.blockSize();
-        long headBytes = onTiles
+        int start = inPairs ? firstRun : firstRun - firstRun % layout.blockSize();
+        long headBytes = inPairs
                 ? Math.ceilDiv(span.end() - start, RUN) * runBytes()
                 : (long) Math.ceilDiv(span.end() - start, layout.blockSize()) * layout.blockSize() * entryFloats();
         int together = Math.clamp(SHARED_BYTES / headBytes, 1, kvHeads);
@@ -283,7 +287,7 @@ public final class PagedAttention {
         for (int base = 0; base < kvHeads; base += together) {
             int firstHead = base;
             int heads = Math.min(together, kvHeads - firstHead);
-            if (onTiles) {
+            if (inPairs) {
                 prepareRuns(call, span, start, firstHead, heads, converted);
             } else {
                 convert(call, span, start, firstHead, heads, converted.address());
@@ -333,44 +337,14 @@ public final class PagedAttention {
     }
 
     private void prepareRun(Call call, Span span, int head, int at, int positions, Scratch scratch, MemorySegment run) {
-        turnValues(call, span, head, at, positions, scratch, run.address());
+        long keyBytes = (long) headDim * Short.BYTES;
+        scratch.tiles
+                .orElseThrow()
+                .turnValues(kernels, i -> entry(call, span, head, at + i) + keyBytes, positions, run.address());
         for (int i = 0; i < RUN / TileCode.ROWS; i++) {
             // Rows behind the end are multiplied, and their scores not used.
             int position = at + Math.min(i, (positions - 1) / TileCode.ROWS) * TileCode.ROWS;
             run.set(LONG, TileMemory.valueBytes(headDim) + (long) i * Long.BYTES, entry(call, span, head, position));
-        }
-    }
-
-    /** Turns a run's values, {@code to[element][position]}, and adds zeros up to a whole number of tiles. */
-    private void turnValues(Call call, Span span, int head, int at, int positions, Scratch scratch, long to) {
-        long rowBytes = (long) headDim * Short.BYTES;
-        for (int done = 0; done < positions; done += TileAttentionCode.POSITIONS) {
-            int position = at + done;
-            int some = Math.min(TileAttentionCode.POSITIONS, positions - done);
-            long from = entry(call, span, head, position) + rowBytes;
-            long next = from;
-            long stride = layout.entryBytes();
-            if (some == TileAttentionCode.POSITIONS) {
-                next = entry(call, span, head, position + TileCode.ROWS) + rowBytes;
-            } else {
-                MemorySegment last = scratch.tiles.orElseThrow().lastValues;
-                last.fill((byte) 0);
-                for (int i = 0; i < some; i++) {
-                    long value = entry(call, span, head, position + i) + rowBytes;
-                    MemorySegment.copy(cache.host(), value - cache.host().address(), last, i * rowBytes, rowBytes);
-                }
-                from = last.address();
-                next = from + TileCode.ROWS * rowBytes;
-                stride = rowBytes;
-            }
-            kernels.get(Kernel.VALUE_COLUMNS)
-                    .call(
-                            from,
-                            next,
-                            stride,
-                            to + (long) done * Short.BYTES,
-                            (long) RUN * Short.BYTES,
-                            headDim / TileCode.ROWS);
         }
     }
 
@@ -477,8 +451,8 @@ public final class PagedAttention {
             scratch.sums.fill((byte) 0);
             int end = span.position + row + count;
             int first = firstRun(span.position + row, call.window);
-            if (onTiles) {
-                attendByTiles(scratch.tiles.orElseThrow(), entries, start, first, end);
+            if (inPairs) {
+                attendInPairs(scratch.tiles.orElseThrow(), entries, start, first, end);
             } else {
                 attendByVectors(entries, start, first, end);
             }
@@ -502,33 +476,41 @@ public final class PagedAttention {
             kernels.get(Kernel.FROM_LANES).call(scratch.to.address(), scratch.sums.address(), tileRow, quads, headDim);
         }
 
-        private void attendByTiles(TileMemory tiles, MemorySegment entries, int start, int first, int end) {
+        private void attendInPairs(TileMemory tiles, MemorySegment entries, int start, int first, int end) {
             kernels.get(Kernel.QUERY_PAIRS)
                     .call(scratch.from.address(), tiles.queries.address(), headDim / TileCode.INPUTS, factor.address());
-            kernels.withTilesOfThread(TileConfigurations.ofProduct(TileCode.MOST_ROWS), () -> {
-                for (int at = first; at < end; ) {
-                    int positions = Math.min(RUN, end - at);
-                    long run = entries.address() + (at - start) / RUN * runBytes();
-                    if (entries.byteSize() == 0) {
-                        prepareRun(call, span, head, at, positions, scratch, scratch.entries);
-                        run = scratch.entries.address();
-                    }
-                    int visible = entries.byteSize() == 0 ? 0 : Math.min(RUNS_AT_ONCE, visibleRuns(at));
-                    if (visible > 0) {
-                        kernels.get(Kernel.RUNS).call(tiles.runArguments.address(), run, visible);
-                        at += visible * RUN;
-                    } else {
-                        takeByTiles(tiles, run, at, positions);
-                        at += RUN;
-                    }
-                }
-            });
+            if (onTiles) {
+                kernels.withTilesOfThread(
+                        TileConfigurations.ofProduct(TileCode.MOST_ROWS),
+                        () -> takeRuns(tiles, entries, start, first, end));
+            } else {
+                takeRuns(tiles, entries, start, first, end);
+            }
             kernels.get(Kernel.RESULTS)
                     .call(
                             scratch.sums.address(),
                             scratch.to.address(),
                             headDim / TileCode.ROWS,
                             scratch.state.address());
+        }
+
+        private void takeRuns(TileMemory tiles, MemorySegment entries, int start, int first, int end) {
+            for (int at = first; at < end; ) {
+                int positions = Math.min(RUN, end - at);
+                long run = entries.address() + (at - start) / RUN * runBytes();
+                if (entries.byteSize() == 0) {
+                    prepareRun(call, span, head, at, positions, scratch, scratch.entries);
+                    run = scratch.entries.address();
+                }
+                int visible = !onTiles || entries.byteSize() == 0 ? 0 : Math.min(RUNS_AT_ONCE, visibleRuns(at));
+                if (visible > 0) {
+                    kernels.get(Kernel.RUNS).call(tiles.runArguments.address(), run, visible);
+                    at += visible * RUN;
+                } else {
+                    takeInPairs(tiles, run, at, positions);
+                    at += RUN;
+                }
+            }
         }
 
         /** Where a lane's query, or its result, is in a matrix. */
@@ -622,16 +604,20 @@ public final class PagedAttention {
         }
 
         /** As {@link #take}, of a run that is prepared. */
-        private void takeByTiles(TileMemory tiles, long run, int at, int positions) {
+        private void takeInPairs(TileMemory tiles, long run, int at, int positions) {
             int padded = Math.ceilDiv(positions, TileAttentionCode.POSITIONS) * TileAttentionCode.POSITIONS;
-            kernels.get(Kernel.GATHERED_BY_TILES)
-                    .call(
-                            run + TileMemory.valueBytes(headDim),
-                            layout.entryBytes(),
-                            tiles.queries.address(),
-                            headDim / 2,
-                            scratch.scores.address(),
-                            padded / TileCode.ROWS);
+            if (onTiles) {
+                kernels.get(Kernel.GATHERED_BY_TILES)
+                        .call(
+                                run + TileMemory.valueBytes(headDim),
+                                layout.entryBytes(),
+                                tiles.queries.address(),
+                                headDim / 2,
+                                scratch.scores.address(),
+                                padded / TileCode.ROWS);
+            } else {
+                score(tiles, at, positions);
+            }
             capScores(positions);
             long row = (long) lanes * Float.BYTES;
             MemorySegment.copy(noScores, 0, scratch.scores, positions * row, (padded - positions) * row);
@@ -644,14 +630,33 @@ public final class PagedAttention {
                             scratch.sums.address(),
                             headDim,
                             tiles.weights.address());
-            kernels.get(Kernel.ADDED_BY_TILES)
-                    .call(
-                            run,
-                            (long) RUN * Short.BYTES,
-                            tiles.weights.address(),
-                            padded / 2,
-                            scratch.sums.address(),
-                            headDim);
+            long valueStride = (long) RUN * Short.BYTES;
+            long weights = tiles.weights.address();
+            long sums = scratch.sums.address();
+            if (onTiles) {
+                kernels.get(Kernel.ADDED_BY_TILES).call(run, valueStride, weights, padded / 2, sums, headDim);
+            } else {
+                kernels.get(Kernel.ADDED_PRODUCT, WeightType.BF16_PAIRS)
+                        .call(run, valueStride, weights, padded / 2, sums, headDim, weights);
+            }
+        }
+
+        /** Scores of a run's positions, whose keys are used as they lie in the cache. */
+        private void score(TileMemory tiles, int at, int positions) {
+            int some;
+            for (int done = 0; done < positions; done += some) {
+                some = Math.min(layout.blockSize() - (at + done) % layout.blockSize(), positions - done);
+                int next = Math.min(at + done + some, at + positions - 1);
+                kernels.get(Kernel.PRODUCT, WeightType.BF16_PAIRS)
+                        .call(
+                                entry(call, span, head, at + done),
+                                layout.entryBytes(),
+                                tiles.queries.address(),
+                                headDim / 2,
+                                scratch.scores.address() + (long) done * lanes * Float.BYTES,
+                                some,
+                                entry(call, span, head, next));
+            }
         }
 
         /** Number of runs from {@code at} on of which all rows attend to all positions. */

@@ -24,7 +24,7 @@ import baton.memory.Assembler.Unary;
 import baton.memory.Assembler.Width;
 import java.util.List;
 
-/** The code of attention on the matrix unit beside products: numbers in the order of its tiles. Strides are in bytes. */
+/** The code of attention in pairs of bf16 beside products: numbers in the order of the matrix unit's tiles. Strides are in bytes. */
 final class TileAttentionCode {
     /** Positions that {@link #valueColumns} takes at once: the pairs of a tile's row. */
     static final int POSITIONS = 32;
@@ -247,6 +247,31 @@ final class TileAttentionCode {
             code.address(RCX, at(RCX, RAX, 4, 0));
             code.add(RDI, LANES * Short.BYTES);
             code.add(RSI, LANES * Short.BYTES);
+        });
+        code.returnFromVectors();
+        return code.code();
+    }
+
+    /**
+     * {@code (from, stride, to, panel stride, panels, pairs)}: values in bf16 of neighbouring positions as panels of pairs of positions, {@code
+     * to[panel][pair][element]}.
+     */
+    static byte[] valuePairs() {
+        Assembler code = new Assembler(Width.ZMM);
+        code.loop(R8, () -> {
+            code.move(RAX, RDI);
+            code.move(R10, RDX);
+            code.move(R11, R9);
+            code.loop(R11, () -> {
+                for (int i = 0; i < ProductCode.VECTORS; i++) {
+                    pair(code, i, LANES, RAX, RSI, i * LANES * Short.BYTES);
+                    code.store(at(R10, i * VECTOR), i);
+                }
+                code.address(RAX, at(RAX, RSI, 2, 0));
+                code.add(R10, PANEL_ROW);
+            });
+            code.add(RDI, ProductCode.VECTORS * LANES * Short.BYTES);
+            code.add(RDX, RCX);
         });
         code.returnFromVectors();
         return code.code();

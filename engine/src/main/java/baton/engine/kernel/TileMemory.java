@@ -5,15 +5,17 @@ import baton.kv.KvLayout;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.function.IntToLongFunction;
 
-/** A thread's memory for attention on the matrix unit. */
+/** A thread's memory for attention in pairs of bf16. */
 final class TileMemory {
     /** Panels of pairs. */
     final MemorySegment queries;
 
     final MemorySegment weights;
+    private final KvLayout layout;
     /** Values in front of the context's end, then zeros. */
-    final MemorySegment lastValues;
+    private final MemorySegment lastValues;
 
     /** See {@link RunArgument}. */
     final MemorySegment runArguments;
@@ -26,6 +28,7 @@ final class TileMemory {
             MemorySegment state,
             MemorySegment sums,
             MemorySegment capFactors) {
+        this.layout = layout;
         int headDim = layout.headDim();
         int run = PagedAttention.RUN;
         queries = arena.allocate((long) headDim * lanes * Short.BYTES, 64);
@@ -54,6 +57,41 @@ final class TileMemory {
                         case CAP_FACTORS -> capFactors.address();
                         case SCORE_VECTORS -> (long) run * ProductCode.VECTORS;
                     });
+        }
+    }
+
+    /**
+     * Turns a run's values, {@code to[element][position]}, and adds zeros up to a whole number of tiles.
+     *
+     * @param value the address of a position's value
+     */
+    void turnValues(Kernels kernels, IntToLongFunction value, int positions, long to) {
+        long rowBytes = (long) layout.headDim() * Short.BYTES;
+        for (int done = 0; done < positions; done += TileAttentionCode.POSITIONS) {
+            int some = Math.min(TileAttentionCode.POSITIONS, positions - done);
+            long from = value.applyAsLong(done);
+            long next = from;
+            long stride = layout.entryBytes();
+            if (some == TileAttentionCode.POSITIONS) {
+                next = value.applyAsLong(done + TileCode.ROWS);
+            } else {
+                lastValues.fill((byte) 0);
+                for (int i = 0; i < some; i++) {
+                    MemorySegment last = MemorySegment.ofAddress(value.applyAsLong(done + i));
+                    MemorySegment.copy(last.reinterpret(rowBytes), 0, lastValues, i * rowBytes, rowBytes);
+                }
+                from = lastValues.address();
+                next = from + TileCode.ROWS * rowBytes;
+                stride = rowBytes;
+            }
+            kernels.get(Kernel.VALUE_COLUMNS)
+                    .call(
+                            from,
+                            next,
+                            stride,
+                            to + (long) done * Short.BYTES,
+                            (long) PagedAttention.RUN * Short.BYTES,
+                            layout.headDim() / TileCode.ROWS);
         }
     }
 

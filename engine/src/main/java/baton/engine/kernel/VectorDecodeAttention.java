@@ -11,7 +11,8 @@ import java.util.Arrays;
 
 /**
  * Attention of a single row by vectors. The lanes of the scores are positions, and those of the result are elements of a value: queries are
- * the rows of the products; the panels are the keys, transposed when they are converted to fp32, and the values.
+ * the rows of the products; the panels are the keys, transposed when they are converted to fp32, and the values. In pairs of bf16 the panels
+ * have two elements of a key in a lane, and an element of two positions' values.
  */
 final class VectorDecodeAttention implements DecodeAttention {
     private static final ValueLayout.OfFloat FLOAT = ValueLayout.JAVA_FLOAT;
@@ -21,6 +22,8 @@ final class VectorDecodeAttention implements DecodeAttention {
     private final MemorySegment capFactors;
     private final KvCache cache;
     private final KvLayout layout;
+    private final boolean inPairs;
+    private final WeightType type;
     private final int queries;
     private final int headDim;
     private final int width;
@@ -39,6 +42,11 @@ final class VectorDecodeAttention implements DecodeAttention {
     private final MemorySegment largest;
     private final MemorySegment sums;
     private final MemorySegment factors;
+    /** Queries and weights in bf16. */
+    private final MemorySegment narrowRows;
+
+    private final MemorySegment narrowWeights;
+    private final MemorySegment zeros;
 
     /** Working memory of one thread. */
     VectorDecodeAttention(Kernels kernels, KvCache cache, int queries, AttentionScores attentionScores, Arena arena) {
@@ -47,14 +55,16 @@ final class VectorDecodeAttention implements DecodeAttention {
         this.capFactors = attentionScores.capFactors(arena);
         this.cache = cache;
         this.layout = cache.layout();
+        this.inPairs = PagedAttention.suitsPairs(kernels, layout);
+        this.type = inPairs ? WeightType.BF16_PAIRS : WeightType.FP32;
         this.queries = queries;
         this.headDim = layout.headDim();
         this.width = kernels.panelWidth();
         this.lanes = kernels.width().lanes();
         this.panels = headDim / width;
         this.tileBytes = (long) queries * width * Float.BYTES;
-        this.keyPanelBytes = (long) headDim * width * Float.BYTES;
-        this.valuePanelBytes = (long) PagedAttention.RUN * width * Float.BYTES;
+        this.keyPanelBytes = type.bytes(headDim, width);
+        this.valuePanelBytes = type.bytes(PagedAttention.RUN, width);
         int padded = Math.ceilDiv(queries, DecodeCode.SUMS) * DecodeCode.SUMS;
         long row = (long) headDim * Float.BYTES;
         rows = arena.allocate(queries * row, 64);
@@ -68,6 +78,9 @@ final class VectorDecodeAttention implements DecodeAttention {
         largest = arena.allocate((long) padded * DecodeCode.STATE, 64);
         sums = arena.allocate((long) padded * DecodeCode.STATE, 64);
         factors = arena.allocate((long) padded * DecodeCode.STATE, 64);
+        narrowRows = arena.allocate(rows.byteSize() / 2, 64);
+        narrowWeights = arena.allocate(weights.byteSize() / 2, 64);
+        zeros = arena.allocate(row, 64);
     }
 
     private static float[] floats(int count, float value) {
@@ -81,6 +94,7 @@ final class VectorDecodeAttention implements DecodeAttention {
         long bytes = rows.byteSize();
         MemorySegment.copy(MemorySegment.ofAddress(from).reinterpret(bytes), 0, rows, 0, bytes);
         kernels.get(Kernel.SCALE_COLUMNS).call(rows.address(), factor.address(), (long) queries * panels);
+        narrow(rows, narrowRows, headDim, headDim);
         for (int query = 0; query < queries; query++) {
             state(largest, query, attentionScores.firstLargest(layer, context.head() * queries + query));
             state(sums, query, attentionScores.firstSum());
@@ -99,11 +113,19 @@ final class VectorDecodeAttention implements DecodeAttention {
                 .call(attended.address(), to, (long) headDim * Float.BYTES, queries, tileBytes, panels);
     }
 
+    /** Rounds a row for each query to bf16, if pairs are multiplied. */
+    private void narrow(MemorySegment from, MemorySegment to, int rowElements, int count) {
+        if (inPairs) {
+            long row = (long) rowElements * Float.BYTES;
+            kernels.get(Kernel.NARROW_PAIRS).call(from.address(), row, to.address(), row / 2, queries, count);
+        }
+    }
+
     private static void state(MemorySegment state, int query, float number) {
         state.set(FLOAT, (long) query * DecodeCode.STATE, number);
     }
 
-    /** Keys and values of a run as panels of fp32. */
+    /** Keys and values of a run as panels. */
     private void convert(int layer, Context context, int at, int positions) {
         for (int done = 0; done < positions; ) {
             int slot = (at + done) % layout.blockSize();
@@ -120,20 +142,32 @@ final class VectorDecodeAttention implements DecodeAttention {
         DType dtype = layout.dtype();
         long rowBytes = (long) width * Float.BYTES;
         int vectors = headDim / DecodeCode.keyElements(kernels.width(), dtype);
+        // Two elements of a key are transposed as one lane.
+        DType keyType = inPairs ? DType.F32 : dtype;
         for (int i = 0; i < some; i += lanes) {
             int position = done + i;
             long column = position / width * keyPanelBytes + position % width * (long) Float.BYTES;
-            kernels.get(Kernel.KEY_PANELS, dtype)
+            kernels.get(Kernel.KEY_PANELS, keyType)
                     .call(from + i * layout.entryBytes(), layout.entryBytes(), keys.address() + column, vectors);
         }
+        long value = from + (long) layout.valueOffset() * dtype.bytes();
+        if (inPairs) {
+            long to = values.address() + done / 2 * rowBytes;
+            if (some > 1) {
+                valuePairs(value, layout.entryBytes(), to, some / 2);
+            }
+            if (some % 2 == 1) {
+                long last = value + (some - 1) * layout.entryBytes();
+                valuePairs(last, zeros.address() - last, to + some / 2 * rowBytes, 1);
+            }
+            return;
+        }
         kernels.get(Kernel.VALUE_PANELS, dtype)
-                .call(
-                        from + (long) layout.valueOffset() * dtype.bytes(),
-                        layout.entryBytes(),
-                        values.address() + done * rowBytes,
-                        valuePanelBytes,
-                        panels,
-                        some);
+                .call(value, layout.entryBytes(), values.address() + done * rowBytes, valuePanelBytes, panels, some);
+    }
+
+    private void valuePairs(long from, long stride, long to, int pairs) {
+        kernels.get(Kernel.VALUE_PAIR_PANELS).call(from, stride, to, valuePanelBytes, panels, pairs);
     }
 
     /** Adds a run to the sums; {@code masked} of its positions come before the first that is attended to. */
@@ -142,13 +176,12 @@ final class VectorDecodeAttention implements DecodeAttention {
         int tiles = Math.ceilDiv(positions, width);
         for (int tile = 0; tile < tiles; tile++) {
             long panel = keys.address() + tile * keyPanelBytes;
-            long rowBytes = (long) headDim * Float.BYTES;
-            kernels.get(Kernel.PRODUCT, WeightType.FP32)
+            kernels.get(Kernel.PRODUCT, type)
                     .call(
-                            rows.address(),
-                            rowBytes,
+                            (inPairs ? narrowRows : rows).address(),
+                            rowBytes(headDim),
                             panel,
-                            headDim,
+                            elements(headDim),
                             scores.address() + tile * tileBytes,
                             queries,
                             panel);
@@ -180,18 +213,29 @@ final class VectorDecodeAttention implements DecodeAttention {
         if (isToBeScaled()) {
             scale();
         }
+        narrow(weights, narrowWeights, PagedAttention.RUN, tiles * width);
         for (int i = 0; i < panels; i++) {
             long panel = values.address() + i * valuePanelBytes;
-            kernels.get(Kernel.ADDED_PRODUCT, WeightType.FP32)
+            kernels.get(Kernel.ADDED_PRODUCT, type)
                     .call(
-                            weights.address(),
-                            runBytes,
+                            (inPairs ? narrowWeights : weights).address(),
+                            rowBytes(PagedAttention.RUN),
                             panel,
-                            positions,
+                            elements(positions),
                             attended.address() + i * tileBytes,
                             queries,
                             panel);
         }
+    }
+
+    /** Of a product's row. */
+    private long rowBytes(int numbers) {
+        return (long) numbers * (inPairs ? Short.BYTES : Float.BYTES);
+    }
+
+    /** Of a row, as the product's code counts them. */
+    private int elements(int numbers) {
+        return inPairs ? Math.ceilDiv(numbers, 2) : numbers;
     }
 
     private boolean isToBeScaled() {

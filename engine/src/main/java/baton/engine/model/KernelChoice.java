@@ -87,6 +87,11 @@ public record KernelChoice(Kind kind, List<String> reasons) {
             }
 
             @Override
+            public Optional<String> whyNoPairs() {
+                return whyNot(Kernels::withPairs);
+            }
+
+            @Override
             public Optional<String> whyNoTiles() {
                 return whyNot(Kernels::withTiles);
             }
@@ -99,6 +104,9 @@ public record KernelChoice(Kind kind, List<String> reasons) {
 
         /** See {@link Bf16Rate}. */
         double bf16Rate();
+
+        /** Why the kernels of a processor with AVX512_BF16 cannot be had; empty if they can. */
+        Optional<String> whyNoPairs();
 
         /** Why the system does not let this process use the matrix unit; empty if it does. */
         Optional<String> whyNoTiles();
@@ -197,7 +205,8 @@ public record KernelChoice(Kind kind, List<String> reasons) {
                 }
                 yield cap.filter(text -> text.equals("AVX512_CORE") || text.equals("AVX512_CORE_VNNI"))
                         .map(text -> ONEDNN_CAP + "=" + text)
-                        .or(() -> avx512(processor, environment, cap, model));
+                        .or(() -> avx512(processor, environment, cap, model))
+                        .or(probes::whyNoPairs);
             }
             case AVX512 -> avx512(processor, environment, cap, model);
             case AVX2 -> {
@@ -270,7 +279,7 @@ public record KernelChoice(Kind kind, List<String> reasons) {
     ModelKernels make(DType dtype, Quantization quantization, int threads, Arena arena, Owned owned) {
         return switch (kind) {
             case AMX -> panels(Kernels.withTiles(), dtype, pairs(quantization), threads, arena, owned);
-            case AVX512_BF16 -> panels(Kernels.of(Width.ZMM), dtype, pairs(quantization), threads, arena, owned);
+            case AVX512_BF16 -> panels(Kernels.withPairs(), dtype, pairs(quantization), threads, arena, owned);
             case AVX512 -> panels(Kernels.of(Width.ZMM), dtype, weights(dtype, quantization), threads, arena, owned);
             case AVX2 -> panels(Kernels.of(Width.YMM), dtype, weights(dtype, quantization), threads, arena, owned);
             case LIBTORCH -> new TorchKernels(dtype, new OmpTeam(threads, arena), arena, owned);

@@ -60,6 +60,16 @@ class PagedAttentionTest {
         "ZMM, BF16, 33, 1, 16, 16, 100000",
         "YMM, F32, 6, 2, 32, 16, 100000",
         "ZMM, BF16, 8, 2, 64, 16, 37",
+        "PAIRS, BF16, 8, 2, 64, 16, 100000",
+        "PAIRS, BF16, 8, 2, 64, 16, 37",
+        "PAIRS, BF16, 8, 2, 64, 16, 300",
+        "PAIRS, BF16, 5, 5, 32, 32, 100000",
+        "PAIRS, BF16, 28, 4, 128, 16, 100000",
+        "PAIRS, BF16, 64, 1, 32, 16, 100000",
+        "PAIRS, BF16, 35, 1, 32, 16, 100000",
+        "PAIRS, BF16, 32, 2, 96, 32, 100000",
+        "PAIRS, BF16, 5, 5, 24, 3, 37",
+        "PAIRS, F16, 8, 2, 64, 16, 100000",
         "AMX, BF16, 8, 2, 64, 16, 100000",
         "AMX, BF16, 8, 2, 64, 16, 37",
         "AMX, BF16, 8, 2, 64, 16, 300",
@@ -115,7 +125,7 @@ class PagedAttentionTest {
             int rows = 116;
             long stride = (long) heads * headDim + 16;
             float[] queries = numbers(random, rows * (heads * headDim + 16));
-            boolean inBf16 = PagedAttention.suitsTiles(kernels, layout);
+            boolean inBf16 = PagedAttention.suitsPairs(kernels, layout);
             // Each weight is rounded to bf16, with a relative error below 2^-9; values are below 2.
             // Capped scores are rounded like numbers of the cap's size.
             double tolerance = (inBf16 ? 2.0 / 512 + 2e-6 : 2e-6) + scores.cap().orElse(0.0) * Math.ulp(1f);
@@ -160,7 +170,7 @@ class PagedAttentionTest {
 
     /** Single rows fetch what comes next: of their own context or, if that is short, of the next head or the next row. */
     @ParameterizedTest
-    @CsvSource({"ZMM, 100000", "AMX, 100000", "AMX, 300"})
+    @CsvSource({"ZMM, 100000", "PAIRS, 100000", "PAIRS, 300", "AMX, 100000", "AMX, 300"})
     void longAndShortContextsSideBySide(String kind, int window) {
         Kernels kernels = TestKernels.named(kind, WeightType.FP32);
         Random random = new Random(SEED);
@@ -181,7 +191,7 @@ class PagedAttentionTest {
                 spans.add(new Span(spans.size(), 1, position, table));
             }
             float[] queries = numbers(random, Math.toIntExact(spans.size() * stride));
-            boolean inBf16 = PagedAttention.suitsTiles(kernels, layout);
+            boolean inBf16 = PagedAttention.suitsPairs(kernels, layout);
             Rows attended = TestKernels.rows(floats(arena, new float[queries.length]), stride);
             PagedAttention attention = new PagedAttention(kernels, TWO_THREADS, cache, heads, PLAIN_256, arena);
             attention.attend(LAYER, spans, window, TestKernels.rows(floats(arena, queries), stride), attended);
@@ -203,7 +213,7 @@ class PagedAttentionTest {
 
     /** In a chunk too, where rows behind it attend to values that are not zero. */
     @ParameterizedTest
-    @CsvSource({"YMM", "ZMM", "AMX"})
+    @CsvSource({"YMM", "ZMM", "PAIRS", "AMX"})
     void aRowThatAttendsToZerosGetsZeros(String kind) {
         Kernels kernels = TestKernels.named(kind, WeightType.FP32);
         KvLayout layout = new KvLayout(LAYERS, 2, 64, 16, DType.BF16);
@@ -239,6 +249,10 @@ class PagedAttentionTest {
         "ZMM, 1, 37",
         "ZMM, 3, 9",
         "ZMM, 70, 0",
+        "PAIRS, 1, 37",
+        "PAIRS, 1, 16",
+        "PAIRS, 3, 9",
+        "PAIRS, 70, 0",
         "AMX, 1, 37",
         "AMX, 1, 17",
         "AMX, 3, 9",

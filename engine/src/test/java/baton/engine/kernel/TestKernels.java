@@ -29,8 +29,12 @@ final class TestKernels {
         return kernels(width);
     }
 
-    /** Kernels by their names, {@code YMM}, {@code ZMM} or {@code AMX}; skips the test where the processor cannot run them. */
+    /** Kernels by their names, {@code YMM}, {@code ZMM}, {@code PAIRS} or {@code AMX}; skips the test where the processor cannot run them. */
     static Kernels named(String name, WeightType type) {
+        if (name.equals("PAIRS")) {
+            kernels(Width.ZMM, WeightType.BF16_PAIRS);
+            return Kernels.withPairs();
+        }
         if (!name.equals("AMX")) {
             return kernels(Width.valueOf(name), type);
         }

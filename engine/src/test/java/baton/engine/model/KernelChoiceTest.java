@@ -76,6 +76,11 @@ class KernelChoiceTest {
             }
 
             @Override
+            public Optional<String> whyNoPairs() {
+                return Optional.empty();
+            }
+
+            @Override
             public Optional<String> whyNoTiles() {
                 return whyNoTiles;
             }
