@@ -28,7 +28,7 @@ import java.util.Optional;
  */
 public final class PanelMatrix {
     /** Row groups of a block; the rows of a group are multiplied together. */
-    private static final int BLOCK_GROUPS = 18;
+    private static final int BLOCK_GROUPS = 19;
 
     /** Number of panels that use the same rows one after the other, while these are in the cache. */
     private static final int TOGETHER = 8;
@@ -339,8 +339,9 @@ public final class PanelMatrix {
         return groups * kernels.productRows();
     }
 
+    /** Blocks of vectors are equally long, so that threads have equally much to do: their last groups of rows share what is left. */
     private int blockRows(int count) {
-        int group = kernels.onTiles(type) ? TileCode.MOST_ROWS : kernels.productRows();
+        int group = kernels.onTiles(type) ? TileCode.MOST_ROWS : 1;
         int blocks = Math.ceilDiv(count, Scratch.blockRows(kernels, type.inPairs()));
         return blocks <= 1 ? count : Math.ceilDiv(Math.ceilDiv(count, blocks), group) * group;
     }
