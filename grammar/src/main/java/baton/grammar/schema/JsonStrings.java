@@ -1,0 +1,209 @@
+package baton.grammar.schema;
+
+import baton.grammar.rule.CharSet;
+import baton.grammar.rule.CharSet.Range;
+import baton.grammar.rule.Expression;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.TreeSet;
+
+/**
+ * Strings as JSON writes them. Each character is written as itself or as one of its escapes, so a text stands for one string,
+ * and the texts of a difference or an intersection are those of its parts.
+ */
+final class JsonStrings {
+    private static final CharSet RAW =
+            CharSet.range(0x20, Character.MAX_CODE_POINT).minus(CharSet.of("\"\\"));
+
+    /** Characters with an escape of one letter, each before its letter. */
+    private static final String LETTERS = "\"\"\\\\//\bb\ff\nn\rr\tt";
+
+    private static final int SUPPLEMENTARY = 0x10000;
+
+    /** Names beyond it are not written as a tree of characters. */
+    private static final int LONG = 100;
+
+    /** Characters that are not printable ASCII, and those that JSON must escape. */
+    private static final CharSet ESCAPED =
+            CharSet.range(' ', '~').minus(CharSet.of("\"\\/")).complement();
+
+    private static final String HEX = "0123456789abcdefABCDEF";
+
+    /** All supplementary characters, after the backslash. */
+    private static final Expression PAIRS = Expression.sequence(
+            Expression.text("u"),
+            new Expression.Chars(CharSet.of("dD")),
+            new Expression.Chars(CharSet.of("89abAB")),
+            Expression.repeat(new Expression.Chars(CharSet.of(HEX)), 2, 2),
+            Expression.text("\\u"),
+            new Expression.Chars(CharSet.of("dD")),
+            new Expression.Chars(CharSet.of("cdefCDEF")),
+            Expression.repeat(new Expression.Chars(CharSet.of(HEX)), 2, 2));
+
+    private static final Expression PLAIN = Expression.repeat(plain(CharSet.ALL), 0, Expression.Repeat.UNBOUNDED);
+
+    /** Numbers from the first one to the last one. */
+    private record Span(long first, long last) {}
+
+    private final Map<CharSet, Expression> characters = new HashMap<>();
+
+    /** Strings of a shape. */
+    Expression string(StringShape shape) {
+        return quoted(shape.expression());
+    }
+
+    /** A JSON string whose characters are of an expression. */
+    Expression quoted(Expression decoded) {
+        return quotes(written(decoded));
+    }
+
+    /**
+     * Names of a shape. If they are all but some, they are written without escapes of printable ASCII, since an automaton of
+     * all texts of other names would be large.
+     */
+    Expression name(StringShape shape) {
+        if (!shape.isExcept() || shape.except().stream().anyMatch(name -> name.length() > LONG)) {
+            return string(shape);
+        }
+        return quotes(allBut(new TreeSet<>(shape.except()).stream().toList(), 0));
+    }
+
+    /** Strings that are none of some sorted ones, from a position that they are equal up to. */
+    private Expression allBut(List<String> strings, int at) {
+        List<Expression> choices = new ArrayList<>();
+        List<Integer> next = new ArrayList<>();
+        if (strings.getFirst().length() > at) {
+            choices.add(Expression.EMPTY);
+        }
+        for (int i = strings.getFirst().length() > at ? 0 : 1; i < strings.size(); ) {
+            int point = strings.get(i).codePointAt(at);
+            int end = i;
+            while (end < strings.size() && strings.get(end).codePointAt(at) == point) {
+                end++;
+            }
+            next.add(point);
+            choices.add(Expression.sequence(
+                    plain(CharSet.of(point)), allBut(strings.subList(i, end), at + Character.charCount(point))));
+            i = end;
+        }
+        CharSet others =
+                CharSet.of(next.stream().mapToInt(Integer::intValue).toArray()).complement();
+        choices.add(Expression.sequence(plain(others), PLAIN));
+        return new Expression.Choice(choices);
+    }
+
+    private static Expression quotes(Expression content) {
+        return Expression.sequence(Expression.text("\""), content, Expression.text("\""));
+    }
+
+    private Expression written(Expression decoded) {
+        return switch (decoded) {
+            case Expression.Text(String text) ->
+                new Expression.Sequence(text.codePoints()
+                        .mapToObj(point -> character(CharSet.of(point)))
+                        .toList());
+            case Expression.Chars(CharSet set) -> character(set);
+            case Expression.Sequence(List<Expression> parts) ->
+                new Expression.Sequence(parts.stream().map(this::written).toList());
+            case Expression.Choice(List<Expression> parts) ->
+                new Expression.Choice(parts.stream().map(this::written).toList());
+            case Expression.Repeat(Expression repeated, int least, int most) ->
+                Expression.repeat(written(repeated), least, most);
+            case Expression.And(List<Expression> parts) ->
+                new Expression.And(parts.stream().map(this::written).toList());
+            case Expression.Not(Expression excluded) ->
+                new Expression.And(List.of(written(Expression.ANY), new Expression.Not(written(excluded))));
+            case Expression.Automaton _, Expression.Rule _, Expression.Members _, Expression.SpecialToken _ ->
+                throw new IllegalArgumentException("no expression of strings: " + decoded);
+        };
+    }
+
+    /** One character of a set: itself, an escape of a letter, or of hexadecimal digits. */
+    private Expression character(CharSet set) {
+        return characters.computeIfAbsent(set, each -> written(each, each));
+    }
+
+    /** One character of a set, with an escape only if it is not printable ASCII. */
+    private static Expression plain(CharSet set) {
+        return written(set, set.intersection(ESCAPED));
+    }
+
+    private static Expression written(CharSet set, CharSet escaped) {
+        List<Expression> forms = new ArrayList<>();
+        CharSet raw = set.intersection(RAW);
+        if (!raw.isEmpty()) {
+            forms.add(new Expression.Chars(raw));
+        }
+        StringBuilder letters = new StringBuilder();
+        for (int i = 0; i < LETTERS.length(); i += 2) {
+            if (escaped.contains(LETTERS.charAt(i))) {
+                letters.append(LETTERS.charAt(i + 1));
+            }
+        }
+        List<Expression> escapes = new ArrayList<>();
+        if (!letters.isEmpty()) {
+            escapes.add(new Expression.Chars(CharSet.of(letters.toString())));
+        }
+        List<Span> units = new ArrayList<>();
+        List<Span> pairs = new ArrayList<>();
+        for (Range range : escaped.ranges()) {
+            if (range.first() < SUPPLEMENTARY) {
+                units.add(new Span(range.first(), Math.min(range.last(), SUPPLEMENTARY - 1)));
+            }
+            for (int next = Math.max(range.first(), SUPPLEMENTARY); next <= range.last(); next = (next | 0x3FF) + 1) {
+                pairs.add(new Span(pair(next), pair(Math.min(next | 0x3FF, range.last()))));
+            }
+        }
+        if (!units.isEmpty()) {
+            escapes.add(Expression.sequence(Expression.text("u"), hexadecimal(units, 4)));
+        }
+        if (!pairs.isEmpty()) {
+            boolean isAll = pairs.size() == 1 << 10;
+            escapes.add(isAll ? PAIRS : Expression.sequence(Expression.text("u"), hexadecimal(pairs, 8)));
+        }
+        if (!escapes.isEmpty()) {
+            forms.add(Expression.sequence(Expression.text("\\"), new Expression.Choice(escapes)));
+        }
+        return new Expression.Choice(forms);
+    }
+
+    /** The surrogates of a character as one number. */
+    private static long pair(int point) {
+        return (long) Character.highSurrogate(point) << 16 | Character.lowSurrogate(point);
+    }
+
+    /** Numbers of some spans in so many hexadecimal digits. */
+    private static Expression hexadecimal(List<Span> spans, int digits) {
+        if (digits == 0) {
+            return Expression.EMPTY;
+        }
+        long size = 1L << 4 * (digits - 1);
+        Map<List<Span>, StringBuilder> byRest = new LinkedHashMap<>();
+        for (int digit = 0; digit < 16; digit++) {
+            List<Span> rest = new ArrayList<>();
+            for (Span span : spans) {
+                long first = Math.max(span.first - digit * size, 0);
+                long last = Math.min(span.last - digit * size, size - 1);
+                if (first <= last) {
+                    rest.add(new Span(first, last));
+                }
+            }
+            if (!rest.isEmpty()) {
+                String lower = Integer.toHexString(digit);
+                byRest.computeIfAbsent(rest, _ -> new StringBuilder())
+                        .append(lower)
+                        .append(lower.toUpperCase(Locale.ROOT));
+            }
+        }
+        List<Expression> choices = new ArrayList<>();
+        byRest.forEach((rest, first) -> choices.add(Expression.sequence(
+                new Expression.Chars(CharSet.of(first.toString())),
+                Expression.text(digits == 5 ? "\\u" : ""),
+                hexadecimal(rest, digits - 1))));
+        return choices.size() == 1 ? choices.getFirst() : new Expression.Choice(choices);
+    }
+}

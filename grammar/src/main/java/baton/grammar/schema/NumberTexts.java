@@ -1,0 +1,91 @@
+package baton.grammar.schema;
+
+import baton.grammar.rule.CharSet;
+import baton.grammar.rule.Expression;
+import java.math.BigDecimal;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.stream.Stream;
+
+/**
+ * The texts of numbers. Digits and exponents are bounded, so that a text ends.
+ */
+final class NumberTexts {
+    private static final int MOST_DIGITS = 64;
+    private static final int MOST_EXPONENT_DIGITS = 3;
+
+    /** Zeros at the end of a fraction. */
+    private static final int MOST_ZEROS = 20;
+
+    /** From this exponent on, one of a few numbers may be written with it. */
+    private static final int FIRST_EXPONENT = 3;
+
+    private static final Expression DIGIT = new Expression.Chars(CharSet.range('0', '9'));
+    private static final Expression NATURAL = Expression.choice(
+            Expression.text("0"),
+            Expression.sequence(
+                    new Expression.Chars(CharSet.range('1', '9')), Expression.repeat(DIGIT, 0, MOST_DIGITS - 1)));
+    private static final Expression SIGN = Expression.optional(Expression.text("-"));
+    private static final Expression E = new Expression.Chars(CharSet.of("eE"));
+    private static final Expression ZEROS = Expression.optional(
+            Expression.sequence(Expression.text("."), Expression.repeat(Expression.text("0"), 1, MOST_ZEROS)));
+
+    /** Any number. */
+    static final Expression NUMBER = Expression.sequence(
+            SIGN,
+            NATURAL,
+            Expression.optional(Expression.sequence(Expression.text("."), Expression.repeat(DIGIT, 1, MOST_DIGITS))),
+            Expression.optional(exponent(new Expression.Chars(CharSet.of("+-")))));
+
+    /** Any integer. */
+    static final Expression INTEGER =
+            Expression.sequence(SIGN, NATURAL, ZEROS, Expression.optional(exponent(Expression.text("+"))));
+
+    private NumberTexts() {}
+
+    private static Expression exponent(Expression sign) {
+        return Expression.sequence(E, Expression.optional(sign), Expression.repeat(DIGIT, 1, MOST_EXPONENT_DIGITS));
+    }
+
+    /** The texts of the numbers of a shape, or empty if its automaton would be too large. */
+    static Optional<Expression> of(NumberShape shape) {
+        if (shape.equals(NumberShape.ALL)) {
+            return Optional.of(NUMBER);
+        }
+        if (shape.equals(NumberShape.INTEGERS)) {
+            return Optional.of(INTEGER);
+        }
+        if (shape.only().isPresent()) {
+            return Optional.of(new Expression.Choice(
+                    shape.only().get().stream().flatMap(NumberTexts::texts).toList()));
+        }
+        return new NumberAutomaton(shape).expression();
+    }
+
+    private static Stream<Expression> texts(BigDecimal value) {
+        String sign = value.signum() < 0 ? "-" : "";
+        BigDecimal size = value.abs();
+        int exponent = size.precision() - size.scale() - 1;
+        List<Expression> texts = new ArrayList<>();
+        if (Math.abs(exponent) <= MOST_DIGITS) {
+            Expression zeros = Expression.repeat(Expression.text("0"), 0, MOST_ZEROS);
+            texts.add(Expression.sequence(
+                    value.signum() == 0 ? SIGN : Expression.text(sign),
+                    Expression.text(size.toPlainString()),
+                    size.scale() > 0 ? zeros : ZEROS));
+        }
+        if (value.signum() != 0 && Math.abs(exponent) >= FIRST_EXPONENT) {
+            String digits = size.unscaledValue().toString();
+            String fraction = digits.substring(1);
+            texts.add(Expression.sequence(
+                    Expression.text(sign + digits.charAt(0)),
+                    fraction.isEmpty() ? ZEROS : Expression.text("." + fraction),
+                    E,
+                    exponent < 0 ? Expression.text("-") : Expression.optional(Expression.text("+")),
+                    Expression.repeat(Expression.text("0"), 0, 1),
+                    Expression.text(Integer.toString(Math.abs(exponent)))));
+        }
+        return texts.stream();
+    }
+}

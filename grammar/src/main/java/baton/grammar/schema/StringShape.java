@@ -1,0 +1,126 @@
+package baton.grammar.schema;
+
+import baton.grammar.rule.CharSet;
+import baton.grammar.rule.Expression;
+import java.util.ArrayList;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Optional;
+import java.util.Set;
+
+/**
+ * Strings, as they are after escapes are decoded.
+ *
+ * @param only the only ones, if they are few; then nothing else is a constraint
+ * @param except strings that are not among them
+ * @param least Unicode characters at least
+ * @param most Unicode characters at most
+ * @param patterns expressions of whole strings
+ */
+record StringShape(Optional<Set<String>> only, Set<String> except, int least, int most, Set<StringPattern> patterns)
+        implements Shape<StringShape> {
+    static final StringShape ALL =
+            new StringShape(Optional.empty(), Set.of(), 0, Expression.Repeat.UNBOUNDED, Set.of());
+
+    static StringShape only(Set<String> strings) {
+        return new StringShape(Optional.of(strings), Set.of(), 0, Expression.Repeat.UNBOUNDED, Set.of());
+    }
+
+    static StringShape except(Set<String> strings) {
+        return new StringShape(Optional.empty(), strings, 0, Expression.Repeat.UNBOUNDED, Set.of());
+    }
+
+    static StringShape length(int least, int most) {
+        return new StringShape(Optional.empty(), Set.of(), least, most, Set.of());
+    }
+
+    static StringShape pattern(StringPattern pattern) {
+        return new StringShape(Optional.empty(), Set.of(), 0, Expression.Repeat.UNBOUNDED, Set.of(pattern));
+    }
+
+    @Override
+    public Optional<StringShape> and(StringShape other) {
+        if (only.isPresent() || other.only.isPresent()) {
+            StringShape few = only.isPresent() ? this : other;
+            StringShape filter = only.isPresent() ? other : this;
+            Set<String> both = new LinkedHashSet<>(few.only.orElseThrow());
+            both.removeIf(string -> !filter.contains(string));
+            return both.isEmpty() ? Optional.empty() : Optional.of(only(both));
+        }
+        int longest = Math.min(most, other.most);
+        int shortest = Math.max(least, other.least);
+        return shortest > longest
+                ? Optional.empty()
+                : Optional.of(new StringShape(
+                        only, union(except, other.except), shortest, longest, union(patterns, other.patterns)));
+    }
+
+    @Override
+    public List<StringShape> minus(StringShape other, String path) {
+        List<StringShape> not = new ArrayList<>();
+        if (only.isPresent()) {
+            Set<String> rest = new LinkedHashSet<>(only.orElseThrow());
+            rest.removeIf(other::contains);
+            return rest.isEmpty() ? List.of() : List.of(only(rest));
+        }
+        if (other.only.isPresent()) {
+            not.add(except(other.only.orElseThrow()));
+        } else {
+            if (!other.except.isEmpty()) {
+                not.add(only(other.except));
+            }
+            if (other.least > 0) {
+                not.add(length(0, other.least - 1));
+            }
+            if (other.most < Expression.Repeat.UNBOUNDED) {
+                not.add(length(other.most + 1, Expression.Repeat.UNBOUNDED));
+            }
+            other.patterns.forEach(pattern -> not.add(pattern(pattern.negated())));
+        }
+        return not.stream().flatMap(each -> and(each).stream()).toList();
+    }
+
+    boolean contains(String string) {
+        int length = string.codePointCount(0, string.length());
+        return only.map(strings -> strings.contains(string)).orElse(true)
+                && !except.contains(string)
+                && least <= length
+                && length <= most
+                && patterns.stream().allMatch(pattern -> pattern.contains(string));
+    }
+
+    /** The strings as an expression of their characters. */
+    Expression expression() {
+        if (only.isPresent()) {
+            return anyOf(only.orElseThrow());
+        }
+        List<Expression> all = new ArrayList<>();
+        patterns.forEach(pattern -> all.add(pattern.expression()));
+        if (least > 0 || most < Expression.Repeat.UNBOUNDED) {
+            all.add(Expression.repeat(new Expression.Chars(CharSet.ALL), least, most));
+        }
+        if (!except.isEmpty()) {
+            all.add(new Expression.Not(anyOf(except)));
+        }
+        return switch (all.size()) {
+            case 0 -> Expression.ANY;
+            case 1 -> all.getFirst();
+            default -> new Expression.And(all);
+        };
+    }
+
+    /** Whether they are all strings but some. */
+    boolean isExcept() {
+        return !except.isEmpty() && equals(except(except));
+    }
+
+    private static Expression anyOf(Set<String> strings) {
+        return new Expression.Choice(strings.stream().map(Expression::text).toList());
+    }
+
+    private static <E> Set<E> union(Set<E> a, Set<E> b) {
+        Set<E> all = new LinkedHashSet<>(a);
+        all.addAll(b);
+        return all;
+    }
+}

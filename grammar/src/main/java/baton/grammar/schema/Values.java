@@ -1,0 +1,143 @@
+package baton.grammar.schema;
+
+import java.math.BigDecimal;
+import java.util.ArrayList;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Set;
+
+/**
+ * A set of JSON values: those of each type. Shapes of a type are a union.
+ *
+ * @param literals those of {@code null}, {@code true} and {@code false} that are values
+ */
+record Values(
+        Set<String> literals,
+        List<NumberShape> numbers,
+        List<StringShape> strings,
+        List<ArrayShape> arrays,
+        List<ObjectShape> objects) {
+    private static final Set<String> LITERALS = Set.of("null", "true", "false");
+
+    static final Values ALL = new Values(
+            LITERALS,
+            List.of(NumberShape.ALL),
+            List.of(StringShape.ALL),
+            List.of(ArrayShape.ALL),
+            List.of(ObjectShape.ALL));
+    static final Values NONE = new Values(Set.of(), List.of(), List.of(), List.of(), List.of());
+
+    Values withLiterals(Set<String> others) {
+        return new Values(others, numbers, strings, arrays, objects);
+    }
+
+    Values withNumbers(NumberShape... shapes) {
+        return new Values(literals, List.of(shapes), strings, arrays, objects);
+    }
+
+    Values withStrings(List<StringShape> shapes) {
+        return new Values(literals, numbers, shapes, arrays, objects);
+    }
+
+    Values withArrays(ArrayShape... shapes) {
+        return new Values(literals, numbers, strings, List.of(shapes), objects);
+    }
+
+    Values withObjects(ObjectShape... shapes) {
+        return new Values(literals, numbers, strings, arrays, List.of(shapes));
+    }
+
+    /** Numbers and strings that are equal to one of some values. */
+    static Values of(Set<BigDecimal> numbers, Set<String> strings) {
+        return new Values(
+                Set.of(),
+                numbers.isEmpty() ? List.of() : List.of(NumberShape.only(numbers)),
+                strings.isEmpty() ? List.of() : List.of(StringShape.only(strings)),
+                List.of(),
+                List.of());
+    }
+
+    boolean isNone() {
+        return equals(NONE);
+    }
+
+    /** Whether no value is an array or an object. */
+    boolean isScalar() {
+        return arrays.isEmpty() && objects.isEmpty();
+    }
+
+    Values and(Values other, Work work) {
+        if (other.equals(ALL)) {
+            return this;
+        }
+        if (equals(ALL)) {
+            return other;
+        }
+        Set<String> both = new LinkedHashSet<>(literals);
+        both.retainAll(other.literals);
+        return new Values(
+                both,
+                and(numbers, other.numbers, work),
+                and(strings, other.strings, work),
+                and(arrays, other.arrays, work),
+                and(objects, other.objects, work));
+    }
+
+    Values or(Values other) {
+        Set<String> either = new LinkedHashSet<>(literals);
+        either.addAll(other.literals);
+        return new Values(
+                either,
+                or(numbers, other.numbers, NumberShape.ALL),
+                or(strings, other.strings, StringShape.ALL),
+                or(arrays, other.arrays, ArrayShape.ALL),
+                or(objects, other.objects, ObjectShape.ALL));
+    }
+
+    Values minus(Values other, String path, Work work) {
+        Set<String> rest = new LinkedHashSet<>(literals);
+        rest.removeAll(other.literals);
+        return new Values(
+                rest,
+                minus(numbers, other.numbers, path, work),
+                minus(strings, other.strings, path, work),
+                minus(arrays, other.arrays, path, work),
+                minus(objects, other.objects, path, work));
+    }
+
+    private static <S extends Shape<S>> List<S> and(List<S> a, List<S> b, Work work) {
+        Set<S> both = new LinkedHashSet<>();
+        for (S x : a) {
+            work.spend(b.size());
+            for (S y : b) {
+                x.and(y).ifPresent(both::add);
+            }
+            work.requireShapes(both.size());
+        }
+        return List.copyOf(both);
+    }
+
+    private static <S extends Shape<S>> List<S> or(List<S> a, List<S> b, S all) {
+        if (a.contains(all) || b.contains(all)) {
+            return List.of(all);
+        }
+        Set<S> either = new LinkedHashSet<>(a);
+        either.addAll(b);
+        return List.copyOf(either);
+    }
+
+    private static <S extends Shape<S>> List<S> minus(List<S> a, List<S> b, String path, Work work) {
+        List<S> rest = a;
+        for (S y : b) {
+            Set<S> next = new LinkedHashSet<>();
+            for (S x : rest) {
+                List<S> parts = x.minus(y, path);
+                work.spend(1 + parts.size());
+                next.addAll(parts);
+                work.requireShapes(next.size());
+            }
+            rest = new ArrayList<>(next);
+        }
+        return List.copyOf(rest);
+    }
+}
