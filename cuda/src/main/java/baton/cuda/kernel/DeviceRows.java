@@ -24,14 +24,6 @@ public record DeviceRows(long address, DType type, int rows, long rowStride, int
         return new DeviceRows(address, type, rows, rowStride, count, columnsOfHead, columnsOfHead);
     }
 
-    /** A matrix with a row for each head of each row. Between rows is no gap. */
-    public DeviceRows headsAsRows() {
-        if (rowStride != heads * headStride) {
-            throw new IllegalArgumentException("rowStride=%d must be that of %d heads".formatted(rowStride, heads));
-        }
-        return new DeviceRows(address, type, rows * heads, headStride, 1, 0, columns);
-    }
-
     /** Some of the rows. */
     public DeviceRows rows(int first, int count) {
         return new DeviceRows(

@@ -9,14 +9,15 @@ import baton.cuda.ptx.PtxAssembler;
 import baton.kv.DType;
 
 /**
- * Weights and rows in the code of a product, from the kernel's parameters: of one weight and all rows, or of the expert that the block's third
- * number names and the rows that chose it.
+ * Weights and rows in the code of a product, from the kernel's parameters: of one weight and all rows, of the expert that the block's third
+ * number names and the rows that chose it, or of that head of all rows.
  */
 final class ProductOperands {
     /** Which rows a kernel multiplies by which weight. */
     enum Of {
         ONE_WEIGHT,
-        EXPERTS
+        EXPERTS,
+        HEADS
     }
 
     private final PtxAssembler k;
@@ -44,9 +45,9 @@ final class ProductOperands {
         U64 weightOrTable = k.parameterU64("weights");
         U64 biasOrTable = k.parameterU64("bias");
         U64 listsOfExperts = k.parameterU64("lists");
-        this.in = k.parameterU64("from");
+        U64 from = k.parameterU64("from");
         this.inStride = k.parameterU64("fromStride");
-        this.out = k.parameterU64("to");
+        U64 to = k.parameterU64("to");
         this.outStride = k.parameterU64("toStride");
         U32 rowsOrExperts = k.parameterU32("rows");
         this.outputs = k.parameterU32("outputs");
@@ -54,8 +55,11 @@ final class ProductOperands {
         this.segment = k.parameterU32("segment");
         this.rowsOfInput = k.parameterU32("rowsOfInput");
         this.adds = k.test(k.parameterU32("adds"), Is.NE, 0);
-        if (of == Of.ONE_WEIGHT) {
-            this.weights = weightOrTable;
+        // Of heads these two are the bytes from one to the next.
+        this.in = of == Of.HEADS ? k.at(from, k.blockZ(), rowsOfInput) : from;
+        this.out = of == Of.HEADS ? k.at(to, k.blockZ(), listsOfExperts) : to;
+        if (of != Of.EXPERTS) {
+            this.weights = of == Of.HEADS ? k.loadU64(k.at(weightOrTable, k.blockZ(), Long.BYTES), 0) : weightOrTable;
             this.bias = biasOrTable;
             this.rows = rowsOrExperts;
             this.lists = listsOfExperts;

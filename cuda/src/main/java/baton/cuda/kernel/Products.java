@@ -94,21 +94,35 @@ public final class Products {
     }
 
     /**
+     * Multiplies each head of all rows by a weight of its own.
+     *
+     * @param weights of all heads, without biases; the address is that of a table of u64 addresses, each aligned to 16 bytes
+     * @param in rows of heads, in the type of the weights
+     * @param out rows of as many heads, in fp32
+     */
+    public void productOfHeads(Stream stream, Weight weights, DeviceRows in, DeviceRows out) {
+        long toNext = out.headStride() * out.type().bytes();
+        int fromNext = Math.toIntExact(in.headStride() * in.type().bytes());
+        launch(stream, new Operands(Of.HEADS, weights, toNext, in, out, in.heads(), fromNext), false);
+    }
+
+    /**
      * The operands of a launch.
      *
-     * @param weight of experts with the addresses of tables in place of the weight's and the bias'
-     * @param lists rows of each expert
-     * @param experts 1, if there is one weight
-     * @param rowsOfInput results of a row of {@code in}
+     * @param weight of experts and heads with the addresses of tables in place of the weight's and the bias'
+     * @param lists rows of each expert; of heads the bytes from one to the next in {@code out}
+     * @param experts or heads; 1, if there is one weight
+     * @param rowsOfInput results of a row of {@code in}; of heads the bytes from one to the next there
      */
     record Operands(Of of, Weight weight, long lists, DeviceRows in, DeviceRows out, int experts, int rowsOfInput) {
         /** Whether rows can be loaded 16 bytes at once, which all of weights in 16 bits are if their inputs are a multiple of 8. */
         private boolean isAligned() {
             int elements = PtxAssembler.ACCESS / weight.type().bytes();
             return weight.inputs() % elements == 0
-                    && (of == Of.EXPERTS || weight.address() % PtxAssembler.ACCESS == 0)
+                    && (of != Of.ONE_WEIGHT || weight.address() % PtxAssembler.ACCESS == 0)
                     && in.address() % PtxAssembler.ACCESS == 0
-                    && in.rowStride() % elements == 0;
+                    && in.rowStride() % elements == 0
+                    && in.headStride() % elements == 0;
         }
     }
 
@@ -141,7 +155,7 @@ public final class Products {
         };
         // Of each expert as many as if all were chosen as often: a block with more computes them one group after the
         // other.
-        int rows = Math.ceilDiv(out.rows(), operands.experts);
+        int rows = of == Of.HEADS ? out.rows() : Math.ceilDiv(out.rows(), operands.experts);
         int outputs = weight.outputs();
         int experts = rows == 0 ? 0 : operands.experts;
         if (!operands.isAligned() || weight.type() == DType.F32) {

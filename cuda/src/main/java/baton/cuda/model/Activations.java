@@ -59,8 +59,6 @@ final class Activations implements AutoCloseable {
     final DeviceRows ofHeads;
 
     final DeviceRows headInputs;
-    /** Rows of each head. */
-    final long headLists;
 
     /** The rows that are used after the last layer. */
     final DeviceRows last;
@@ -112,8 +110,6 @@ final class Activations implements AutoCloseable {
                 * latent.map(each -> Math.max(each.rank(), each.values())).orElse(0);
         ofHeads = matrix(DType.F32, piece, headColumns);
         headInputs = matrix(dtype, piece, Math.max(latentProjected, headColumns));
-        headLists =
-                memory.allocate(latent.isPresent() ? ExpertOps.listBytes(piece, config.heads(), config.heads()) : 0);
         keys = matrix(DType.F32, piece, keyColumns);
         gate = matrix(DType.F32, piece, width);
         up = matrix(DType.F32, piece, width);

@@ -109,10 +109,6 @@ final class CudaPacking implements WeightPacking<Weight, DeviceNorm>, AutoClosea
         return upload(MemorySegment.ofArray(numbers));
     }
 
-    long upload(int[] numbers) {
-        return upload(MemorySegment.ofArray(numbers));
-    }
-
     private long upload(MemorySegment source) {
         long address = memory.allocate(source.byteSize());
         stream.copyToDevice(address, take(source.byteSize()).copyFrom(source));

@@ -6,7 +6,6 @@ import baton.cuda.kernel.Weight;
 import baton.engine.kernel.ParallelFor;
 import baton.engine.model.Checkpoint;
 import baton.engine.model.Matrix;
-import baton.engine.model.ModelConfig;
 import baton.engine.model.ModelOptions;
 import baton.engine.model.Recipe.Rotation;
 import baton.engine.model.Weights;
@@ -21,22 +20,19 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.stream.IntStream;
 
 /**
  * A model's weights in a device's memory.
  *
  * @param embedding in the type of computation
  * @param rotations by position: cosines and sines of the pairs
- * @param headNumbers of latent attention: u32 [row of a piece][head], each head's number; 0: there is none
  */
 record DeviceWeights(
         DeviceRows embedding,
         List<Layer> layers,
         DeviceNorm finalNorm,
         Weight head,
-        Map<Rotation, DeviceRows> rotations,
-        long headNumbers) {
+        Map<Rotation, DeviceRows> rotations) {
     /**
      * A layer.
      *
@@ -81,21 +77,8 @@ record DeviceWeights(
                     .forEach((rotation, table) ->
                             rotations.put(rotation, rows(packing.upload(List.of(table), DType.F32), DType.F32, table)));
             return new DeviceWeights(
-                    rows(embedding, options.dtype(), read.embedding()),
-                    layers,
-                    read.finalNorm(),
-                    head,
-                    rotations,
-                    headNumbers(checkpoint.config(), packing));
+                    rows(embedding, options.dtype(), read.embedding()), layers, read.finalNorm(), head, rotations);
         }
-    }
-
-    private static long headNumbers(ModelConfig config, CudaPacking packing) {
-        return config.recipe().latent().isEmpty()
-                ? 0
-                : packing.upload(IntStream.range(0, Activations.PIECE_ROWS * config.heads())
-                        .map(i -> i % config.heads())
-                        .toArray());
     }
 
     private static Optional<LatentHeads> latentHeads(LayerWeights<Weight, DeviceNorm> layer, CudaPacking packing) {

@@ -219,7 +219,8 @@ final class LayerLaunches {
         kernels.rows().convert(stream, ofHeads.columns(0, latent.plain()), plain);
         DeviceRows absorbed =
                 shaped(memory.ofHeads, rows, config.heads() * latent.rank()).heads(config.heads(), latent.rank());
-        multiplyHeads(layer.latentHeads().orElseThrow().keys(), plain, absorbed, memory);
+        kernels.products()
+                .productOfHeads(stream, layer.latentHeads().orElseThrow().keys(), plain, absorbed);
         kernels.rows().convert(stream, absorbed, to.columns(0, latent.rank()));
         turn(
                 rotation,
@@ -237,19 +238,11 @@ final class LayerLaunches {
         Latent latent = config.recipe().latent().orElseThrow();
         DeviceRows latents = attended.heads(config.heads(), latent.entry()).columns(0, latent.rank());
         DeviceRows products = shaped(memory.ofHeads, attended.rows(), config.heads() * latent.values());
-        multiplyHeads(
-                layer.latentHeads().get().values(), latents, products.heads(config.heads(), latent.values()), memory);
+        DeviceRows ofHeads = products.heads(config.heads(), latent.values());
+        kernels.products().productOfHeads(stream, layer.latentHeads().get().values(), latents, ofHeads);
         DeviceRows values = shaped(memory.headInputs, attended.rows(), products.columns());
         kernels.rows().convert(stream, products, values);
         return values;
-    }
-
-    /** Multiplies each head with a matrix of its own, as experts do that are all chosen. */
-    private void multiplyHeads(Weight matrices, DeviceRows in, DeviceRows out, Activations memory) {
-        int heads = config.heads();
-        kernels.experts().group(stream, weights.headNumbers(), in.rows(), heads, heads, memory.headLists);
-        kernels.experts()
-                .products(stream, matrices, heads, memory.headLists, in.headsAsRows(), out.headsAsRows(), heads, true);
     }
 
     private void turn(Rotation rotation, long positions, DeviceRows from, DeviceRows to) {

@@ -145,6 +145,41 @@ class ProductsTest {
         }
     }
 
+    /** Heads lie between others in the rows of inputs and of results. */
+    @ParameterizedTest
+    @CsvSource({"BF16, 1, 16, 40", "BF16, 20, 33, 16", "F16, 70, 24, 72", "F32, 5, 7, 12", "BF16, 3, 5, 9"})
+    void ofHeads(DType type, int rows, int outputs, int inputs) {
+        int heads = 3;
+        int width = heads * (inputs + 8);
+        try (GpuKernels kernels = new GpuKernels(device.gpu(), type)) {
+            Case[] all = new Case[heads];
+            long[] addresses = new long[heads];
+            float[] wide = TestDevice.numbers(random, type, rows * width);
+            for (int head = 0; head < heads; head++) {
+                all[head] = Case.of(random, type, rows, outputs, inputs);
+                addresses[head] =
+                        device.put(type, outputs, 1, inputs, all[head].weights).address();
+                for (int row = 0; row < rows; row++) {
+                    System.arraycopy(all[head].in, row * inputs, wide, row * width + head * (inputs + 8), inputs);
+                }
+            }
+            Weight weights = new Weight(device.put(addresses), type, outputs, inputs, 0);
+            DeviceRows in = device.put(type, rows, 1, width, wide)
+                    .heads(heads, inputs + 8)
+                    .columns(0, inputs);
+            DeviceRows out = device.room(DType.F32, rows, 1, heads * outputs);
+            kernels.products().productOfHeads(device.stream(), weights, in, out.heads(heads, outputs));
+            float[] results = device.floats(out);
+            for (int head = 0; head < heads; head++) {
+                float[] own = new float[rows * outputs];
+                for (int row = 0; row < rows; row++) {
+                    System.arraycopy(results, (row * heads + head) * outputs, own, row * outputs, outputs);
+                }
+                all[head].check(own, new float[0], new float[0]);
+            }
+        }
+    }
+
     /** Rows are some columns of others, and results go into some columns of others. */
     @ParameterizedTest
     @EnumSource(

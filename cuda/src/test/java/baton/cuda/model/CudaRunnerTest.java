@@ -11,6 +11,7 @@ import baton.cuda.driver.NativeDriver.Search;
 import baton.cuda.sim.SimulatedDriver;
 import baton.engine.backend.CpuBackend;
 import baton.engine.backend.ModelBackends;
+import baton.engine.model.Batch;
 import baton.engine.model.Checkpoint;
 import baton.engine.model.Device;
 import baton.engine.model.Logits;
@@ -44,11 +45,13 @@ import java.util.OptionalInt;
 import java.util.Random;
 import java.util.Set;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.IntUnaryOperator;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** A runner's hooks, hidden states, copies and ends, with a small random checkpoint on a device. */
 class CudaRunnerTest {
@@ -196,6 +199,59 @@ class CudaRunnerTest {
                         .digest(KvDigest.SUM61, values, digests, KvFence.PASSED)
                         .await();
                 assertThat(digests).isEqualTo(expected);
+            }
+        }
+    }
+
+    /** What one device has computed of a prompt is the other's too, entries of latent attention included. */
+    @ParameterizedTest
+    @ValueSource(strings = {"llama3", "deepseek-v3"})
+    void keysAndValuesAreTheSameOnBothDevices(String family) throws IOException {
+        try (Checkpoint checkpoint = Checkpoint.open(TestBackends.family(family));
+                ModelRanks cpu = new CpuBackend().load(checkpoint, options(Quantization.NONE, 1));
+                ModelRanks gpu = TestBackends.backend().load(checkpoint, options(Quantization.NONE, 1))) {
+            MemorySegment host = cpu.first().cache().host();
+            List<KvCopier.Range> all = List.of(new KvCopier.Range(0, 0, host.byteSize()));
+            var _ = row(cpu.first(), LayerHooks.NONE, prompt(1));
+            pool(gpu).copier().toDevice(all, host, KvFence.PASSED).await();
+            float[] expected = row(cpu.first(), LayerHooks.NONE, next());
+            assertThat(row(gpu.first(), LayerHooks.NONE, next())).containsExactly(expected, within(1e-4f));
+            var _ = row(gpu.first(), LayerHooks.NONE, prompt(1));
+            host.fill((byte) 0);
+            pool(gpu).copier().toHost(all, host, KvFence.PASSED).await();
+            assertThat(row(cpu.first(), LayerHooks.NONE, next())).containsExactly(expected, within(1e-4f));
+        }
+    }
+
+    /** Rows of long chunks are the last ones of a step, and go through products apart from the others. */
+    @Test
+    void aLongChunkBesideOthers() throws IOException {
+        ModelOptions longer = new ModelOptions(
+                DType.F32, Quantization.NONE, DType.F32, BLOCK, 20, OptionalInt.of(1), 256, 1, 1, false);
+        int[] tokens = new Random(9).ints(150, 0, 192).toArray();
+        int[] table = IntStream.range(10, 20).toArray();
+        List<SequenceSlice> step = List.of(
+                new SequenceSlice(tokens, 0, table, 2),
+                prompt(1),
+                new SequenceSlice(new int[] {TOKENS[3]}, 0, new int[] {7}, 1));
+        try (Checkpoint checkpoint = Checkpoint.open(TestBackends.family("llama3"));
+                ModelRanks cpu = new CpuBackend().load(checkpoint, longer);
+                ModelRanks gpu = TestBackends.backend().load(checkpoint, longer);
+                Logits expected = cpu.first().forward(step, LayerHooks.NONE);
+                Logits computed = gpu.first().forward(step, LayerHooks.NONE)) {
+            for (int row = 0; row < 4; row++) {
+                assertThat(computed.row(row).toArray(ValueLayout.JAVA_FLOAT))
+                        .containsExactly(expected.row(row).toArray(ValueLayout.JAVA_FLOAT), within(1e-4f));
+            }
+            KvCache cache = gpu.first().cache();
+            try (Gpu device = new Gpu(new SimulatedDriver(), 0);
+                    Gpu.Stream stream = device.stream();
+                    StepInputs inputs = new StepInputs(device, cache, 48)) {
+                Batch batch = new Batch(step, checkpoint.config(), cache, 256, IntUnaryOperator.identity());
+                StepInputs.Step laidOut = inputs.write(batch, new int[0], false, stream);
+                stream.synchronize();
+                assertThat(laidOut.few()).isEqualTo(PROMPT + 1);
+                assertThat(laidOut.rows()).isEqualTo(PROMPT + 1 + 150);
             }
         }
     }

@@ -18,9 +18,11 @@ import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.LoadFailurePolicy;
 import java.io.IOException;
+import java.nio.file.Path;
 import java.util.Optional;
 import java.util.Random;
 import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
@@ -38,7 +40,8 @@ class HandoverOnDeviceTest {
         "NixlConnector, cpu, false, true",
         "NixlConnector, cpu, true, false",
         "NixlPushConnector, cpu, true, true",
-        "NixlConnector, cuda, true, true"
+        "NixlConnector, cuda, true, true",
+        "NixlPushConnector, cuda, true, true"
     })
     void theAnswerIsThatOfOneEngineAlone(String connector, String buffers, boolean devicePrefill, boolean deviceDecode)
             throws Exception {
@@ -58,6 +61,29 @@ class HandoverOnDeviceTest {
             assertThat(first.kvTransferParams()).isPresent();
             assertThat(answer.tokens()).isEqualTo(alone.tokens());
             assertThat(answer.cachedTokens()).isGreaterThanOrEqualTo(2 * BLOCK);
+        }
+    }
+
+    /** Layers are saved and loaded within steps, through a mirror of the device's pool in host memory. */
+    @ParameterizedTest(name = "stored on a device: {0}, loaded on one: {1}")
+    @CsvSource({"true, false", "false, true"})
+    void aStoredPromptIsLoaded(boolean deviceStores, boolean deviceLoads, @TempDir Path directory) throws Exception {
+        int[] prompt = new Random(9).ints(PROMPT, 5, 2048).toArray();
+        KvTransferConfig transfer = KvTransferConfig.builder("SharedStorageConnector", KvRole.BOTH)
+                .loadFailurePolicy(LoadFailurePolicy.FAIL)
+                .extra("shared_storage_path", directory.toString())
+                .build();
+        RequestOutput alone;
+        try (LocalEngine engine =
+                start(config().kvTransfer(transfer).build(), deviceStores ? device : new CpuBackend())) {
+            alone = ask(engine, prompt, ANSWER, Optional.empty());
+            assertThat(alone.cachedTokens()).isZero();
+        }
+        try (LocalEngine engine =
+                start(config().kvTransfer(transfer).build(), deviceLoads ? device : new CpuBackend())) {
+            RequestOutput answer = ask(engine, prompt, ANSWER, Optional.empty());
+            assertThat(answer.tokens()).isEqualTo(alone.tokens());
+            assertThat(answer.cachedTokens()).isEqualTo(2 * BLOCK);
         }
     }
 
