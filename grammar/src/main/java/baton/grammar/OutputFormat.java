@@ -1,8 +1,14 @@
 package baton.grammar;
 
+import baton.grammar.regex.Regexes;
+import baton.grammar.rule.Expression;
 import baton.grammar.rule.GrammarSource;
 import baton.grammar.schema.JsonSchemas;
 import baton.grammar.schema.SchemaOptions;
+import baton.grammar.text.Grammars;
+import baton.grammar.text.StructuralTags;
+import baton.kv.ConfigException;
+import java.util.List;
 
 /** The format of an output. Equal formats have the same grammar, so a format is the key of compiled grammars. */
 public sealed interface OutputFormat {
@@ -33,6 +39,46 @@ public sealed interface OutputFormat {
         @Override
         public GrammarSource source() {
             return JsonSchemas.source(schema, options);
+        }
+    }
+
+    /** Texts that a regular expression matches as a whole. */
+    record Regex(String pattern) implements OutputFormat {
+        @Override
+        public GrammarSource source() {
+            return GrammarSource.of(Regexes.expression(pattern));
+        }
+    }
+
+    /** One of some texts. */
+    record Choices(List<String> choices) implements OutputFormat {
+        public Choices {
+            choices = List.copyOf(choices);
+        }
+
+        @Override
+        public GrammarSource source() {
+            if (choices.isEmpty()) {
+                throw new ConfigException("choice", "is empty, must have a text");
+            }
+            return GrammarSource.of(
+                    new Expression.Choice(choices.stream().map(Expression::text).toList()));
+        }
+    }
+
+    /** Texts of a grammar in EBNF or Lark. */
+    record GrammarText(String text) implements OutputFormat {
+        @Override
+        public GrammarSource source() {
+            return Grammars.source(text);
+        }
+    }
+
+    /** Texts of a structural tag in JSON. */
+    record StructuralTag(String json) implements OutputFormat {
+        @Override
+        public GrammarSource source() {
+            return StructuralTags.source(json);
         }
     }
 }

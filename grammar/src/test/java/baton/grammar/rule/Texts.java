@@ -7,7 +7,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** Whether a grammar has a text, by its definition: slow, for tests. A special token is the text {@code \0name\0}. */
+/** Whether a grammar has a text, by its definition: slow, for tests. A special token is its name between two halves of surrogate pairs. */
 public final class Texts {
     private record Call(Expression expression, int start) {}
 
@@ -42,7 +42,7 @@ public final class Texts {
         Set<Integer> found = new HashSet<>();
         switch (expression) {
             case Expression.Text(String characters) -> add(found, start, characters);
-            case Expression.SpecialToken(String content) -> add(found, start, "\0" + content + "\0");
+            case Expression.SpecialToken(String content) -> add(found, start, "\uD800" + content + "\uD800");
             case Expression.Chars(CharSet set) -> {
                 if (start < text.length && set.contains(text[start])) {
                     found.add(start + 1);
@@ -65,6 +65,9 @@ public final class Texts {
             case Expression.Not(Expression excluded) -> {
                 for (int end = start; end <= text.length; end++) {
                     found.add(end);
+                    if (end < text.length && !CharSet.ALL.contains(text[end])) {
+                        break;
+                    }
                 }
                 found.removeAll(ends(excluded, start));
             }

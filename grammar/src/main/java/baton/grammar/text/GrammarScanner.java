@@ -1,0 +1,208 @@
+package baton.grammar.text;
+
+import baton.grammar.regex.Regexes;
+import baton.grammar.rule.Expression;
+import baton.kv.ConfigException;
+import java.util.function.IntPredicate;
+
+/** The characters of a grammar, of which errors name line and column. One thread at a time. */
+final class GrammarScanner {
+    private static final int MOST_CHARACTERS = 1 << 18;
+
+    private final int[] text;
+    private int at;
+    private int nesting;
+
+    GrammarScanner(String text) {
+        this.text = text.codePoints().toArray();
+        if (this.text.length > MOST_CHARACTERS) {
+            throw new ConfigException(
+                    "grammar", "has " + this.text.length + " characters, must have at most " + MOST_CHARACTERS);
+        }
+    }
+
+    /** An error at the next character. */
+    ConfigException error(String problem) {
+        return error(at, problem);
+    }
+
+    ConfigException error(int position, String problem) {
+        int line = 1;
+        int column = 1;
+        for (int i = 0; i < position; i++) {
+            column++;
+            if (text[i] == '\n') {
+                line++;
+                column = 1;
+            }
+        }
+        return new ConfigException("grammar", "line " + line + ", column " + column + ": " + problem);
+    }
+
+    /** An error that names what is next. */
+    ConfigException unexpected(String wanted) {
+        return error(
+                isAtEnd()
+                        ? "the grammar ends where " + wanted + " must be"
+                        : "'" + Character.toString(text[at]) + "' is where " + wanted + " must be");
+    }
+
+    boolean isAtEnd() {
+        return at == text.length;
+    }
+
+    int position() {
+        return at;
+    }
+
+    void back(int position) {
+        at = position;
+    }
+
+    /** The next character, or -1. */
+    int peek() {
+        return isAtEnd() ? -1 : text[at];
+    }
+
+    int next() {
+        if (isAtEnd()) {
+            throw unexpected("a character");
+        }
+        return text[at++];
+    }
+
+    /** Takes the characters if they are next. */
+    boolean take(String characters) {
+        for (int i = 0; i < characters.length(); i++) {
+            if (at + i >= text.length || text[at + i] != characters.charAt(i)) {
+                return false;
+            }
+        }
+        at += characters.length();
+        return true;
+    }
+
+    void require(String characters) {
+        if (!take(characters)) {
+            throw unexpected("'" + characters + "'");
+        }
+    }
+
+    /** Takes the characters that are next and fit. */
+    String takeWhile(IntPredicate fits) {
+        int start = at;
+        while (!isAtEnd() && fits.test(text[at])) {
+            at++;
+        }
+        return from(start);
+    }
+
+    String from(int start) {
+        return new String(text, start, at - start);
+    }
+
+    /** Goes into a group. */
+    void enter() {
+        if (++nesting > Regexes.MAX_NESTING) {
+            throw error(at - 1, "groups are nested deeper than " + Regexes.MAX_NESTING);
+        }
+    }
+
+    void leave() {
+        nesting--;
+    }
+
+    /** A decimal number, or -1 where none is next. */
+    int number() {
+        int start = at;
+        String digits = takeWhile(c -> c >= '0' && c <= '9');
+        if (digits.length() > 6 || (!digits.isEmpty() && Integer.parseInt(digits) > Regexes.MAX_SIZE)) {
+            throw error(start, "a count must be at most " + Regexes.MAX_SIZE);
+        }
+        return digits.isEmpty() ? -1 : Integer.parseInt(digits);
+    }
+
+    /** The expression repeated as often as two counts say, where the most may be {@link Expression.Repeat#UNBOUNDED}. */
+    Expression repeated(int position, Expression expression, int least, int most) {
+        if (most < least) {
+            throw error(position, "the counts are in the wrong order");
+        }
+        Expression repeated = Expression.repeat(expression, least, most);
+        if (repeated.size() > Regexes.MAX_SIZE) {
+            throw error(
+                    position,
+                    "the repetition has more than " + Regexes.MAX_SIZE + " characters and rules if it is written out");
+        }
+        return repeated;
+    }
+
+    /** The content of a string, after its first quote. */
+    String string(boolean longHex) {
+        int start = at - 1;
+        StringBuilder string = new StringBuilder();
+        while (!take("\"")) {
+            if (isAtEnd() || peek() == '\n' || peek() == '\r') {
+                throw error(start, "the string has no end on its line");
+            }
+            string.appendCodePoint(take("\\") ? escape(longHex) : next());
+        }
+        return string.toString();
+    }
+
+    /**
+     * A character by its escape, after the backslash.
+     *
+     * @param longHex whether <code>\x</code> has any number of digits, not two
+     */
+    int escape(boolean longHex) {
+        int start = at - 1;
+        int c = next();
+        return switch (c) {
+            case 'n' -> '\n';
+            case 'r' -> '\r';
+            case 't' -> '\t';
+            case 'b' -> '\b';
+            case 'f' -> '\f';
+            case 'a' -> 0x07;
+            case 'v' -> 0x0B;
+            case 'e' -> 0x1B;
+            case '0' -> 0;
+            case 'x' -> hex(start, longHex ? 8 : 2, longHex);
+            case 'u' -> unicode(start);
+            case 'U' -> hex(start, 8, false);
+            default -> {
+                if (c < 0x80 && Character.isLetterOrDigit(c)) {
+                    throw error(start, "'\\" + (char) c + "' is no escape");
+                }
+                yield c;
+            }
+        };
+    }
+
+    private int unicode(int start) {
+        int unit = hex(start, 4, false);
+        int after = at;
+        if (Character.isSurrogate((char) unit) && take("\\u")) {
+            int second = hex(start, 4, false);
+            if (Character.isSurrogatePair((char) unit, (char) second)) {
+                return Character.toCodePoint((char) unit, (char) second);
+            }
+            at = after;
+        }
+        return unit;
+    }
+
+    private int hex(int start, int most, boolean fewer) {
+        long value = 0;
+        int digits = 0;
+        while (digits < most && Character.digit(peek(), 16) >= 0) {
+            value = value * 16 + Character.digit(next(), 16);
+            digits++;
+        }
+        if (digits == 0 || (digits < most && !fewer) || value > Character.MAX_CODE_POINT) {
+            throw error(
+                    start, "the escape must have " + (fewer ? "" : most + " ") + "hexadecimal digits of a character");
+        }
+        return (int) value;
+    }
+}
