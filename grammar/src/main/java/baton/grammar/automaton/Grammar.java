@@ -1,0 +1,50 @@
+package baton.grammar.automaton;
+
+import baton.grammar.rule.GrammarSource;
+import java.util.List;
+
+/** A compiled grammar. */
+public final class Grammar {
+    private static final long MOST_WORK = 50_000_000;
+
+    private final Node start;
+    private final ByteClasses classes;
+    private final List<String> specials;
+
+    private Grammar(Node start, ByteClasses classes, List<String> specials) {
+        this.start = start;
+        this.classes = classes;
+        this.specials = specials;
+    }
+
+    /** @throws baton.kv.ConfigException if no text is of it, or a bound is exceeded, which the message names */
+    public static Grammar compile(GrammarSource source) {
+        GrammarCompiler compiler = new GrammarCompiler(source);
+        Node start = compiler.compile();
+        return new Grammar(start, ByteClasses.of(compiler.nodes()), compiler.specials());
+    }
+
+    /** Whether a text without special tokens, in UTF-8, is of the grammar. */
+    public boolean accepts(byte[] text) {
+        States states = states();
+        states.allowWork(MOST_WORK);
+        State state = states.start(start);
+        for (byte value : text) {
+            state = states.afterByte(state, value);
+        }
+        return state.complete;
+    }
+
+    /** The contents of its special tokens, by their numbers. */
+    List<String> specials() {
+        return specials;
+    }
+
+    States states() {
+        return new States(classes, specials.size());
+    }
+
+    Node start() {
+        return start;
+    }
+}

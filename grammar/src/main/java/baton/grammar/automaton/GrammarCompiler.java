@@ -1,0 +1,353 @@
+package baton.grammar.automaton;
+
+import baton.grammar.rule.CharSet;
+import baton.grammar.rule.Expression;
+import baton.grammar.rule.GrammarSource;
+import baton.kv.ConfigException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.BitSet;
+import java.util.Deque;
+import java.util.HashMap;
+import java.util.IdentityHashMap;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.SequencedSet;
+import java.util.Set;
+import java.util.function.Supplier;
+
+/** Makes nodes of expressions. */
+final class GrammarCompiler {
+    private static final int MOST_NODES = 200_000;
+
+    /** Deepest nesting of expressions, and longest chain of nodes that begin with each other. */
+    private static final int MOST_DEPTH = 400;
+
+    private final GrammarSource source;
+    private final Map<Expression, Node> compiled = new IdentityHashMap<>();
+    private final Map<Object, Node> interned = new HashMap<>();
+    private final Map<String, Node.Reference> rules = new LinkedHashMap<>();
+    private final Map<String, Integer> specials = new LinkedHashMap<>();
+    private final SequencedSet<Node.Reference> undefined = new LinkedHashSet<>();
+    private final List<Node> nodes = new ArrayList<>();
+    private int depth;
+
+    GrammarCompiler(GrammarSource source) {
+        this.source = source;
+    }
+
+    /** All nodes, each after those it is made of, except in recursion. */
+    List<Node> nodes() {
+        return nodes;
+    }
+
+    /** Contents of special tokens in the order of their numbers. */
+    List<String> specials() {
+        return List.copyOf(specials.keySet());
+    }
+
+    Node compile() {
+        Node start = node(source.start());
+        while (!undefined.isEmpty()) {
+            define(undefined.getFirst());
+        }
+        evaluate();
+        if (!start.productive) {
+            throw new ConfigException("grammar", "no text satisfies it");
+        }
+        new FirstCalls(nodes.size()).check(nodes);
+        return start;
+    }
+
+    private void define(Node.Reference rule) {
+        undefined.remove(rule);
+        rule.define(node(source.rules().get(rule.name)));
+    }
+
+    /** Evaluates nodes until none changes. */
+    private void evaluate() {
+        List<List<Node>> users = new ArrayList<>();
+        nodes.forEach(_ -> users.add(new ArrayList<>()));
+        for (Node node : nodes) {
+            for (Node part : node.parts()) {
+                users.get(part.id).add(node);
+            }
+        }
+        Deque<Node> changed = new ArrayDeque<>(nodes);
+        while (!changed.isEmpty()) {
+            Node node = changed.removeFirst();
+            boolean productive = node.productive;
+            boolean nullable = node.nullable;
+            node.evaluate();
+            if (productive != node.productive || nullable != node.nullable) {
+                changed.addAll(users.get(node.id));
+            }
+        }
+    }
+
+    private Node node(Expression expression) {
+        Node known = compiled.get(expression);
+        if (known != null) {
+            return known;
+        }
+        require(++depth <= MOST_DEPTH, "expressions are nested more than " + MOST_DEPTH + " deep");
+        Node made = make(expression);
+        depth--;
+        compiled.put(expression, made);
+        return made;
+    }
+
+    private Node make(Expression expression) {
+        return switch (expression) {
+            case Expression.Text(String text) ->
+                intern(List.of("literal", text), () -> new Node.Literal(text.getBytes(StandardCharsets.UTF_8)));
+            case Expression.Chars(CharSet set) -> characters(set);
+            case Expression.SpecialToken(String content) ->
+                intern(List.of("special", content), () -> {
+                    specials.putIfAbsent(content, specials.size());
+                    return new Node.Special(specials.get(content));
+                });
+            case Expression.Rule(String name) -> reference(name);
+            case Expression.Repeat _ -> sequence(List.of(expression));
+            case Expression.Sequence(List<Expression> parts) -> sequence(parts);
+            case Expression.Choice(List<Expression> parts) -> alternatives(nodes(parts));
+            case Expression.And(List<Expression> parts) -> intersection(parts);
+            case Expression.Not(Expression _) -> intersection(List.of(expression));
+            case Expression.Automaton(List<Expression.State> states) ->
+                intern(List.of("graph", states), () -> graph(states));
+            case Expression.Members(
+                    List<Expression.Member> members,
+                    boolean anyOrder,
+                    Expression separator,
+                    Expression others,
+                    int least,
+                    int most) -> members(members, anyOrder, node(separator), node(others), least, most);
+        };
+    }
+
+    private List<Node> nodes(List<Expression> expressions) {
+        List<Node> made = new ArrayList<>();
+        for (Expression expression : expressions) {
+            made.add(node(expression));
+        }
+        return made;
+    }
+
+    private Node characters(CharSet set) {
+        return intern(List.of("characters", set), () -> new Node.Characters(new Utf8Set(set), set.isEmpty()));
+    }
+
+    private Node alternatives(List<Node> parts) {
+        return parts.size() == 1
+                ? parts.getFirst()
+                : intern(List.of("alternatives", parts), () -> new Node.Alternatives(parts));
+    }
+
+    /** Repetitions of one expression are parts of the sequence with bounds. */
+    private Node sequence(List<Expression> expressions) {
+        if (expressions.size() == 1 && !(expressions.getFirst() instanceof Expression.Repeat)) {
+            return node(expressions.getFirst());
+        }
+        List<Node> parts = new ArrayList<>();
+        int[] least = new int[expressions.size()];
+        int[] most = new int[expressions.size()];
+        for (int i = 0; i < least.length; i++) {
+            if (expressions.get(i) instanceof Expression.Repeat(Expression repeated, int fewest, int greatest)) {
+                parts.add(node(repeated));
+                least[i] = fewest;
+                most[i] = greatest;
+            } else {
+                parts.add(node(expressions.get(i)));
+                least[i] = 1;
+                most[i] = 1;
+            }
+        }
+        List<Object> key = List.of(
+                "sequence",
+                parts,
+                Arrays.stream(least).boxed().toList(),
+                Arrays.stream(most).boxed().toList());
+        return intern(key, () -> new Node.Sequence(List.copyOf(parts), least, most));
+    }
+
+    private Node reference(String name) {
+        return rules.computeIfAbsent(name, _ -> {
+            Node.Reference rule = add(new Node.Reference(name));
+            undefined.add(rule);
+            return rule;
+        });
+    }
+
+    /** The automaton without states from which no text can be completed. */
+    private Node.Graph graph(List<Expression.State> states) {
+        BitSet live = new BitSet();
+        int before;
+        do {
+            before = live.cardinality();
+            for (int i = states.size() - 1; i >= 0; i--) {
+                Expression.State state = states.get(i);
+                boolean goesOn = state.steps().stream()
+                        .anyMatch(step -> live.get(step.next()) && !step.set().isEmpty());
+                live.set(i, live.get(i) || state.ends() || goesOn);
+            }
+        } while (live.cardinality() > before);
+        List<List<Node>> sets = new ArrayList<>();
+        int[][] next = new int[states.size()][];
+        boolean[] complete = new boolean[states.size()];
+        for (int i = 0; i < next.length; i++) {
+            List<Expression.Step> steps = states.get(i).steps().stream()
+                    .filter(step -> live.get(step.next()) && !step.set().isEmpty())
+                    .toList();
+            sets.add(steps.stream().map(step -> characters(step.set())).toList());
+            next[i] = steps.stream().mapToInt(Expression.Step::next).toArray();
+            complete[i] = states.get(i).ends();
+        }
+        return new Node.Graph(live.get(0) ? sets : List.of(), next, complete);
+    }
+
+    private Node members(
+            List<Expression.Member> members, boolean anyOrder, Node separator, Node others, int least, int most) {
+        boolean[] required = new boolean[members.size()];
+        List<Node> texts = new ArrayList<>();
+        for (int i = 0; i < required.length; i++) {
+            required[i] = members.get(i).required();
+            texts.add(node(members.get(i).text()));
+        }
+        return add(new Node.Members(texts, required, anyOrder, separator, others, least, most));
+    }
+
+    /** Texts of all parts; those that are complements exclude. */
+    private Node intersection(List<Expression> parts) {
+        List<Node> included = new ArrayList<>();
+        List<Node> excluded = new ArrayList<>();
+        for (Expression part : parts) {
+            if (part instanceof Expression.Not(Expression inner)) {
+                excluded.add(node(inner));
+            } else {
+                included.add(node(part));
+            }
+        }
+        if (included.isEmpty()) {
+            included.add(node(Expression.ANY));
+        }
+        return intern(List.of("intersection", included, excluded), () -> {
+            Map<Node, Boolean> operands = new IdentityHashMap<>();
+            included.forEach(operand -> settle(operand, operands));
+            excluded.forEach(operand -> settle(operand, operands));
+            return RegularProduct.of(included, excluded, operands.keySet());
+        });
+    }
+
+    /**
+     * Evaluates a regular node and all that it is made of.
+     *
+     * @param settled whether each has been evaluated; those on the way to it have not
+     */
+    private void settle(Node node, Map<Node, Boolean> settled) {
+        Boolean known = settled.putIfAbsent(node, false);
+        if (known != null) {
+            require(known, "an operand of an intersection or complement must not be recursive");
+            return;
+        }
+        require(
+                !(node instanceof Node.Special),
+                "an operand of an intersection or complement must have no special token");
+        require(++depth <= MOST_DEPTH, "expressions are nested more than " + MOST_DEPTH + " deep");
+        if (node instanceof Node.Reference rule && undefined.contains(rule)) {
+            define(rule);
+        }
+        for (Node part : node.parts()) {
+            settle(part, settled);
+        }
+        node.evaluate();
+        settled.put(node, true);
+        depth--;
+    }
+
+    private static void require(boolean holds, String message) {
+        if (!holds) {
+            throw new ConfigException("grammar", message);
+        }
+    }
+
+    private Node intern(Object key, Supplier<Node> make) {
+        Node known = interned.get(key);
+        if (known == null) {
+            known = add(make.get());
+            interned.put(key, known);
+        }
+        return known;
+    }
+
+    private <N extends Node> N add(N node) {
+        require(nodes.size() < MOST_NODES, "has more than " + MOST_NODES + " expressions");
+        node.id = nodes.size();
+        nodes.add(node);
+        node.evaluate();
+        return node;
+    }
+
+    /** The nodes whose texts begin with texts of each other. */
+    private static final class FirstCalls {
+        private static final int OPEN = -1;
+
+        /** The length of the longest chain from each node, 0 if it is not known. */
+        private final int[] longest;
+
+        private int depth;
+
+        FirstCalls(int nodes) {
+            longest = new int[nodes];
+        }
+
+        /** @throws ConfigException if a rule begins with itself, or the chain of such nodes is too long */
+        void check(List<Node> nodes) {
+            for (Node node : nodes) {
+                visit(node);
+            }
+        }
+
+        private int visit(Node node) {
+            int known = longest[node.id];
+            require(known != OPEN, "a rule begins with itself (left recursion)");
+            require(depth + known < MOST_DEPTH, "more than " + MOST_DEPTH + " expressions begin with each other");
+            if (known > 0) {
+                return known;
+            }
+            depth++;
+            longest[node.id] = OPEN;
+            int below = 0;
+            for (Node first : first(node)) {
+                if (first.productive) {
+                    below = Math.max(below, visit(first));
+                }
+            }
+            depth--;
+            longest[node.id] = below + 1;
+            return below + 1;
+        }
+
+        /** The nodes with which a text may begin, and go on after its begin. */
+        private static Set<Node> first(Node node) {
+            Set<Node> first = new LinkedHashSet<>();
+            if (node instanceof Node.Sequence sequence) {
+                for (int i = 0; i < sequence.most.length; i++) {
+                    Node part = sequence.parts.get(i);
+                    if (sequence.most[i] > 0) {
+                        first.add(part);
+                    }
+                    if (sequence.least[i] > 0 && !part.nullable) {
+                        break;
+                    }
+                }
+            } else {
+                first.addAll(node.parts());
+            }
+            return first;
+        }
+    }
+}

@@ -1,0 +1,304 @@
+package baton.grammar.automaton;
+
+import java.util.ArrayList;
+import java.util.List;
+
+/** A compiled expression. Those of one grammar that are made of the same parts are the same object. */
+abstract sealed class Node {
+    /** Its number among the nodes of the grammar. */
+    int id;
+
+    /** Whether some text is of it. */
+    boolean productive;
+
+    /** Whether the empty text is of it. */
+    boolean nullable;
+
+    /** Whether each of its texts ends with something that has no proper beginning of its own kind, as a quotation mark does. */
+    boolean delimited;
+
+    /** The nodes that it is made of. */
+    abstract List<Node> parts();
+
+    /** Computes {@link #productive} and {@link #nullable} from the parts. */
+    abstract void evaluate();
+
+    /** Marks the first byte of each range that it tells apart, and the byte after the range. */
+    void markBounds(boolean[] begins) {}
+
+    /** Bytes. */
+    static final class Literal extends Node {
+        final byte[] bytes;
+
+        Literal(byte[] bytes) {
+            this.bytes = bytes;
+        }
+
+        @Override
+        List<Node> parts() {
+            return List.of();
+        }
+
+        @Override
+        void evaluate() {
+            productive = true;
+            nullable = bytes.length == 0;
+            delimited = bytes.length > 0;
+        }
+
+        @Override
+        void markBounds(boolean[] begins) {
+            for (byte value : bytes) {
+                begins[value & 0xff] = true;
+                begins[(value & 0xff) + 1] = true;
+            }
+        }
+    }
+
+    /** One character of a set. */
+    static final class Characters extends Node {
+        final Utf8Set set;
+        private final boolean empty;
+
+        Characters(Utf8Set set, boolean empty) {
+            this.set = set;
+            this.empty = empty;
+        }
+
+        @Override
+        List<Node> parts() {
+            return List.of();
+        }
+
+        @Override
+        void evaluate() {
+            productive = !empty;
+            delimited = true;
+        }
+
+        @Override
+        void markBounds(boolean[] begins) {
+            set.markBounds(begins);
+        }
+    }
+
+    /** A special token. */
+    static final class Special extends Node {
+        /** The number of the token among those of the grammar. */
+        final int number;
+
+        Special(int number) {
+            this.number = number;
+        }
+
+        @Override
+        List<Node> parts() {
+            return List.of();
+        }
+
+        @Override
+        void evaluate() {
+            productive = true;
+            delimited = true;
+        }
+    }
+
+    /** Parts one after the other, each repeated. */
+    static final class Sequence extends Node {
+        final List<Node> parts;
+        final int[] least;
+        final int[] most;
+
+        Sequence(List<Node> parts, int[] least, int[] most) {
+            this.parts = parts;
+            this.least = least;
+            this.most = most;
+        }
+
+        @Override
+        List<Node> parts() {
+            return parts;
+        }
+
+        @Override
+        void evaluate() {
+            productive = true;
+            nullable = true;
+            delimited = false;
+            for (int i = 0; i < least.length; i++) {
+                Node part = parts.get(i);
+                productive &= part.productive || least[i] == 0;
+                nullable &= least[i] == 0 || part.nullable;
+                delimited = part.delimited && least[i] == most[i] && !part.nullable;
+            }
+        }
+    }
+
+    /** Any of them. */
+    static final class Alternatives extends Node {
+        final List<Node> parts;
+
+        Alternatives(List<Node> parts) {
+            this.parts = parts;
+        }
+
+        @Override
+        List<Node> parts() {
+            return parts;
+        }
+
+        @Override
+        void evaluate() {
+            productive = parts.stream().anyMatch(part -> part.productive);
+            nullable = parts.stream().anyMatch(part -> part.productive && part.nullable);
+            delimited = parts.stream().allMatch(part -> part.delimited || !part.productive);
+        }
+    }
+
+    /** A rule. */
+    static final class Reference extends Node {
+        final String name;
+        private List<Node> body = List.of(); // empty until it is defined
+
+        Reference(String name) {
+            this.name = name;
+        }
+
+        void define(Node definition) {
+            body = List.of(definition);
+        }
+
+        @Override
+        List<Node> parts() {
+            return body;
+        }
+
+        @Override
+        void evaluate() {
+            for (Node definition : body) {
+                productive = definition.productive;
+                nullable = definition.nullable;
+                delimited = definition.delimited;
+            }
+        }
+    }
+
+    /** A deterministic automaton over bytes, from each of whose states a text can be completed. */
+    static final class Table extends Node {
+        static final int NONE = -1;
+
+        final ByteClasses classes;
+        final int[][] next;
+        final boolean[] complete;
+
+        /** @param next the next state by state and class; the start is state 0; no states are no text */
+        Table(ByteClasses classes, int[][] next, boolean[] complete) {
+            this.classes = classes;
+            this.next = next;
+            this.complete = complete;
+        }
+
+        @Override
+        List<Node> parts() {
+            return List.of();
+        }
+
+        @Override
+        void evaluate() {
+            productive = next.length > 0;
+            nullable = productive && complete[0];
+        }
+
+        @Override
+        void markBounds(boolean[] begins) {
+            classes.markBounds(begins);
+        }
+    }
+
+    /** Members with separators between them: in their order, or in any. */
+    static final class Members extends Node {
+        final List<Node> members;
+        final boolean[] required;
+        final boolean anyOrder;
+        final Node separator;
+
+        /** Members that come any number of times: between those in any order, after those in their order. */
+        final Node others;
+
+        final int least;
+        final int most;
+
+        Members(
+                List<Node> members,
+                boolean[] required,
+                boolean anyOrder,
+                Node separator,
+                Node others,
+                int least,
+                int most) {
+            this.members = members;
+            this.required = required;
+            this.anyOrder = anyOrder;
+            this.separator = separator;
+            this.others = others;
+            this.least = least;
+            this.most = most;
+        }
+
+        @Override
+        List<Node> parts() {
+            List<Node> parts = new ArrayList<>(members);
+            parts.add(separator);
+            parts.add(others);
+            return parts;
+        }
+
+        @Override
+        void evaluate() {
+            int needed = 0;
+            int possible = 0;
+            productive = true;
+            delimited = least > 0 && (others.delimited || !others.productive);
+            for (int i = 0; i < required.length; i++) {
+                Node member = members.get(i);
+                productive &= member.productive || !required[i];
+                needed += required[i] ? 1 : 0;
+                possible += member.productive ? 1 : 0;
+                delimited &= member.delimited || !member.productive;
+            }
+            int largest = others.productive ? Integer.MAX_VALUE : possible;
+            largest = separator.productive ? largest : Math.min(largest, 1);
+            productive &= needed <= Math.min(most, largest) && least <= largest;
+            nullable = productive && needed == 0 && least == 0;
+        }
+    }
+
+    /** A deterministic automaton over characters, from each of whose states a text can be completed. */
+    static final class Graph extends Node {
+        /** The characters of each step by state. */
+        final List<List<Node>> steps;
+
+        /** The next state of each step by state. */
+        final int[][] next;
+
+        final boolean[] complete;
+
+        /** @param steps of each state; the start is state 0; no states are no text */
+        Graph(List<List<Node>> steps, int[][] next, boolean[] complete) {
+            this.steps = steps;
+            this.next = next;
+            this.complete = complete;
+        }
+
+        @Override
+        List<Node> parts() {
+            return steps.stream().flatMap(List::stream).distinct().toList();
+        }
+
+        @Override
+        void evaluate() {
+            productive = !steps.isEmpty();
+            nullable = productive && complete[0];
+        }
+    }
+}

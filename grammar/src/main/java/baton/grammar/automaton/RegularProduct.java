@@ -1,0 +1,186 @@
+package baton.grammar.automaton;
+
+import baton.kv.ConfigException;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.BitSet;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+
+/** Makes the deterministic automaton of the texts that are of several regular nodes and not of others. */
+final class RegularProduct {
+    private static final int MOST_STATES = 20_000;
+    private static final long MOST_WORK = 1_000_000;
+
+    /** Larger automata keep their equivalent states. */
+    private static final int MOST_MINIMISED = 500;
+
+    private final List<Node> included;
+    private final List<Node> excluded;
+    private final ByteClasses classes;
+    private final States states;
+    private final List<int[]> next = new ArrayList<>();
+    private final List<List<State>> tuples = new ArrayList<>();
+
+    private RegularProduct(List<Node> included, List<Node> excluded, Iterable<Node> all) {
+        this.included = included;
+        this.excluded = excluded;
+        classes = ByteClasses.of(all);
+        states = new States(classes, 0);
+        states.allowWork(MOST_WORK);
+    }
+
+    /** @param included at least one */
+    static Node.Table of(List<Node> included, List<Node> excluded, Iterable<Node> all) {
+        try {
+            return new RegularProduct(included, excluded, all).build();
+        } catch (MatchLimitException e) {
+            throw tooLarge(e.getMessage());
+        }
+    }
+
+    private static ConfigException tooLarge(String why) {
+        return new ConfigException(
+                "grammar", "an intersection or complement of regular expressions is too large: " + why);
+    }
+
+    private Node.Table build() {
+        Map<List<State>, Integer> numbers = new HashMap<>();
+        number(tuple(-1, List.of()), numbers);
+        for (int i = 0; i < tuples.size(); i++) {
+            if (tuples.size() > MOST_STATES) {
+                throw tooLarge("more than " + MOST_STATES + " states");
+            }
+            int[] edges = new int[classes.count()];
+            for (int symbol = 0; symbol < edges.length; symbol++) {
+                states.spend(1);
+                List<State> after = tuple(symbol, tuples.get(i));
+                edges[symbol] = isDead(after) ? Node.Table.NONE : number(after, numbers);
+            }
+            next.add(edges);
+        }
+        return minimised();
+    }
+
+    private List<State> tuple(int symbol, List<State> before) {
+        List<State> after = new ArrayList<>();
+        for (int i = 0; i < included.size() + excluded.size(); i++) {
+            if (symbol < 0) {
+                Node node = i < included.size() ? included.get(i) : excluded.get(i - included.size());
+                after.add(node.productive ? states.start(node) : states.dead);
+            } else {
+                after.add(states.next(before.get(i), symbol));
+            }
+        }
+        return after;
+    }
+
+    private boolean isDead(List<State> tuple) {
+        return tuple.subList(0, included.size()).stream().anyMatch(State::isDead);
+    }
+
+    private boolean isComplete(List<State> tuple) {
+        return tuple.subList(0, included.size()).stream().allMatch(state -> state.complete)
+                && tuple.subList(included.size(), tuple.size()).stream().noneMatch(state -> state.complete);
+    }
+
+    private int number(List<State> tuple, Map<List<State>, Integer> numbers) {
+        return numbers.computeIfAbsent(tuple, _ -> {
+            tuples.add(tuple);
+            return tuples.size() - 1;
+        });
+    }
+
+    /** The same texts, without states from which none can be completed, and one state for equivalent ones. */
+    private Node.Table minimised() {
+        BitSet live = live();
+        int[] block = new int[tuples.size()];
+        for (int i = 0; i < block.length; i++) {
+            block[i] = !live.get(i) ? Node.Table.NONE : live.cardinality() > MOST_MINIMISED ? i : complete(i);
+        }
+        boolean finer = live.cardinality() <= MOST_MINIMISED;
+        int blocks = 0;
+        do {
+            Map<List<Integer>, Integer> numbers = new HashMap<>();
+            int[] refined = new int[block.length];
+            for (int i = 0; i < block.length; i++) {
+                if (block[i] == Node.Table.NONE) {
+                    refined[i] = Node.Table.NONE;
+                    continue;
+                }
+                List<Integer> signature = new ArrayList<>();
+                signature.add(block[i]);
+                for (int edge : finer ? next.get(i) : new int[0]) {
+                    signature.add(edge == Node.Table.NONE ? edge : block[edge]);
+                }
+                refined[i] = numbers.computeIfAbsent(signature, _ -> numbers.size());
+            }
+            block = refined;
+            finer &= numbers.size() > blocks;
+            blocks = numbers.size();
+        } while (finer);
+
+        int[][] edges = new int[blocks][];
+        boolean[] complete = new boolean[blocks];
+        for (int i = 0; i < block.length; i++) {
+            if (block[i] != Node.Table.NONE && edges[block[i]] == null) {
+                int[] renumbered = new int[classes.count()];
+                for (int symbol = 0; symbol < renumbered.length; symbol++) {
+                    int edge = next.get(i)[symbol];
+                    renumbered[symbol] = edge == Node.Table.NONE ? edge : block[edge];
+                }
+                edges[block[i]] = renumbered;
+                complete[block[i]] = complete(i) == 1;
+            }
+        }
+        boolean empty = block[0] == Node.Table.NONE;
+        return new Node.Table(classes, empty ? new int[0][] : edges, complete);
+    }
+
+    private int complete(int state) {
+        return isComplete(tuples.get(state)) ? 1 : 0;
+    }
+
+    private BitSet live() {
+        int size = tuples.size();
+        int[] degree = new int[size + 1];
+        for (int[] edges : next) {
+            for (int edge : edges) {
+                if (edge != Node.Table.NONE) {
+                    degree[edge + 1]++;
+                }
+            }
+        }
+        for (int i = 0; i < size; i++) {
+            degree[i + 1] += degree[i];
+        }
+        int[] sources = new int[degree[size]];
+        int[] fill = Arrays.copyOf(degree, size);
+        for (int i = 0; i < size; i++) {
+            for (int edge : next.get(i)) {
+                if (edge != Node.Table.NONE) {
+                    sources[fill[edge]++] = i;
+                }
+            }
+        }
+        BitSet live = new BitSet();
+        int[] queue = new int[size];
+        int end = 0;
+        for (int i = 0; i < size; i++) {
+            if (complete(i) == 1) {
+                live.set(i);
+                queue[end++] = i;
+            }
+        }
+        for (int i = 0; i < end; i++) {
+            for (int source = degree[queue[i]]; source < degree[queue[i] + 1]; source++) {
+                if (!live.get(sources[source])) {
+                    live.set(sources[source]);
+                    queue[end++] = sources[source];
+                }
+            }
+        }
+        return live;
+    }
+}
