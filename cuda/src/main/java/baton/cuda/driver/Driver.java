@@ -74,6 +74,12 @@ public interface Driver {
 
     void copyToHost(long context, MemorySegment to, long from, long stream);
 
+    /** @param from from the begin of the first row to the end of the last one */
+    void copyToDevice(long context, long to, MemorySegment from, Rows rows, long stream);
+
+    /** @param to from the begin of the first row to the end of the last one */
+    void copyToHost(long context, MemorySegment to, long from, Rows rows, long stream);
+
     void copy(long context, long to, long from, long bytes, long stream);
 
     /** Fills bytes of the device with one value. */
@@ -121,6 +127,15 @@ public interface Driver {
     long openMemory(long context, byte[] handle);
 
     void closeMemory(long context, long address);
+
+    /**
+     * Bytes that are copied by one call, equally far apart.
+     *
+     * @param bytes of a row
+     * @param onDevice bytes from one row to the next there, no less than a row has, and less than 2 GiB
+     * @param onHost the same in host memory
+     */
+    record Rows(int count, long bytes, long onDevice, long onHost) {}
 
     /**
      * A device.

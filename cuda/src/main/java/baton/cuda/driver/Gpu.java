@@ -98,6 +98,22 @@ public final class Gpu implements AutoCloseable {
             gpu.driver.copyToHost(gpu.context, to, from, handle);
         }
 
+        public void copyToDevice(long to, MemorySegment from, Driver.Rows rows) {
+            if (rows.count() == 1) {
+                copyToDevice(to, from);
+                return;
+            }
+            gpu.driver.copyToDevice(gpu.context, to, from, rows, handle);
+        }
+
+        public void copyToHost(MemorySegment to, long from, Driver.Rows rows) {
+            if (rows.count() == 1) {
+                copyToHost(to, from);
+                return;
+            }
+            gpu.driver.copyToHost(gpu.context, to, from, rows, handle);
+        }
+
         public void copy(long to, long from, long bytes) {
             gpu.driver.copy(gpu.context, to, from, bytes, handle);
         }

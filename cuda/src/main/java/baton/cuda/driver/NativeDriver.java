@@ -52,6 +52,10 @@ public final class NativeDriver extends NativeFunctions implements Driver {
     private static final int MAX_DYNAMIC_SHARED_BYTES = 8;
 
     private static final int HOST_MEMORY_PORTABLE = 1;
+    /** Of {@code CUmemorytype}. */
+    private static final int HOST = 1;
+
+    private static final int DEVICE = 2;
     private static final int STREAM_NON_BLOCKING = 1;
     /** Calls of other threads, such as allocations, stay possible during a capture. */
     private static final int CAPTURE_RELAXED = 2;
@@ -105,6 +109,7 @@ public final class NativeDriver extends NativeFunctions implements Driver {
     private final Entry memcpyToDevice = entry("cuMemcpyHtoDAsync_v2", LONG, POINTER, LONG, LONG);
     private final Entry memcpyToHost = entry("cuMemcpyDtoHAsync_v2", POINTER, LONG, LONG, LONG);
     private final Entry memcpyOnDevice = entry("cuMemcpyDtoDAsync_v2", LONG, LONG, LONG, LONG);
+    private final Entry memcpyRows = entry("cuMemcpy2DAsync_v2", POINTER, LONG);
     private final Entry memset = entry("cuMemsetD8Async", LONG, BYTE, LONG, LONG);
     private final Entry moduleLoadData = entry("cuModuleLoadDataEx", POINTER, POINTER, INT, POINTER, POINTER);
     private final Entry moduleUnload = entry("cuModuleUnload", LONG);
@@ -122,6 +127,13 @@ public final class NativeDriver extends NativeFunctions implements Driver {
     private final Entry ipcGetMemHandle = entry("cuIpcGetMemHandle", POINTER, LONG);
     private final Entry ipcOpenMemHandle = entry("cuIpcOpenMemHandle_v2", POINTER, IPC_HANDLE, INT);
     private final Entry ipcCloseMemHandle = entry("cuIpcCloseMemHandle", LONG);
+
+    /** {@code CUDA_MEMCPY2D}: the end that is read, the one that is written, the bytes of a row, the number of rows. */
+    private static final MemoryLayout COPY_OF_ROWS = MemoryLayout.sequenceLayout(16, LONG);
+
+    private static final long COPY_FROM = 0;
+    private static final long COPY_TO = 7L * Long.BYTES;
+    private static final long COPY_SIZE = 14L * Long.BYTES;
 
     private NativeDriver(SymbolLookup library) {
         super(library, "");
@@ -383,6 +395,34 @@ public final class NativeDriver extends NativeFunctions implements Driver {
     @Override
     public void copyToHost(long context, MemorySegment to, long from, long stream) {
         run(context, memcpyToHost, f -> (int) f.invokeExact(to, from, to.byteSize(), stream));
+    }
+
+    @Override
+    public void copyToDevice(long context, long to, MemorySegment from, Rows rows, long stream) {
+        copyRows(context, rows, stream, HOST, from.address(), DEVICE, to);
+    }
+
+    @Override
+    public void copyToHost(long context, MemorySegment to, long from, Rows rows, long stream) {
+        copyRows(context, rows, stream, DEVICE, from, HOST, to.address());
+    }
+
+    private void copyRows(long context, Rows rows, long stream, int fromKind, long from, int toKind, long to) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment copy = arena.allocate(COPY_OF_ROWS);
+            end(copy, COPY_FROM, fromKind, from, rows);
+            end(copy, COPY_TO, toKind, to, rows);
+            copy.set(LONG, COPY_SIZE, rows.bytes());
+            copy.set(LONG, COPY_SIZE + Long.BYTES, rows.count());
+            run(context, memcpyRows, f -> (int) f.invokeExact(copy, stream));
+        }
+    }
+
+    /** Writes one end of a copy: two offsets, the kind of memory, addresses of the host and of a device, an array, the distance. */
+    private static void end(MemorySegment copy, long at, int kind, long address, Rows rows) {
+        copy.set(INT, at + 2 * Long.BYTES, kind);
+        copy.set(LONG, at + (kind == HOST ? 3 : 4) * Long.BYTES, address);
+        copy.set(LONG, at + 6 * Long.BYTES, kind == HOST ? rows.onHost() : rows.onDevice());
     }
 
     @Override

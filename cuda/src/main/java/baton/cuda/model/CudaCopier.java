@@ -1,5 +1,6 @@
 package baton.cuda.model;
 
+import baton.cuda.driver.Driver;
 import baton.cuda.driver.Gpu;
 import baton.cuda.driver.StreamFences;
 import baton.cuda.kernel.CopyOps;
@@ -46,8 +47,8 @@ final class CudaCopier implements KvCopier, AutoCloseable {
     @Override
     public synchronized KvFence toHost(List<Range> ranges, MemorySegment host, KvFence after) {
         StreamFences.order(after, stream);
-        for (Range range : merged(ranges)) {
-            stream.copyToHost(host.asSlice(range.host(), range.bytes()), pool + range.device());
+        for (Rows each : rows(ranges)) {
+            stream.copyToHost(each.of(host), pool + each.first.device(), each.rows);
         }
         return fences.record();
     }
@@ -55,8 +56,8 @@ final class CudaCopier implements KvCopier, AutoCloseable {
     @Override
     public synchronized KvFence toDevice(List<Range> ranges, MemorySegment host, KvFence after) {
         StreamFences.order(after, stream);
-        for (Range range : merged(ranges)) {
-            stream.copyToDevice(pool + range.device(), host.asSlice(range.host(), range.bytes()));
+        for (Rows each : rows(ranges)) {
+            stream.copyToDevice(pool + each.first.device(), each.of(host), each.rows);
         }
         return fences.record();
     }
@@ -76,6 +77,45 @@ final class CudaCopier implements KvCopier, AutoCloseable {
             }
         }
         return merged;
+    }
+
+    /** A copy of the driver's, with the first of its ranges. */
+    record Rows(Range first, Driver.Rows rows) {
+        int count() {
+            return rows.count();
+        }
+
+        MemorySegment of(MemorySegment host) {
+            return host.asSlice(first.host(), (rows.count() - 1) * rows.onHost() + rows.bytes());
+        }
+    }
+
+    /** Ranges that are equally long and equally far apart are one copy: those of a layer in blocks with consecutive numbers. */
+    static List<Rows> rows(List<Range> ranges) {
+        List<Rows> all = new ArrayList<>();
+        List<Range> merged = merged(ranges);
+        for (int i = 0; i < merged.size(); ) {
+            Range first = merged.get(i);
+            Range second = i + 1 < merged.size() ? merged.get(i + 1) : first;
+            long onDevice = second.device() - first.device();
+            long onHost = second.host() - first.host();
+            int count = 1;
+            while (Math.min(onDevice, onHost) >= first.bytes()
+                    && Math.max(onDevice, onHost) <= Integer.MAX_VALUE
+                    && i + count < merged.size()
+                    && isRow(first, merged.get(i + count), count * onDevice, count * onHost)) {
+                count++;
+            }
+            all.add(new Rows(first, new Driver.Rows(count, first.bytes(), onDevice, onHost)));
+            i += count;
+        }
+        return all;
+    }
+
+    private static boolean isRow(Range first, Range next, long onDevice, long onHost) {
+        return next.bytes() == first.bytes()
+                && next.device() == first.device() + onDevice
+                && next.host() == first.host() + onHost;
     }
 
     @Override

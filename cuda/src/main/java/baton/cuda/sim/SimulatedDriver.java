@@ -392,6 +392,32 @@ public final class SimulatedDriver implements Driver {
         });
     }
 
+    @Override
+    public synchronized void copyToDevice(long context, long to, MemorySegment from, Rows rows, long stream) {
+        checkRows(to, from, rows);
+        for (int i = 0; i < rows.count(); i++) {
+            copyToDevice(context, to + i * rows.onDevice(), from.asSlice(i * rows.onHost(), rows.bytes()), stream);
+        }
+    }
+
+    @Override
+    public synchronized void copyToHost(long context, MemorySegment to, long from, Rows rows, long stream) {
+        checkRows(from, to, rows);
+        for (int i = 0; i < rows.count(); i++) {
+            copyToHost(context, to.asSlice(i * rows.onHost(), rows.bytes()), from + i * rows.onDevice(), stream);
+        }
+    }
+
+    /** Nothing is copied of rows that are not within the memories. */
+    @GuardedBy("this")
+    private void checkRows(long address, MemorySegment host, Rows rows) {
+        memory.range("cuMemcpy2DAsync", address, (rows.count() - 1) * rows.onDevice() + rows.bytes());
+        boolean apart = rows.bytes() <= Math.min(rows.onDevice(), rows.onHost());
+        if (!apart || host.byteSize() != (rows.count() - 1) * rows.onHost() + rows.bytes()) {
+            throw invalid("cuMemcpy2DAsync", "%s host=%s".formatted(rows, host));
+        }
+    }
+
     /** Enqueues a copy of pinned memory, or waits for one of other memory. */
     @GuardedBy("this")
     private void transfer(String function, long stream, MemorySegment host, Runnable copy) {

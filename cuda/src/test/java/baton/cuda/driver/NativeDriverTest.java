@@ -90,6 +90,30 @@ class NativeDriverTest {
     }
 
     @Test
+    void rowsAreCopiedByOneCall() throws Exception {
+        try (Gpu gpu = gpu();
+                Gpu.Stream stream = gpu.stream();
+                Gpu.Buffer buffer = gpu.allocate(64);
+                Gpu.Pinned host = gpu.pinned(64)) {
+            MemorySegment bytes = host.memory();
+            for (int i = 0; i < 64; i++) {
+                bytes.set(ValueLayout.JAVA_BYTE, i, (byte) i);
+            }
+            stream.fill(buffer.address(), 0, 64);
+            Driver.Rows rows = new Driver.Rows(3, 4, 10, 6);
+            stream.copyToDevice(buffer.address() + 1, bytes.asSlice(8, 16), rows);
+            bytes.fill((byte) 0);
+            stream.copyToHost(bytes.asSlice(40, 16), buffer.address() + 1, rows);
+            for (int i = 0; i < 64; i++) {
+                boolean ofRow = i >= 40 && i < 56 && (i - 40) % 6 < 4;
+                assertThat(bytes.get(ValueLayout.JAVA_BYTE, i)).as("byte %d", i).isEqualTo((byte) (ofRow ? i - 32 : 0));
+            }
+        }
+        assertThat(library.log())
+                .contains("rows 3 4 from 1 6 to 2 10 stream 1000000051", "rows 3 4 from 2 10 to 1 6 stream 1000000051");
+    }
+
+    @Test
     void memoryThatIsPinnedLater() throws Exception {
         try (Gpu gpu = gpu();
                 Arena arena = Arena.ofConfined()) {

@@ -7,10 +7,16 @@ import baton.cuda.driver.Gpu;
 import baton.cuda.kernel.GpuKernels;
 import baton.cuda.sim.SimulatedDriver;
 import baton.kv.DType;
+import baton.kv.KvCopier.Range;
 import baton.kv.KvCopier.Runs;
 import baton.kv.KvDigest;
 import baton.kv.KvFence;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.Arrays;
 import java.util.List;
+import java.util.Random;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 
 class CudaCopierTest {
@@ -39,6 +45,52 @@ class CudaCopierTest {
             assertFails(copier, values, digests);
             assertThat(gpu.freeBytes()).isEqualTo(free);
         }
+    }
+
+    /** Blocks with consecutive numbers are one call of the driver, as many as they are, and others one each or two. */
+    @Test
+    void rangesAtEqualDistancesAreOneCopy() {
+        int block = 48;
+        int[] blocks = {2, 3, 4, 5, 9, 7, 20, 22, 24, 40};
+        List<Range> layer = Arrays.stream(blocks)
+                .mapToObj(number -> new Range((long) number * block + 16, (long) number * block + 8, 16))
+                .toList();
+        List<Range> packed = IntStream.range(0, blocks.length)
+                .mapToObj(i -> new Range((long) blocks[i] * block, 17L * i, 17))
+                .toList();
+        List<Range> whole = List.of(new Range(0, 0, 1000), new Range(1000, 1000, 1048));
+        try (Gpu gpu = new Gpu(new SimulatedDriver(), 0);
+                GpuKernels kernels = new GpuKernels(gpu, DType.F32);
+                Gpu.Buffer pool = gpu.allocate(2048);
+                Gpu.Pinned host = gpu.pinned(2048);
+                CudaCopier copier = new CudaCopier(pool, kernels.copies())) {
+            for (List<Range> ranges : List.of(layer, packed, whole)) {
+                byte[] numbers = new byte[2048];
+                new Random(4).nextBytes(numbers);
+                host.memory().copyFrom(MemorySegment.ofArray(numbers));
+                copier.toDevice(whole, host.memory(), KvFence.PASSED).await();
+                host.memory().fill((byte) 0);
+                copier.toHost(ranges, host.memory(), KvFence.PASSED).await();
+                byte[] expected = new byte[2048];
+                for (Range each : ranges) {
+                    System.arraycopy(numbers, (int) each.device(), expected, (int) each.host(), (int) each.bytes());
+                }
+                assertThat(host.memory().toArray(ValueLayout.JAVA_BYTE)).isEqualTo(expected);
+                copier.toDevice(List.of(new Range(0, 0, 2048)), host.memory().fill((byte) 1), KvFence.PASSED)
+                        .await();
+                host.memory().copyFrom(MemorySegment.ofArray(numbers));
+                copier.toDevice(ranges, host.memory(), KvFence.PASSED).await();
+                copier.toHost(whole, host.memory(), KvFence.PASSED).await();
+                byte[] written = new byte[2048];
+                Arrays.fill(written, (byte) 1);
+                for (Range each : ranges) {
+                    System.arraycopy(numbers, (int) each.host(), written, (int) each.device(), (int) each.bytes());
+                }
+                assertThat(host.memory().toArray(ValueLayout.JAVA_BYTE)).isEqualTo(written);
+            }
+        }
+        assertThat(CudaCopier.rows(layer)).extracting(rows -> rows.count()).containsExactly(4, 1, 2, 2, 1);
+        assertThat(CudaCopier.rows(packed)).extracting(rows -> rows.count()).containsExactly(4, 1, 2, 2, 1);
     }
 
     private static void assertFails(CudaCopier copier, List<Runs> values, long[] digests) {

@@ -116,6 +116,20 @@ int cuEventElapsedTime(float *out, uint64_t from, uint64_t to) { IN_CONTEXT; *ou
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, uint64_t stream) { IN_CONTEXT; memcpy((void *) to, from, bytes); return OK; }
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, uint64_t stream) { IN_CONTEXT; memcpy(to, (void *) from, bytes); return OK; }
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, uint64_t stream) { IN_CONTEXT; memcpy((void *) to, (void *) from, bytes); return OK; }
+typedef struct { size_t x, y; int kind; char *host, *device; void *array; size_t pitch; } End;
+typedef struct { End from, to; size_t width, height; } Copy2D;
+
+int cuMemcpy2DAsync_v2(const Copy2D *copy, uint64_t stream) {
+    IN_CONTEXT;
+    line("rows %zu %zu from %d %zu to %d %zu stream %llx\n", copy->height, copy->width, copy->from.kind, copy->from.pitch, copy->to.kind, copy->to.pitch, stream);
+    for (size_t i = 0; i < copy->height; i++) {
+        char *from = copy->from.kind == 1 ? copy->from.host : copy->from.device;
+        char *to = copy->to.kind == 1 ? copy->to.host : copy->to.device;
+        memcpy(to + i * copy->to.pitch, from + i * copy->from.pitch, copy->width);
+    }
+    return copy->from.x || copy->from.y || copy->to.x || copy->to.y ? INVALID_VALUE : OK;
+}
+
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, uint64_t stream) { IN_CONTEXT; memset((void *) to, value, bytes); return OK; }
 
 int cuModuleLoadDataEx(uint64_t *out, const char *image, unsigned count, int *options, void **values) {
