@@ -197,6 +197,18 @@ final class ServeCommand implements Callable<Integer> {
     private boolean trustRequestChatTemplate;
 
     @Option(
+            names = "--enable-auto-tool-choice",
+            description = "Let chats have tools, and look for calls in the answers by --tool-call-parser.")
+    private boolean enableAutoToolChoice;
+
+    @Option(
+            names = "--tool-call-parser",
+            paramLabel = "NAME",
+            description = "How the model writes calls: hermes, llama3_json, mistral, phi4_mini_json, pythonic, qwen3_coder,"
+                    + " or auto, as its chat template does. Without effect but with --enable-auto-tool-choice.")
+    private @Nullable String toolCallParser;
+
+    @Option(
             names = "--response-role",
             defaultValue = "assistant",
             description = "Role of the messages that the model writes (default: ${DEFAULT-VALUE}).")
@@ -476,6 +488,11 @@ final class ServeCommand implements Callable<Integer> {
                 .trustRequestChatTemplate(trustRequestChatTemplate)
                 .kvPromptTokenIds(kvPromptTokenIds);
         server.allowedOrigins(origins.allowed());
+        if (enableAutoToolChoice) {
+            server.toolCallParser(Optional.ofNullable(toolCallParser)
+                    .orElseThrow(() -> new ConfigException(
+                            "enable_auto_tool_choice", "requires --tool-call-parser, such as --tool-call-parser auto")));
+        }
         Optional.ofNullable(apiKey).ifPresent(server::apiKey);
         ssl.tls().ifPresent(server::tls);
         if (warmUp) {

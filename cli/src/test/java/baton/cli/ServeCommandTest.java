@@ -113,6 +113,12 @@ class ServeCommandTest {
         assertThat(set.responseRole()).isEqualTo("model");
         assertThat(plain.responseRole()).isEqualTo("assistant");
         assertThat(set.trustRequestChatTemplate()).isTrue();
+        assertThat(server("m", "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+                        .toolCallParser())
+                .contains("hermes");
+        assertThat(server("m", "--tool-call-parser", "hermes").toolCallParser()).isEmpty();
+        assertThatThrownBy(() -> server("m", "--enable-auto-tool-choice"))
+                .hasMessage("enable_auto_tool_choice: requires --tool-call-parser, such as --tool-call-parser auto");
         assertThat(plain.kvPromptTokenIds()).isTrue();
         assertThat(set.kvPromptTokenIds()).isFalse();
         assertThat(set.unloggedPaths()).containsExactlyInAnyOrder("/health", "/v1/models");

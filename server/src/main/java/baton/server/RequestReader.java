@@ -45,7 +45,8 @@ final class RequestReader {
         this.engine = engine;
         prompts = new Prompts(config, engine);
         samplings = new SamplingReader(config, engine, prompts);
-        toolFormat = config.toolCallParser().map(ToolFormat::named);
+        toolFormat = config.toolCallParser()
+                .map(name -> name.equals("auto") ? ToolFormat.of(engine.chatTemplate()) : ToolFormat.named(name));
     }
 
     /** The body's {@code request_id}. */

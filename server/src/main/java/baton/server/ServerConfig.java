@@ -32,7 +32,7 @@ import org.slf4j.LoggerFactory;
  * @param idleTimeout how long a connection may have no request, or an incomplete request line or header
  * @param responseRole role of chat answers
  * @param version the answer of {@code /version}
- * @param toolCallParser the format in which the model calls tools, by the name of vLLM's parser; empty if calls are not looked for
+ * @param toolCallParser the format in which the model calls tools, by the name of vLLM's parser, or auto; empty if calls are not looked for
  * @param trustRequestChatTemplate whether requests may have a {@code chat_template}
  * @param kvPromptTokenIds whether {@code kv_transfer_params.prompt_token_ids} replaces the prompt
  * @param accessLog takes a line for each ended request, on the event loop

@@ -3,13 +3,17 @@ package baton.server.output;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.engine.text.ChatTemplate;
 import baton.kv.ConfigException;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.Random;
 import java.util.stream.Collectors;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import tools.jackson.databind.json.JsonMapper;
@@ -21,6 +25,9 @@ class ToolFormatTest {
     private static final Tool TOOL = new Tool("f", Optional.of((ObjectNode) JSON.readTree("""
                     {"type":"object","properties":{"text":{"type":"string"},"count":{"type":"integer"},"exact":{"type":"number"},
                     "on":{"type":"boolean"},"list":{"type":"array"},"either":{"type":["string","null"]}}}""")), false);
+
+    @TempDir
+    Path directory;
 
     private final long seed = Long.getLong("tests.seed", System.nanoTime());
     private final Random random = new Random(seed);
@@ -51,6 +58,22 @@ class ToolFormatTest {
             mistral ¦ [TOOL_CALLS] ¦ [TOOL_CALLS]
             phi4_mini_json ¦ functools[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}] ¦ f({"a": 1}) g({})
             phi4_mini_json ¦ import functools ¦ import functools
+            qwen3_coder ¦ <tool_call>⏎<function=f>⏎<parameter=text>⏎a "b"⏎c⏎</parameter>⏎<parameter=count>⏎7⏎</parameter>⏎</function>⏎</tool_call> ¦ f({"text": "a \\"b\\"\\nc", "count": 7})
+            qwen3_coder ¦ Hm.⏎<tool_call><function=f></function></tool_call>⏎<tool_call>⏎<function=g>⏎<parameter=x>1</parameter></function></tool_call> ¦ Hm.⏎ f({}) g({"x": "1"})
+            qwen3_coder ¦ <function=f><parameter=on>True</parameter><parameter=exact>2.0</parameter><parameter=list>[1, "a"]</parameter><parameter=either>null</parameter></function> ¦ f({"on": true, "exact": 2, "list": [1, "a"], "either": null})
+            qwen3_coder ¦ <tool_call><function=f><parameter=text></parameter><parameter=count>x</parameter></function></tool_call> bye ¦ bye f({"text": "", "count": "x"})
+            qwen3_coder ¦ <tool_call>⏎<function=f>⏎<parameter=text>⏎half ¦ f({"text": "half)
+            qwen3_coder ¦ <tool_call>⏎{"name": "f"} ¦ <tool_call>⏎{"name": "f"}
+            qwen3_coder ¦ a <function ¦ a <function
+            pythonic ¦ [f(a=1, b='x "y"', c=[True, None, {'k': -2.5}]), g()] ¦ f({"a": 1, "b": "x \\"y\\"", "c": [true, null, {"k": -2.5}]}) g({})
+            pythonic ¦ ⏎[ f ( a = (1, 2,) , b="it's\\n\\u00e9", ) ]⏎ ¦ f({"a": [1, 2], "b": "it's\\né"})
+            pythonic ¦ [f(a={1: {}, "x": []}, b=1_000, c=.5)] ¦ f({"a": {"1": {}, "x": []}, "b": 1000, "c": 0.5})
+            pythonic ¦ [1, 2] ¦ [1, 2]
+            pythonic ¦ [f(x)] ¦ [f(x)]
+            pythonic ¦ Well [f()] ¦ Well [f()]
+            pythonic ¦ [f(a='b ¦ f({"a": "b)
+            pythonic ¦ [f(a=b)] ¦ b)] f({"a":
+            pythonic ¦ [f ¦ [f
             """)
     void textsAreDividedHoweverTheyAreCut(String format, String text, String expected) {
         String given = text.replace('⏎', '\n');
@@ -106,11 +129,37 @@ class ToolFormatTest {
         assertThat(shown(new Pieces(pieces))).isEqualTo(" f({})");
     }
 
+    @ParameterizedTest
+    @CsvSource(delimiter = '¦', quoteCharacter = '§', textBlock = """
+            hermes ¦ <tool_call>\\n{"name": "' + call.name + '", "arguments": ' + (call.arguments | tojson) + '}\\n</tool_call>
+            llama3_json ¦ {"name": "' + call.name + '", "parameters": ' + (call.arguments | tojson) + '}
+            mistral ¦ [TOOL_CALLS] [{"name": "' + call.name + '", "arguments": ' + (call.arguments | tojson) + ', "id": "abcdefghi"}]
+            mistral ¦ [TOOL_CALLS]' + call.name + '[ARGS]' + (call.arguments | tojson) + '
+            phi4_mini_json ¦ functools[{"name": "' + call.name + '", "arguments": ' + (call.arguments | tojson) + '}]
+            pythonic ¦ [' + call.name + '(a=' + (call.arguments.a | string) + ')]
+            qwen3_coder ¦ <tool_call>\\n<function=' + call.name + '>\\n<parameter=a>\\n' + (call.arguments.a | string) + '\\n</parameter>\\n</function>\\n</tool_call>
+            """)
+    void autoIsTheFormatOfTheTemplate(String format, String call) throws Exception {
+        Files.writeString(directory.resolve("chat_template.jinja"), """
+                {%- for message in messages %}<|im_start|>{{ message.role }}
+                {% if message.tool_calls %}{% set call = message.tool_calls[0].function %}{{ 'CALL' }}{% else %}{{ message.content }}{% endif %}<|im_end|>
+                {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+                {% endif %}""".replace("CALL", call));
+        ToolFormat found = ToolFormat.of(Optional.of(ChatTemplate.load(directory)));
+        assertThat(found).isEqualTo(ToolFormat.named(format));
+    }
+
+    @Test
+    void autoNeedsATemplateThatWritesCalls() {
+        assertThatThrownBy(() -> ToolFormat.of(Optional.of(ChatTemplate.load(directory))))
+                .hasMessageStartingWith("tool_call_parser: is auto, but the model's chat template writes calls in none");
+    }
+
     @Test
     void otherNamesAreRefused() {
         assertThatThrownBy(() -> ToolFormat.named("x"))
                 .isInstanceOf(ConfigException.class)
-                .hasMessageStartingWith("tool_call_parser: unsupported value 'x'; allowed: hermes, ");
+                .hasMessageStartingWith("tool_call_parser: unsupported value 'x'; allowed: auto, hermes, ");
     }
 
     private static Pieces divided(String format, List<String> parts) {
