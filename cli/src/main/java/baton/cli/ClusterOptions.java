@@ -28,6 +28,13 @@ final class ClusterOptions {
                     + " may be repeated (default: those that one host needs).")
     private Map<String, String> settings = new LinkedHashMap<>();
 
+    @Option(
+            names = "--instance-option",
+            paramLabel = "OPTION",
+            description = "An option of serve on both instances, as in --instance-option=--tool-call-parser=hermes;"
+                    + " may be repeated.")
+    private List<String> instanceOptions = new ArrayList<>();
+
     /** @throws ConfigException if the connector needs a store that runs already, and none is named */
     private void requireStore(Map<String, String> environment) {
         if (connector == LocalCluster.Connector.MooncakeStoreConnector
@@ -48,7 +55,7 @@ final class ClusterOptions {
      */
     LocalCluster start(Path model, int port, boolean warmUp, PrintWriter out) throws IOException, InterruptedException {
         requireStore(System.getenv());
-        List<String> more = new ArrayList<>();
+        List<String> more = new ArrayList<>(instanceOptions);
         settings.forEach((name, value) -> more.addAll(List.of(ClusterConnector.SETTING + name, value)));
         long begun = System.nanoTime();
         out.printf("Starting a decode instance, a prefill instance and a router with %s ...%n", connector);

@@ -204,8 +204,9 @@ final class ServeCommand implements Callable<Integer> {
     @Option(
             names = "--tool-call-parser",
             paramLabel = "NAME",
-            description = "How the model writes calls: hermes, llama3_json, mistral, phi4_mini_json, pythonic, qwen3_coder,"
-                    + " or auto, as its chat template does. Without effect but with --enable-auto-tool-choice.")
+            description =
+                    "How the model writes calls: hermes, llama3_json, mistral, phi4_mini_json, pythonic, qwen3_coder,"
+                            + " or auto, as its chat template does. Without effect but with --enable-auto-tool-choice.")
     private @Nullable String toolCallParser;
 
     @Option(
@@ -491,7 +492,8 @@ final class ServeCommand implements Callable<Integer> {
         if (enableAutoToolChoice) {
             server.toolCallParser(Optional.ofNullable(toolCallParser)
                     .orElseThrow(() -> new ConfigException(
-                            "enable_auto_tool_choice", "requires --tool-call-parser, such as --tool-call-parser auto")));
+                            "enable_auto_tool_choice",
+                            "requires --tool-call-parser, such as --tool-call-parser auto")));
         }
         Optional.ofNullable(apiKey).ifPresent(server::apiKey);
         ssl.tls().ifPresent(server::tls);

@@ -7,6 +7,7 @@ import baton.engine.SamplingParamsBuilder;
 import baton.engine.text.ChatTemplate;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.server.output.CallGrammar;
 import baton.server.output.OutputParser;
 import baton.server.output.ToolFormat;
 import java.util.ArrayList;
@@ -171,6 +172,17 @@ final class RequestReader {
         builder.shownSpecialTokens(format.marks().stream()
                 .flatMap(mark -> engine.tokenizer().id(mark).stream())
                 .collect(Collectors.toSet()));
+        CallGrammar.of(
+                        format,
+                        use.tools(),
+                        use.required(),
+                        use.parallel(),
+                        token -> engine.tokenizer()
+                                .id(token)
+                                .filter(engine.tokenizer()::isSpecial)
+                                .isPresent(),
+                        builder.build().format())
+                .ifPresent(builder::format);
         return () -> use.parallel()
                 ? format.parser(use.tools())
                 : format.parser(use.tools()).firstCallOnly();

@@ -111,6 +111,7 @@ record ToolUse(List<Tool> tools, boolean required, boolean named, boolean parall
     private static Tool tool(JsonFields tool) {
         Optional<JsonFields> function = tool.object("function");
         return new Tool(
+                tool.field("function"),
                 function.flatMap(each -> each.string("name")).orElse(""),
                 function.flatMap(each -> each.object("parameters")).map(JsonFields::toJson),
                 function.flatMap(each -> each.bool("strict")).orElse(false));

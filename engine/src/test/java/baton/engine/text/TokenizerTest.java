@@ -13,6 +13,7 @@ import java.util.Arrays;
 import java.util.Comparator;
 import java.util.List;
 import java.util.Random;
+import java.util.Set;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -74,6 +75,8 @@ class TokenizerTest {
             assertThat(tokenizer.isSpecial(4)).isTrue();
             assertThat(tokenizer.isSpecial(1023)).isFalse();
             assertThat(tokenizer.isSpecial(-1)).isFalse();
+            Detokenizer some = tokenizer.detokenizer(new int[] {4}, true, Set.of(4));
+            assertThat(some.append(2) + some.append(4) + some.append(3)).isEqualTo("<|end|>");
             assertThat(tokenizer.vocabularySize()).isEqualTo(2048);
             int[] ids = tokenizer.encode("<|user|>hello<|end|>", false);
             assertThat(tokenizer.decode(ids, true)).isEqualTo("hello");

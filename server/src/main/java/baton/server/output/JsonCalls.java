@@ -1,5 +1,6 @@
 package baton.server.output;
 
+import baton.grammar.rule.Expression;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.ThreadLocalRandom;
@@ -55,6 +56,52 @@ record JsonCalls(
     @Override
     public OutputParser parser(List<Tool> tools) {
         return new JsonCallParser(this, afterName.isPresent() ? JsonCalls::shortId : CallParser::randomId);
+    }
+
+    @Override
+    public Expression text(CallGrammar grammar) {
+        Expression marked = grammar.without(mark);
+        return mayBeBare ? new Expression.And(List.of(marked, CallGrammar.notBeginningWith('{'))) : marked;
+    }
+
+    @Override
+    public Expression calls(List<Tool> tools, CallGrammar grammar) {
+        if (afterName.filter(grammar::isSpecialToken).isPresent()) {
+            return grammar.calls(
+                    tools.stream()
+                            .map(tool -> Expression.sequence(
+                                    grammar.mark(mark),
+                                    Expression.text(tool.name()),
+                                    grammar.mark(afterName.get()),
+                                    grammar.arguments(tool)))
+                            .toList(),
+                    "");
+        }
+        List<Expression> objects =
+                tools.stream().map(tool -> object(tool, grammar)).toList();
+        if (list != Listed.NEVER) {
+            return Expression.sequence(
+                    grammar.mark(mark), Expression.text("["), grammar.calls(objects, ", "), Expression.text("]"));
+        }
+        return mayBeBare
+                ? grammar.calls(objects, separator + " ")
+                : grammar.calls(
+                        objects.stream()
+                                .map(object -> Expression.sequence(
+                                        grammar.mark(mark),
+                                        Expression.text("\n"),
+                                        object,
+                                        Expression.text("\n"),
+                                        grammar.mark(close)))
+                                .toList(),
+                        "\n");
+    }
+
+    private Expression object(Tool tool, CallGrammar grammar) {
+        return Expression.sequence(
+                Expression.text("{\"name\": " + JsonTypes.quoted(tool.name()) + ", \"" + argumentsField + "\": "),
+                grammar.arguments(tool),
+                Expression.text("}"));
     }
 
     /** Mistral's templates take ids of nine letters and digits only. */

@@ -10,6 +10,7 @@ import tools.jackson.core.JacksonException;
 import tools.jackson.databind.DeserializationFeature;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
+import tools.jackson.databind.node.ObjectNode;
 
 /** Values written without types, as JSON by the types that a schema allows: vLLM's rules. */
 final class JsonTypes {
@@ -31,9 +32,8 @@ final class JsonTypes {
 
     private static void add(JsonNode schema, Set<String> types) {
         JsonNode type = schema.path("type");
-        (type.isArray() ? type.values() : List.of(type)).stream()
-                .filter(JsonNode::isString)
-                .forEach(each -> types.add(each.asString()));
+        (type.isArray() ? type.values() : List.of(type))
+                .stream().filter(JsonNode::isString).forEach(each -> types.add(each.asString()));
         for (JsonNode value : schema.path("enum")) {
             types.add(
                     switch (value.getNodeType()) {
@@ -84,6 +84,10 @@ final class JsonTypes {
             }
         }
         return quoted(text);
+    }
+
+    static ObjectNode emptyObject() {
+        return JSON.createObjectNode();
     }
 
     /** A JSON string. */

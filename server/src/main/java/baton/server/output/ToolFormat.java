@@ -3,6 +3,7 @@ package baton.server.output;
 import baton.engine.text.ChatRequest;
 import baton.engine.text.ChatTemplate;
 import baton.engine.text.ChatTemplateException;
+import baton.grammar.rule.Expression;
 import baton.kv.ConfigException;
 import java.util.ArrayList;
 import java.util.List;
@@ -25,8 +26,9 @@ public sealed interface ToolFormat permits JsonCalls, PythonCalls, QwenCalls {
             Map.entry("pythonic", new PythonCalls()));
 
     /** A call in a conversation, by which a template shows its format. */
-    String CALL = "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"abcdefghi\",\"type\":\"function\","
-            + "\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}}]}";
+    String CALL =
+            "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"abcdefghi\",\"type\":\"function\","
+                    + "\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}}]}";
 
     JsonMapper JSON = JsonMapper.builder().build();
 
@@ -36,6 +38,12 @@ public sealed interface ToolFormat permits JsonCalls, PythonCalls, QwenCalls {
     /** Divides one sequence. */
     OutputParser parser(List<Tool> tools);
 
+    /** Texts in which no call begins. */
+    Expression text(CallGrammar grammar);
+
+    /** A call of one of the tools, or several. */
+    Expression calls(List<Tool> tools, CallGrammar grammar);
+
     /**
      * The format in which a chat template writes a call.
      *
@@ -44,15 +52,18 @@ public sealed interface ToolFormat permits JsonCalls, PythonCalls, QwenCalls {
     static ToolFormat of(Optional<ChatTemplate> template) {
         ObjectNode message = JSON.readTree(CALL).asObject();
         List<JsonNode> question = List.of(JSON.readTree("{\"role\":\"user\",\"content\":\"a\"}"));
-        List<JsonNode> tools = List.of(JSON.readTree("{\"type\":\"function\",\"function\":{\"name\":\"f\","
-                + "\"description\":\"d\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}}}}"));
+        List<JsonNode> tools = List.of(
+                JSON.readTree(
+                        "{\"type\":\"function\",\"function\":{\"name\":\"f\","
+                                + "\"description\":\"d\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}}}}"));
         Optional<String> written = template.filter(ChatTemplate::isPresent).flatMap(each -> {
             try {
                 List<JsonNode> answered = List.of(question.getFirst(), message);
                 String before = each.render(new ChatRequest(question, Optional.of(tools), true, false, Map.of()));
                 String all = each.render(new ChatRequest(answered, Optional.of(tools), false, false, Map.of()));
                 int common = 0;
-                while (common < Math.min(before.length(), all.length()) && before.charAt(common) == all.charAt(common)) {
+                while (common < Math.min(before.length(), all.length())
+                        && before.charAt(common) == all.charAt(common)) {
                     common++;
                 }
                 return Optional.of(all.substring(common));
@@ -60,7 +71,8 @@ public sealed interface ToolFormat permits JsonCalls, PythonCalls, QwenCalls {
                 return Optional.empty();
             }
         });
-        List<Tool> read = List.of(new Tool("f", Optional.of(tools.getFirst().at("/function/parameters").asObject()), false));
+        List<Tool> read = List.of(new Tool(
+                "", "f", Optional.of(tools.getFirst().at("/function/parameters").asObject()), false));
         return written.flatMap(text -> BY_NAME.values().stream()
                         .filter(format -> writes(format.parser(read), text))
                         .findFirst())
@@ -75,7 +87,10 @@ public sealed interface ToolFormat permits JsonCalls, PythonCalls, QwenCalls {
         pieces.addAll(parser.end());
         List<Pieces.Call> calls = new Pieces(pieces).calls();
         return calls.size() == 1
-                && calls.getFirst().begin().filter(begin -> begin.name().equals("f")).isPresent()
+                && calls.getFirst()
+                        .begin()
+                        .filter(begin -> begin.name().equals("f"))
+                        .isPresent()
                 && calls.getFirst().arguments().replace(" ", "").equals("{\"a\":1}");
     }
 

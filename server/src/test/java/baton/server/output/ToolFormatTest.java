@@ -22,7 +22,7 @@ import tools.jackson.databind.node.ObjectNode;
 class ToolFormatTest {
     private static final JsonMapper JSON = JsonMapper.builder().build();
 
-    private static final Tool TOOL = new Tool("f", Optional.of((ObjectNode) JSON.readTree("""
+    private static final Tool TOOL = new Tool("", "f", Optional.of((ObjectNode) JSON.readTree("""
                     {"type":"object","properties":{"text":{"type":"string"},"count":{"type":"integer"},"exact":{"type":"number"},
                     "on":{"type":"boolean"},"list":{"type":"array"},"either":{"type":["string","null"]}}}""")), false);
 
@@ -72,7 +72,7 @@ class ToolFormatTest {
             pythonic ¦ [f(x)] ¦ [f(x)]
             pythonic ¦ Well [f()] ¦ Well [f()]
             pythonic ¦ [f(a='b ¦ f({"a": "b)
-            pythonic ¦ [f(a=b)] ¦ b)] f({"a":
+            pythonic ¦ [f(a=b)] ¦ b)] f({"a": )
             pythonic ¦ [f ¦ [f
             """)
     void textsAreDividedHoweverTheyAreCut(String format, String text, String expected) {
@@ -152,7 +152,8 @@ class ToolFormatTest {
     @Test
     void autoNeedsATemplateThatWritesCalls() {
         assertThatThrownBy(() -> ToolFormat.of(Optional.of(ChatTemplate.load(directory))))
-                .hasMessageStartingWith("tool_call_parser: is auto, but the model's chat template writes calls in none");
+                .hasMessageStartingWith(
+                        "tool_call_parser: is auto, but the model's chat template writes calls in none");
     }
 
     @Test

@@ -40,7 +40,7 @@ class VllmToolParsersTest {
             "list":{"type":"array"},"object":{"type":"object"}}}""");
 
     private static final List<Tool> TOOLS = List.of("f", "get_weather", "search2").stream()
-            .map(name -> new Tool(name, Optional.of(PARAMETERS), false))
+            .map(name -> new Tool("", name, Optional.of(PARAMETERS), false))
             .toList();
 
     @TempDir
@@ -54,7 +54,8 @@ class VllmToolParsersTest {
         int streamsDiffer = 0;
         List<JsonNode> cases = cases();
         for (JsonNode each : cases) {
-            String found = shown(divided(each.get("parser").asString(), each.get("text").asString()));
+            String found = shown(
+                    divided(each.get("parser").asString(), each.get("text").asString()));
             String expected = shown(each.get("content").asString(), each.get("calls"));
             if (isLostByVllm(each)) {
                 assertThat(expected).isEmpty();
@@ -100,15 +101,14 @@ class VllmToolParsersTest {
     private static String shown(Pieces pieces) {
         StringBuilder shown = new StringBuilder(pieces.content().strip());
         pieces.calls()
-                .forEach(call -> shown.append(
-                        shown(call.begin().orElseThrow().name(), call.arguments())));
+                .forEach(call -> shown.append(shown(call.begin().orElseThrow().name(), call.arguments())));
         return shown.toString();
     }
 
     private static String shown(String content, JsonNode calls) {
         StringBuilder shown = new StringBuilder(content.strip());
-        calls.forEach(call ->
-                shown.append(shown(call.get(0).asString(), call.get(1).asString())));
+        calls.forEach(
+                call -> shown.append(shown(call.get(0).asString(), call.get(1).asString())));
         return shown.toString();
     }
 
