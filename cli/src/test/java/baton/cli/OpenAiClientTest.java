@@ -15,7 +15,6 @@ import com.openai.errors.BadRequestException;
 import com.openai.errors.NotFoundException;
 import com.openai.errors.UnauthorizedException;
 import com.openai.models.FunctionDefinition;
-import com.openai.models.ResponseFormatJsonObject;
 import com.openai.models.chat.completions.ChatCompletion;
 import com.openai.models.chat.completions.ChatCompletionChunk;
 import com.openai.models.chat.completions.ChatCompletionCreateParams;
@@ -270,10 +269,10 @@ class OpenAiClientTest {
             assertThat(token.topLogprobs().getFirst().token()).isEqualTo(token.token());
         });
         assertThatThrownBy(() -> chat.create(question()
-                        .responseFormat(ResponseFormatJsonObject.builder().build())
+                        .putAdditionalBodyProperty("guided_regex", JsonValue.from("("))
                         .build()))
                 .isInstanceOf(BadRequestException.class)
-                .hasMessageContaining("response_format.type: unsupported value 'json_object'; allowed: text");
+                .hasMessageContaining("guided_regex: at character 1: the group is not closed");
         assertThatThrownBy(() -> chat.create(question()
                         .toolChoice(ChatCompletionToolChoiceOption.Auto.REQUIRED)
                         .build()))

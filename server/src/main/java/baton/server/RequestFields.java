@@ -18,12 +18,6 @@ final class RequestFields {
     private static final List<String> UNSUPPORTED = List.of(
             "suffix",
             "use_beam_search",
-            "guided_json",
-            "guided_regex",
-            "guided_choice",
-            "guided_grammar",
-            "structural_tag",
-            "structured_outputs",
             "repetition_detection",
             "logprob_token_ids",
             "return_prompt_text",
@@ -44,6 +38,7 @@ final class RequestFields {
             Map.entry("spaces_between_special_tokens", JsonFields::bool),
             Map.entry("include_reasoning", JsonFields::bool),
             Map.entry("watermarking", JsonFields::bool),
+            Map.entry("guided_decoding_backend", JsonFields::string),
             Map.entry("length_penalty", JsonFields::number),
             Map.entry("routed_experts_prompt_start", JsonFields::integer),
             Map.entry("return_token_offsets", JsonFields::bool),
@@ -66,12 +61,6 @@ final class RequestFields {
                 .ifPresent(value -> {
                     throw unsupported(THINKING_BUDGET, value);
                 });
-        fields.object("response_format").ifPresent(format -> {
-            String type = format.string("type").orElse("text");
-            if (!type.equals("text")) {
-                throw ConfigException.unsupported(format.field("type"), type, "text");
-            }
-        });
     }
 
     /** @throws ConfigException naming a field without effect that has another type */

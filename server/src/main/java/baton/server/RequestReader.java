@@ -84,6 +84,7 @@ final class RequestReader {
             builder.n(best).logprobs(logprobs.orElse(0));
         });
         SamplingParams sampling = builder.build();
+        sampling.format().ifPresent(format -> FormatReader.prepare(fields, format, preparation));
 
         Optional<JsonFields> kvTransferParams = fields.object("kv_transfer_params");
         boolean addSpecialTokens = fields.bool("add_special_tokens").orElse(true);
@@ -138,6 +139,7 @@ final class RequestReader {
         logprobs.ifPresent(builder::logprobs);
         SamplingReader.readPromptLogprobs(fields, builder, fields.bool("stream").orElse(false));
         SamplingParams sampling = builder.build();
+        sampling.format().ifPresent(format -> FormatReader.prepare(fields, format, preparation));
         SamplingReader.requireFewStops(sampling, requireFewSequences(fields, sampling.n()));
 
         Optional<Prompts.Kept> kept = kept(fields, maxTokens.orElse(1));

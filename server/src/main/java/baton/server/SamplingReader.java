@@ -78,6 +78,7 @@ final class SamplingReader {
             builder.badWords(SamplingParams.badWords(
                     fewStrings("bad_words", RequestFields.strings("bad_words", value)), engine.tokenizer()));
         });
+        FormatReader.read(fields).ifPresent(builder::format);
         return builder;
     }
 

@@ -252,7 +252,7 @@ class ChatTest {
             {"messages":[{"role":"user","content":"x"}],"documents":{}}                       | documents: must be an array of objects, is {}
             {"messages":[{"role":"user","content":[{"text":"x"}]}]}                           | messages[0].content[0].type: is missing, must be text
             {"messages":[{"role":"user","content":[{"type":"text"}]}]}                        | messages[0].content[0].text: is missing, must be a string
-            {"messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_object"}} | response_format.type: unsupported value 'json_object'; allowed: text
+            {"messages":[{"role":"user","content":"x"}],"response_format":{"type":"x"}} | response_format.type: unsupported value 'x'; allowed: text, json_object, json_schema, structural_tag
             {"messages":[{"role":"user","content":"x"}],"tool_choice":"required"}             | tool_choice: is "required", which needs tools
             {"messages":[{"role":"user","content":"x"}],"top_logprobs":2}                     | top_logprobs: is 2, which needs logprobs to be true
             {"messages":[{"role":"user","content":"x"}],"logprobs":true,"top_logprobs":21}    | top_logprobs: is 21, must be between 0 and 20

@@ -47,7 +47,7 @@ class ErrorsTest {
             {"prompt":"a","stream_interval":0}               | stream_interval      | stream_interval: is 0, must be at least 1
             {"prompt":"a","thinking_token_budget":5}         | thinking_token_budget | thinking_token_budget: is not supported by this server, is 5
             {"prompt":"a","logprobs":1,"logprob_token_ids":[5]} | logprob_token_ids | logprob_token_ids: is not supported by this server, is [5]
-            {"prompt":"a","structured_outputs":{"json":{}}}  | structured_outputs   | structured_outputs: is not supported by this server, is {"json":{}}
+            {"prompt":"a","structured_outputs":{}}           | structured_outputs   | structured_outputs: has no format, must have one of json, json_object, regex, choice, grammar, structural_tag
             {"prompt":"a","user":7}                          | user                 | user: must be a string, is 7
             {"prompt":"a","return_tokens_as_token_ids":1}    | return_tokens_as_token_ids | return_tokens_as_token_ids: must be true or false, is 1
             {"prompt":"a","stream":true,"stream_options":{"include_usage":3}} | stream_options.include_usage | stream_options.include_usage: must be true or false, is 3
@@ -61,7 +61,7 @@ class ErrorsTest {
             {"prompt":"a","seed":1.5}                        | seed                 | seed: must be a whole number, is 1.5
             {"prompt":"a","seed":9223372036854775808}        | seed                 | seed: must be a whole number of 64 bits, is 9223372036854775808
             {"prompt":["a","b"],"n":16384,"temperature":1}   | prompt               | prompt: has 2 prompts with n=16384, a request may have at most 4224 sequences
-            {"prompt":"a","response_format":{"type":"json_object"}} | response_format.type | response_format.type: unsupported value 'json_object'; allowed: text
+            {"prompt":"a","response_format":{"type":"x"}}    | response_format.type | response_format.type: unsupported value 'x'; allowed: text, json_object, json_schema, structural_tag
             {"prompt":"a","logprobs":true}                   | logprobs             | logprobs: must be a whole number, is true
             {"prompt":"a","logprobs":21}                     | logprobs             | logprobs: is 21, must be between 0 and 20
             {"prompt":"a","logit_bias":{"x":1}}              | logit_bias.x         | logit_bias.x: must have a token id as its name
@@ -69,7 +69,7 @@ class ErrorsTest {
             {"prompt":"a","logit_bias":{"2048":1}}           | logit_bias.2048      | logit_bias.2048: token id 2048 is not in the vocabulary, must be between 0 and 2047
             {"prompt":"a","stop_token_ids":[1,"2"]}          | stop_token_ids[1]    | stop_token_ids[1]: must be a token id, is "2"
             {"prompt":"a","suffix":"b"}                      | suffix               | suffix: is not supported by this server, is "b"
-            {"prompt":"a","guided_json":{"type":"object"}}   | guided_json          | guided_json: is not supported by this server, is {"type":"object"}
+            {"prompt":"a","guided_regex":"("}                | guided_regex         | guided_regex: at character 1: the group is not closed
             {"prompt":"a","kv_transfer_params":[]}           | kv_transfer_params   | kv_transfer_params: must be an object, is []
             {"prompt":"a","cache_salt":""}                   | cache_salt           | cache_salt: is empty, must be a non-empty string
             {"prompt":"a","cache_salt":"\\ud800"}             | cache_salt           | cache_salt: has half of a surrogate pair, must be valid Unicode
