@@ -31,6 +31,14 @@ public interface Engine extends AutoCloseable {
     }
 
     /**
+     * Compiles the format of a request's output, which may take milliseconds, so that {@link #submit} finds it compiled.
+     *
+     * @throws baton.kv.ConfigException if it cannot be compiled
+     * @throws EngineUnavailableException if too many formats are being compiled
+     */
+    default void prepare(SamplingParams sampling) {}
+
+    /**
      * Queues a request. Its events go to {@code sink} in order, from the engine's thread; the sink must not block. Every request
      * that was accepted ends with one {@link GenerationEvent.Finished} for each of its sequences, also when the engine fails.
      *

@@ -7,6 +7,7 @@ import baton.engine.RequestTimes;
 import baton.engine.SamplingParams;
 import baton.engine.sampling.Sampler;
 import baton.engine.sampling.SequenceSampler;
+import baton.grammar.automaton.TokenGrammar;
 import baton.kv.BlockHash;
 import baton.kv.BlockHasher;
 import baton.kv.JsonFields;
@@ -37,6 +38,7 @@ public final class Request implements KvRequest {
 
     private final String id;
     private final SamplingParams sampling;
+    private final Optional<TokenGrammar> format;
     private final int promptLength;
     private final int maxLength;
     private final Optional<JsonFields> kvTransferParams;
@@ -95,6 +97,7 @@ public final class Request implements KvRequest {
     private Request(Builder builder) {
         this.id = builder.id;
         this.sampling = builder.sampling;
+        this.format = builder.format;
         this.promptLength = builder.prompt.length;
         this.maxLength = builder.maxLength;
         this.kvTransferParams = builder.kvTransferParams;
@@ -132,6 +135,7 @@ public final class Request implements KvRequest {
         private final SamplingParams sampling;
         private final BlockHasher hasher;
         private final RequestListener listener;
+        private Optional<TokenGrammar> format = Optional.empty();
         private Optional<JsonFields> kvTransferParams = Optional.empty();
         private Optional<String> cacheSalt = Optional.empty();
         private int priority;
@@ -152,6 +156,12 @@ public final class Request implements KvRequest {
             this.sampling = sampling;
             this.hasher = hasher;
             this.listener = listener;
+        }
+
+        /** The format of the output, compiled. */
+        public Builder format(Optional<TokenGrammar> value) {
+            format = value;
+            return this;
         }
 
         public Builder kvTransferParams(Optional<JsonFields> value) {
@@ -277,7 +287,7 @@ public final class Request implements KvRequest {
     }
 
     void sampleWith(Sampler sampler) {
-        sequenceSampler = sampler.sequence(sampling, tokens(0, promptLength), seed);
+        sequenceSampler = sampler.sequence(sampling, format, tokens(0, promptLength), seed);
     }
 
     RequestListener listener() {

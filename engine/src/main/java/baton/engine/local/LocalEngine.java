@@ -25,6 +25,7 @@ import baton.engine.model.ModelRunner;
 import baton.engine.sampling.Sampler;
 import baton.engine.text.ChatTemplate;
 import baton.engine.text.Tokenizer;
+import baton.grammar.automaton.TokenGrammar;
 import baton.kv.BlockHasher;
 import baton.kv.ConfigException;
 import baton.kv.DType;
@@ -61,6 +62,7 @@ public final class LocalEngine implements Engine {
     private final GenerationDefaults generationDefaults;
     private final ModelRunner runner;
     private final EngineThread thread;
+    private final CompiledFormats formats;
 
     /** Sequences that have been admitted and have not ended. */
     private final AtomicInteger pending = new AtomicInteger();
@@ -85,6 +87,8 @@ public final class LocalEngine implements Engine {
         this.generationDefaults = generationDefaults;
         this.runner = runner;
         this.thread = thread;
+        this.formats =
+                new CompiledFormats(() -> tokenizer.grammarVocabulary(model.vocabularySize(), thread.eosTokens()));
     }
 
     /**
@@ -329,6 +333,11 @@ public final class LocalEngine implements Engine {
     }
 
     @Override
+    public void prepare(SamplingParams sampling) {
+        sampling.format().ifPresent(formats::get);
+    }
+
+    @Override
     public void submit(GenerationRequest request, Consumer<GenerationEvent> sink) {
         try {
             admit(request, sink);
@@ -372,9 +381,10 @@ public final class LocalEngine implements Engine {
         // A warm-up must not shift the seeds of clients' requests.
         long seed = sampling.seed()
                 .orElseGet(() -> warmingUp ? config.seed() : mix(config.seed(), seeds.getAndIncrement()));
+        Optional<TokenGrammar> format = sampling.format().map(formats::get);
         LiveRequest live = new LiveRequest(request.id());
         List<Request> sequences = IntStream.range(0, sampling.n())
-                .mapToObj(index -> sequence(request, index, seed, live, sink))
+                .mapToObj(index -> sequence(request, format, index, seed, live, sink))
                 .toList();
         sequences.forEach(live::add);
         return thread.submit(live, sequences);
@@ -415,7 +425,12 @@ public final class LocalEngine implements Engine {
     }
 
     private Request sequence(
-            GenerationRequest request, int index, long seed, LiveRequest live, Consumer<GenerationEvent> sink) {
+            GenerationRequest request,
+            Optional<TokenGrammar> format,
+            int index,
+            long seed,
+            LiveRequest live,
+            Consumer<GenerationEvent> sink) {
         SamplingParams sampling = request.sampling();
         String id = sampling.n() == 1 ? request.id() : request.id() + "-" + index;
         SequenceOutput output = new SequenceOutput(
@@ -429,6 +444,7 @@ public final class LocalEngine implements Engine {
                 });
         BlockHasher hasher = config.hashing().hasher(config.blockSize());
         return Request.builder(id, request.prompt(), maxModelLen, sampling, hasher, output)
+                .format(format)
                 .kvTransferParams(request.kvTransferParams())
                 .cacheSalt(request.cacheSalt())
                 .priority(request.priority())

@@ -90,6 +90,22 @@ final class Distribution {
         logits[id] = Float.NEGATIVE_INFINITY;
     }
 
+    /** Masks all tokens but those whose bits are set. */
+    void keep(long[] bits) {
+        for (int word = 0; word < bits.length; word++) {
+            int first = word * Long.SIZE;
+            int end = Math.min(size, first + Long.SIZE);
+            long kept = bits[word];
+            if (kept == 0) {
+                Arrays.fill(logits, first, end, Float.NEGATIVE_INFINITY);
+            } else if (kept != -1) {
+                for (int i = first; i < end; i++) {
+                    logits[i] = (kept >>> i & 1) != 0 ? logits[i] : Float.NEGATIVE_INFINITY;
+                }
+            }
+        }
+    }
+
     /**
      * Finds the greatest logit; comes before all that follows, after each change of the logits.
      *

@@ -5,12 +5,14 @@ import baton.engine.TokenLogprobs;
 import baton.engine.kernel.ParallelFor;
 import baton.engine.model.Logits;
 import baton.engine.sampling.SequenceSampler.Sampled;
+import baton.grammar.automaton.TokenGrammar;
 import baton.kv.ConfigException;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 
@@ -36,7 +38,7 @@ public final class Sampler {
         record NoneLeft() implements Choice {}
 
         /**
-         * The row has NaN or positive infinity or nothing but negative infinity, or choosing failed otherwise: the sequence cannot go on,
+         * The row has NaN or positive infinity or nothing but negative infinity, or the format has no token that is left, or choosing failed otherwise: the sequence cannot go on,
          * others can.
          *
          * @param cause the exception
@@ -60,14 +62,15 @@ public final class Sampler {
     /**
      * Begins a sequence.
      *
+     * @param format of its output
      * @param prompt its token ids
      * @param seed decides its choices together with the position of the output token, and with nothing else; as in vLLM,
      *     {@code params.seed() + i} for sequence {@code i} of a request
      * @throws ConfigException if a parameter has a token outside the vocabulary
      */
-    public SequenceSampler sequence(SamplingParams params, int[] prompt, long seed) {
+    public SequenceSampler sequence(SamplingParams params, Optional<TokenGrammar> format, int[] prompt, long seed) {
         check(params, vocabularySize, eosIds);
-        return new SequenceSampler(params, prompt, eosIds, vocabularySize, seed);
+        return new SequenceSampler(params, format, prompt, eosIds, vocabularySize, seed);
     }
 
     /**

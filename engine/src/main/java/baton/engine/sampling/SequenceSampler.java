@@ -3,6 +3,7 @@ package baton.engine.sampling;
 import baton.engine.SamplingParams;
 import baton.engine.TokenLogprobs;
 import baton.engine.model.Logits;
+import baton.grammar.automaton.TokenGrammar;
 import java.util.Arrays;
 import java.util.BitSet;
 import java.util.HashMap;
@@ -10,6 +11,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.Set;
 
 /**
@@ -19,7 +21,7 @@ import java.util.Set;
  * {@code raw_logprobs}):
  *
  * <ol>
- *   <li>{@code allowed_token_ids} and {@code bad_words}: tokens that may not be chosen now become negative infinity;
+ *   <li>the output's format, {@code allowed_token_ids} and {@code bad_words}: tokens that may not be chosen now become negative infinity;
  *   <li>{@code min_tokens} (no end token or stop token before) and {@code logit_bias};
  *   <li>penalties: repetition over prompt and output, dividing positive logits and multiplying others; then, over the output alone,
  *       frequency times count and presence, both subtracted;
@@ -45,6 +47,7 @@ public final class SequenceSampler {
     /** How often each token is in the output, for the other two. */
     private final Map<Integer, Integer> outputCounts = new HashMap<>();
 
+    private final Optional<FormatGuide> guide;
     private final BitSet forbidden = new BitSet();
     /** The end of the output, as long as bad words look back. */
     private int[] tail = new int[0];
@@ -59,8 +62,15 @@ public final class SequenceSampler {
      */
     public record Sampled(int id, Optional<TokenLogprobs> logprobs) {}
 
-    SequenceSampler(SamplingParams params, int[] prompt, Set<Integer> eosIds, int vocabularySize, long seed) {
+    SequenceSampler(
+            SamplingParams params,
+            Optional<TokenGrammar> format,
+            int[] prompt,
+            Set<Integer> eosIds,
+            int vocabularySize,
+            long seed) {
         this.params = params;
+        this.guide = format.map(each -> new FormatGuide(each.matcher(), params, eosIds, vocabularySize));
         this.vocabularySize = vocabularySize;
         this.stream = mix(seed);
         this.endIds = new HashSet<>(eosIds);
@@ -81,7 +91,7 @@ public final class SequenceSampler {
 
     /** Whether the next token is that of the greatest logit, which is known. */
     boolean isKnown() {
-        return params.greedy() && params.logprobs().isEmpty() && !changesLogits();
+        return params.greedy() && params.logprobs().isEmpty() && guide.isEmpty() && !changesLogits();
     }
 
     /**
@@ -89,31 +99,25 @@ public final class SequenceSampler {
      *
      * @param distribution to work with
      * @return empty if the request's parameters leave no token to choose here
-     * @throws IllegalStateException if the row has NaN or positive infinity, or nothing but negative infinity; the sequence cannot go
-     *     on, others can
+     * @throws IllegalStateException if the row has NaN or positive infinity, or nothing but negative infinity, or the parameters leave no
+     *     token that the format has here; the sequence cannot go on, others can
      */
     Optional<Sampled> next(Logits logits, int row, Distribution distribution) {
         if (logits.vocabularySize() != vocabularySize) {
             throw new IllegalArgumentException(
                     "logits: vocabularySize=" + logits.vocabularySize() + ", expected " + vocabularySize);
         }
-        boolean changed = changesLogits();
-        int id;
-        if (params.greedy() && !changed) {
-            id = logits.argmax(row);
-            if (!logits.isFinite(row)) {
-                throw unusable(row);
+        guide.ifPresent(format -> format.find(position));
+        OptionalInt chosen = choose(logits, row, distribution);
+        if (chosen.isEmpty()) {
+            if (guide.filter(format -> !format.isComplete()).isPresent()) {
+                throw new IllegalStateException(
+                        "allowed_token_ids, bad_words and min_tokens leave no token that the format has here");
             }
-        } else {
-            load(logits, row, distribution);
-            if (changed) {
-                changeLogits(distribution);
-                if (!distribution.findMax()) {
-                    return Optional.empty();
-                }
-            }
-            id = params.greedy() ? distribution.argmax() : draw(distribution);
+            return Optional.empty();
         }
+        int id = chosen.getAsInt();
+        guide.ifPresent(format -> format.advance(id));
         Optional<TokenLogprobs> logprobs = Optional.empty();
         if (params.logprobs().isPresent()) {
             load(logits, row, distribution);
@@ -133,6 +137,31 @@ public final class SequenceSampler {
         }
         position++;
         return Optional.of(new Sampled(id, logprobs));
+    }
+
+    private OptionalInt choose(Logits logits, int row, Distribution distribution) {
+        boolean changed = changesLogits();
+        boolean forbids = !forbidden.isEmpty() || !params.badWords().isEmpty();
+        OptionalInt only =
+                forbids ? OptionalInt.empty() : guide.map(FormatGuide::only).orElse(OptionalInt.empty());
+        if (only.isPresent() || (params.greedy() && !changed)) {
+            if (!logits.isFinite(row)) {
+                throw unusable(row);
+            }
+            return only.isPresent()
+                    ? only
+                    : guide.map(format -> format.argmax(logits, row))
+                            .orElseGet(() -> OptionalInt.of(logits.argmax(row)));
+        }
+        load(logits, row, distribution);
+        guide.ifPresent(format -> format.mask(distribution));
+        if (changed) {
+            changeLogits(distribution);
+        }
+        if ((changed || guide.isPresent()) && !distribution.findMax()) {
+            return OptionalInt.empty();
+        }
+        return OptionalInt.of(params.greedy() ? distribution.argmax() : draw(distribution));
     }
 
     static IllegalStateException unusable(int row) {

@@ -3,6 +3,7 @@ package baton.engine.text;
 import ai.djl.huggingface.tokenizers.HuggingFaceTokenizer;
 import ai.djl.huggingface.tokenizers.jni.TokenizersLibrary;
 import baton.engine.gguf.GgufModel;
+import baton.grammar.automaton.TokenVocabulary;
 import baton.kv.ConfigException;
 import java.io.ByteArrayInputStream;
 import java.io.IOException;
@@ -183,6 +184,22 @@ public final class Tokenizer implements AutoCloseable {
     /** Whether {@code skipSpecialTokens} leaves this token out. */
     public boolean isSpecial(int id) {
         return vocabulary.isSpecial(id);
+    }
+
+    /**
+     * The tokens as grammars see them.
+     *
+     * @param size of the model's vocabulary; ids that have no token are never allowed
+     * @param endTokens tokens that end a text
+     * @throws ConfigException if the tokens' bytes are not known
+     */
+    public TokenVocabulary grammarVocabulary(int size, Set<Integer> endTokens) {
+        if (vocabulary.form() == Vocabulary.Form.OPAQUE) {
+            throw new ConfigException(
+                    "format",
+                    "cannot be enforced: this model's tokenizer.json has a decoder by which its tokens have no bytes of their own, must be ByteLevel or that of SentencePiece");
+        }
+        return TokenVocabulary.of(size, vocabulary::bytes, vocabulary.specialTokens(size), endTokens);
     }
 
     /** One more than the highest id. A model's logits may be wider. */

@@ -10,6 +10,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
+import java.util.stream.Collectors;
 import tools.jackson.databind.JsonNode;
 
 /**
@@ -168,6 +169,13 @@ final class Vocabulary {
     byte[] bytes(int id) {
         byte[] own = id >= 0 && id < bytes.length ? bytes[id] : null;
         return own == null ? NO_BYTES : own;
+    }
+
+    /** Ids of the special tokens below {@code size}, by their contents. */
+    Map<String, Integer> specialTokens(int size) {
+        return ids.entrySet().stream()
+                .filter(token -> token.getValue() < size && isSpecial(token.getValue()))
+                .collect(Collectors.toUnmodifiableMap(Map.Entry::getKey, Map.Entry::getValue));
     }
 
     boolean isSpecial(int id) {

@@ -32,7 +32,7 @@ class SequenceSamplerTest {
     /** A sequence with its sampler. */
     private record Sequence(Sampler sampler, SequenceSampler sequence) {
         static Sequence of(Sampler sampler, SamplingParams params, int[] prompt, long seed) {
-            return new Sequence(sampler, sampler.sequence(params, prompt, seed));
+            return new Sequence(sampler, sampler.sequence(params, Optional.empty(), prompt, seed));
         }
 
         SequenceSampler.Sampled next(Logits logits, int row) {
@@ -185,7 +185,7 @@ class SequenceSamplerTest {
         FakeLogits batch = new FakeLogits(logits);
         Sampler sampler = new Sampler(size, Set.of());
         List<LogitRow> wanted = IntStream.range(0, rows)
-                .mapToObj(row -> new LogitRow(sampler.sequence(mixed(row), NO_PROMPT, row), row))
+                .mapToObj(row -> new LogitRow(sampler.sequence(mixed(row), Optional.empty(), NO_PROMPT, row), row))
                 .toList();
         try (ThreadTeam team = new ThreadTeam(3)) {
             // The threads have begun.

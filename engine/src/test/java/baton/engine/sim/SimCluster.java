@@ -8,11 +8,14 @@ import baton.engine.FinishReason;
 import baton.engine.SamplingParams;
 import baton.engine.SchedulingPolicy;
 import baton.engine.core.EngineCore;
+import baton.engine.core.OracleFormat;
 import baton.engine.core.OracleRunner;
 import baton.engine.core.Request;
 import baton.engine.core.RequestListener;
 import baton.engine.model.ModelRanks;
 import baton.engine.sampling.SequenceSampler.Sampled;
+import baton.grammar.automaton.TokenGrammar;
+import baton.grammar.automaton.TokenMatcher;
 import baton.kv.BlockHasher;
 import baton.kv.JsonFields;
 import baton.kv.KvGroups;
@@ -90,6 +93,7 @@ final class SimCluster implements AutoCloseable {
     private final SimNode.SimConnectors connectors;
     private final List<Instance> prefill = new ArrayList<>();
     private final List<Instance> decode = new ArrayList<>();
+    private final TokenGrammar brackets = OracleFormat.brackets();
     private final List<int[]> families;
     private final int blockSize;
     private final int maxLength;
@@ -396,6 +400,7 @@ final class SimCluster implements AutoCloseable {
                                             .build(),
                                     hasher,
                                     leg)
+                            .format(leg.client.format)
                             .kvTransferParams(leg.params)
                             .cacheSalt(leg.client.salt)
                             .priority(leg.client.priority)
@@ -490,6 +495,7 @@ final class SimCluster implements AutoCloseable {
         /** False if the client does nothing when it is over. */
         private final boolean awaited;
 
+        private final Optional<TokenMatcher> matcher;
         private final List<Integer> output = new ArrayList<>();
         private boolean over;
         /** The client has the answer. */
@@ -513,6 +519,7 @@ final class SimCluster implements AutoCloseable {
             this.prompt = client.prompt;
             this.maxTokens = maxTokens;
             this.params = params;
+            this.matcher = client.format.map(TokenGrammar::matcher);
         }
 
         @Override
@@ -521,7 +528,8 @@ final class SimCluster implements AutoCloseable {
             for (int i = 0; i < output.size(); i++) {
                 sequence[prompt.length + i] = output.get(i);
             }
-            int right = OracleRunner.next(sequence, groups);
+            int best = OracleRunner.next(sequence, groups);
+            int right = matcher.map(format -> OracleFormat.next(format, best)).orElse(best);
             if (token.id() != right || over) {
                 throw new AssertionError("wrong answer to " + id + " on " + instance.name + ": token " + output.size()
                         + " is " + token.id() + ", not " + right);
@@ -556,6 +564,7 @@ final class SimCluster implements AutoCloseable {
         private final Optional<String> salt = random.nextInt(8) == 0 ? Optional.of("s") : Optional.empty();
         private final boolean direct = random.nextInt(8) == 0;
         private int turns = 1 + random.nextInt(3);
+        private final Optional<TokenGrammar> format;
         private int[] prompt;
         private int maxTokens;
         private int attempts;
@@ -570,6 +579,7 @@ final class SimCluster implements AutoCloseable {
 
         private Client(int number) {
             this.number = number;
+            this.format = Optional.of(brackets).filter(_ -> number % 3 == 0);
             // Around the borders of blocks, often with a beginning that others have too.
             int blocks = random.nextInt(Math.max(1, (maxLength - 4) / blockSize));
             int length = Math.clamp(blocks * blockSize + random.nextInt(-1, 2), 1, maxLength - 2);
@@ -585,6 +595,7 @@ final class SimCluster implements AutoCloseable {
         /** One that asks once, and waits for the answer. */
         Client(int number, int[] prompt, int maxTokens) {
             this.number = number;
+            this.format = Optional.empty();
             this.prompt = prompt;
             this.maxTokens = maxTokens;
             this.turns = 1;
@@ -735,6 +746,7 @@ final class SimCluster implements AutoCloseable {
 
         private void answered(Leg last) {
             count("answers", 1);
+            count("answers of a format", format.isPresent() ? 1 : 0);
             int room = maxLength - prompt.length - last.output.size();
             if (--turns == 0 || room < 4) {
                 end("served");

@@ -55,6 +55,7 @@ class SimulationTest {
             assertThat(happened)
                     .containsKeys(
                             "answers",
+                            "answers of a format",
                             "baton:kv_load_failed_requests",
                             "baton:kv_recomputed_tokens",
                             "both legs at once",

@@ -1,0 +1,107 @@
+package baton.engine.local;
+
+import baton.engine.EngineUnavailableException;
+import baton.grammar.OutputFormat;
+import baton.grammar.automaton.Grammar;
+import baton.grammar.automaton.TokenGrammar;
+import baton.grammar.automaton.TokenVocabulary;
+import baton.kv.ConfigException;
+import java.time.Duration;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
+import org.jspecify.annotations.Nullable;
+
+/** Formats of outputs, compiled for one vocabulary. Keeps those that were used last, within a number of bytes. May be used by any thread. */
+final class CompiledFormats {
+    private static final long MOST_BYTES = 256 << 20;
+    private static final int MOST = 1000;
+    private static final Duration LONGEST_WAIT = Duration.ofSeconds(10);
+
+    private final Supplier<TokenVocabulary> vocabularies;
+    private final long mostBytes;
+    /** As many formats are compiled at once. */
+    private final Semaphore compilers =
+            new Semaphore(Math.max(1, Runtime.getRuntime().availableProcessors() / 2));
+
+    /** The one that was used last comes last. */
+    private final Map<OutputFormat, TokenGrammar> compiled = new LinkedHashMap<>(16, 0.75f, true);
+
+    private @Nullable TokenVocabulary vocabulary;
+
+    /** @param vocabulary asked for once, with the first format */
+    CompiledFormats(Supplier<TokenVocabulary> vocabulary) {
+        this(vocabulary, MOST_BYTES);
+    }
+
+    CompiledFormats(Supplier<TokenVocabulary> vocabulary, long mostBytes) {
+        this.vocabularies = vocabulary;
+        this.mostBytes = mostBytes;
+    }
+
+    /**
+     * The format's grammar, compiled on this thread if it is not there.
+     *
+     * @throws ConfigException if it cannot be compiled
+     * @throws EngineUnavailableException if too many others are being compiled
+     */
+    TokenGrammar get(OutputFormat format) {
+        try {
+            Optional<TokenGrammar> found = find(format);
+            if (found.isPresent()) {
+                return found.get();
+            }
+            if (!compilers.tryAcquire(LONGEST_WAIT.toNanos(), TimeUnit.NANOSECONDS)) {
+                throw new EngineUnavailableException("Too many formats of outputs are being compiled; try again later");
+            }
+            try {
+                return find(format).orElseGet(() -> compile(format));
+            } finally {
+                compilers.release();
+            }
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new EngineUnavailableException("Interrupted while a format waited to be compiled");
+        } catch (StackOverflowError e) {
+            throw new ConfigException("format", "nests too deeply", e);
+        }
+    }
+
+    private TokenGrammar compile(OutputFormat format) {
+        return keep(format, new TokenGrammar(Grammar.compile(format.source()), vocabulary()));
+    }
+
+    private synchronized TokenVocabulary vocabulary() {
+        TokenVocabulary made = vocabulary;
+        if (made == null) {
+            made = vocabularies.get();
+            vocabulary = made;
+        }
+        return made;
+    }
+
+    private synchronized Optional<TokenGrammar> find(OutputFormat format) {
+        return Optional.ofNullable(compiled.get(format));
+    }
+
+    /** Also forgets the oldest if all together take too much memory: a grammar grows while it is used. */
+    private synchronized TokenGrammar keep(OutputFormat format, TokenGrammar made) {
+        TokenGrammar kept = compiled.computeIfAbsent(format, _ -> made);
+        long bytes = compiled.values().stream().mapToLong(TokenGrammar::bytes).sum();
+        Iterator<TokenGrammar> oldest = compiled.values().iterator();
+        while (oldest.hasNext() && (bytes > mostBytes || compiled.size() > MOST)) {
+            bytes -= oldest.next().bytes();
+            oldest.remove();
+        }
+        return kept;
+    }
+
+    /** Formats that are kept. */
+    synchronized int count() {
+        return compiled.size();
+    }
+}
