@@ -89,6 +89,7 @@ final class RequestReader {
         Optional<JsonFields> kvTransferParams = fields.object("kv_transfer_params");
         boolean addSpecialTokens = fields.bool("add_special_tokens").orElse(true);
         SamplingReader.requireFewStops(sampling, requireFewSequences(fields, sampling.n()));
+        engine.prepare(sampling);
         Optional<Prompts.Kept> kept = kept(fields, maxTokens.orElse(COMPLETION_MAX_TOKENS));
         List<ApiRequest.Prompt> read = new ArrayList<>();
         for (int[] whole : prompts.read(
@@ -141,6 +142,7 @@ final class RequestReader {
         SamplingParams sampling = builder.build();
         sampling.format().ifPresent(format -> FormatReader.prepare(fields, format, preparation));
         SamplingReader.requireFewStops(sampling, requireFewSequences(fields, sampling.n()));
+        engine.prepare(sampling);
 
         Optional<Prompts.Kept> kept = kept(fields, maxTokens.orElse(1));
         ChatPrompt chat = chatPrompt(fields, preparation);
