@@ -215,6 +215,13 @@ final class ServeCommand implements Callable<Integer> {
             description = "Role of the messages that the model writes (default: ${DEFAULT-VALUE}).")
     private String responseRole;
 
+    @Option(
+            names = "--reasoning-parser",
+            paramLabel = "NAME",
+            description = "How the model marks its reasoning, which answers then have apart from the content: qwen3,"
+                    + " deepseek_r1, granite or gpt_oss (default: it is not looked for).")
+    private @Nullable String reasoningParser;
+
     @Option(names = "--disable-uvicorn-access-log", description = "No access log at all.")
     private boolean disableAccessLog;
 
@@ -497,6 +504,7 @@ final class ServeCommand implements Callable<Integer> {
         }
         Optional.ofNullable(apiKey).ifPresent(server::apiKey);
         ssl.tls().ifPresent(server::tls);
+        Optional.ofNullable(reasoningParser).ifPresent(server::reasoningParser);
         if (warmUp) {
             server.warmUp(WARM_UP);
         }

@@ -112,6 +112,8 @@ class ServeCommandTest {
         assertThat(set.apiKey()).contains("k");
         assertThat(set.responseRole()).isEqualTo("model");
         assertThat(plain.responseRole()).isEqualTo("assistant");
+        assertThat(plain.reasoningParser()).isEmpty();
+        assertThat(server("m", "--reasoning-parser", "qwen3").reasoningParser()).contains("qwen3");
         assertThat(set.trustRequestChatTemplate()).isTrue();
         assertThat(server("m", "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
                         .toolCallParser())

@@ -81,4 +81,13 @@ public sealed interface OutputFormat {
             return StructuralTags.source(json);
         }
     }
+
+    /** A format after a beginning. */
+    record After(Expression beginning, OutputFormat format) implements OutputFormat {
+        @Override
+        public GrammarSource source() {
+            GrammarSource own = format.source();
+            return new GrammarSource(own.rules(), Expression.sequence(beginning, own.start()));
+        }
+    }
 }

@@ -32,6 +32,8 @@ import java.util.function.Supplier;
  * @param role of a chat message
  * @param parser divides the text of a sequence; a new one for each
  * @param namesTool whether the only function that may be called was named, so that the finish reason of a call is {@code stop}
+ * @param reasons whether reasoning is looked for in the output
+ * @param showsReasoning whether it is in the answer, with its token ids
  * @param repeated fields of the request that the answer has too; none of completions and chats
  */
 @GeneratedBuilder
@@ -54,6 +56,8 @@ record ApiRequest(
         String role,
         Supplier<OutputParser> parser,
         boolean namesTool,
+        boolean reasons,
+        boolean showsReasoning,
         Optional<JsonFields> kvTransferParams,
         Optional<String> cacheSalt,
         int priority,

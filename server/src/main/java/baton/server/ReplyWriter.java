@@ -12,6 +12,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
 import tools.jackson.core.JsonGenerator;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.util.TokenBuffer;
@@ -63,6 +64,13 @@ final class ReplyWriter {
         }
     }
 
+    /**
+     * The tokens of an answer.
+     *
+     * @param reasoning those of reasoning; empty if it is not looked for
+     */
+    record Tokens(Usage usage, OptionalInt reasoning) {}
+
     Json json() {
         return json;
     }
@@ -76,7 +84,7 @@ final class ReplyWriter {
     }
 
     /** The whole answer of a request that is not streamed. */
-    Buffer reply(Head head, List<Output> outputs, Usage usage, Optional<JsonFields> kvTransferParams) {
+    Buffer reply(Head head, List<Output> outputs, Tokens usage, Optional<JsonFields> kvTransferParams) {
         ApiRequest request = head.request();
         return json.document(out -> {
             begin(out, head, request.api().object());
@@ -111,7 +119,7 @@ final class ReplyWriter {
      * @param usage if the event has it
      * @param kvTransferParams in the stream's last event, if any
      */
-    Buffer chunk(Head head, Optional<Output> output, Optional<Usage> usage, Optional<JsonFields> kvTransferParams) {
+    Buffer chunk(Head head, Optional<Output> output, Optional<Tokens> usage, Optional<JsonFields> kvTransferParams) {
         ApiRequest request = head.request();
         return json.event(out -> {
             begin(out, head, request.api().chunkObject());
@@ -173,17 +181,19 @@ final class ReplyWriter {
         out.writeStringProperty("role", request.role());
         String content = request.prompts().getFirst().text() + output.text();
         List<Pieces.Call> calls = output.pieces().calls();
-        if (content.isEmpty() && !calls.isEmpty()) {
+        Optional<String> reasoning = output.pieces().reasoning();
+        if (content.isEmpty() && (!calls.isEmpty() || reasoning.isPresent())) {
             out.writeNullProperty("content");
         } else {
             out.writeStringProperty("content", content);
         }
         out.writeNullProperty("refusal");
+        reasoning.ifPresent(text -> out.writeStringProperty("reasoning", text));
         calls(out, calls, false);
         out.writeEndObject();
         chatLogprobs(out, request, output);
         finish(out, output);
-        if (request.returnTokenIds()) {
+        if (request.returnTokenIds() && request.showsReasoning()) {
             ids(out, "token_ids", output.ids());
         }
         out.writeEndObject();
@@ -199,7 +209,9 @@ final class ReplyWriter {
         }
         String content = output.firstInStream() ? request.prompts().getFirst().text() + output.text() : output.text();
         List<Pieces.Call> calls = output.pieces().calls();
-        if (!content.isEmpty() || calls.isEmpty()) {
+        Optional<String> reasoning = output.pieces().reasoning();
+        reasoning.ifPresent(text -> out.writeStringProperty("reasoning", text));
+        if (!content.isEmpty() || (calls.isEmpty() && reasoning.isEmpty())) {
             out.writeStringProperty("content", content);
         }
         calls(out, calls, true);
@@ -210,7 +222,9 @@ final class ReplyWriter {
             if (output.firstInStream()) {
                 ids(out, "prompt_token_ids", request.prompts().getFirst().ids());
             }
-            ids(out, "token_ids", output.ids());
+            if (request.showsReasoning()) {
+                ids(out, "token_ids", output.ids());
+            }
         }
         out.writeEndObject();
     }
@@ -409,7 +423,8 @@ final class ReplyWriter {
         out.writeEndObject();
     }
 
-    private static void usage(JsonGenerator out, Usage usage) {
+    private static void usage(JsonGenerator out, Tokens tokens) {
+        Usage usage = tokens.usage();
         out.writeObjectPropertyStart("usage");
         out.writeNumberProperty("prompt_tokens", usage.promptTokens());
         out.writeNumberProperty("total_tokens", usage.promptTokens() + usage.outputTokens());
@@ -417,6 +432,11 @@ final class ReplyWriter {
         out.writeObjectPropertyStart("prompt_tokens_details");
         out.writeNumberProperty("cached_tokens", usage.cachedTokens());
         out.writeEndObject();
+        tokens.reasoning().ifPresent(reasoning -> {
+            out.writeObjectPropertyStart("completion_tokens_details");
+            out.writeNumberProperty("reasoning_tokens", reasoning);
+            out.writeEndObject();
+        });
         out.writeEndObject();
     }
 

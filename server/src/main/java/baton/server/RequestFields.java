@@ -36,7 +36,6 @@ final class RequestFields {
             Map.entry("user", JsonFields::string),
             Map.entry("session_id", JsonFields::string),
             Map.entry("spaces_between_special_tokens", JsonFields::bool),
-            Map.entry("include_reasoning", JsonFields::bool),
             Map.entry("watermarking", JsonFields::bool),
             Map.entry("guided_decoding_backend", JsonFields::string),
             Map.entry("length_penalty", JsonFields::number),

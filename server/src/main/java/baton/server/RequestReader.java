@@ -9,6 +9,7 @@ import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.server.output.CallGrammar;
 import baton.server.output.OutputParser;
+import baton.server.output.ReasoningFormat;
 import baton.server.output.ToolFormat;
 import java.util.ArrayList;
 import java.util.List;
@@ -40,6 +41,7 @@ final class RequestReader {
     private final Prompts prompts;
     private final SamplingReader samplings;
     private final Optional<ToolFormat> toolFormat;
+    private final Optional<ReasoningFormat> reasoningFormat;
 
     RequestReader(ServerConfig config, Engine engine) {
         this.config = config;
@@ -48,6 +50,7 @@ final class RequestReader {
         samplings = new SamplingReader(config, engine, prompts);
         toolFormat = config.toolCallParser()
                 .map(name -> name.equals("auto") ? ToolFormat.of(engine.chatTemplate()) : ToolFormat.named(name));
+        reasoningFormat = config.reasoningParser().map(ReasoningFormat::named);
     }
 
     /** The body's {@code request_id}. */
@@ -157,14 +160,22 @@ final class RequestReader {
         int[] ids = Prompts.truncated(whole, kept);
         prompts.requireFits(ids, maxTokens, maxTokensField);
         boolean echo = fields.bool("echo").orElse(false);
+        Optional<ReasoningUse> reasoning =
+                reasoningFormat.map(format -> ReasoningUse.read(fields, format, ids, engine.tokenizer()));
+        boolean showsReasoning = fields.bool("include_reasoning").orElse(true) || reasoning.isEmpty();
+        reasoning.ifPresent(thoughts -> thoughts.apply(builder));
         return request(fields, api, model)
                 .prompts(List.of(new ApiRequest.Prompt(ids, echo ? chat.continued() : "")))
-                .sampling(sampling)
+                .sampling(builder.build())
                 .n(sampling.n())
-                .logprobs(logprobs)
+                .logprobs(showsReasoning ? logprobs : OptionalInt.empty())
                 .role(chat.responseRole())
-                .parser(parser)
-                .namesTool(use.named());
+                .parser(reasoning
+                        .map(thoughts -> thoughts.parser(parser, showsReasoning))
+                        .orElse(parser))
+                .namesTool(use.named())
+                .reasons(reasoning.isPresent())
+                .showsReasoning(showsReasoning);
     }
 
     /** Divides the text of each sequence, in which the marks of calls are to be. */

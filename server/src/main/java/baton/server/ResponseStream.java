@@ -20,6 +20,7 @@ import java.util.Comparator;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalDouble;
+import java.util.OptionalInt;
 import java.util.OptionalLong;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.function.Consumer;
@@ -214,7 +215,11 @@ final class ResponseStream {
         ReplyWriter.Output output = choice.take(choice.index);
         return responses
                 .map(answer -> add(answer, output))
-                .orElseGet(() -> writer.chunk(head, Optional.of(output), usage, kvTransferParams));
+                .orElseGet(() -> writer.chunk(
+                        head,
+                        Optional.of(output),
+                        usage.map(tokens -> counted(tokens, List.of(choice))),
+                        kvTransferParams));
     }
 
     private Buffer add(ResponsesAnswer answer, ReplyWriter.Output output) {
@@ -227,16 +232,16 @@ final class ResponseStream {
     /** The end of a stream, after all output. */
     private Buffer last(Optional<JsonFields> kvTransferParams) {
         return responses
-                .map(answer -> answer.end(usage(), kvTransferParams))
-                .orElseGet(() -> writer.chunk(head, Optional.empty(), Optional.of(usage()), kvTransferParams));
+                .map(answer -> answer.end(counted(), kvTransferParams))
+                .orElseGet(() -> writer.chunk(head, Optional.empty(), Optional.of(counted()), kvTransferParams));
     }
 
     private Buffer whole() {
         List<ReplyWriter.Output> outputs = shown();
         responses.ifPresent(answer -> add(answer, outputs.getFirst()));
         return responses
-                .map(answer -> answer.whole(usage(), kvTransferParams()))
-                .orElseGet(() -> writer.reply(head, outputs, usage(), kvTransferParams()));
+                .map(answer -> answer.whole(counted(), kvTransferParams()))
+                .orElseGet(() -> writer.reply(head, outputs, counted(), kvTransferParams()));
     }
 
     private void onFinished(Choice choice, Finished finished) {
@@ -324,6 +329,20 @@ final class ResponseStream {
             }
         }
         return new Usage(prompt, cached, transferred, output);
+    }
+
+    private ReplyWriter.Tokens counted() {
+        return counted(usage(), choices);
+    }
+
+    private ReplyWriter.Tokens counted(Usage usage, List<Choice> of) {
+        return new ReplyWriter.Tokens(
+                usage,
+                head.request().reasons()
+                        ? OptionalInt.of(of.stream()
+                                .mapToInt(choice -> choice.reasoningTokens)
+                                .sum())
+                        : OptionalInt.empty());
     }
 
     private Optional<JsonFields> kvTransferParams() {
@@ -430,6 +449,9 @@ final class ResponseStream {
         /** Those of them that are not sent yet. */
         int untaken;
 
+        /** Those of all that are reasoning. */
+        int reasoningTokens;
+
         private final OutputParser parser = head.request().parser().get();
         private final List<Piece> pieces = new ArrayList<>();
         private boolean called;
@@ -451,6 +473,7 @@ final class ResponseStream {
             ids.add(output.ids());
             logprobs.addAll(output.logprobs());
             tokens += output.ids().length;
+            reasoningTokens += parser.isReasoning() ? output.ids().length : 0;
             untaken += output.ids().length;
             output.logprobs().forEach(token -> logprobSum += token.logprob());
         }

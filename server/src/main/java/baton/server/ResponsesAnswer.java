@@ -205,7 +205,7 @@ final class ResponsesAnswer {
     }
 
     /** The last event. */
-    Buffer end(Usage usage, Optional<JsonFields> kvTransferParams) {
+    Buffer end(ReplyWriter.Tokens usage, Optional<JsonFields> kvTransferParams) {
         Buffer events = begun();
         ObjectNode response = response(status(), Optional.of(usage), kvTransferParams);
         send(events, begin(finish == FinishReason.STOP ? COMPLETED : INCOMPLETE).set("response", response));
@@ -222,7 +222,7 @@ final class ResponsesAnswer {
     }
 
     /** The whole answer of a request that is not streamed. */
-    Buffer whole(Usage usage, Optional<JsonFields> kvTransferParams) {
+    Buffer whole(ReplyWriter.Tokens usage, Optional<JsonFields> kvTransferParams) {
         return json.document(out -> out.writeTree(response(status(), Optional.of(usage), kvTransferParams)));
     }
 
@@ -246,7 +246,8 @@ final class ResponsesAnswer {
                 .appendBuffer(json.event(out -> out.writeTree(event)));
     }
 
-    private ObjectNode response(String status, Optional<Usage> usage, Optional<JsonFields> kvTransferParams) {
+    private ObjectNode response(
+            String status, Optional<ReplyWriter.Tokens> tokens, Optional<JsonFields> kvTransferParams) {
         ApiRequest request = head.request();
         SamplingParams sampling = request.sampling();
         ObjectNode response = NODES.objectNode()
@@ -270,7 +271,7 @@ final class ResponsesAnswer {
                 .put("background", false)
                 .put("store", false)
                 .putNull("previous_response_id");
-        if (request.returnTokenIds() && usage.isPresent()) {
+        if (request.returnTokenIds() && tokens.isPresent()) {
             ArrayNode ids = response.putArray("prompt_token_ids");
             for (int id : request.prompts().getFirst().ids()) {
                 ids.add(id);
@@ -280,17 +281,19 @@ final class ResponsesAnswer {
                 "kv_transfer_params",
                 kvTransferParams.<JsonNode>map(JsonFields::toJson).orElseGet(NODES::nullNode));
         // The last one: a router looks for it in the last bytes.
-        response.set("usage", usage.<JsonNode>map(ResponsesAnswer::usage).orElseGet(NODES::nullNode));
+        response.set("usage", tokens.<JsonNode>map(ResponsesAnswer::usage).orElseGet(NODES::nullNode));
         return response;
     }
 
-    private static ObjectNode usage(Usage usage) {
+    private static ObjectNode usage(ReplyWriter.Tokens tokens) {
+        Usage usage = tokens.usage();
         ObjectNode shown = NODES.objectNode().put("input_tokens", usage.promptTokens());
         shown.putObject("input_tokens_details")
                 .put("cached_tokens", usage.cachedTokens())
                 .put("cache_write_tokens", 0);
         shown.put("output_tokens", usage.outputTokens());
-        shown.putObject("output_tokens_details").put("reasoning_tokens", 0);
+        shown.putObject("output_tokens_details")
+                .put("reasoning_tokens", tokens.reasoning().orElse(0));
         return shown.put("total_tokens", usage.promptTokens() + usage.outputTokens());
     }
 }

@@ -33,6 +33,7 @@ import org.slf4j.LoggerFactory;
  * @param responseRole role of chat answers
  * @param version the answer of {@code /version}
  * @param toolCallParser the format in which the model calls tools, by the name of vLLM's parser, or auto; empty if calls are not looked for
+ * @param reasoningParser the format in which the model marks its reasoning, by the name of vLLM's parser; empty if it is not looked for
  * @param trustRequestChatTemplate whether requests may have a {@code chat_template}
  * @param kvPromptTokenIds whether {@code kv_transfer_params.prompt_token_ids} replaces the prompt
  * @param accessLog takes a line for each ended request, on the event loop
@@ -61,6 +62,7 @@ public record ServerConfig(
         String responseRole,
         String version,
         Optional<String> toolCallParser,
+        Optional<String> reasoningParser,
         boolean trustRequestChatTemplate,
         boolean kvPromptTokenIds,
         Consumer<String> accessLog,

@@ -44,7 +44,7 @@ class RequestFieldsTest {
     /** A value of the right type for each field without effect. */
     private static final String WITHOUT_EFFECT = """
             {"user": "u", "session_id": "s", "spaces_between_special_tokens": false,
-             "include_reasoning": false, "watermarking": true, "length_penalty": 2.5, "routed_experts_prompt_start": 3,
+             "watermarking": true, "length_penalty": 2.5, "routed_experts_prompt_start": 3,
              "return_token_offsets": true, "mm_payload": "none", "return_mm_kwargs": false,
              "ec_transfer_params": {"a": 1}, "vllm_xargs": {"a": 1}, "guided_decoding_backend": "outlines"}
             """;

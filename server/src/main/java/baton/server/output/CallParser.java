@@ -125,15 +125,7 @@ abstract class CallParser implements OutputParser {
 
     /** Characters at the end of the text with which one of the marks may begin. */
     final int beginning(List<String> marks) {
-        int longest = 0;
-        for (String mark : marks) {
-            int length = ended ? 0 : Math.min(mark.length() - 1, rest.length());
-            while (length > longest && !mark.startsWith(rest.substring(rest.length() - length))) {
-                length--;
-            }
-            longest = Math.max(longest, length);
-        }
-        return longest;
+        return ended ? 0 : Marks.begun(rest, marks);
     }
 
     /** Gives so many characters as content. */

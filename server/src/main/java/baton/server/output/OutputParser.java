@@ -14,6 +14,11 @@ public interface OutputParser {
     /** The remaining pieces after the last text. */
     List<Piece> end();
 
+    /** Whether the text so far ends within reasoning. */
+    default boolean isReasoning() {
+        return false;
+    }
+
     /** All is content, as it comes. */
     static OutputParser plain() {
         return new OutputParser() {
@@ -31,12 +36,16 @@ public interface OutputParser {
 
     /** Without the pieces of calls after the first. */
     default OutputParser firstCallOnly() {
-        OutputParser all = this;
-        Predicate<Piece> kept = piece -> switch (piece) {
+        return only(piece -> switch (piece) {
             case Piece.CallBegin begin -> begin.index() == 0;
             case Piece.CallArguments arguments -> arguments.index() == 0;
             case Piece.Content _, Piece.Reasoning _ -> true;
-        };
+        });
+    }
+
+    /** Without pieces that are not to be kept. */
+    default OutputParser only(Predicate<Piece> kept) {
+        OutputParser all = this;
         return new OutputParser() {
             @Override
             public List<Piece> add(String text) {
@@ -46,6 +55,11 @@ public interface OutputParser {
             @Override
             public List<Piece> end() {
                 return all.end().stream().filter(kept).toList();
+            }
+
+            @Override
+            public boolean isReasoning() {
+                return all.isReasoning();
             }
         };
     }

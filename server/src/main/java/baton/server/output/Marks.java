@@ -1,0 +1,42 @@
+package baton.server.output;
+
+import java.util.List;
+
+/** Looks for marks in a text that grows. */
+final class Marks {
+    private Marks() {}
+
+    /**
+     * The first mark.
+     *
+     * @param at where it begins; without a mark, the length of the text that is part of none
+     * @param mark empty if there is none
+     */
+    record Found(int at, String mark) {}
+
+    static Found first(StringBuilder text, List<String> marks) {
+        int first = text.length() - begun(text, marks);
+        String found = "";
+        for (String mark : marks) {
+            int at = text.indexOf(mark);
+            if (at >= 0 && at < first) {
+                first = at;
+                found = mark;
+            }
+        }
+        return new Found(first, found);
+    }
+
+    /** Characters at the end of the text with which one of the marks may begin. */
+    static int begun(StringBuilder text, List<String> marks) {
+        int longest = 0;
+        for (String mark : marks) {
+            int length = Math.min(mark.length() - 1, text.length());
+            while (length > longest && !mark.startsWith(text.substring(text.length() - length))) {
+                length--;
+            }
+            longest = Math.max(longest, length);
+        }
+        return longest;
+    }
+}

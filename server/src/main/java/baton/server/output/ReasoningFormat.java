@@ -1,0 +1,60 @@
+package baton.server.output;
+
+import baton.grammar.OutputFormat;
+import baton.kv.ConfigException;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.function.Predicate;
+import java.util.stream.Collectors;
+
+/** How a model marks its thoughts before the answer. */
+public sealed interface ReasoningFormat permits Thoughts, Harmony {
+    /** The formats by the names of vLLM's parsers. */
+    Map<String, ReasoningFormat> BY_NAME = Map.of(
+            "qwen3",
+            new Thoughts(List.of("<think>"), List.of("</think>"), List.of("<tool_call>"), true),
+            "deepseek_r1",
+            new Thoughts(List.of("<think>"), List.of("</think>"), List.of(), true),
+            "granite",
+            new Thoughts(
+                    List.of("Here is my thought process:", "Here's my thought process:"),
+                    List.of("Here is my response:", "Here's my response:"),
+                    List.of(),
+                    false),
+            "gpt_oss",
+            new Harmony(),
+            "openai_gptoss",
+            new Harmony());
+
+    /** @throws ConfigException if there is none of the name */
+    static ReasoningFormat named(String name) {
+        return Optional.ofNullable(BY_NAME.get(name))
+                .orElseThrow(() -> ConfigException.unsupported(
+                        "reasoning_parser",
+                        name,
+                        BY_NAME.keySet().stream().sorted().collect(Collectors.joining(", "))));
+    }
+
+    /** Marks of thoughts, which may be special tokens of the model. */
+    List<String> marks();
+
+    /**
+     * Where the output begins.
+     *
+     * @param prompt the end of the prompt, in which a thought may have begun or ended: the beginning of the message that the model writes
+     * @param thinks whether the model is asked to think
+     */
+    record Start(String prompt, boolean thinks) {}
+
+    /** Divides one sequence; {@code answer} divides the text after the thoughts. */
+    OutputParser parser(Start start, OutputParser answer);
+
+    /**
+     * The format of the whole output.
+     *
+     * @param answer the format of the text after the thoughts
+     * @param isSpecial whether a mark is a special token
+     */
+    OutputFormat format(Start start, OutputFormat answer, Predicate<String> isSpecial);
+}

@@ -1,0 +1,140 @@
+package baton.server;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import java.net.http.HttpResponse;
+import java.util.List;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import tools.jackson.databind.JsonNode;
+
+class ReasoningTest {
+    private static final String CHAT = "/v1/chat/completions";
+    private static final String ASKED = "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]";
+    private static final String[] ANSWER = {"<think>", "Hm", ".", "</think>", "Seven", "."};
+
+    private final ServerFixture fixture =
+            new ServerFixture(config -> config.reasoningParser("qwen3").toolCallParser("hermes"));
+
+    @AfterEach
+    void close() {
+        fixture.close();
+    }
+
+    private JsonNode answer(String path, String fields) throws Exception {
+        HttpResponse<String> response = fixture.post(path, "{" + fields + "}");
+        assertThat(response.statusCode()).as(response.body()).isEqualTo(200);
+        return ServerFixture.json(response);
+    }
+
+    @Test
+    void aMessageHasItsReasoning() throws Exception {
+        fixture.engine.answers(ANSWER);
+        JsonNode answer = answer(CHAT, ASKED);
+        assertThat(answer.at("/choices/0/message").toString())
+                .isEqualTo("{\"role\":\"assistant\",\"content\":\"Seven.\",\"refusal\":null,\"reasoning\":\"Hm.\"}");
+        assertThat(answer.at("/usage/completion_tokens_details").toString()).isEqualTo("{\"reasoning_tokens\":2}");
+        fixture.engine.answers("Hm");
+        assertThat(answer(CHAT, ASKED).at("/choices/0/message").toString())
+                .isEqualTo("{\"role\":\"assistant\",\"content\":null,\"refusal\":null,\"reasoning\":\"Hm\"}");
+    }
+
+    @Test
+    void aStreamHasItInDeltas() throws Exception {
+        fixture.engine.answers(ANSWER);
+        List<String> events = StreamingTest.events(
+                fixture.post(CHAT, "{" + ASKED + ",\"stream\":true,\"stream_options\":{\"include_usage\":true}}"));
+        assertThat(events.stream()
+                        .filter(event -> event.contains("\"delta\""))
+                        .map(event -> ServerFixture.MAPPER
+                                .readTree(event)
+                                .at("/choices/0/delta")
+                                .toString()))
+                .containsExactly(
+                        "{\"role\":\"assistant\",\"content\":\"\"}",
+                        "{\"reasoning\":\"Hm\"}",
+                        "{\"reasoning\":\".\"}",
+                        "{\"content\":\"Seven\"}",
+                        "{\"content\":\".\"}",
+                        "{\"content\":\"\"}");
+        assertThat(events.get(events.size() - 2)).contains("\"completion_tokens_details\":{\"reasoning_tokens\":2}");
+    }
+
+    @Test
+    void itIsLeftOutIfItIsNotWanted() throws Exception {
+        fixture.engine.answers(ANSWER);
+        JsonNode answer = answer(CHAT, ASKED + ",\"include_reasoning\":false,\"return_token_ids\":true");
+        assertThat(answer.at("/choices/0/message").toString())
+                .isEqualTo("{\"role\":\"assistant\",\"content\":\"Seven.\",\"refusal\":null}");
+        assertThat(answer.at("/choices/0").has("token_ids")).isFalse();
+        assertThat(answer.has("prompt_token_ids")).isTrue();
+        assertThat(fixture.post(CHAT, "{" + ASKED + ",\"include_reasoning\":false}")
+                        .body())
+                .doesNotContain("Hm");
+    }
+
+    @Test
+    void thePromptAndTheRequestSayWhetherItHasBegun() throws Exception {
+        fixture.engine.answers("Seven.");
+        assertThat(answer(CHAT, ASKED + ",\"chat_template_kwargs\":{\"enable_thinking\":false}")
+                        .at("/choices/0/message/content")
+                        .asString())
+                .isEqualTo("Seven.");
+        assertThat(answer(CHAT, ASKED + ",\"reasoning_effort\":\"none\"")
+                        .at("/choices/0/message/content")
+                        .asString())
+                .isEqualTo("Seven.");
+        String goesOn = ",\"continue_final_message\":true,\"add_generation_prompt\":false";
+        assertThat(answer(
+                                CHAT,
+                                ASKED.replace("]", ",{\"role\":\"assistant\",\"content\":\"<think>a</think>\"}]")
+                                        + goesOn)
+                        .at("/choices/0/message/content")
+                        .asString())
+                .isEqualTo("Seven.");
+        // A user's marks are those of another message.
+        assertThat(answer(CHAT, ASKED.replace("\"x\"", "\"</think>\""))
+                        .at("/choices/0/message/reasoning")
+                        .asString())
+                .isEqualTo("Seven.");
+    }
+
+    @Test
+    void responsesHaveItAsAnItem() throws Exception {
+        fixture.engine.answers(
+                "<think>", "Hm", "</think>", "<tool_call>", "{\"name\": \"f\", \"arguments\": {}}", "</tool_call>");
+        String asked = "\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}]";
+        JsonNode answer = answer("/v1/responses", asked);
+        assertThat(answer.path("output")
+                        .valueStream()
+                        .map(item -> item.path("type").asString()))
+                .containsExactly("reasoning", "function_call");
+        assertThat(answer.at("/output/0/content").toString())
+                .isEqualTo("[{\"type\":\"reasoning_text\",\"text\":\"Hm\"}]");
+        assertThat(answer.at("/usage/output_tokens_details/reasoning_tokens").asInt())
+                .isEqualTo(1);
+        assertThat(fixture.post("/v1/responses", "{" + asked + ",\"stream\":true}")
+                        .body()
+                        .lines()
+                        .filter(line -> line.startsWith("event: "))
+                        .map(line -> line.substring("event: response.".length())))
+                .containsExactly(
+                        "created",
+                        "in_progress",
+                        "output_item.added",
+                        "content_part.added",
+                        "reasoning_text.delta",
+                        "reasoning_text.done",
+                        "content_part.done",
+                        "output_item.done",
+                        "output_item.added",
+                        "function_call_arguments.delta",
+                        "function_call_arguments.done",
+                        "output_item.done",
+                        "completed");
+        assertThat(answer("/v1/responses", asked + ",\"include_reasoning\":false")
+                        .path("output")
+                        .size())
+                .isEqualTo(1);
+    }
+}

@@ -1,0 +1,126 @@
+package baton.server.output;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import baton.kv.ConfigException;
+import baton.server.output.ReasoningFormat.Start;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Random;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+class ReasoningFormatTest {
+    private static final long SEED = Long.getLong("tests.seed", 1);
+
+    /** {@code prompt | text | reasoning | content}; the text comes whole and in random pieces. */
+    @ParameterizedTest
+    @CsvSource(delimiter = '|', quoteCharacter = '`', ignoreLeadingAndTrailingWhitespace = true, textBlock = """
+            qwen3       | assistant | `<think>\\na < b</think>\\n\\nHi`     | `\\na < b`  | `\\n\\nHi`
+            qwen3       | assistant | `a</think>b`                          | a          | b
+            qwen3       | assistant | `a</thin`                             | `a</thin`  | ``
+            qwen3       | assistant | `a<tool_call>b`                       | a          | `<tool_call>b`
+            qwen3       | `<think>` | `a</think>b</think>`                  | a          | `b</think>`
+            qwen3       | `<think>\\n\\n</think>\\n\\n` | `a</think>b`      | ``         | `a</think>b`
+            deepseek_r1 | `<think>` | `a<tool_call>b</think>c`              | `a<tool_call>b` | c
+            deepseek_r1 | `<think>a</think>b<think>` | `c</think>d`         | c          | d
+            granite     | assistant | `Here is my thought process: a Here's my response: b` | ` a ` | ` b`
+            granite     | assistant | `Here is my day: a`                   | ``         | `Here is my day: a`
+            granite     | assistant | `Here is`                             | ``         | `Here is`
+            granite     | assistant | `Here is my thought process: a`       | ` a`       | ``
+            gpt_oss     | `<|start|>assistant` | `<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b` | a | b
+            gpt_oss     | `<|start|>assistant` | `<|channel|>analysis<|message|>a<|end|>assistant<|channel|>analysis<|message|>b<|end|>` | `a\\nb` | ``
+            gpt_oss     | `<|start|>assistant<|channel|>final<|message|>It` | ` is` | `` | ` is`
+            gpt_oss     | `<|start|>assistant` | `no message`                | ``         | `no message`
+            gpt_oss     | `<|start|>assistant` | `<|channel|>commentary to=python<|message|>x=1<|call|>` | `` | ``
+            """)
+    void dividesReasoningFromContent(String name, String prompt, String text, String reasoning, String content) {
+        for (List<Piece> pieces : divided(name, unescaped(prompt), unescaped(text))) {
+            assertThat(new Pieces(pieces).reasoning().orElse("")).isEqualTo(unescaped(reasoning));
+            assertThat(new Pieces(pieces).content()).isEqualTo(unescaped(content));
+        }
+    }
+
+    private static String unescaped(String text) {
+        return text.replace("\\n", "\n");
+    }
+
+    private static List<List<Piece>> divided(String name, String prompt, String text) {
+        Random random = new Random(SEED);
+        List<List<Piece>> all = new ArrayList<>();
+        for (int run = 0; run < 20; run++) {
+            OutputParser parser = ReasoningFormat.named(name).parser(new Start(prompt, true), OutputParser.plain());
+            List<Piece> pieces = new ArrayList<>();
+            for (int at = 0; at < text.length(); ) {
+                int end = run == 0 ? text.length() : Math.min(text.length(), at + 1 + random.nextInt(run));
+                pieces.addAll(parser.add(text.substring(at, end)));
+                at = end;
+            }
+            pieces.addAll(parser.end());
+            all.add(pieces);
+        }
+        return all;
+    }
+
+    @Test
+    void callsOfGptOssHaveTheirRecipientsName() {
+        String text =
+                "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": 1}<|end|><|start|>assistant"
+                        + " to=functions.g<|channel|>commentary json<|message|>{}<|call|>";
+        for (List<Piece> pieces : divided("gpt_oss", "<|start|>assistant", text)) {
+            assertThat(new Pieces(pieces).calls())
+                    .extracting(
+                            call -> call.index() + call.begin().orElseThrow().name() + call.arguments())
+                    .containsExactly("0f{\"a\": 1}", "1g{}");
+        }
+    }
+
+    /** As vLLM counts them: without the marks. */
+    @Test
+    void tokensOfReasoningAreKnown() {
+        OutputParser thoughts = ReasoningFormat.named("qwen3").parser(new Start("", true), OutputParser.plain());
+        assertThat(counted(thoughts, "<think>", "\n", "a", "</think>", "b")).isEqualTo(2);
+        OutputParser harmony = ReasoningFormat.named("gpt_oss").parser(new Start("", true), OutputParser.plain());
+        assertThat(counted(
+                        harmony,
+                        "<|channel|>",
+                        "analysis",
+                        "<|message|>",
+                        "a",
+                        "b",
+                        "<|end|>",
+                        "<|start|>",
+                        "assistant",
+                        "<|channel|>",
+                        "final",
+                        "<|message|>",
+                        "c"))
+                .isEqualTo(2);
+    }
+
+    private static int counted(OutputParser parser, String... tokens) {
+        int count = 0;
+        for (String token : tokens) {
+            List<Piece> _ = parser.add(token);
+            count += parser.isReasoning() ? 1 : 0;
+        }
+        return count;
+    }
+
+    @Test
+    void aModelThatIsNotAskedToThinkAnswersAtOnce() {
+        OutputParser parser = ReasoningFormat.named("qwen3").parser(new Start("x", false), OutputParser.plain());
+        assertThat(new Pieces(parser.add("Hi")).content()).isEqualTo("Hi");
+    }
+
+    @Test
+    void namesAreVllms() {
+        assertThatThrownBy(() -> ReasoningFormat.named("x"))
+                .isInstanceOf(ConfigException.class)
+                .hasMessage("reasoning_parser: unsupported value 'x'; allowed: deepseek_r1, gpt_oss, granite,"
+                        + " openai_gptoss, qwen3");
+        assertThat(ReasoningFormat.named("openai_gptoss")).isEqualTo(ReasoningFormat.named("gpt_oss"));
+    }
+}
