@@ -57,7 +57,9 @@ enum Kernel {
     /** {@link DecodeCode#scaleRows}. */
     SCALE_ROWS(3),
 
-    /** {@link TileAttentionCode#queries}, for attention in pairs. */
+    /** {@link ProductCode#withoutFetching}, for attention in pairs. */
+    SCORES(7),
+    /** {@link TileAttentionCode#queries}. */
     QUERY_PAIRS(4),
     /** {@link TileAttentionCode#results}. */
     RESULTS(4),

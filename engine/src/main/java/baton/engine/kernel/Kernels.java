@@ -106,6 +106,7 @@ public final class Kernels {
         make(Kernel.MASKED_SOFTMAX_TO_PAIRS, AttentionCode.softmaxToPairs(true));
         make(Kernel.VALUE_COLUMNS, TileAttentionCode.valueColumns());
         if (!hasTiles) {
+            make(Kernel.SCORES, ProductCode.withoutFetching(width, WeightType.BF16_PAIRS));
             make(Kernel.VALUE_PAIR_PANELS, TileAttentionCode.valuePairs());
         }
     }

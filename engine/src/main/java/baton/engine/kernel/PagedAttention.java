@@ -643,19 +643,14 @@ public final class PagedAttention {
 
         /** Scores of a run's positions, whose keys are used as they lie in the cache. */
         private void score(TileMemory tiles, int at, int positions) {
+            MachineFunction product = kernels.get(Kernel.SCORES);
+            long queries = tiles.queries.address();
             int some;
             for (int done = 0; done < positions; done += some) {
                 some = Math.min(layout.blockSize() - (at + done) % layout.blockSize(), positions - done);
-                int next = Math.min(at + done + some, at + positions - 1);
-                kernels.get(Kernel.PRODUCT, WeightType.BF16_PAIRS)
-                        .call(
-                                entry(call, span, head, at + done),
-                                layout.entryBytes(),
-                                tiles.queries.address(),
-                                headDim / 2,
-                                scratch.scores.address() + (long) done * lanes * Float.BYTES,
-                                some,
-                                entry(call, span, head, next));
+                long keys = entry(call, span, head, at + done);
+                long scores = scratch.scores.address() + (long) done * lanes * Float.BYTES;
+                product.call(keys, layout.entryBytes(), queries, headDim / 2, scores, some, queries);
             }
         }
 

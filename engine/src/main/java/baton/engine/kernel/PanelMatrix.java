@@ -37,7 +37,7 @@ public final class PanelMatrix {
     private static final int TOGETHER_GATED = TOGETHER / 2;
 
     /** Inputs that are multiplied at a time if there are many rows; their weights are expanded to fp32 for that time. */
-    private static final int EXPANDED_INPUTS = 256;
+    private static final int EXPANDED_INPUTS = 288;
 
     /** Inputs in pairs are a multiple of it: of a tile, and of the elements that become bf16 at once. */
     private static final int PAIRED_INPUTS = TileCode.INPUTS;
@@ -426,14 +426,15 @@ public final class PanelMatrix {
     private void slices(Block block) {
         WeightType used = type.inPairs() ? WeightType.BF16_PAIRS : WeightType.FP32;
         long stride = block.rowStride;
-        for (int input = 0; input < inputs; input += EXPANDED_INPUTS) {
-            int some = elements(Math.min(EXPANDED_INPUTS, inputs - input));
+        int slice = sliceInputs();
+        for (int input = 0; input < inputs; input += slice) {
+            int some = elements(Math.min(slice, inputs - input));
             long from = block.from + (long) input * rowType.bytes();
             for (int i = 0; i < block.panels; i++) {
                 long weights = weights(block.firstPanel + i, input);
                 long ahead = i + 1 < block.panels
                         ? weights(block.firstPanel + i + 1, input)
-                        : weights(block.firstPanel, input + EXPANDED_INPUTS);
+                        : weights(block.firstPanel, input + slice);
                 if (type != used) {
                     long place = scratch.expanded.get(block.member).address();
                     kernels.get(Kernel.EXPAND, type).call(weights, place, some);
@@ -450,6 +451,12 @@ public final class PanelMatrix {
                 }
             }
         }
+    }
+
+    /** Slices are equally long: short ones spend much of their time on loading and storing sums. */
+    private int sliceInputs() {
+        int slices = Math.ceilDiv(inputs, EXPANDED_INPUTS);
+        return Math.ceilDiv(Math.ceilDiv(inputs, slices), PAIRED_INPUTS) * PAIRED_INPUTS;
     }
 
     /** Of a row, as the product's code counts them. */

@@ -106,17 +106,19 @@ final class ProductCode {
     private final WeightType type;
     private final int kStride;
     private final boolean adds;
+    private final boolean fetches;
     private final int panels;
     private final Binary multiplication;
     private final int weights;
     private final int element;
     private final int upperHalf;
 
-    private ProductCode(Width width, WeightType type, int kStride, boolean adds, int panels) {
+    private ProductCode(Width width, WeightType type, int kStride, boolean adds, boolean fetches, int panels) {
         this.code = new Assembler(width);
         this.type = type;
         this.kStride = kStride;
         this.adds = adds;
+        this.fetches = fetches;
         this.panels = panels;
         this.multiplication = type.inPairs() ? Binary.DOT_BF16 : Binary.FMA;
         this.weights = VECTORS * mostRows(width);
@@ -135,7 +137,12 @@ final class ProductCode {
      * @param adds whether sums go on from those in the tile
      */
     static byte[] of(Width width, WeightType type, int kStride, boolean adds) {
-        return new ProductCode(width, type, kStride, adds, 1).function();
+        return new ProductCode(width, type, kStride, adds, true, 1).function();
+    }
+
+    /** Of few k, where fetching would take longer than the products: what lies ahead is not fetched. */
+    static byte[] withoutFetching(Width width, WeightType type) {
+        return new ProductCode(width, type, Float.BYTES, false, false, 1).function();
     }
 
     /** Panels that so many rows are multiplied with side by side: as many as there are registers for their sums, and pointers. */
@@ -151,7 +158,7 @@ final class ProductCode {
      * @param tileStride bytes from a panel's tile to the next panel's
      */
     static byte[] beside(Width width, WeightType type, int rows, int tileStride) {
-        ProductCode product = new ProductCode(width, type, Float.BYTES, false, panelsBeside(width, rows));
+        ProductCode product = new ProductCode(width, type, Float.BYTES, false, true, panelsBeside(width, rows));
         product.begin();
         product.rows(rows, tileStride, Fetch.OF_PANELS);
         return product.end();
@@ -170,7 +177,7 @@ final class ProductCode {
         code.bind(many);
         code.compare(ROWS_LEFT, 2 * most);
         code.jump(Condition.NOT_GREATER, twoParts);
-        rows(most, 0, code.width() == Width.ZMM ? Fetch.LINE : Fetch.NOTHING);
+        rows(most, 0, fetches && code.width() == Width.ZMM ? Fetch.LINE : Fetch.NOTHING);
         nextRows(most);
         code.jump(many);
         code.bind(twoParts);
@@ -180,7 +187,7 @@ final class ProductCode {
             Label other = code.label();
             code.compare(ROWS_LEFT, rows);
             code.jump(Condition.NOT_EQUAL, other);
-            rows(rows, 0, adds ? Fetch.NOTHING : Fetch.AS_READ);
+            rows(rows, 0, fetches && !adds ? Fetch.AS_READ : Fetch.NOTHING);
             code.jump(end);
             code.bind(other);
         }
@@ -198,7 +205,7 @@ final class ProductCode {
             Label other = code.label();
             code.compare(PART, rows);
             code.jump(Condition.NOT_EQUAL, other);
-            rows(rows, 0, adds ? Fetch.NOTHING : Fetch.HALF);
+            rows(rows, 0, fetches && !adds ? Fetch.HALF : Fetch.NOTHING);
             nextRows(rows);
             code.move(PART, ROWS_LEFT);
             code.compare(PART, 0);
