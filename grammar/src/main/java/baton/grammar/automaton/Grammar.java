@@ -10,18 +10,21 @@ public final class Grammar {
     private final Node start;
     private final ByteClasses classes;
     private final List<String> specials;
+    private final long bytes;
 
-    private Grammar(Node start, ByteClasses classes, List<String> specials) {
+    private Grammar(Node start, ByteClasses classes, List<String> specials, long bytes) {
         this.start = start;
         this.classes = classes;
         this.specials = specials;
+        this.bytes = bytes;
     }
 
     /** @throws baton.kv.ConfigException if no text is of it, or a bound is exceeded, which the message names */
     public static Grammar compile(GrammarSource source) {
         GrammarCompiler compiler = new GrammarCompiler(source);
         Node start = compiler.compile();
-        return new Grammar(start, ByteClasses.of(compiler.nodes()), compiler.specials());
+        long bytes = compiler.nodes().stream().mapToLong(Node::bytes).sum();
+        return new Grammar(start, ByteClasses.of(compiler.nodes()), compiler.specials(), bytes);
     }
 
     /** Whether a text without special tokens, in UTF-8, is of the grammar. */
@@ -33,6 +36,11 @@ public final class Grammar {
             state = states.afterByte(state, value);
         }
         return state.complete;
+    }
+
+    /** How much memory its nodes take, about. */
+    long bytes() {
+        return bytes;
     }
 
     /** The contents of its special tokens, by their numbers. */

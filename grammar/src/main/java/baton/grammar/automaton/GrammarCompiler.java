@@ -59,6 +59,8 @@ final class GrammarCompiler {
         if (!start.productive) {
             throw new ConfigException("grammar", "no text satisfies it");
         }
+        LeftRecursion.remove(nodes, this::add);
+        evaluate();
         new FirstCalls(nodes.size()).check(nodes);
         return start;
     }
@@ -321,33 +323,12 @@ final class GrammarCompiler {
             depth++;
             longest[node.id] = OPEN;
             int below = 0;
-            for (Node first : first(node)) {
-                if (first.productive) {
-                    below = Math.max(below, visit(first));
-                }
+            for (Node first : node.firstParts()) {
+                below = Math.max(below, visit(first));
             }
             depth--;
             longest[node.id] = below + 1;
             return below + 1;
-        }
-
-        /** The nodes with which a text may begin, and go on after its begin. */
-        private static Set<Node> first(Node node) {
-            Set<Node> first = new LinkedHashSet<>();
-            if (node instanceof Node.Sequence sequence) {
-                for (int i = 0; i < sequence.most.length; i++) {
-                    Node part = sequence.parts.get(i);
-                    if (sequence.most[i] > 0) {
-                        first.add(part);
-                    }
-                    if (sequence.least[i] > 0 && !part.nullable) {
-                        break;
-                    }
-                }
-            } else {
-                first.addAll(node.parts());
-            }
-            return first;
         }
     }
 }

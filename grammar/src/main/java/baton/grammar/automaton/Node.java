@@ -20,8 +20,18 @@ abstract sealed class Node {
     /** The nodes that it is made of. */
     abstract List<Node> parts();
 
+    /** The nodes with whose texts its own begin, and go on after their begin. */
+    List<Node> firstParts() {
+        return parts().stream().filter(part -> part.productive).toList();
+    }
+
     /** Computes {@link #productive} and {@link #nullable} from the parts. */
     abstract void evaluate();
+
+    /** How much memory it takes, about. */
+    long bytes() {
+        return 64 + 32L * parts().size();
+    }
 
     /** Marks the first byte of each range that it tells apart, and the byte after the range. */
     void markBounds(boolean[] begins) {}
@@ -121,6 +131,19 @@ abstract sealed class Node {
         }
 
         @Override
+        List<Node> firstParts() {
+            List<Node> first = new ArrayList<>();
+            boolean reached = true;
+            for (int i = 0; i < most.length && reached; i++) {
+                if (most[i] > 0 && parts.get(i).productive) {
+                    first.add(parts.get(i));
+                }
+                reached = least[i] == 0 || parts.get(i).nullable;
+            }
+            return first;
+        }
+
+        @Override
         void evaluate() {
             productive = true;
             nullable = true;
@@ -183,6 +206,27 @@ abstract sealed class Node {
         }
     }
 
+    /** The texts of a node without the empty one. */
+    static final class Nonempty extends Node {
+        final Node part;
+
+        Nonempty(Node part) {
+            this.part = part;
+        }
+
+        @Override
+        List<Node> parts() {
+            return List.of(part);
+        }
+
+        /** A node is only made of a part that has other texts than the empty one, or stands where it does no harm. */
+        @Override
+        void evaluate() {
+            productive = part.productive;
+            delimited = part.delimited;
+        }
+    }
+
     /** A deterministic automaton over bytes, from each of whose states a text can be completed. */
     static final class Table extends Node {
         static final int NONE = -1;
@@ -207,6 +251,11 @@ abstract sealed class Node {
         void evaluate() {
             productive = next.length > 0;
             nullable = productive && complete[0];
+        }
+
+        @Override
+        long bytes() {
+            return 64 + (32L + 4L * classes.count()) * next.length;
         }
 
         @Override

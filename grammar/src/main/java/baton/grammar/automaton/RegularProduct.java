@@ -11,7 +11,7 @@ import java.util.Map;
 /** Makes the deterministic automaton of the texts that are of several regular nodes and not of others. */
 final class RegularProduct {
     private static final int MOST_STATES = 20_000;
-    private static final long MOST_WORK = 1_000_000;
+    private static final long MOST_WORK = 400_000;
 
     /** Larger automata keep their equivalent states. */
     private static final int MOST_MINIMISED = 500;

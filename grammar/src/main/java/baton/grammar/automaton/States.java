@@ -75,7 +75,7 @@ final class States {
             case Node.Members members -> inMembers(members, 0, 0, 0, UNUSED);
             case Node.Table table -> inTable(table, 0);
             case Node.Graph graph -> inGraph(graph, 0);
-            case Node.Alternatives _, Node.Reference _, Node.Special _ -> alone(node.nullable, place(node, 0, UNUSED));
+            case Node.Alternatives _, Node.Reference _, Node.Special _, Node.Nonempty _ -> alone(node.nullable, place(node, 0, UNUSED));
         };
     }
 
@@ -145,6 +145,7 @@ final class States {
                 isByte ? inCharacter(characters, characters.set.next((int) at, value)) : dead;
             case Node.Special special -> symbol == classes.count() + special.number ? end : dead;
             case Node.Reference rule -> next(start(rule.parts().getFirst()), symbol);
+            case Node.Nonempty nonempty -> next(start(nonempty.part), symbol);
             case Node.Table table -> {
                 int next = isByte ? table.next[(int) at][table.classes.of((byte) value)] : Node.Table.NONE;
                 yield next == Node.Table.NONE ? dead : inTable(table, next);
@@ -249,20 +250,16 @@ final class States {
 
     private State inMembers(Node.Members members, int phase, int index, int count, BitSet used) {
         int came = members.most == Integer.MAX_VALUE ? Math.min(count, members.least) : count;
-        boolean complete = phase != AFTER_SEPARATOR && came >= members.least && required(members, index, used) == 0;
-        boolean more = false;
-        if (phase != AFTER_MEMBER || members.separator.productive) {
-            for (int member = index; member <= members.members.size() && !more; member++) {
-                more = mayCome(members, member, index, came, used);
-            }
-        }
+        boolean complete = phase != AFTER_SEPARATOR && came >= members.least && missing(members, index, used) == 0;
+        boolean more = (phase != AFTER_MEMBER || members.separator.productive)
+                && !next(members, index, came, used).isEmpty();
         return more
                 ? alone(complete, place(members, (long) phase << 62 | (long) index << 32 | came, used))
                 : complete ? end : dead;
     }
 
     /** How many required members are missing. */
-    private static int required(Node.Members members, int index, BitSet used) {
+    private static int missing(Node.Members members, int index, BitSet used) {
         int missing = 0;
         for (int member = index; member < members.required.length; member++) {
             missing += members.required[member] && !used.get(member) ? 1 : 0;
@@ -270,37 +267,41 @@ final class States {
         return missing;
     }
 
-    /** Whether a member, or another one if it is the number of members, may come so that all can be completed. */
-    private static boolean mayCome(Node.Members members, int member, int index, int count, BitSet used) {
+    /** The members that may come so that all can be completed; the number of members stands for another one. */
+    private static BitSet next(Node.Members members, int index, int count, BitSet used) {
         int size = members.required.length;
-        boolean other = member == size;
-        Node node = other ? members.others : members.members.get(member);
-        if (!node.productive || used.get(member)) {
-            return false;
-        }
-        int missing = required(members, index, used);
-        if (members.anyOrder) {
-            missing -= !other && members.required[member] ? 1 : 0;
-        } else {
-            int after = required(members, member + 1, used);
-            if (missing - after > (!other && members.required[member] ? 1 : 0)) {
-                return false;
-            }
-            missing = after;
-        }
-        if ((long) count + 1 + missing > members.most) {
-            return false;
-        }
-        if (members.others.productive && members.separator.productive) {
-            return true;
-        }
+        int missing = missing(members, index, used);
         int possible = 0;
-        if (members.separator.productive) {
-            for (int later = members.anyOrder ? 0 : member + 1; later < size; later++) {
-                possible += later != member && !used.get(later) && members.members.get(later).productive ? 1 : 0;
+        for (int member = index; member < size; member++) {
+            possible += !used.get(member) && members.members.get(member).productive ? 1 : 0;
+        }
+        BitSet next = new BitSet();
+        for (int member = index; member <= size; member++) {
+            boolean other = member == size;
+            boolean needed = !other && members.required[member];
+            if (used.get(member) || !(other ? members.others : members.members.get(member)).productive) {
+                continue;
+            }
+            int after = other ? possible : possible - 1;
+            int left = needed ? missing - 1 : missing;
+            if (!members.separator.productive) {
+                after = 0;
+            } else if (members.others.productive) {
+                after = Integer.MAX_VALUE;
+            }
+            if (left <= after
+                    && (long) count + 1 + left <= members.most
+                    && (long) count + 1 + after >= members.least) {
+                next.set(member);
+            }
+            if (!members.anyOrder) {
+                possible = other ? possible : possible - 1;
+                if (needed) {
+                    break;
+                }
             }
         }
-        return missing <= possible && (long) count + 1 + possible >= members.least;
+        return next;
     }
 
     private State afterInMembers(Node.Members members, long at, BitSet used, int symbol) {
@@ -317,10 +318,8 @@ final class States {
                 return union.state();
             }
         }
-        for (int member = index; member <= members.required.length; member++) {
-            if (!mayCome(members, member, index, count, used)) {
-                continue;
-            }
+        BitSet next = next(members, index, count, used);
+        for (int member = next.nextSetBit(0); member >= 0; member = next.nextSetBit(member + 1)) {
             boolean other = member == members.required.length;
             State after = next(start(other ? members.others : members.members.get(member)), symbol);
             if (after == dead) {
@@ -398,13 +397,12 @@ final class States {
         return known;
     }
 
-    State union(State one, State other) {
-        if (one == other) {
-            return one;
+    State union(List<State> parts) {
+        if (parts.size() == 1) {
+            return parts.getFirst();
         }
         Union union = new Union();
-        union.append(one, end);
-        union.append(other, end);
+        parts.forEach(part -> union.append(part, end));
         return union.state();
     }
 
@@ -450,7 +448,7 @@ final class States {
                 Place top = tops.get((int) entry);
                 State under = below.get((int) entry);
                 if (count > 0 && sorted[count - 1] == top) {
-                    sortedBelow[count - 1] = union(sortedBelow[count - 1], under);
+                    sortedBelow[count - 1] = sortedBelow[count - 1] == under ? under : union(List.of(sortedBelow[count - 1], under));
                 } else {
                     sorted[count] = top;
                     sortedBelow[count++] = under;

@@ -49,9 +49,9 @@ public final class TokenGrammar {
         return new TokenMatcher(this, states, states.start(grammar.start()));
     }
 
-    /** How much memory it takes at most, about. */
-    public long bytes() {
-        return MOST_BYTES;
+    /** How much memory it takes, about. */
+    public synchronized long bytes() {
+        return grammar.bytes() + states.bytes();
     }
 
     /** Prepares work at a state, which may be one of states that have been given up. */
@@ -73,7 +73,7 @@ public final class TokenGrammar {
             adopted = other.complete ? states.end : states.dead;
             for (int i = 0; i < other.places.length; i++) {
                 State below = adopt(other.below[i], known);
-                adopted = states.union(adopted, states.push(states.adopt(other.places[i]), below));
+                adopted = states.union(List.of(adopted, states.push(states.adopt(other.places[i]), below)));
             }
             known.put(other, adopted);
         }
@@ -139,7 +139,7 @@ public final class TokenGrammar {
      * are known from the upper part alone; those that leave it go on with the lower part.
      */
     private void addTokens(State state, long[] mask) {
-        Map<State, State> upperByLower = new LinkedHashMap<>();
+        Map<State, List<State>> upperByLower = new LinkedHashMap<>();
         for (int i = 0; i < state.places.length && upperByLower.size() <= MOST_PARTS; i++) {
             List<Place> upper = new ArrayList<>();
             upper.add(state.places[i]);
@@ -153,14 +153,14 @@ public final class TokenGrammar {
                 part = states.push(clipped(place), part);
             }
             lower = upper.getLast().key.node().delimited ? lower : states.end;
-            upperByLower.merge(lower, part, states::union);
+            upperByLower.computeIfAbsent(lower, _ -> new ArrayList<>()).add(part);
         }
         if (upperByLower.size() > MOST_PARTS) {
             new Walk(state, mask).all();
             return;
         }
-        upperByLower.forEach((lower, upper) -> {
-            LocalTokens local = local(upper);
+        upperByLower.forEach((lower, uppers) -> {
+            LocalTokens local = local(states.union(uppers));
             local.within().addTo(mask);
             if (lower != states.end) {
                 new Walk(lower, mask).below(local.exits());

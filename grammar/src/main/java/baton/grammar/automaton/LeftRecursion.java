@@ -1,0 +1,205 @@
+package baton.grammar.automaton;
+
+import baton.kv.ConfigException;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Deque;
+import java.util.HashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.SequencedSet;
+import java.util.Set;
+import java.util.function.UnaryOperator;
+
+/**
+ * Replaces rules that begin with themselves by ones with the same texts that do not.
+ *
+ * <p>A text of such a rule begins with a text of no such rule, and goes on with what follows a rule within another: a rule's body becomes
+ * these beginnings, each with the continuations that lead from the rule it belongs to.
+ */
+final class LeftRecursion {
+    private static final int MOST_DEPTH = 2_000;
+    private static final int MOST_RULES = 60;
+
+    /** A text of a rule, not empty, and then a text of {@code rest}: such a text is of {@code whole}. */
+    private record Left(Node.Reference whole, Node.Reference first, Node rest) {}
+
+    private record Continuation(Node.Reference from, Node.Reference to) {}
+
+    private final UnaryOperator<Node> add;
+    private final Map<Node, Integer> order = new HashMap<>();
+    private final SequencedSet<Node> open = new LinkedHashSet<>();
+    private int depth;
+
+    private Set<Node> circle = Set.of();
+    private final Map<Node.Reference, List<Node>> beginnings = new HashMap<>();
+    private final List<Left> lefts = new ArrayList<>();
+    private final Map<Continuation, Node.Reference> continuations = new HashMap<>();
+
+    private LeftRecursion(UnaryOperator<Node> add) {
+        this.add = add;
+    }
+
+    /** @param add takes a new node */
+    static void remove(List<Node> nodes, UnaryOperator<Node> add) {
+        LeftRecursion recursion = new LeftRecursion(add);
+        for (Node node : List.copyOf(nodes)) {
+            if (!recursion.order.containsKey(node)) {
+                recursion.visit(node);
+            }
+        }
+    }
+
+    /** Tarjan's algorithm: finds the circles of nodes that begin with each other. */
+    private int visit(Node node) {
+        if (++depth > MOST_DEPTH) {
+            throw new ConfigException("grammar", "more than " + MOST_DEPTH + " expressions begin with each other");
+        }
+        int number = order.size();
+        order.put(node, number);
+        open.add(node);
+        int low = number;
+        boolean itself = false;
+        for (Node first : node.firstParts()) {
+            itself |= first == node;
+            if (!order.containsKey(first)) {
+                low = Math.min(low, visit(first));
+            } else if (open.contains(first)) {
+                low = Math.min(low, order.get(first));
+            }
+        }
+        depth--;
+        if (low == number) {
+            Set<Node> found = new LinkedHashSet<>();
+            Node last;
+            do {
+                last = open.removeLast();
+                found.add(last);
+            } while (last != node);
+            if (found.size() > 1 || itself) {
+                replace(found);
+            }
+        }
+        return low;
+    }
+
+    private void replace(Set<Node> found) {
+        circle = found;
+        beginnings.clear();
+        lefts.clear();
+        continuations.clear();
+        List<Node.Reference> rules = new ArrayList<>();
+        for (Node node : found) {
+            if (node instanceof Node.Reference rule) {
+                rules.add(rule);
+            }
+        }
+        if (rules.size() > MOST_RULES) {
+            throw new ConfigException(
+                    "grammar", "more than " + MOST_RULES + " rules begin with each other (left recursion)");
+        }
+        for (Node.Reference rule : rules) {
+            beginnings.put(rule, new ArrayList<>());
+            divide(rule, rule.parts().getFirst(), empty());
+        }
+        Map<Node.Reference, Node> bodies = new HashMap<>();
+        for (Node.Reference rule : rules) {
+            List<Node> alternatives = new ArrayList<>();
+            for (Node.Reference origin : rules) {
+                for (Node beginning : beginnings.get(origin)) {
+                    alternatives.add(sequence(beginning, continuation(new Continuation(origin, rule))));
+                }
+            }
+            if (rule.nullable) {
+                alternatives.add(empty());
+            }
+            bodies.put(rule, add.apply(new Node.Alternatives(alternatives)));
+        }
+        bodies.forEach(Node.Reference::define);
+    }
+
+    /** Divides the texts of a node with {@code rest} after it, except where the node's text is empty, by their beginnings. */
+    private void divide(Node.Reference rule, Node node, Node rest) {
+        if (!node.productive) {
+            return;
+        }
+        if (!circle.contains(node)) {
+            beginnings.get(rule).add(sequence(nonempty(node), rest));
+            return;
+        }
+        switch (node) {
+            case Node.Reference first -> lefts.add(new Left(rule, first, rest));
+            case Node.Alternatives alternatives -> alternatives.parts.forEach(part -> divide(rule, part, rest));
+            case Node.Nonempty part -> divide(rule, part.part, rest);
+            case Node.Sequence sequence -> {
+                boolean reached = true;
+                for (int i = 0; i < sequence.most.length && reached; i++) {
+                    if (sequence.most[i] > 0) {
+                        divide(rule, sequence.parts.get(i), sequence(after(sequence, i), rest));
+                    }
+                    reached = sequence.least[i] == 0 || sequence.parts.get(i).nullable;
+                }
+            }
+            default ->
+                throw new ConfigException(
+                        "grammar", "a rule begins with itself within members (left recursion)");
+        }
+    }
+
+    /** A sequence after a part of it came once. */
+    private Node after(Node.Sequence sequence, int index) {
+        int size = sequence.most.length;
+        int[] least = Arrays.copyOfRange(sequence.least, index, size);
+        int[] most = Arrays.copyOfRange(sequence.most, index, size);
+        least[0] = Math.max(least[0] - 1, 0);
+        most[0] = most[0] == Integer.MAX_VALUE ? most[0] : most[0] - 1;
+        return add.apply(new Node.Sequence(sequence.parts.subList(index, size), least, most));
+    }
+
+    /** The rule of texts that make a text of one rule a text of another, when they follow it. */
+    private Node continuation(Continuation key) {
+        Node.Reference known = continuations.get(key);
+        if (known != null) {
+            return known;
+        }
+        Node.Reference made = new Node.Reference(key.from.name + " in " + key.to.name);
+        add.apply(made);
+        continuations.put(key, made);
+        Set<Node.Reference> same = new LinkedHashSet<>(List.of(key.from));
+        Deque<Node.Reference> reached = new ArrayDeque<>(same);
+        List<Node> alternatives = new ArrayList<>();
+        while (!reached.isEmpty()) {
+            Node.Reference from = reached.pop();
+            for (Left left : lefts) {
+                if (left.first == from) {
+                    if (left.rest.nullable && same.add(left.whole)) {
+                        reached.push(left.whole);
+                    }
+                    alternatives.add(
+                            sequence(nonempty(left.rest), continuation(new Continuation(left.whole, key.to))));
+                }
+            }
+        }
+        if (same.contains(key.to)) {
+            alternatives.add(empty());
+        }
+        made.define(add.apply(new Node.Alternatives(alternatives)));
+        return made;
+    }
+
+    private Node empty() {
+        return sequence();
+    }
+
+    private Node nonempty(Node node) {
+        return node.nullable ? add.apply(new Node.Nonempty(node)) : node;
+    }
+
+    private Node sequence(Node... parts) {
+        int[] once = new int[parts.length];
+        Arrays.fill(once, 1);
+        return add.apply(new Node.Sequence(List.of(parts), once, once));
+    }
+}
