@@ -4,8 +4,13 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.cli.EngineSide.Asked;
 import baton.cli.WatchedPool.Loaded;
+import baton.cuda.driver.Driver;
+import baton.cuda.driver.NativeDriver;
+import baton.cuda.model.CudaBackend;
+import baton.cuda.sim.SimulatedDriver;
 import baton.engine.RequestOutput;
 import baton.engine.SamplingParams;
+import baton.engine.backend.ModelBackend;
 import baton.engine.backend.ModelBackends;
 import baton.engine.model.Device;
 import baton.kv.JsonFields;
@@ -26,6 +31,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
 import tools.jackson.databind.node.ObjectNode;
@@ -40,7 +46,11 @@ class HandoverMatrixTest {
     private static final int MOST_AT_ONCE = 16;
     private static final int BLOCK = EngineSide.BLOCK;
     private static final int LONGEST = 500;
+    private static final int SECONDS = 300;
     private static final String KEEP = "{\"do_remote_decode\": true}";
+
+    /** Of both sides. */
+    private static final Driver GPU = new SimulatedDriver();
 
     /** Prompts that are asked at once, with the answers of an engine alone. */
     private static final List<List<Asked>> WAVES = new ArrayList<>();
@@ -69,7 +79,18 @@ class HandoverMatrixTest {
     enum Pools {
         HOST,
         DEVICE_TO_HOST,
-        DEVICE
+        DEVICE,
+        GPU_TO_HOST,
+        HOST_TO_GPU,
+        GPU;
+
+        boolean isDevice(boolean prefill) {
+            return this == DEVICE || prefill && this == DEVICE_TO_HOST;
+        }
+
+        boolean isGpu(boolean prefill) {
+            return this == GPU || this == (prefill ? GPU_TO_HOST : HOST_TO_GPU);
+        }
     }
 
     record Cell(Way way, Pools pools, boolean push, int prefillRanks, int decodeRanks, int decodeBlockSize) {
@@ -112,6 +133,15 @@ class HandoverMatrixTest {
         return cells;
     }
 
+    /** With a GPU that is simulated, where a prompt takes seconds; {@code HandoverOnDeviceTest} hands over without host memory in between. */
+    static List<Cell> gpuCells() {
+        return List.of(
+                new Cell(Way.SHARED_MEMORY, Pools.GPU_TO_HOST, false, 1, 1, BLOCK),
+                new Cell(Way.SHARED_MEMORY, Pools.HOST_TO_GPU, true, 1, 1, BLOCK),
+                new Cell(Way.SHARED_MEMORY, Pools.GPU, false, 1, 1, 2 * BLOCK),
+                new Cell(Way.TCP, Pools.HOST_TO_GPU, false, 2, 1, BLOCK));
+    }
+
     @BeforeAll
     static void askOneEngineAlone() throws Exception {
         int[] shared = Ledgers.prompt(6 * BLOCK, 77);
@@ -150,15 +180,21 @@ class HandoverMatrixTest {
         WAVES.clear();
     }
 
+    @Tag("thorough")
+    @ParameterizedTest(name = "{0}")
+    @MethodSource("gpuCells")
+    void tokensAndBytesAreEqualOnAGpu(Cell cell) throws Exception {
+        tokensAndBytesAreEqualOnBothSides(cell);
+    }
+
     @ParameterizedTest(name = "{0}")
     @MethodSource("cells")
     void tokensAndBytesAreEqualOnBothSides(Cell cell) throws Exception {
         if (cell.way == Way.NIXL) {
             Nixl.assumeInstalled();
         }
-        try (Side prefill = new Side(cell, "prefill", cell.prefillRanks, BLOCK, cell.pools != Pools.HOST);
-                Side decode =
-                        new Side(cell, "decode", cell.decodeRanks, cell.decodeBlockSize, cell.pools == Pools.DEVICE);
+        try (Side prefill = new Side(cell, "prefill", cell.prefillRanks, BLOCK, true);
+                Side decode = new Side(cell, "decode", cell.decodeRanks, cell.decodeBlockSize, false);
                 ExecutorService clients = Executors.newVirtualThreadPerTaskExecutor()) {
             Optional<JsonFields> address = Optional.empty();
             int compared = 0;
@@ -173,7 +209,7 @@ class HandoverMatrixTest {
                             () -> known.isPresent() ? handover.atOnce(known.get()) : handover.oneAfterTheOther()));
                 }
                 for (Future<Integer> each : done) {
-                    compared += each.get(60, TimeUnit.SECONDS);
+                    compared += each.get(SECONDS, TimeUnit.SECONDS);
                 }
                 HANDED_OVER.addAndGet(wave.size());
                 address = prefill.address;
@@ -202,7 +238,7 @@ class HandoverMatrixTest {
 
     private record Handover(Side prefill, Side decode, String id, Asked asked) {
         int oneAfterTheOther() throws Exception {
-            RequestOutput first = prefillLeg().get(60, TimeUnit.SECONDS);
+            RequestOutput first = prefillLeg().get(SECONDS, TimeUnit.SECONDS);
             JsonFields params = first.kvTransferParams().orElseThrow();
             prefill.address = Optional.of(address(params));
             return check(decodeLeg(params));
@@ -210,7 +246,7 @@ class HandoverMatrixTest {
 
         int atOnce(JsonFields address) throws Exception {
             Future<RequestOutput> second = decodeLeg(address);
-            var _ = prefillLeg().get(60, TimeUnit.SECONDS);
+            var _ = prefillLeg().get(SECONDS, TimeUnit.SECONDS);
             return check(second);
         }
 
@@ -260,7 +296,7 @@ class HandoverMatrixTest {
         private final EngineSide engine;
         private volatile Optional<JsonFields> address = Optional.empty();
 
-        Side(Cell cell, String name, int ranks, int blockSize, boolean device) throws Exception {
+        Side(Cell cell, String name, int ranks, int blockSize, boolean prefill) throws Exception {
             id = name + " of " + cell;
             pool = WatchedPool.of(id);
             KvTransferConfig.Builder transfer = KvTransferConfig.builder(
@@ -275,7 +311,14 @@ class HandoverMatrixTest {
                     EngineSide.config(blockSize, ranks, 1)
                             .kvTransfer(transfer.build())
                             .build(),
-                    device ? new RefusingBackend() : ModelBackends.on(Device.CPU));
+                    backend(cell.pools, prefill));
+        }
+
+        private static ModelBackend backend(Pools pools, boolean prefill) {
+            if (pools.isGpu(prefill)) {
+                return new CudaBackend(() -> new NativeDriver.Search.Found(GPU));
+            }
+            return pools.isDevice(prefill) ? new RefusingBackend() : ModelBackends.on(Device.CPU);
         }
 
         @Override
