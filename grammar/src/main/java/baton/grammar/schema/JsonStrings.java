@@ -44,12 +44,11 @@ final class JsonStrings {
             new Expression.Chars(CharSet.of("cdefCDEF")),
             Expression.repeat(new Expression.Chars(CharSet.of(HEX)), 2, 2));
 
-    private static final Expression PLAIN = Expression.repeat(plain(CharSet.ALL), 0, Expression.Repeat.UNBOUNDED);
-
     /** Numbers from the first one to the last one. */
     private record Span(long first, long last) {}
 
     private final Map<CharSet, Expression> characters = new HashMap<>();
+    private final Map<CharSet, Expression> escapes = new HashMap<>();
 
     /** Strings of a shape. */
     Expression string(StringShape shape) {
@@ -92,7 +91,8 @@ final class JsonStrings {
         }
         CharSet others =
                 CharSet.of(next.stream().mapToInt(Integer::intValue).toArray()).complement();
-        choices.add(Expression.sequence(plain(others), PLAIN));
+        choices.add(Expression.sequence(
+                plain(others), Expression.repeat(plain(CharSet.ALL), 0, Expression.Repeat.UNBOUNDED)));
         return new Expression.Choice(choices);
     }
 
@@ -128,47 +128,43 @@ final class JsonStrings {
     }
 
     /** One character of a set, with an escape only if it is not printable ASCII. */
-    private static Expression plain(CharSet set) {
+    private Expression plain(CharSet set) {
         return written(set, set.intersection(ESCAPED));
     }
 
-    private static Expression written(CharSet set, CharSet escaped) {
-        List<Expression> forms = new ArrayList<>();
-        CharSet raw = set.intersection(RAW);
-        if (!raw.isEmpty()) {
-            forms.add(new Expression.Chars(raw));
-        }
+    private Expression written(CharSet set, CharSet escaped) {
+        Expression raw = new Expression.Chars(set.intersection(RAW));
+        return escaped.isEmpty()
+                ? raw
+                : Expression.choice(raw, escapes.computeIfAbsent(escaped, JsonStrings::escape));
+    }
+
+    private static Expression escape(CharSet set) {
         StringBuilder letters = new StringBuilder();
         for (int i = 0; i < LETTERS.length(); i += 2) {
-            if (escaped.contains(LETTERS.charAt(i))) {
+            if (set.contains(LETTERS.charAt(i))) {
                 letters.append(LETTERS.charAt(i + 1));
             }
         }
-        List<Expression> escapes = new ArrayList<>();
-        if (!letters.isEmpty()) {
-            escapes.add(new Expression.Chars(CharSet.of(letters.toString())));
-        }
+        List<Expression> forms = new ArrayList<>();
+        forms.add(new Expression.Chars(CharSet.of(letters.toString())));
         List<Span> units = new ArrayList<>();
         List<Span> pairs = new ArrayList<>();
-        for (Range range : escaped.ranges()) {
+        for (Range range : set.ranges()) {
             if (range.first() < SUPPLEMENTARY) {
                 units.add(new Span(range.first(), Math.min(range.last(), SUPPLEMENTARY - 1)));
+            }
+            if (range.first() <= SUPPLEMENTARY && range.last() == Character.MAX_CODE_POINT) {
+                forms.add(PAIRS);
+                break;
             }
             for (int next = Math.max(range.first(), SUPPLEMENTARY); next <= range.last(); next = (next | 0x3FF) + 1) {
                 pairs.add(new Span(pair(next), pair(Math.min(next | 0x3FF, range.last()))));
             }
         }
-        if (!units.isEmpty()) {
-            escapes.add(Expression.sequence(Expression.text("u"), hexadecimal(units, 4)));
-        }
-        if (!pairs.isEmpty()) {
-            boolean isAll = pairs.size() == 1 << 10;
-            escapes.add(isAll ? PAIRS : Expression.sequence(Expression.text("u"), hexadecimal(pairs, 8)));
-        }
-        if (!escapes.isEmpty()) {
-            forms.add(Expression.sequence(Expression.text("\\"), new Expression.Choice(escapes)));
-        }
-        return new Expression.Choice(forms);
+        forms.add(Expression.sequence(Expression.text("u"), hexadecimal(units, 4)));
+        forms.add(Expression.sequence(Expression.text("u"), hexadecimal(pairs, 8)));
+        return Expression.sequence(Expression.text("\\"), new Expression.Choice(forms));
     }
 
     /** The surrogates of a character as one number. */
