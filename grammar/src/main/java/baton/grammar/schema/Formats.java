@@ -37,8 +37,11 @@ final class Formats {
     private static final String HOSTNAME = "(?:" + labels(61, 3) + "|" + labels(22, 10) + ")";
 
     private static final String WORD = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~\\-]";
-    private static final String EMAIL = "(?:" + WORD + "+(?:\\." + WORD + "+)*|\"(?:[ !#-\\[\\]-~]|\\\\[ -~])*\")@(?:"
-            + HOSTNAME + "|\\[(?:" + IPV4 + "|IPv6:" + IPV6 + ")\\])";
+    /** The part before the sign has at most 64 characters, and an address at most 254. */
+    private static final String EMAIL = "(?:" + WORD + "{1,64}|" + WORD + "{1,20}(?:\\." + WORD
+            + "{1,20}){1,2}|\"(?:[ !#-\\[\\]-~]|\\\\[ -~]){0,31}\")@(?:" + labels(61, 2) + "|" + labels(22, 7)
+            + "|\\[(?:"
+            + IPV4 + "|IPv6:" + IPV6 + ")\\])";
 
     private static final String PERCENT = "%[0-9A-Fa-f]{2}";
     private static final String CHARACTER = "(?:[A-Za-z0-9._~!$&'()*+,;=:@\\-]|" + PERCENT + ")";

@@ -134,9 +134,7 @@ final class JsonStrings {
 
     private Expression written(CharSet set, CharSet escaped) {
         Expression raw = new Expression.Chars(set.intersection(RAW));
-        return escaped.isEmpty()
-                ? raw
-                : Expression.choice(raw, escapes.computeIfAbsent(escaped, JsonStrings::escape));
+        return escaped.isEmpty() ? raw : Expression.choice(raw, escapes.computeIfAbsent(escaped, JsonStrings::escape));
     }
 
     private static Expression escape(CharSet set) {

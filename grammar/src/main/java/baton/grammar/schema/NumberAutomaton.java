@@ -14,13 +14,16 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * The automaton of the texts of constrained numbers. It compares a number with bounds, and divides it, digit by digit. An
- * exponent follows only one digit that is not 0 before the point, and only where the constraints are decided by it.
+ * exponent follows only one digit that is not 0 before the point, and no number that is divided has one.
  */
 final class NumberAutomaton {
-    /** Digits of a part, unless a bound has more. */
-    private static final int MOST_DIGITS = 20;
+    /** Digits before the point, unless a bound has more, so that integers fit 64 bits. */
+    private static final int MOST_INTEGER_DIGITS = 18;
 
-    private static final int MOST_EXPONENT_DIGITS = 3;
+    /** Digits after the point, unless a bound has more. */
+    private static final int MOST_FRACTION_DIGITS = 20;
+
+    private static final int MOST_EXPONENT_DIGITS = 2;
     private static final int LARGEST_COMPARED_EXPONENT = 40;
 
     /** Beyond this divisor, digits are not counted. */
@@ -87,7 +90,7 @@ final class NumberAutomaton {
                 .mapToInt(comparison -> Math.abs(comparison.exponent))
                 .max()
                 .orElse(0);
-        hasExponents = shape.notMultiples().isEmpty() && exponents <= LARGEST_COMPARED_EXPONENT;
+        hasExponents = divisions.isEmpty() && exponents <= LARGEST_COMPARED_EXPONENT;
         largestExponent = exponents + 1;
         int integers = comparisons.stream()
                 .mapToInt(comparison -> comparison.integer.length())
@@ -100,8 +103,8 @@ final class NumberAutomaton {
                         .orElse(0),
                 divisions.stream().mapToInt(Division::digits).max().orElse(0));
         isCounted = divisions.stream().allMatch(division -> division.divisor() <= LARGEST_COUNTED_DIVISOR);
-        integerDigits = isCounted ? Math.max(MOST_DIGITS, integers + 1) : integers + 1;
-        fractionDigits = isCounted ? Math.max(MOST_DIGITS, fractions + 1) : fractions + 1;
+        integerDigits = isCounted ? Math.max(MOST_INTEGER_DIGITS, integers + 1) : integers + 1;
+        fractionDigits = isCounted ? Math.max(MOST_FRACTION_DIGITS, fractions + 1) : fractions + 1;
     }
 
     /** The automaton, or empty if it would be too large. */
@@ -204,7 +207,7 @@ final class NumberAutomaton {
                 yield from.phase == Phase.FRACTION ? exponent(from, character) : null;
             }
             case E ->
-                character == '+' || character == '-' && divisions.isEmpty()
+                character == '+' || character == '-'
                         ? new Position(
                                 Phase.EXPONENT_SIGN, from.isNegative, true, 0, 0, character == '-', from.trackers)
                         : isDigit ? exponentDigit(from, digit) : null;
@@ -268,15 +271,8 @@ final class NumberAutomaton {
             return null;
         }
         List<Integer> states = new ArrayList<>();
-        for (int i = 0; i < from.trackers.size(); i++) {
-            int state = from.trackers.get(i);
-            if (i < comparisons.size()) {
-                states.add(comparisons.get(i).endOfMantissa(state, from.count));
-            } else if (divisions.get(i - comparisons.size()).divides(state, from.count)) {
-                states.add(0);
-            } else {
-                return null;
-            }
+        for (int i = 0; i < comparisons.size(); i++) {
+            states.add(comparisons.get(i).endOfMantissa(from.trackers.get(i), from.count));
         }
         return new Position(Phase.E, from.isNegative, true, 0, 0, false, states);
     }

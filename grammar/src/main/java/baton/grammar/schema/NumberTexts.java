@@ -9,11 +9,10 @@ import java.util.Optional;
 import java.util.stream.Stream;
 
 /**
- * The texts of numbers. Digits and exponents are bounded, so that a text ends.
+ * The texts of numbers. Digits and exponents are bounded, so that a text ends and its number is neither infinite nor rounded to 0.
  */
 final class NumberTexts {
     private static final int MOST_DIGITS = 64;
-    private static final int MOST_EXPONENT_DIGITS = 3;
 
     /** Zeros at the end of a fraction. */
     private static final int MOST_ZEROS = 20;
@@ -31,21 +30,40 @@ final class NumberTexts {
     private static final Expression ZEROS = Expression.optional(
             Expression.sequence(Expression.text("."), Expression.repeat(Expression.text("0"), 1, MOST_ZEROS)));
 
-    /** Any number. */
+    private static final Expression FRACTION =
+            Expression.optional(Expression.sequence(Expression.text("."), Expression.repeat(DIGIT, 1, MOST_DIGITS)));
+    private static final Expression ANY_SIGN = Expression.optional(new Expression.Chars(CharSet.of("+-")));
+    private static final Expression PLUS = Expression.optional(Expression.text("+"));
+
+    /** Any number that a double has. */
     static final Expression NUMBER = Expression.sequence(
             SIGN,
-            NATURAL,
-            Expression.optional(Expression.sequence(Expression.text("."), Expression.repeat(DIGIT, 1, MOST_DIGITS))),
-            Expression.optional(exponent(new Expression.Chars(CharSet.of("+-")))));
+            Expression.choice(
+                    Expression.sequence(NATURAL, FRACTION, exponent(ANY_SIGN)),
+                    Expression.sequence(DIGIT, FRACTION, largeExponent(ANY_SIGN))));
 
-    /** Any integer. */
-    static final Expression INTEGER =
-            Expression.sequence(SIGN, NATURAL, ZEROS, Expression.optional(exponent(Expression.text("+"))));
+    /** Any integer that a double has. */
+    static final Expression INTEGER = Expression.sequence(
+            SIGN,
+            Expression.choice(
+                    Expression.sequence(NATURAL, ZEROS, exponent(PLUS)),
+                    Expression.sequence(DIGIT, ZEROS, largeExponent(PLUS)),
+                    Expression.sequence(Expression.text("1"), ZEROS, E, PLUS, Expression.text("308"))));
 
     private NumberTexts() {}
 
     private static Expression exponent(Expression sign) {
-        return Expression.sequence(E, Expression.optional(sign), Expression.repeat(DIGIT, 1, MOST_EXPONENT_DIGITS));
+        return Expression.optional(Expression.sequence(E, sign, Expression.repeat(DIGIT, 1, 2)));
+    }
+
+    /** An exponent from 100 to 307. */
+    private static Expression largeExponent(Expression sign) {
+        return Expression.sequence(
+                E,
+                sign,
+                Expression.choice(
+                        Expression.sequence(new Expression.Chars(CharSet.of("12")), DIGIT, DIGIT),
+                        Expression.sequence(Expression.text("30"), new Expression.Chars(CharSet.range('0', '7')))));
     }
 
     /** The texts of the numbers of a shape, or empty if its automaton would be too large. */

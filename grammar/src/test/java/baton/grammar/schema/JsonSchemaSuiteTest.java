@@ -42,7 +42,8 @@ class JsonSchemaSuiteTest {
         int right = 0;
         for (Path file : files()) {
             for (JsonNode group : MAPPER.readTree(file.toFile())) {
-                String name = file.getFileName() + ": " + group.get("description").asString();
+                String name =
+                        file.getFileName() + ": " + group.get("description").asString();
                 GrammarSource source;
                 try {
                     source = JsonSchemas.source(group.get("schema"), SchemaOptions.DEFAULT.withAnyOrder());

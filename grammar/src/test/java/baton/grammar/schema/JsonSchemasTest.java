@@ -21,41 +21,41 @@ class JsonSchemasTest {
     /** A schema, documents that are valid and documents that are not; apostrophes stand for quotation marks in schemas. */
     @ParameterizedTest
     @CsvSource(
-            delimiter = '#',
+            delimiter = '|',
             quoteCharacter = '`',
             value = {
-                "true # {} ; [1,\"a\",null] ; -0.5e+10 ; \"\\ud83d\\ude00\" # {a:1} ; [1,] ; 01 ; \"\\ud83d\" ; \"\\udc00\" ; \"\t\" ; .5",
-                "{'type':['integer','null']} # 1 ; -0 ; 1.0 ; 1e2 ; null # 1.5 ; 1e-2 ; true ; \"1\"",
-                "{'type':'number','minimum':-1.5,'exclusiveMaximum':100} # -1.5 ; -1.50 ; 99.999 ; 0 ; 9e1 ; 1.5e-7 ; -0 # -1.51 ; 100 ; 100.0 ; 1e2 ; -2 ; 1e10",
-                "{'type':'integer','minimum':5,'maximum':1200} # 5 ; 1200 ; 999.0 ; 1e3 ; 1.0E+3 # 4 ; 1201 ; -5 ; 05 ; 2e3 ; 12000",
-                "{'exclusiveMinimum':0} # 0.001 ; 1.0E-5 ; 1e300 ; \"a\" # 0 ; -1 ; 0.000 ; -1e3",
-                "{'type':'number','multipleOf':0.25} # 0.75 ; -2 ; 1.500 # 0.3 ; 1.255 ; 0.1",
-                "{'type':'integer','multipleOf':7,'minimum':10} # 14 ; 700 ; 21.0 # 7 ; 15 ; 22",
-                "{'const':1.50} # 1.5 ; 1.500 # 1.5001 ; 1 ; 15e-1",
-                "{'enum':[1000000,'a\\n',null,[1,{'b':2}]]} # 1e6 ; 1000000.0 ; \"a\\n\" ; \"\\u0061\\u000A\" ; null ; [1, {\"b\" : 2.0}] # \"a\" ; [1] ; 1e7 ; []",
-                "{'type':'string','minLength':2,'maxLength':3} # \"ab\" ; \"\\\"\\u00e9c\" ; \"\\ud83d\\ude00x\" ; \"😀😀😀\" # \"a\" ; \"abcd\" ; 1",
-                "{'type':'string','pattern':'^a.c'} # \"abcd\" ; \"\\u0061xc\" ; \"a\\\"c\" # \"xabc\" ; \"a\\nc\" ; \"ac\"",
-                "{'pattern':'b+','maxLength':3} # \"abb\" ; 5 # \"abbc\" ; \"a\"",
-                "{'type':'object','properties':{'a':{'type':'integer'},'b':true},'required':['b'],'additionalProperties':false} # {\"b\":[]} ; {\"a\":1,\"b\":2} ; { \"\\u0061\" : 1 , \"b\" : 2 } # {} ; {\"a\":1} ; {\"b\":1,\"a\":2} ; {\"a\":\"x\",\"b\":1} ; {\"b\":1,\"c\":1} ; {\"b\":1,\"b\":1}",
-                "{'type':'object','properties':{'a':{'type':'integer'}},'additionalProperties':{'type':'null'}} # {} ; {\"ab\":null} ; {\"a\":1,\"\":null,\"b\":null} # {\"a\":null} ; {\"b\":1} ; {\"\\u0061\":null}",
-                "{'type':'object','patternProperties':{'^n_':{'type':'number'},'x$':{'minimum':5}},'additionalProperties':false} # {\"n_a\":1,\"n_x\":5.5,\"x\":\"s\"} # {\"n_x\":1} ; {\"n_a\":\"s\"} ; {\"y\":1} ; {\"x\":4}",
-                "{'type':'object','propertyNames':{'maxLength':2},'minProperties':1,'maxProperties':2} # {\"ab\":1} ; {\"a\":1,\"b\":2} # {} ; {\"abc\":1} ; {\"a\":1,\"b\":1,\"c\":1}",
-                "{'type':'object','properties':{'a':true,'b':true,'c':true},'additionalProperties':false,'minProperties':2,'dependentRequired':{'a':['c']}} # {\"a\":1,\"c\":1} ; {\"b\":1,\"c\":1} # {\"a\":1,\"b\":1} ; {\"c\":1}",
-                "{'type':'array','prefixItems':[{'type':'integer'},{'type':'string'}],'items':{'type':'null'},'minItems':1,'maxItems':4} # [1] ; [1,\"a\"] ; [1,\"a\",null,null] # [] ; [\"a\"] ; [1,null] ; [1,\"a\",null,null,null]",
-                "{'type':'array','items':{'enum':['a','b','c']},'uniqueItems':true,'minItems':2} # [\"c\",\"a\"] ; [\"b\",\"c\",\"a\"] # [\"a\"] ; [\"a\",\"a\"] ; [\"a\",\"\\u0061\"]",
-                "{'anyOf':[{'type':'integer','minimum':5},{'type':'boolean'}]} # 5 ; true # 4 ; \"a\"",
-                "{'allOf':[{'required':['a']},{'properties':{'a':{'type':'integer'}}},{'properties':{'a':{'minimum':3}}}],'type':'object'} # {\"a\":3} # {\"a\":2} ; {} ; {\"a\":\"x\"}",
-                "{'oneOf':[{'type':'integer'},{'type':'number','minimum':2}]} # 1 ; 2.5 # 3 ; 1.5",
-                "{'type':'object','oneOf':[{'properties':{'k':{'const':'a'},'x':{}},'additionalProperties':false},{'properties':{'k':{'const':'b'},'y':{}},'additionalProperties':false}]} # {\"k\":\"a\"} ; {\"x\":1} ; {\"k\":\"b\",\"y\":1} # {} ; {\"k\":\"c\"} ; {\"x\":1,\"y\":1}",
-                "{'type':'string','not':{'enum':['a','b']}} # \"ab\" ; \"\" # \"a\" ; \"\\u0062\"",
-                "{'not':{'type':'object','required':['a']}} # 1 ; {\"b\":1} # {\"a\":1} ; {\"b\":1,\"a\":1}",
-                "{'type':'object','properties':{'k':{'type':'string'},'v':true},'required':['k','v'],'if':{'properties':{'k':{'const':'n'}}},'then':{'properties':{'v':{'type':'number'}}},'else':{'properties':{'v':{'type':'null'}}}} # {\"k\":\"n\",\"v\":1} ; {\"k\":\"m\",\"v\":null} # {\"k\":\"n\",\"v\":null} ; {\"k\":\"m\",\"v\":1}",
-                "{'$defs':{'t':{'type':'array','items':{'$ref':'#/$defs/t'}}},'$ref':'#/$defs/t','maxItems':1} # [[[],[[]]]] ; [] # [1] ; [[],[]] ; [[1]]",
-                "{'type':'object','properties':{'a/b~c':{'$anchor':'x','type':'null'},'d':{'$ref':'#/properties/a~1b~0c'},'e':{'$ref':'#x'}},'required':['e']} # {\"d\":null,\"e\":null} # {\"d\":1,\"e\":null} ; {\"e\":1}",
-                "{'type':'object','properties':{'a':{'type':'object','properties':{'b':{'$ref':'#'}},'required':['b']}},'additionalProperties':false} # {} # {\"a\":1}",
-                "{'format':'date-time'} # \"2024-02-29T23:59:60Z\" ; \"2023-12-31t00:00:00.5+14:00\" # \"2023-02-29T00:00:00Z\" ; \"2023-01-01T24:00:00Z\" ; \"2023-01-01\"",
-                "{'type':'string','format':'uuid'} # \"123e4567-e89b-12d3-a456-426614174000\" # \"123e4567e89b12d3a456426614174000\"",
-                "{'type':'string','format':'int64'} # \"anything\" # 1",
+                "true | {} ; [1,\"a\",null] ; -0.5e+10 ; \"\\ud83d\\ude00\" | {a:1} ; [1,] ; 01 ; \"\\ud83d\" ; \"\\udc00\" ; \"\t\" ; .5",
+                "{'type':['integer','null']} | 1 ; -0 ; 1.0 ; 1e2 ; null | 1.5 ; 1e-2 ; true ; \"1\"",
+                "{'type':'number','minimum':-1.5,'exclusiveMaximum':100} | -1.5 ; -1.50 ; 99.999 ; 0 ; 9e1 ; 1.5e-7 ; -0 | -1.51 ; 100 ; 100.0 ; 1e2 ; -2 ; 1e10",
+                "{'type':'integer','minimum':5,'maximum':1200} | 5 ; 1200 ; 999.0 | 1e3 ; 4 ; 1201 ; -5 ; 05 ; 2e3 ; 12000",
+                "{'exclusiveMinimum':0} | 0.001 ; 1.0E-5 ; 1e99 ; \"a\" | 0 ; -1 ; 0.000 ; -1e3",
+                "{'type':'number','multipleOf':0.25} | 0.75 ; -2 ; 1.500 | 0.3 ; 1.255 ; 0.1",
+                "{'type':'integer','multipleOf':7,'minimum':10} | 14 ; 700 ; 21.0 | 7 ; 15 ; 22",
+                "{'const':1.50} | 1.5 ; 1.500 | 1.5001 ; 1 ; 15e-1",
+                "{'enum':[1000000,'a\\n',null,[1,{'b':2}]]} | 1e6 ; 1000000.0 ; \"a\\n\" ; \"\\u0061\\u000A\" ; null ; [1, {\"b\" : 2.0}] | \"a\" ; [1] ; 1e7 ; []",
+                "{'type':'string','minLength':2,'maxLength':3} | \"ab\" ; \"\\\"\\u00e9c\" ; \"\\ud83d\\ude00x\" ; \"😀😀😀\" | \"a\" ; \"abcd\" ; 1",
+                "{'type':'string','pattern':'^a.c'} | \"abcd\" ; \"\\u0061xc\" ; \"a\\\"c\" | \"xabc\" ; \"a\\nc\" ; \"ac\"",
+                "{'pattern':'b+','maxLength':3} | \"abb\" ; 5 | \"abbc\" ; \"a\"",
+                "{'type':'object','properties':{'a':{'type':'integer'},'b':true},'required':['b'],'additionalProperties':false} | {\"b\":[]} ; {\"a\":1,\"b\":2} ; { \"\\u0061\" : 1 , \"b\" : 2 } | {} ; {\"a\":1} ; {\"b\":1,\"a\":2} ; {\"a\":\"x\",\"b\":1} ; {\"b\":1,\"c\":1} ; {\"b\":1,\"b\":1}",
+                "{'type':'object','properties':{'a':{'type':'integer'}},'additionalProperties':{'type':'null'}} | {} ; {\"ab\":null} ; {\"a\":1,\"\":null,\"b\":null} | {\"a\":null} ; {\"b\":1} ; {\"\\u0061\":null}",
+                "{'type':'object','patternProperties':{'^n_':{'type':'number'},'x$':{'minimum':5}},'additionalProperties':false} | {\"n_a\":1,\"n_x\":5.5,\"x\":\"s\"} | {\"n_x\":1} ; {\"n_a\":\"s\"} ; {\"y\":1} ; {\"x\":4}",
+                "{'type':'object','propertyNames':{'maxLength':2},'minProperties':1,'maxProperties':2} | {\"ab\":1} ; {\"a\":1,\"b\":2} | {} ; {\"abc\":1} ; {\"a\":1,\"b\":1,\"c\":1}",
+                "{'type':'object','properties':{'a':true,'b':true,'c':true},'additionalProperties':false,'minProperties':2,'dependentRequired':{'a':['c']}} | {\"a\":1,\"c\":1} ; {\"b\":1,\"c\":1} | {\"a\":1,\"b\":1} ; {\"c\":1}",
+                "{'type':'array','prefixItems':[{'type':'integer'},{'type':'string'}],'items':{'type':'null'},'minItems':1,'maxItems':4} | [1] ; [1,\"a\"] ; [1,\"a\",null,null] | [] ; [\"a\"] ; [1,null] ; [1,\"a\",null,null,null]",
+                "{'type':'array','items':{'enum':['a','b','c']},'uniqueItems':true,'minItems':2} | [\"c\",\"a\"] ; [\"b\",\"c\",\"a\"] | [\"a\"] ; [\"a\",\"a\"] ; [\"a\",\"\\u0061\"]",
+                "{'anyOf':[{'type':'integer','minimum':5},{'type':'boolean'}]} | 5 ; true | 4 ; \"a\"",
+                "{'allOf':[{'required':['a']},{'properties':{'a':{'type':'integer'}}},{'properties':{'a':{'minimum':3}}}],'type':'object'} | {\"a\":3} | {\"a\":2} ; {} ; {\"a\":\"x\"}",
+                "{'oneOf':[{'type':'integer'},{'type':'number','minimum':2}]} | 1 ; 2.5 | 3 ; 1.5",
+                "{'type':'object','oneOf':[{'properties':{'k':{'const':'a'},'x':{}},'additionalProperties':false},{'properties':{'k':{'const':'b'},'y':{}},'additionalProperties':false}]} | {\"k\":\"a\"} ; {\"x\":1} ; {\"k\":\"b\",\"y\":1} | {} ; {\"k\":\"c\"} ; {\"x\":1,\"y\":1}",
+                "{'type':'string','not':{'enum':['a','b']}} | \"ab\" ; \"\" | \"a\" ; \"\\u0062\"",
+                "{'not':{'type':'object','required':['a']}} | 1 ; {\"b\":1} | {\"a\":1} ; {\"b\":1,\"a\":1}",
+                "{'type':'object','properties':{'k':{'type':'string'},'v':true},'required':['k','v'],'if':{'properties':{'k':{'const':'n'}}},'then':{'properties':{'v':{'type':'number'}}},'else':{'properties':{'v':{'type':'null'}}}} | {\"k\":\"n\",\"v\":1} ; {\"k\":\"m\",\"v\":null} | {\"k\":\"n\",\"v\":null} ; {\"k\":\"m\",\"v\":1}",
+                "{'$defs':{'t':{'type':'array','items':{'$ref':'#/$defs/t'}}},'$ref':'#/$defs/t','maxItems':1} | [[[],[[]]]] ; [] | [1] ; [[],[]] ; [[1]]",
+                "{'type':'object','properties':{'a/b~c':{'$anchor':'x','type':'null'},'d':{'$ref':'#/properties/a~1b~0c'},'e':{'$ref':'#x'}},'required':['e']} | {\"d\":null,\"e\":null} | {\"d\":1,\"e\":null} ; {\"e\":1}",
+                "{'type':'object','properties':{'a':{'type':'object','properties':{'b':{'$ref':'#'}},'required':['b']}},'additionalProperties':false} | {} | {\"a\":1}",
+                "{'format':'date-time'} | \"2024-02-29T23:59:60Z\" ; \"2023-12-31t00:00:00.5+14:00\" | \"2023-02-29T00:00:00Z\" ; \"2023-01-01T24:00:00Z\" ; \"2023-01-01\"",
+                "{'type':'string','format':'uuid'} | \"123e4567-e89b-12d3-a456-426614174000\" | \"123e4567e89b12d3a456426614174000\"",
+                "{'type':'string','format':'int64'} | \"anything\" | 1",
             })
     void takesExactlyTheValidDocuments(String schema, String valid, String invalid) {
         Grammar grammar = compile(schema.replace('\'', '"'), SchemaOptions.DEFAULT);
@@ -71,33 +71,33 @@ class JsonSchemasTest {
     /** A schema that is refused, the field that the error names, and a part of its message. */
     @ParameterizedTest
     @CsvSource(
-            delimiter = '#',
+            delimiter = '|',
             quoteCharacter = '`',
             value = {
-                "{'type':'strin'} # schema.type # is \"strin\", must be one or several of null, boolean",
-                "{'properties':{'a':{'minLength':-1}}} # schema.properties.a.minLength # is -1, must be a whole number",
-                "{'properties':{'a.b':{'required':'a'}}} # schema.properties[\"a.b\"].required # is \"a\", must be an array of names",
-                "{'items':{'contains':{'const':1}}} # schema.items.contains # cannot be decided item by item",
-                "{'type':'array','uniqueItems':true} # schema.uniqueItems # can be decided only where all items are of an 'enum'",
-                "{'allOf':[{'type':'object'}],'unevaluatedProperties':false} # schema.unevaluatedProperties # absent beside 'allOf'",
-                "{'type':'string','format':'iri'} # schema.format # unsupported value 'iri'; allowed: date, date-time",
-                "{'type':'string','nullable':true} # schema.nullable # write a type of [..., \"null\"]",
-                "{'dependencies':{'a':['b']}} # schema.dependencies # write dependentRequired or dependentSchemas",
-                "{'exclusiveMinimum':true} # schema.exclusiveMinimum # is true, must be a number",
-                "{'multipleOf':0} # schema.multipleOf # is 0, must be greater than 0",
-                "{'type':'number','multipleOf':0.123456789} # schema # a 'multipleOf' of at most 1000",
-                "{'$ref':'#'} # schema # refers to itself without anything between",
-                "{'$ref':'#/$defs/a','$defs':{'a':{'anyOf':[{'$ref':'#/$defs/b'}]},'b':{'not':{'$ref':'#/$defs/a'}}}} # schema.$defs.a # refers to itself",
-                "{'$ref':'#/$defs/a'} # schema.$ref # refers to '#/$defs/a', which is not in the schema",
-                "{'$ref':'https://example.com/schema.json'} # schema.$ref # which is not in the schema",
-                "{'$schema':'https://example.com/dialect'} # schema.$schema # must be that of JSON Schema 2020-12",
-                "{'pattern':'(a'} # schema.pattern # at character",
-                "{'not':{'items':{'type':'integer'}}} # schema.not # cannot be negated",
-                "{'type':'object','minProperties':2} # schema.minProperties # is 2, which can be decided only without additional",
-                "{'minItems':1000000000,'type':'array'} # schema.minItems # at most 100000",
-                "{'enum':[1e999999999]} # schema.enum # a number of at most 400 digits",
-                "[] # schema # is [], must be a schema",
-                "{'a':1,'a':2} # schema # not valid JSON",
+                "{'type':'strin'} | schema.type | is \"strin\", must be one or several of null, boolean",
+                "{'properties':{'a':{'minLength':-1}}} | schema.properties.a.minLength | is -1, must be a whole number",
+                "{'properties':{'a.b':{'required':'a'}}} | schema.properties[\"a.b\"].required | is \"a\", must be an array of names",
+                "{'items':{'contains':{'const':1}}} | schema.items.contains | cannot be decided item by item",
+                "{'type':'array','uniqueItems':true} | schema.uniqueItems | can be decided only where all items are of an 'enum'",
+                "{'allOf':[{'type':'object'}],'unevaluatedProperties':false} | schema.unevaluatedProperties | absent beside 'allOf'",
+                "{'type':'string','format':'iri'} | schema.format | unsupported value 'iri'; allowed: date, date-time",
+                "{'type':'string','nullable':true} | schema.nullable | write a type of [..., \"null\"]",
+                "{'dependencies':{'a':['b']}} | schema.dependencies | write dependentRequired or dependentSchemas",
+                "{'exclusiveMinimum':true} | schema.exclusiveMinimum | is true, must be a number",
+                "{'multipleOf':0} | schema.multipleOf | is 0, must be greater than 0",
+                "{'type':'number','multipleOf':0.123456789} | schema | a 'multipleOf' of at most 1000",
+                "{'$ref':'#'} | schema | refers to itself without anything between",
+                "{'$ref':'#/$defs/a','$defs':{'a':{'anyOf':[{'$ref':'#/$defs/b'}]},'b':{'not':{'$ref':'#/$defs/a'}}}} | schema.$defs.a | refers to itself",
+                "{'$ref':'#/$defs/a'} | schema.$ref | refers to '#/$defs/a', which is not in the schema",
+                "{'$ref':'https://example.com/schema.json'} | schema.$ref | which is not in the schema",
+                "{'$schema':'https://example.com/dialect'} | schema.$schema | must be that of JSON Schema 2020-12",
+                "{'pattern':'(a'} | schema.pattern | at character",
+                "{'not':{'items':{'type':'integer'}}} | schema.not | cannot be negated",
+                "{'type':'object','minProperties':2} | schema.minProperties | is 2, which can be decided only without additional",
+                "{'minItems':1000000000,'type':'array'} | schema.minItems | at most 100000",
+                "{'enum':[1e999999999]} | schema.enum | a number of at most 400 digits",
+                "[] | schema | is [], must be a schema",
+                "{'a':1,'a':2} | schema | not valid JSON",
             })
     void refusesByPath(String schema, String field, String message) {
         assertThatThrownBy(() -> JsonSchemas.source(schema.replace('\'', '"'), SchemaOptions.DEFAULT))
@@ -109,8 +109,7 @@ class JsonSchemasTest {
 
     @Test
     void propertiesComeInTheSchemasOrderOrInAny() {
-        String schema =
-                "{\"type\":\"object\",\"properties\":{\"z\":true,\"a\":true,\"m\":true},\"required\":[\"a\"]}";
+        String schema = "{\"type\":\"object\",\"properties\":{\"z\":true,\"a\":true,\"m\":true},\"required\":[\"a\"]}";
         Grammar ordered = compile(schema, SchemaOptions.DEFAULT);
         Grammar any = compile(schema, SchemaOptions.DEFAULT.withAnyOrder());
 
@@ -180,7 +179,8 @@ class JsonSchemasTest {
     @Test
     void alternativesWithoutValuesAreLeftOut() {
         Grammar grammar = compile(
-                "{\"type\":\"object\",\"properties\":{\"a\":{\"allOf\":[{\"const\":1},{\"const\":2}]},\"b\":true}}", COMPACT);
+                "{\"type\":\"object\",\"properties\":{\"a\":{\"allOf\":[{\"const\":1},{\"const\":2}]},\"b\":true}}",
+                COMPACT);
 
         assertThat(accepts(grammar, "{\"b\":1}")).isTrue();
         assertThat(accepts(grammar, "{\"a\":1}")).isFalse();

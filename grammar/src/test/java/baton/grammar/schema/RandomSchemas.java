@@ -11,8 +11,8 @@ final class RandomSchemas {
     private static final List<String> NAMES = List.of("a", "b", "name", "x_1", "é", "a\"b");
     private static final List<String> PATTERNS =
             List.of("^[a-z]{2,4}$", "a", "^x_", "[0-9]+$", "^(?:ab|cd)*$", "^[^a]*$", "\\d{3}-\\d{4}");
-    private static final List<String> FORMATS =
-            List.of("date", "time", "date-time", "ipv4", "ipv6", "uuid", "email", "hostname", "duration", "json-pointer");
+    private static final List<String> FORMATS = List.of(
+            "date", "time", "date-time", "ipv4", "ipv6", "uuid", "email", "hostname", "duration", "json-pointer");
     private static final List<String> TYPES =
             List.of("null", "boolean", "integer", "number", "string", "array", "object");
 
@@ -33,11 +33,47 @@ final class RandomSchemas {
     Object hostile() {
         Map<String, Object> schema = new LinkedHashMap<>();
         List<String> keywords = List.of(
-                "type", "enum", "const", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref", "$dynamicRef", "$id",
-                "$anchor", "$defs", "items", "prefixItems", "contains", "minItems", "maxItems", "uniqueItems", "properties",
-                "patternProperties", "additionalProperties", "propertyNames", "required", "minProperties", "maxProperties",
-                "dependentRequired", "dependentSchemas", "minLength", "maxLength", "pattern", "format", "minimum", "maximum",
-                "exclusiveMinimum", "multipleOf", "unevaluatedProperties", "unevaluatedItems", "x");
+                "type",
+                "enum",
+                "const",
+                "allOf",
+                "anyOf",
+                "oneOf",
+                "not",
+                "if",
+                "then",
+                "else",
+                "$ref",
+                "$dynamicRef",
+                "$id",
+                "$anchor",
+                "$defs",
+                "items",
+                "prefixItems",
+                "contains",
+                "minItems",
+                "maxItems",
+                "uniqueItems",
+                "properties",
+                "patternProperties",
+                "additionalProperties",
+                "propertyNames",
+                "required",
+                "minProperties",
+                "maxProperties",
+                "dependentRequired",
+                "dependentSchemas",
+                "minLength",
+                "maxLength",
+                "pattern",
+                "format",
+                "minimum",
+                "maximum",
+                "exclusiveMinimum",
+                "multipleOf",
+                "unevaluatedProperties",
+                "unevaluatedItems",
+                "x");
         fill(schema, keywords, 5);
         return schema;
     }
@@ -62,15 +98,19 @@ final class RandomSchemas {
             case "properties", "patternProperties", "$defs", "dependentSchemas" -> {
                 Map<String, Object> map = new LinkedHashMap<>();
                 for (int i = random.nextInt(6); i >= 0; i--) {
-                    map.put(keyword.equals("patternProperties") ? pick(PATTERNS) : pick(NAMES), nested(keywords, depth));
+                    map.put(
+                            keyword.equals("patternProperties") ? pick(PATTERNS) : pick(NAMES),
+                            nested(keywords, depth));
                 }
                 yield map;
             }
-            case "$ref", "$dynamicRef" -> pick(List.of("#", "#/$defs/a", "#/$defs/b", "#/properties/a", "#/allOf/0", "a", "%"));
+            case "$ref", "$dynamicRef" ->
+                pick(List.of("#", "#/$defs/a", "#/$defs/b", "#/properties/a", "#/allOf/0", "a", "%"));
             case "$id", "$anchor" -> pick(List.of("a", "b", "#", "http://a/b", ":"));
             case "enum", "required" -> List.of(pick(NAMES), pick(NAMES));
             case "dependentRequired" -> Map.of(pick(NAMES), List.of(pick(NAMES)));
-            case "pattern" -> pick(List.of("(a*)*b", "(a|a)*$", "a{1000}", "(((a{10}){10}){10}){10}", "[", "\\p{L}+", "^(?=a)b"));
+            case "pattern" ->
+                pick(List.of("(a*)*b", "(a|a)*$", "a{1000}", "(((a{10}){10}){10}){10}", "[", "\\p{L}+", "^(?=a)b"));
             case "format" -> pick(FORMATS);
             case "minimum", "maximum", "exclusiveMinimum", "multipleOf" ->
                 pick(List.<Object>of(0, -1, 7, 0.1, 1e300, 1e-300, 123456789.123456789, Long.MAX_VALUE));
@@ -201,7 +241,9 @@ final class RandomSchemas {
         }
         schema.put("properties", properties);
         if (chance(2)) {
-            schema.put("required", properties.keySet().stream().filter(_ -> chance(2)).toList());
+            schema.put(
+                    "required",
+                    properties.keySet().stream().filter(_ -> chance(2)).toList());
         }
         if (chance(2)) {
             schema.put("additionalProperties", chance(2) ? false : value(depth));

