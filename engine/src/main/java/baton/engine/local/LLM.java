@@ -86,6 +86,18 @@ public final class LLM implements AutoCloseable {
                 prompts.stream().map(prompt -> encode(prompt, true)).toList(), sampling);
     }
 
+    /**
+     * Continues a prompt with a value of a type, as {@link JsonType} describes it. The model is not told of the type: the prompt should.
+     *
+     * @throws ConfigException if the type has no JSON schema, or the prompt cannot be served as it is
+     * @throws IllegalStateException if the output ended before the value was complete, as by {@code max_tokens}
+     */
+    public <T> T generate(String prompt, Class<T> type, SamplingParams sampling) {
+        JsonType<T> json = JsonType.of(type);
+        return json.value(
+                generate(prompt, json.sampling(sampling)).completions().getFirst());
+    }
+
     /** Continues prompts given as token ids. */
     public List<RequestOutput> generateTokens(List<int[]> prompts, SamplingParams sampling) {
         List<GenerationCollector> collectors = new ArrayList<>(prompts.size());
@@ -126,6 +138,12 @@ public final class LLM implements AutoCloseable {
                 ChatRequest.of(messages.stream().map(ChatMessage::toJson).toList()));
         // The template writes the model's own opening tokens.
         return generateTokens(List.of(encode(prompt, false)), sampling).getFirst();
+    }
+
+    /** Answers a conversation with a value of a type, as {@link #generate(String, Class, SamplingParams)}. */
+    public <T> T chat(List<ChatMessage> messages, Class<T> type, SamplingParams sampling) {
+        JsonType<T> json = JsonType.of(type);
+        return json.value(chat(messages, json.sampling(sampling)).completions().getFirst());
     }
 
     @Override

@@ -304,7 +304,8 @@ class FormatsTest {
             CompiledFormats all = new CompiledFormats(vocabulary, Long.MAX_VALUE);
             List<TokenGrammar> compiled = formats.stream().map(all::get).toList();
             assertThat(all.get(lists(text("]")))).isSameAs(compiled.getFirst());
-            long three = compiled.stream().limit(3).mapToLong(TokenGrammar::bytes).sum();
+            long three =
+                    compiled.stream().limit(3).mapToLong(TokenGrammar::bytes).sum();
             CompiledFormats few = new CompiledFormats(vocabulary, three);
             List<TokenGrammar> again = formats.stream().map(few::get).toList();
             assertThat(few.count()).isBetween(1, 3);
