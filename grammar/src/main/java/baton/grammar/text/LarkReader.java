@@ -36,7 +36,7 @@ final class LarkReader {
                     "SIGNED_FLOAT", "[+-]?(?:(?:[0-9]+\\.[0-9]*|\\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"),
             Map.entry("NUMBER", "(?:[0-9]+\\.?[0-9]*|\\.[0-9]+)(?:[eE][+-]?[0-9]+)?"),
             Map.entry("SIGNED_NUMBER", "[+-]?(?:[0-9]+\\.?[0-9]*|\\.[0-9]+)(?:[eE][+-]?[0-9]+)?"),
-            Map.entry("ESCAPED_STRING", "\"(?:[^\"\\\\\\n]|\\\\.)*\""),
+            Map.entry("ESCAPED_STRING", "\"(?:[^\"\\\\]|\\\\.)*\""),
             Map.entry("LCASE_LETTER", "[a-z]"),
             Map.entry("UCASE_LETTER", "[A-Z]"),
             Map.entry("LETTER", "[A-Za-z]"),
@@ -385,7 +385,7 @@ final class LarkReader {
         }
         if (scanner.take("%json")) {
             requireRule(start, "%json");
-            return schema(start);
+            return lexeme(schema(start));
         }
         for (String refused : List.of("%regex", "%lark", "@")) {
             if (scanner.take(refused)) {

@@ -3,11 +3,15 @@ package baton.grammar.regex;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.grammar.automaton.Grammar;
 import baton.grammar.rule.Expression;
+import baton.grammar.rule.GrammarSource;
 import baton.grammar.rule.Texts;
 import baton.kv.ConfigException;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import java.util.Random;
 import java.util.regex.Pattern;
 import org.junit.jupiter.api.Test;
@@ -138,12 +142,26 @@ class RegexesTest {
                 assertThat(refused).as(pattern).hasMessageContaining("lookahead");
                 continue;
             }
+            Optional<Grammar> grammar = compiled(anywhere);
             for (int j = 0; j < 30; j++) {
                 String text = texts().get(random.nextInt(texts().size()));
+                boolean found = other.matcher(text).find();
+                assertThat(grammar.isPresent() && grammar.get().accepts(text.getBytes(StandardCharsets.UTF_8)))
+                        .as("automaton: %s is in '%s', seed %s", pattern, text, seed)
+                        .isEqualTo(found);
                 assertThat(Texts.has(anywhere, text))
                         .as("%s is in '%s', seed %s", pattern, text, seed)
                         .isEqualTo(other.matcher(text).find());
             }
+        }
+    }
+
+    /** Nothing where no text matches. */
+    private static Optional<Grammar> compiled(Expression expression) {
+        try {
+            return Optional.of(Grammar.compile(GrammarSource.of(expression)));
+        } catch (ConfigException empty) {
+            return Optional.empty();
         }
     }
 

@@ -20,7 +20,6 @@ class GrammarsTest {
                   | "(" expr ")"
                 num  ::= [0-9]+ (= [^0-9])
                 """, List.of("1+2", "(3*4)-5=7", "2=2=2"), List.of("", "1+", "(1", "1 + 2"));
-        check("root ::= root \"a\" | \"a\"", List.of("a", "aaa"), List.of("", "b"));
         check(
                 "root ::= \"\" | \"a\"{2} | \"b\"{1,} | (\"c\" \"d\"?){0,2}",
                 List.of("", "aa", "bbb", "cdc"), List.of("a", "aab", "ccc"));
@@ -77,6 +76,9 @@ class GrammarsTest {
                 "start: ESCAPED SIGNED\n%import common.ESCAPED_STRING -> ESCAPED\n%import common.SIGNED_NUMBER -> SIGNED\n",
                 List.of("\"a\\\"b\"-1.5e3", "\"\"7", "\"x\"1."), List.of("\"a\"b\"1", "\"\"e3"));
         check("start:\n", List.of(""), List.of("a"));
+        check(
+                "start: \"a\" %json {\"const\": \"}\"} \"b\"\n%ignore \" \"",
+                List.of("a\"}\"b", "a \"}\" b"), List.of("a\"}\"", "ab"));
     }
 
     @Test
@@ -144,14 +146,16 @@ class GrammarsTest {
         refused(" \n", "grammar: is empty, must be a grammar in EBNF (root ::= ...) or Lark (start: ...)");
     }
 
+    @Test
+    void rulesMayBeginWithThemselves() {
+        GrammarSource source = Grammars.source("root ::= root \"a\" | \"a\"");
+        assertThat(Texts.has(source, "aaa")).isTrue();
+        assertThat(Texts.has(source, "")).isFalse();
+        assertThat(Texts.has(source, "ab")).isFalse();
+    }
+
     private static void check(String grammar, List<String> valid, List<String> invalid) {
-        GrammarSource source = Grammars.source(grammar);
-        for (String text : valid) {
-            assertThat(Texts.has(source, text)).as("'%s' of %s", text, grammar).isTrue();
-        }
-        for (String text : invalid) {
-            assertThat(Texts.has(source, text)).as("'%s' of %s", text, grammar).isFalse();
-        }
+        Languages.check(grammar, Grammars.source(grammar), valid, invalid);
     }
 
     private static void refused(String grammar, String message) {

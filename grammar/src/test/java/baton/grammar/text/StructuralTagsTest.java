@@ -1,10 +1,8 @@
 package baton.grammar.text;
 
-import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.grammar.rule.GrammarSource;
-import baton.grammar.rule.Texts;
 import baton.kv.ConfigException;
 import java.util.List;
 import org.junit.jupiter.api.Test;
@@ -138,19 +136,11 @@ class StructuralTagsTest {
                 {"type": "structural_tag", "triggers": ["<f="],
                  "structures": [{"begin": "<f=a>", "schema": {"const": 1}, "end": "</f>"}]}
                 """);
-        assertThat(Texts.has(source, "text")).isTrue();
-        assertThat(Texts.has(source, "text<f=a>1</f>!")).isTrue();
-        assertThat(Texts.has(source, "text<f=a>2</f>!")).isFalse();
+        Languages.check("structures", source, List.of("text", "text<f=a>1</f>!"), List.of("text<f=a>2</f>!"));
     }
 
     private static void check(String format, List<String> valid, List<String> invalid) {
-        GrammarSource source = StructuralTags.source(json(format));
-        for (String text : valid) {
-            assertThat(Texts.has(source, text)).as("'%s' of %s", text, format).isTrue();
-        }
-        for (String text : invalid) {
-            assertThat(Texts.has(source, text)).as("'%s' of %s", text, format).isFalse();
-        }
+        Languages.check(format, StructuralTags.source(json(format)), valid, invalid);
     }
 
     private static String json(String format) {
