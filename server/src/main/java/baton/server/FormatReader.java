@@ -1,5 +1,7 @@
 package baton.server;
 
+import baton.engine.Engine;
+import baton.engine.SamplingParams;
 import baton.grammar.OutputFormat;
 import baton.grammar.schema.SchemaOptions;
 import baton.kv.ConfigException;
@@ -38,12 +40,22 @@ final class FormatReader {
         return wanted(fields).map(Wanted::format);
     }
 
-    /** Makes the grammar of the format, which may take milliseconds, so that a format without one is refused. */
-    static void prepare(JsonFields fields, OutputFormat format, Preparation preparation) {
+    /**
+     * Compiles the format of a request, which may take milliseconds.
+     *
+     * @throws ConfigException naming the client's field, if it cannot be compiled
+     */
+    static void prepare(JsonFields fields, Engine engine, SamplingParams sampling, Preparation preparation) {
+        if (sampling.format().isEmpty()) {
+            return;
+        }
         preparation.reserve(BYTES);
         try {
-            format.source();
+            engine.prepare(sampling);
         } catch (ConfigException e) {
+            if (e.field().startsWith("tools")) {
+                throw e;
+            }
             throw wanted(fields)
                     .map(wanted -> e.at(e.field().equals("whitespace_pattern") ? wanted.whitespace : wanted.path))
                     .orElse(e);

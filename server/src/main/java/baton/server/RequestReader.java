@@ -87,12 +87,11 @@ final class RequestReader {
             builder.n(best).logprobs(logprobs.orElse(0));
         });
         SamplingParams sampling = builder.build();
-        sampling.format().ifPresent(format -> FormatReader.prepare(fields, format, preparation));
 
         Optional<JsonFields> kvTransferParams = fields.object("kv_transfer_params");
         boolean addSpecialTokens = fields.bool("add_special_tokens").orElse(true);
         SamplingReader.requireFewStops(sampling, requireFewSequences(fields, sampling.n()));
-        engine.prepare(sampling);
+        FormatReader.prepare(fields, engine, sampling, preparation);
         Optional<Prompts.Kept> kept = kept(fields, maxTokens.orElse(COMPLETION_MAX_TOKENS));
         List<ApiRequest.Prompt> read = new ArrayList<>();
         for (int[] whole : prompts.read(
@@ -143,9 +142,8 @@ final class RequestReader {
         logprobs.ifPresent(builder::logprobs);
         SamplingReader.readPromptLogprobs(fields, builder, fields.bool("stream").orElse(false));
         SamplingParams sampling = builder.build();
-        sampling.format().ifPresent(format -> FormatReader.prepare(fields, format, preparation));
         SamplingReader.requireFewStops(sampling, requireFewSequences(fields, sampling.n()));
-        engine.prepare(sampling);
+        FormatReader.prepare(fields, engine, sampling, preparation);
 
         Optional<Prompts.Kept> kept = kept(fields, maxTokens.orElse(1));
         ChatPrompt chat = chatPrompt(fields, preparation);

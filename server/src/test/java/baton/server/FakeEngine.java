@@ -12,10 +12,12 @@ import baton.engine.GenerationEvent.Finished;
 import baton.engine.GenerationEvent.Usage;
 import baton.engine.GenerationRequest;
 import baton.engine.RequestTimes;
+import baton.engine.SamplingParams;
 import baton.engine.TokenLogprobs;
 import baton.engine.model.ModelConfig;
 import baton.engine.text.ChatTemplate;
 import baton.engine.text.Tokenizer;
+import baton.grammar.OutputFormat;
 import baton.kv.DType;
 import baton.kv.JsonFields;
 import java.nio.file.Path;
@@ -184,6 +186,11 @@ final class FakeEngine implements Engine {
     @Override
     public Optional<JsonFields> advertisedKvTransferParams() {
         return ahead;
+    }
+
+    @Override
+    public void prepare(SamplingParams sampling) {
+        sampling.format().ifPresent(OutputFormat::source);
     }
 
     @Override

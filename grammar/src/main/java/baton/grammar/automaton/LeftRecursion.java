@@ -143,8 +143,7 @@ final class LeftRecursion {
                 }
             }
             default ->
-                throw new ConfigException(
-                        "grammar", "a rule begins with itself within members (left recursion)");
+                throw new ConfigException("grammar", "a rule begins with itself within members (left recursion)");
         }
     }
 
@@ -177,8 +176,7 @@ final class LeftRecursion {
                     if (left.rest.nullable && same.add(left.whole)) {
                         reached.push(left.whole);
                     }
-                    alternatives.add(
-                            sequence(nonempty(left.rest), continuation(new Continuation(left.whole, key.to))));
+                    alternatives.add(sequence(nonempty(left.rest), continuation(new Continuation(left.whole, key.to))));
                 }
             }
         }

@@ -75,7 +75,8 @@ final class States {
             case Node.Members members -> inMembers(members, 0, 0, 0, UNUSED);
             case Node.Table table -> inTable(table, 0);
             case Node.Graph graph -> inGraph(graph, 0);
-            case Node.Alternatives _, Node.Reference _, Node.Special _, Node.Nonempty _ -> alone(node.nullable, place(node, 0, UNUSED));
+            case Node.Alternatives _, Node.Reference _, Node.Special _, Node.Nonempty _ ->
+                alone(node.nullable, place(node, 0, UNUSED));
         };
     }
 
@@ -289,9 +290,7 @@ final class States {
             } else if (members.others.productive) {
                 after = Integer.MAX_VALUE;
             }
-            if (left <= after
-                    && (long) count + 1 + left <= members.most
-                    && (long) count + 1 + after >= members.least) {
+            if (left <= after && (long) count + 1 + left <= members.most && (long) count + 1 + after >= members.least) {
                 next.set(member);
             }
             if (!members.anyOrder) {
@@ -448,7 +447,8 @@ final class States {
                 Place top = tops.get((int) entry);
                 State under = below.get((int) entry);
                 if (count > 0 && sorted[count - 1] == top) {
-                    sortedBelow[count - 1] = sortedBelow[count - 1] == under ? under : union(List.of(sortedBelow[count - 1], under));
+                    sortedBelow[count - 1] =
+                            sortedBelow[count - 1] == under ? under : union(List.of(sortedBelow[count - 1], under));
                 } else {
                     sorted[count] = top;
                     sortedBelow[count++] = under;

@@ -29,7 +29,8 @@ class HostileGrammarsTest {
         Grammar direct = Grammar.compile(new GrammarSource(
                 Map.of("sum", Expression.choice(Expression.sequence(sum, Expression.text("+"), number), number)), sum));
         assertThat(accepts(direct, "1", "12+3", "1+2+3+4")).isTrue();
-        assertThat(accepts(direct, "") || accepts(direct, "1+") || accepts(direct, "+1")).isFalse();
+        assertThat(accepts(direct, "") || accepts(direct, "1+") || accepts(direct, "+1"))
+                .isFalse();
 
         Expression other = new Expression.Rule("other");
         Grammar indirect = Grammar.compile(new GrammarSource(
@@ -42,10 +43,16 @@ class HostileGrammarsTest {
                                 Expression.sequence(Expression.optional(Expression.text("z")), sum, sum),
                                 Expression.EMPTY)),
                 sum));
-        assertThat(accepts(indirect, "x", "a", "xa", "xaa", "zxxa", "xxa", "aaa")).isTrue();
-        assertThat(accepts(indirect, "") || accepts(indirect, "zx") || accepts(indirect, "ax")).isFalse();
+        assertThat(accepts(indirect, "x", "a", "xa", "xaa", "zxxa", "xxa", "aaa"))
+                .isTrue();
+        assertThat(accepts(indirect, "") || accepts(indirect, "zx") || accepts(indirect, "ax"))
+                .isFalse();
         Grammar itself = Grammar.compile(new GrammarSource(
-                Map.of("sum", Expression.choice(sum, Expression.sequence(sum, sum), Expression.optional(Expression.text("x")))), sum));
+                Map.of(
+                        "sum",
+                        Expression.choice(
+                                sum, Expression.sequence(sum, sum), Expression.optional(Expression.text("x")))),
+                sum));
         assertThat(accepts(itself, "", "x", "xxxxxxxxxx")).isTrue();
     }
 
@@ -126,7 +133,13 @@ class HostileGrammarsTest {
         Expression s = new Expression.Rule("s");
         Expression a = Expression.text("a");
         GrammarSource ambiguous = new GrammarSource(
-                Map.of("s", Expression.choice(Expression.sequence(s, s), Expression.sequence(s, s, s), a, Expression.sequence(a, s, a))),
+                Map.of(
+                        "s",
+                        Expression.choice(
+                                Expression.sequence(s, s),
+                                Expression.sequence(s, s, s),
+                                a,
+                                Expression.sequence(a, s, a))),
                 s);
         assertEnds(matcher(ambiguous));
         Expression t = new Expression.Rule("t");

@@ -40,8 +40,7 @@ class TokenMatcherTest {
                 grammar = Grammar.compile(source);
             } catch (ConfigException e) {
                 assertThat(e).as(which).hasMessageMatching("grammar: no text satisfies it|.*within members.*");
-                assertThat(e.getMessage().contains("no text")
-                                && ReferenceRecognizer.begins(source, new byte[0]))
+                assertThat(e.getMessage().contains("no text") && ReferenceRecognizer.begins(source, new byte[0]))
                         .as(which)
                         .isFalse();
                 continue;
