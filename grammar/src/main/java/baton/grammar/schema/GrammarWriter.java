@@ -10,6 +10,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.function.Supplier;
 import java.util.stream.Stream;
@@ -27,7 +28,9 @@ final class GrammarWriter {
     private final Expression blanks;
     private final Expression comma;
     private final Expression colon;
-    private final JsonStrings strings = new JsonStrings();
+    private final JsonStrings strings = new JsonStrings(CharSet.ALL);
+    private final JsonStrings otherNames = new JsonStrings(JsonStrings.NOT_PRINTABLE);
+    private final JsonStrings constrainedNames = new JsonStrings(JsonStrings.ESCAPED);
     private final Map<String, Expression> rules = new HashMap<>();
 
     /** Rules of conditions whose values include arrays or objects, and those that are still to be written. */
@@ -118,7 +121,8 @@ final class GrammarWriter {
         List<Expression> all = new ArrayList<>();
         values.literals().stream().sorted().map(Expression::text).forEach(all::add);
         values.numbers().forEach(number -> all.add(shapes.computeIfAbsent(number, _ -> number(number, path))));
-        values.strings().forEach(string -> all.add(shapes.computeIfAbsent(string, _ -> strings.string(string))));
+        values.strings()
+                .forEach(string -> all.add(shapes.computeIfAbsent(string, _ -> strings.quoted(string.expression()))));
         values.arrays().forEach(array -> all.add(array(array, path)));
         values.objects().forEach(object -> all.add(object(object, path)));
         return all.size() == 1 ? all.getFirst() : new Expression.Choice(all);
@@ -236,6 +240,14 @@ final class GrammarWriter {
         return least == 0 ? Expression.choice(empty, filled) : filled;
     }
 
+    private Expression name(StringShape shape) {
+        if (shape.only().isPresent()) {
+            return strings.quoted(shape.expression());
+        }
+        Optional<Expression> others = shape.isExcept() ? otherNames.except(shape.except()) : Optional.empty();
+        return others.orElseGet(() -> constrainedNames.quoted(shape.expression()));
+    }
+
     /** A property whose name is none of the schema's. */
     private Expression otherProperties(ObjectShape object, Set<String> named, String path) {
         List<StringPattern> patterns = List.copyOf(object.patterns());
@@ -269,7 +281,7 @@ final class GrammarWriter {
                         .toList();
             }
             for (StringShape name : names) {
-                Expression key = share(name, () -> strings.name(name));
+                Expression key = share(name, () -> name(name));
                 all.add(Expression.sequence(key, colon, value(condition)));
             }
         }

@@ -9,11 +9,13 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
 import java.util.TreeSet;
 
 /**
  * Strings as JSON writes them. Each character is written as itself or as one of its escapes, so a text stands for one string,
- * and the texts of a difference or an intersection are those of its parts.
+ * and the texts of a difference or an intersection are those of its parts. Fewer escapes make smaller automata.
  */
 final class JsonStrings {
     private static final CharSet RAW =
@@ -27,9 +29,11 @@ final class JsonStrings {
     /** Names beyond it are not written as a tree of characters. */
     private static final int LONG = 100;
 
-    /** Characters that are not printable ASCII, and those that JSON must escape. */
-    private static final CharSet ESCAPED =
-            CharSet.range(' ', '~').minus(CharSet.of("\"\\/")).complement();
+    /** Characters that JSON escapes, and the slash. */
+    static final CharSet ESCAPED = RAW.complement().union(CharSet.of("/"));
+
+    /** The same and all that are not ASCII. */
+    static final CharSet NOT_PRINTABLE = ESCAPED.union(CharSet.range(0x7F, Character.MAX_CODE_POINT));
 
     private static final String HEX = "0123456789abcdefABCDEF";
 
@@ -50,9 +54,11 @@ final class JsonStrings {
     private final Map<CharSet, Expression> characters = new HashMap<>();
     private final Map<CharSet, Expression> escapes = new HashMap<>();
 
-    /** Strings of a shape. */
-    Expression string(StringShape shape) {
-        return quoted(shape.expression());
+    private final CharSet escapable;
+
+    /** @param escapable characters that escapes may stand for */
+    JsonStrings(CharSet escapable) {
+        this.escapable = escapable;
     }
 
     /** A JSON string whose characters are of an expression. */
@@ -61,14 +67,13 @@ final class JsonStrings {
     }
 
     /**
-     * Names of a shape. If they are all but some, they are written without escapes of printable ASCII, since an automaton of
-     * all texts of other names would be large.
+     * All JSON strings but some, as a tree of their characters: the complement of an automaton takes more steps. Empty if one
+     * of them is long.
      */
-    Expression name(StringShape shape) {
-        if (!shape.isExcept() || shape.except().stream().anyMatch(name -> name.length() > LONG)) {
-            return string(shape);
-        }
-        return quotes(allBut(new TreeSet<>(shape.except()).stream().toList(), 0));
+    Optional<Expression> except(Set<String> strings) {
+        return strings.stream().anyMatch(string -> string.length() > LONG)
+                ? Optional.empty()
+                : Optional.of(quotes(allBut(new TreeSet<>(strings).stream().toList(), 0)));
     }
 
     /** Strings that are none of some sorted ones, from a position that they are equal up to. */
@@ -86,13 +91,13 @@ final class JsonStrings {
             }
             next.add(point);
             choices.add(Expression.sequence(
-                    plain(CharSet.of(point)), allBut(strings.subList(i, end), at + Character.charCount(point))));
+                    character(CharSet.of(point)), allBut(strings.subList(i, end), at + Character.charCount(point))));
             i = end;
         }
         CharSet others =
                 CharSet.of(next.stream().mapToInt(Integer::intValue).toArray()).complement();
         choices.add(Expression.sequence(
-                plain(others), Expression.repeat(plain(CharSet.ALL), 0, Expression.Repeat.UNBOUNDED)));
+                character(others), Expression.repeat(character(CharSet.ALL), 0, Expression.Repeat.UNBOUNDED)));
         return new Expression.Choice(choices);
     }
 
@@ -124,16 +129,12 @@ final class JsonStrings {
 
     /** One character of a set: itself, an escape of a letter, or of hexadecimal digits. */
     private Expression character(CharSet set) {
-        return characters.computeIfAbsent(set, each -> written(each, each));
+        return characters.computeIfAbsent(set, this::newCharacter);
     }
 
-    /** One character of a set, with an escape only if it is not printable ASCII. */
-    private Expression plain(CharSet set) {
-        return written(set, set.intersection(ESCAPED));
-    }
-
-    private Expression written(CharSet set, CharSet escaped) {
+    private Expression newCharacter(CharSet set) {
         Expression raw = new Expression.Chars(set.intersection(RAW));
+        CharSet escaped = set.intersection(escapable);
         return escaped.isEmpty() ? raw : Expression.choice(raw, escapes.computeIfAbsent(escaped, JsonStrings::escape));
     }
 
