@@ -211,8 +211,12 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
         }
 
         private List<Answer> ask(CompletionsClient server, List<JsonNode> asked, int maxTokens) throws IOException {
+            return server.ask(asked, maxTokens, deadline());
+        }
+
+        private Duration deadline() {
             Duration left = budget.left();
-            return server.ask(asked, maxTokens, left.compareTo(SHORTEST_DEADLINE) < 0 ? SHORTEST_DEADLINE : left);
+            return left.compareTo(SHORTEST_DEADLINE) < 0 ? SHORTEST_DEADLINE : left;
         }
 
         /** Waits until what the server before still does is over. */
@@ -327,14 +331,17 @@ public record AgainstBench(Budget budget, Optional<Duration> each, Consumer<Stri
                 int promptTokens = 0;
                 Optional<NotComparableException> unmeasured = Optional.empty();
                 rest();
-                for (List<JsonNode> asked : requests) {
-                    List<Answer> answers = Run.this.ask(server, asked, maxTokens);
-                    promptTokens = answers.getFirst().promptTokens();
-                    try {
-                        seconds.add(measure.seconds(server, answers));
-                    } catch (NotComparableException e) {
-                        // Of fast requests, some are over before all of them have begun.
-                        unmeasured = Optional.of(e);
+                // Connections are kept for a turn: making them takes both servers' requests equally long.
+                try (CompletionsClient.Session session = server.new Session()) {
+                    for (List<JsonNode> asked : requests) {
+                        List<Answer> answers = session.ask(asked, maxTokens, deadline());
+                        promptTokens = answers.getFirst().promptTokens();
+                        try {
+                            seconds.add(measure.seconds(server, answers));
+                        } catch (NotComparableException e) {
+                            // Of fast requests, some are over before all of them have begun.
+                            unmeasured = Optional.of(e);
+                        }
                     }
                 }
                 if (seconds.isEmpty() && unmeasured.isPresent()) {

@@ -138,7 +138,7 @@ public final class CompletionsClient {
     List<Answer> ask(List<JsonNode> prompts, int maxTokens, Duration deadline) throws IOException {
         // A new session: the server may close a connection that has been idle at any moment.
         try (Session session = new Session()) {
-            return session.ask(prompts, maxTokens, maxTokens > 1, false, deadline);
+            return session.ask(prompts, maxTokens, deadline);
         }
     }
 
@@ -158,6 +158,11 @@ public final class CompletionsClient {
     /** Requests that follow each other at once, over connections that are kept. Several threads may use it. */
     final class Session implements AutoCloseable {
         private final HttpClient http = newClient();
+
+        /** As {@link CompletionsClient#ask(List, int, Duration)}. */
+        List<Answer> ask(List<JsonNode> prompts, int maxTokens, Duration deadline) throws IOException {
+            return ask(prompts, maxTokens, maxTokens > 1, false, deadline);
+        }
 
         /** Sends one request and waits for the answer, which lists its tokens. */
         Answer ask(JsonNode prompt, int maxTokens, Duration deadline) throws IOException {
