@@ -71,6 +71,50 @@ class UpTest {
         }
     }
 
+    /** The first token, which the prefill instance chooses, belongs to the call as the others do. */
+    @Test
+    void toolsAreCalledThroughAHandOver() throws Exception {
+        Process up = start(
+                "--instance-option=--enable-auto-tool-choice",
+                "--instance-option=--tool-call-parser",
+                "--instance-option=hermes");
+        try (HttpClient http = HttpClient.newHttpClient()) {
+            String said = readUpTo(up, "Ctrl-C stops");
+            String endpoint = group(said, "OpenAI endpoint +(\\S+)");
+            for (boolean stream : List.of(false, true)) {
+                String body = http.send(
+                                HttpRequest.newBuilder(URI.create(endpoint + "/chat/completions"))
+                                        .timeout(DEADLINE)
+                                        .header("Content-Type", "application/json")
+                                        .POST(HttpRequest.BodyPublishers.ofString("""
+                                                {"messages":[{"role":"user","content":"Where does Tomas live, and what does he keep in the green box?"}],
+                                                "tools":[{"type":"function","function":{"name":"find","parameters":{"type":"object","properties":
+                                                {"town":{"enum":["Harrow","Ely"]}},"required":["town"]}}}],"tool_choice":"required",
+                                                "parallel_tool_calls":false,"max_tokens":200,"stream":%s}""".formatted(stream)))
+                                        .build(),
+                                BodyHandlers.ofString())
+                        .body();
+                StringBuilder arguments = new StringBuilder();
+                Pattern.compile("\"arguments\":(\"(?:[^\"\\\\]|\\\\.)*\")")
+                        .matcher(body)
+                        .results()
+                        .forEach(match -> arguments.append(
+                                Instances.JSON.readTree(match.group(1)).asString()));
+                assertThat(body).contains("\"name\":\"find\"", "\"finish_reason\":\"tool_calls\"");
+                assertThat(Instances.JSON
+                                .readTree(arguments.toString())
+                                .path("town")
+                                .asString())
+                        .as(body)
+                        .isIn("Harrow", "Ely");
+            }
+            assertThat(loadedTokens(URI.create(group(said, "decode +(http\\S+)"))))
+                    .isPositive();
+        } finally {
+            end(up);
+        }
+    }
+
     /** Each connector that needs nothing beside this host. Nothing is logged as a warning, but for a busy machine. */
     @Tag("thorough")
     @ParameterizedTest

@@ -131,7 +131,7 @@ final class RequestReader {
         RequestFields.refuseUnsupported(fields);
         ToolUse use = ToolUse.read(fields, toolFormat);
         SamplingParamsBuilder builder = samplings.read(fields);
-        Supplier<OutputParser> parser = parser(use, builder);
+        Supplier<OutputParser> parser = parser(use, fields, builder, preparation);
         boolean isResponse = api == ApiRequest.Api.RESPONSES;
         String maxTokensField = isResponse
                 ? "max_output_tokens"
@@ -177,7 +177,8 @@ final class RequestReader {
     }
 
     /** Divides the text of each sequence, in which the marks of calls are to be. */
-    private Supplier<OutputParser> parser(ToolUse use, SamplingParamsBuilder builder) {
+    private Supplier<OutputParser> parser(
+            ToolUse use, JsonFields fields, SamplingParamsBuilder builder, Preparation preparation) {
         if (use.tools().isEmpty() || toolFormat.isEmpty()) {
             return OutputParser::plain;
         }
@@ -185,6 +186,8 @@ final class RequestReader {
         builder.shownSpecialTokens(format.marks().stream()
                 .flatMap(mark -> engine.tokenizer().id(mark).stream())
                 .collect(Collectors.toSet()));
+        SamplingParams content = builder.build();
+        FormatReader.prepare(fields, engine, content, preparation);
         CallGrammar.of(
                         format,
                         use.tools(),
@@ -194,7 +197,7 @@ final class RequestReader {
                                 .id(token)
                                 .filter(engine.tokenizer()::isSpecial)
                                 .isPresent(),
-                        builder.build().format())
+                        content.format())
                 .ifPresent(builder::format);
         return () -> use.parallel()
                 ? format.parser(use.tools())

@@ -63,7 +63,13 @@ record ToolUse(List<Tool> tools, boolean required, boolean named, boolean parall
         }
         JsonFields object = fields.object(FIELD).orElseThrow();
         return switch (object.string("type").orElse("function")) {
-            case "function" -> new ToolUse(List.of(named(object, tools)), true, true, false);
+            case "function" -> {
+                if (fields.value("structured_outputs").isPresent()) {
+                    throw ApiException.badField(
+                            "structured_outputs", "cannot be used beside a tool_choice that names a function");
+                }
+                yield new ToolUse(List.of(named(object, tools)), true, true, false);
+            }
             case "allowed_tools" -> {
                 JsonFields allowed = required(object, "allowed_tools");
                 List<JsonFields> listed = allowed.objects("tools")

@@ -161,6 +161,16 @@ class ToolCallsTest {
     }
 
     @Test
+    void aNamedFunctionHasNoStructuredOutputsBeside() throws Exception {
+        HttpResponse<String> response = fixture.post(
+                CHAT,
+                "{" + TOOLS
+                        + ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}},\"structured_outputs\":{\"regex\":\"a\"}}");
+        assertThat(response.statusCode()).isEqualTo(400);
+        assertThat(ServerFixture.json(response).at("/error/param").asString()).isEqualTo("structured_outputs");
+    }
+
+    @Test
     void aServerWithoutAParserRefusesToolsButWithNone() throws Exception {
         try (ServerFixture without = new ServerFixture()) {
             without.engine.answers("x");

@@ -19,7 +19,7 @@ import tools.jackson.databind.JsonNode;
  * name. Where a schema has no grammar, those of a tool that is not strict are any object.
  */
 public final class CallGrammar {
-    private static final SchemaOptions OPTIONS = new SchemaOptions(false, false, Optional.empty(), true);
+    private static final SchemaOptions OPTIONS = new SchemaOptions(false, false, Optional.of(" ?"), true);
 
     /** White space, if any, before the first call. */
     private static final Expression SPACE = Expression.repeat(new Expression.Chars(CharSet.of(" \n")), 0, 2);
