@@ -3,12 +3,15 @@ package baton.cuda.kernel;
 import baton.cuda.driver.CublasLt;
 import baton.cuda.driver.CublasLt.Plan;
 import baton.cuda.driver.CublasLt.Shape;
+import baton.cuda.driver.CudaException;
 import baton.cuda.driver.Gpu;
 import baton.cuda.driver.Gpu.Stream;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Optional;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * Products of many rows by cuBLASLt. A shape has one algorithm, which is chosen for {@link #CHOSEN_ROWS} rows and divides no sum, whatever the number
@@ -16,6 +19,7 @@ import java.util.Optional;
  * not depend on its place in the matrix.) Its bits are not those of Baton's kernels.
  */
 public final class LargeProducts implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(LargeProducts.class);
     private static final int CHOSEN_ROWS = 1024;
     private static final long WORKSPACE_BYTES = 32 << 20;
 
@@ -28,12 +32,22 @@ public final class LargeProducts implements AutoCloseable {
     @GuardedBy("this")
     private final Map<Shape, Optional<Plan>> plans = new HashMap<>();
 
-    public LargeProducts(Gpu gpu, CublasLt library) {
+    private LargeProducts(Gpu gpu, CublasLt library, long handle) {
         this.gpu = gpu;
         this.library = library;
+        this.handle = handle;
         this.workspace = gpu.allocate(WORKSPACE_BYTES);
+    }
+
+    /** @return empty if the library does not work with the device or its driver, which is logged */
+    public static Optional<LargeProducts> of(Gpu gpu, CublasLt library) {
         gpu.driver().makeCurrent(gpu.context());
-        this.handle = library.create();
+        try {
+            return Optional.of(new LargeProducts(gpu, library, library.create()));
+        } catch (CudaException e) {
+            LOG.warn("cuBLASLt is not used, Baton's kernels compute all products: {}", e.getMessage());
+            return Optional.empty();
+        }
     }
 
     /**

@@ -63,7 +63,6 @@ final class CudaRunner implements ModelRunner {
     private CudaRunner(Gpu gpu, Optional<CublasLt> library, Checkpoint checkpoint, ModelOptions options, Owned owned)
             throws IOException {
         this.gpu = gpu;
-        this.byLibrary = library.isPresent();
         this.owned = owned;
         config = checkpoint.config();
         dtype = options.dtype();
@@ -71,7 +70,9 @@ final class CudaRunner implements ModelRunner {
         fingerprint = options.fingerprint(checkpoint);
         team = new ThreadTeam(options.threads().orElse(Runtime.getRuntime().availableProcessors()));
         owned.add(team, team::close);
-        GpuKernels kernels = new GpuKernels(gpu, dtype, library.map(each -> new LargeProducts(gpu, each)));
+        Optional<LargeProducts> largeProducts = library.flatMap(each -> LargeProducts.of(gpu, each));
+        byLibrary = largeProducts.isPresent();
+        GpuKernels kernels = new GpuKernels(gpu, dtype, largeProducts);
         owned.add(kernels, kernels::close);
         DeviceAllocations memory = new DeviceAllocations(gpu);
         owned.add(memory, memory::close);

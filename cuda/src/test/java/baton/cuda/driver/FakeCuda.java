@@ -14,6 +14,7 @@ import java.lang.foreign.ValueLayout;
 import java.lang.invoke.MethodHandle;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -50,7 +51,7 @@ public final class FakeCuda {
         assumeTrue(compiler.isPresent(), "there is no C compiler (cc) on the PATH");
         Path source = directory.resolve(name);
         try (InputStream in = FakeCuda.class.getResourceAsStream(name)) {
-            Files.copy(in, source);
+            Files.copy(in, source, StandardCopyOption.REPLACE_EXISTING);
         }
         Path file = directory.resolve(library);
         List<String> command = new ArrayList<>(List.of(compiler.get().toString(), "-shared", "-fPIC", "-w"));

@@ -84,7 +84,7 @@ class LargeProductsTest {
         try (Gpu gpu = gpu();
                 Gpu.Stream stream = gpu.stream()) {
             for (DType type : new DType[] {DType.BF16, DType.F16, DType.F32}) {
-                try (LargeProducts products = new LargeProducts(gpu, blas())) {
+                try (LargeProducts products = LargeProducts.of(gpu, blas()).orElseThrow()) {
                     check(gpu, stream, products, type, false, false);
                     check(gpu, stream, products, type, true, false);
                     check(gpu, stream, products, type, false, true);
@@ -127,7 +127,7 @@ class LargeProductsTest {
     void shapesThatTheLibraryDoesNotComputeAreLeftToKernels() throws Throwable {
         try (Gpu gpu = gpu();
                 Gpu.Stream stream = gpu.stream();
-                LargeProducts products = new LargeProducts(gpu, blas())) {
+                LargeProducts products = LargeProducts.of(gpu, blas()).orElseThrow()) {
             // An error, none found, and rows that do not begin at multiples of 16 bytes.
             for (int[] shape : new int[][] {{24, 48}, {40, 48}, {32, 44}, {30, 48}}) {
                 Weight weight = new Weight(4096, DType.BF16, shape[0], shape[1], 0);
@@ -139,6 +139,14 @@ class LargeProductsTest {
             }
         }
         assertThat(count("fake_objects")).isZero();
+    }
+
+    @Test
+    void aLibraryThatDoesNotWorkHereIsNotUsed() throws Throwable {
+        try (Gpu gpu = gpu()) {
+            FakeCuda.compile(directory, "fakecublaslt.c", "libcublasLt.so.13", "-DCREATED=1");
+            assertThat(LargeProducts.of(gpu, blas())).isEmpty();
+        }
     }
 
     @Test

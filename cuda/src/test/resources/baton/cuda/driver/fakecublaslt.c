@@ -1,6 +1,7 @@
 /*
  * Stands in for libcublasLt.so in LargeProductsTest: products of column-major matrices in the host's memory, where fakecuda.c has that of its
- * device. A call that the library would refuse, or that Baton is not to make, gives an error.
+ * device. A call that the library would refuse, or that Baton is not to make, gives an error. Built with -DCREATED=1 it
+ * makes no handle.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -22,7 +23,11 @@ int fake_chosen(void) { return chosen; }
 static void *made(size_t bytes) { objects++; return calloc(1, bytes); }
 static int destroyed(void *object) { objects--; free(object); return OK; }
 
+#ifdef CREATED
+int cublasLtCreate(uint64_t *out) { return CREATED; }
+#else
 int cublasLtCreate(uint64_t *out) { objects++; *out = HANDLE; return OK; }
+#endif
 int cublasLtDestroy(uint64_t handle) { objects--; return handle == HANDLE ? OK : INVALID_VALUE; }
 
 int cublasLtMatmulDescCreate(Desc **out, int compute, int scale) {
