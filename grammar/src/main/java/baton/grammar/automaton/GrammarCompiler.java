@@ -21,7 +21,10 @@ import java.util.function.Supplier;
 
 /** Makes nodes of expressions. */
 final class GrammarCompiler {
-    private static final int MOST_NODES = 200_000;
+    private static final int MOST_NODES = 60_000;
+
+    /** Most steps of all intersections and complements. */
+    private static final long MOST_PRODUCT_WORK = 1_000_000;
 
     /** Deepest nesting of expressions, and longest chain of nodes that begin with each other. */
     private static final int MOST_DEPTH = 400;
@@ -33,6 +36,7 @@ final class GrammarCompiler {
     private final Map<String, Integer> specials = new LinkedHashMap<>();
     private final SequencedSet<Node.Reference> undefined = new LinkedHashSet<>();
     private final List<Node> nodes = new ArrayList<>();
+    private long productWork = MOST_PRODUCT_WORK;
     private int depth;
 
     GrammarCompiler(GrammarSource source) {
@@ -239,7 +243,9 @@ final class GrammarCompiler {
             Map<Node, Boolean> operands = new IdentityHashMap<>();
             included.forEach(operand -> settle(operand, operands));
             excluded.forEach(operand -> settle(operand, operands));
-            return RegularProduct.of(included, excluded, operands.keySet());
+            RegularProduct.Made made = RegularProduct.of(included, excluded, operands.keySet(), productWork);
+            productWork -= made.work();
+            return made.table();
         });
     }
 

@@ -1,10 +1,13 @@
 package baton.grammar.automaton;
 
 import java.util.ArrayList;
+import java.util.HexFormat;
 import java.util.List;
 
 /** A compiled expression. Those of one grammar that are made of the same parts are the same object. */
 abstract sealed class Node {
+    private static final int LONGEST_DESCRIPTION = 2_000;
+
     /** Its number among the nodes of the grammar. */
     int id;
 
@@ -33,6 +36,15 @@ abstract sealed class Node {
         return 64 + 32L * parts().size();
     }
 
+    /**
+     * Appends a description that only nodes with the same texts have.
+     *
+     * @return whether there is one that is short
+     */
+    boolean describe(StringBuilder description) {
+        return false;
+    }
+
     /** Marks the first byte of each range that it tells apart, and the byte after the range. */
     void markBounds(boolean[] begins) {}
 
@@ -54,6 +66,12 @@ abstract sealed class Node {
             productive = true;
             nullable = bytes.length == 0;
             delimited = bytes.length > 0;
+        }
+
+        @Override
+        boolean describe(StringBuilder description) {
+            description.append('"').append(HexFormat.of().formatHex(bytes));
+            return description.length() < LONGEST_DESCRIPTION;
         }
 
         @Override
@@ -84,6 +102,12 @@ abstract sealed class Node {
         void evaluate() {
             productive = !empty;
             delimited = true;
+        }
+
+        @Override
+        boolean describe(StringBuilder description) {
+            set.describe(description);
+            return description.length() < LONGEST_DESCRIPTION;
         }
 
         @Override
@@ -131,6 +155,23 @@ abstract sealed class Node {
         }
 
         @Override
+        boolean describe(StringBuilder description) {
+            description.append('(');
+            boolean whole = true;
+            for (int i = 0; i < most.length && whole; i++) {
+                whole = parts.get(i).describe(description);
+                description
+                        .append('{')
+                        .append(least[i])
+                        .append(',')
+                        .append(most[i])
+                        .append('}');
+            }
+            description.append(')');
+            return whole;
+        }
+
+        @Override
         List<Node> firstParts() {
             List<Node> first = new ArrayList<>();
             boolean reached = true;
@@ -168,6 +209,18 @@ abstract sealed class Node {
         @Override
         List<Node> parts() {
             return parts;
+        }
+
+        @Override
+        boolean describe(StringBuilder description) {
+            description.append('[');
+            boolean whole = true;
+            for (int i = 0; i < parts.size() && whole; i++) {
+                whole = parts.get(i).describe(description);
+                description.append('|');
+            }
+            description.append(']');
+            return whole;
         }
 
         @Override

@@ -11,7 +11,6 @@ import java.util.Map;
 /** Makes the deterministic automaton of the texts that are of several regular nodes and not of others. */
 final class RegularProduct {
     private static final int MOST_STATES = 20_000;
-    private static final long MOST_WORK = 400_000;
 
     /** Larger automata keep their equivalent states. */
     private static final int MOST_MINIMISED = 500;
@@ -23,18 +22,28 @@ final class RegularProduct {
     private final List<int[]> next = new ArrayList<>();
     private final List<List<State>> tuples = new ArrayList<>();
 
-    private RegularProduct(List<Node> included, List<Node> excluded, Iterable<Node> all) {
+    private RegularProduct(List<Node> included, List<Node> excluded, Iterable<Node> all, long mostWork) {
         this.included = included;
         this.excluded = excluded;
         classes = ByteClasses.of(all);
         states = new States(classes, 0);
-        states.allowWork(MOST_WORK);
+        states.allowWork(mostWork);
     }
 
-    /** @param included at least one */
-    static Node.Table of(List<Node> included, List<Node> excluded, Iterable<Node> all) {
+    /** A table and how many steps it took. */
+    record Made(Node.Table table, long work) {}
+
+    /**
+     * Makes it.
+     *
+     * @param included at least one
+     * @param all the nodes that the others are made of, with them
+     * @throws ConfigException if it takes more steps than {@code mostWork}, or has too many states
+     */
+    static Made of(List<Node> included, List<Node> excluded, Iterable<Node> all, long mostWork) {
         try {
-            return new RegularProduct(included, excluded, all).build();
+            RegularProduct product = new RegularProduct(included, excluded, all, mostWork);
+            return new Made(product.build(), product.states.work());
         } catch (MatchLimitException e) {
             throw tooLarge(e.getMessage());
         }

@@ -16,7 +16,10 @@ import org.jspecify.annotations.Nullable;
  */
 final class States {
     /** Most places on top of each other. */
-    private static final int MOST_DEPTH = 2_000;
+    private static final int MOST_DEPTH = 1_000;
+
+    /** Most memory of all states, about. */
+    private static final long MOST_BYTES = 256L << 20;
 
     private static final BitSet UNUSED = new BitSet();
 
@@ -53,8 +56,16 @@ final class States {
     void spend(long steps) {
         work += steps;
         if (work > mostWork) {
-            throw new MatchLimitException("a token takes more than " + mostWork + " steps of the grammar");
+            throw new MatchLimitException("more than " + mostWork + " steps of the grammar are needed");
         }
+        if (bytes > MOST_BYTES) {
+            throw new MatchLimitException("the states of the grammar take more than " + MOST_BYTES + " bytes");
+        }
+    }
+
+    /** The steps since {@link #allowWork}. */
+    long work() {
+        return work;
     }
 
     /** How much memory the states take, about. */

@@ -7,6 +7,7 @@ import java.util.IdentityHashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 
 /**
  * A grammar over the tokens of a vocabulary. States and masks are kept until they take too much memory, and then made anew. Any thread
@@ -14,7 +15,7 @@ import java.util.Map;
  */
 public final class TokenGrammar {
     private static final long MOST_BYTES = 64L << 20;
-    private static final long MOST_WORK = 20_000_000;
+    private static final long MOST_WORK = 4_000_000;
 
     /** Of more upper parts than these the masks are not found one by one. */
     private static final int MOST_PARTS = 8;
@@ -188,7 +189,9 @@ public final class TokenGrammar {
         if (local == null) {
             long[] bits = new long[vocabulary.words()];
             Walk walk = new Walk(upper, bits);
-            walk.all();
+            if (!walk.loop()) {
+                walk.all();
+            }
             local = new LocalTokens(TokenSet.of(bits), Arrays.copyOf(walk.exits, walk.exitCount));
             upper.local = local;
             states.addBytes(local.bytes());
@@ -223,6 +226,49 @@ public final class TokenGrammar {
             }
         }
 
+        /** Finds the tokens by the repetition at which the state is, if it is at one that bytes leave clearly. */
+        boolean loop() {
+            if (start.complete
+                    || start.places.length != 1
+                    || start.below[0] != states.end
+                    || !(start.places[0].key.node() instanceof Node.Sequence sequence)) {
+                return false;
+            }
+            int index = (int) (start.places[0].key.at() >>> 32);
+            int count = (int) start.places[0].key.at();
+            Node repeated = sequence.parts.get(index);
+            State rest = states.inSequence(sequence, index + 1, 0);
+            if (sequence.most[index] - count < 2 || repeated.nullable || rest.complete || !disjoint(repeated, rest)) {
+                return false;
+            }
+            Optional<LoopTokens> known = vocabulary.loop(repeated, () -> new LoopWalk(repeated).tokens());
+            if (known.isEmpty()) {
+                return false;
+            }
+            LoopTokens loop = known.get();
+            int most = sequence.most[index] == Integer.MAX_VALUE ? Integer.MAX_VALUE - 1 : sequence.most[index] - count;
+            loop.addTo(mask, most);
+            for (int i = 0; i < loop.exits().length; i++) {
+                int came = loop.cameBefore()[i];
+                if (came <= most && count + (long) came >= sequence.least[index]) {
+                    int node = loop.exits()[i];
+                    path[vocabulary.depth[node] - 1] = rest;
+                    walk(node, vocabulary.end[node]);
+                }
+            }
+            return true;
+        }
+
+        private boolean disjoint(Node repeated, State rest) {
+            for (int symbol = 0; symbol < states.classes().count(); symbol++) {
+                if (!states.next(rest, symbol).isDead()
+                        && !states.next(states.start(repeated), symbol).isDead()) {
+                    return false;
+                }
+            }
+            return true;
+        }
+
         private void walk(int from, int to) {
             byte[] label = vocabulary.label;
             int[] depth = vocabulary.depth;
@@ -245,6 +291,43 @@ public final class TokenGrammar {
                 }
                 node++;
             }
+        }
+    }
+
+    /** A walk over the vocabulary's tree by a repetition without bounds. */
+    private final class LoopWalk {
+        private final State whole;
+
+        LoopWalk(Node repeated) {
+            whole = states.start(new Node.Sequence(List.of(repeated), new int[] {0}, new int[] {Integer.MAX_VALUE}));
+        }
+
+        /** The tokens, if it is always clear how many times the expression came. */
+        Optional<LoopTokens> tokens() {
+            LoopTokens.Builder tokens = new LoopTokens.Builder(vocabulary.words());
+            State[] path = new State[vocabulary.deepest + 1];
+            int[] came = new int[vocabulary.deepest + 1];
+            path[0] = whole;
+            for (int node = 1; node < vocabulary.end[0]; ) {
+                int at = vocabulary.depth[node];
+                State before = path[at - 1];
+                State after = states.next(before, states.classes().of(vocabulary.label[node]));
+                if (after.isDead()) {
+                    if (before == whole) {
+                        tokens.exit(node, came[at - 1]);
+                    }
+                    node = vocabulary.end[node];
+                    continue;
+                }
+                if (after.complete && after != whole) {
+                    return Optional.empty();
+                }
+                path[at] = after;
+                came[at] = came[at - 1] + (after == whole ? 1 : 0);
+                tokens.add(vocabulary, node, after == whole ? came[at] : came[at] + 1);
+                node++;
+            }
+            return Optional.of(tokens.build());
         }
     }
 }

@@ -3,14 +3,18 @@ package baton.grammar.automaton;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashSet;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.function.IntFunction;
+import java.util.function.Supplier;
 
 /** The tokens of an engine: a tree of their bytes. */
 public final class TokenVocabulary {
     private static final int NONE = -1;
+    private static final int MOST_LOOPS = 16;
 
     private final int size;
     private final byte[][] bytes;
@@ -32,6 +36,14 @@ public final class TokenVocabulary {
     private final int[] same;
 
     final int deepest;
+
+    /** By the description of the repeated expression, the last ones that were used. */
+    private final Map<String, Optional<LoopTokens>> loops = new LinkedHashMap<>(16, 0.75f, true) {
+        @Override
+        protected boolean removeEldestEntry(Map.Entry<String, Optional<LoopTokens>> eldest) {
+            return size() > MOST_LOOPS;
+        }
+    };
 
     private TokenVocabulary(
             byte[][] bytes, Map<String, Integer> specialTokens, Set<Integer> endTokens, List<Integer> sorted) {
@@ -130,6 +142,29 @@ public final class TokenVocabulary {
     void addTokens(int node, long[] mask) {
         for (int id = token[node]; id != NONE; id = same[id]) {
             mask[id >> 6] |= 1L << id;
+        }
+    }
+
+    /** Adds the tokens that end at a node. */
+    void addTokens(int node, List<Integer> tokens) {
+        for (int id = token[node]; id != NONE; id = same[id]) {
+            tokens.add(id);
+        }
+    }
+
+    /** The tokens of a repetition, which grammars with an equal expression share; made where they are not known. */
+    Optional<LoopTokens> loop(Node repeated, Supplier<Optional<LoopTokens>> make) {
+        StringBuilder description = new StringBuilder();
+        if (!repeated.describe(description)) {
+            return make.get();
+        }
+        synchronized (loops) {
+            Optional<LoopTokens> known = loops.get(description.toString());
+            if (known == null) {
+                known = make.get();
+                loops.put(description.toString(), known);
+            }
+            return known;
         }
     }
 }

@@ -2,6 +2,7 @@ package baton.grammar.automaton;
 
 import baton.grammar.rule.CharSet;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -42,6 +43,14 @@ final class Utf8Set {
             }
         }
         return NONE;
+    }
+
+    void describe(StringBuilder description) {
+        description.append('<').append(start);
+        for (int[] edges : states) {
+            description.append(Arrays.toString(edges));
+        }
+        description.append('>');
     }
 
     void markBounds(boolean[] begins) {

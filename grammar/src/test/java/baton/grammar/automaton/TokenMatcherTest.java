@@ -211,6 +211,50 @@ class TokenMatcherTest {
     }
 
     @Test
+    void masksOfCountedStringsHaveTheTokensThatAreAccepted() {
+        Random random = new Random(seed);
+        Expression escape = Expression.sequence(Expression.text("\\"), new Expression.Chars(CharSet.of("\"\\n")));
+        Expression character = Expression.choice(new Expression.Chars(CharSet.ALL.minus(CharSet.of("\"\\\n"))), escape);
+        List<Expression> strings = new ArrayList<>();
+        for (int[] bounds : new int[][] {{0, 3}, {4, 30}, {20, 25}, {2, Expression.Repeat.UNBOUNDED}}) {
+            strings.add(Expression.sequence(
+                    Expression.text("\""), Expression.repeat(character, bounds[0], bounds[1]), Expression.text("\"")));
+        }
+        Expression pair = Expression.sequence(new Expression.Choice(strings), Expression.text(": "), strings.get(2));
+        GrammarSource source = GrammarSource.of(
+                Expression.sequence(Expression.text("{"), Expression.repeat(pair, 1, 4), Expression.text("}")));
+        List<byte[]> tokens = new ArrayList<>(List.of(new byte[0]));
+        byte[] alphabet = "{}\": \\nabcdefgh\u00e8\u20ac\n".getBytes(StandardCharsets.UTF_8);
+        for (byte value : alphabet) {
+            tokens.add(new byte[] {value});
+        }
+        for (int i = 0; i < 1_500; i++) {
+            byte[] token = new byte[random.nextInt(2, 9)];
+            for (int j = 0; j < token.length; j++) {
+                token[j] = alphabet[random.nextInt(alphabet.length)];
+            }
+            tokens.add(token);
+        }
+        TokenVocabulary vocabulary = TokenVocabulary.of(tokens.size(), tokens::get, Map.of(), Set.of(0));
+        TokenGrammar grammar = new TokenGrammar(Grammar.compile(source), vocabulary);
+        for (int text = 0; text < 10; text++) {
+            TokenMatcher matcher = grammar.matcher();
+            for (int length = 0; length < 60 && !matcher.mustEnd(); length++) {
+                long[] mask = new long[vocabulary.words()];
+                matcher.allow(mask);
+                BitSet expected = new BitSet();
+                for (int id = 0; id < vocabulary.size(); id++) {
+                    expected.set(id, matcher.copy().accept(id));
+                }
+                assertThat(BitSet.valueOf(mask)).as("-Dtests.seed=" + seed).isEqualTo(expected);
+                int chosen = expected.nextSetBit(random.nextInt(vocabulary.size()));
+                assertThat(matcher.accept(chosen < 0 ? expected.nextSetBit(0) : chosen))
+                        .isTrue();
+            }
+        }
+    }
+
+    @Test
     void specialTokensAreNotTheirCharacters() {
         List<byte[]> tokens = List.of("<".getBytes(StandardCharsets.UTF_8), "<end>".getBytes(StandardCharsets.UTF_8));
         TokenVocabulary vocabulary = TokenVocabulary.of(2, tokens::get, Map.of("<end>", 1), Set.of());
