@@ -20,6 +20,7 @@ import picocli.CommandLine.Command;
             BenchRouterCommand.class,
             BenchServeCommand.class,
             BenchDisaggCommand.class,
+            BenchGrammarCommand.class,
             BenchGpuCommand.class
         })
 final class BenchCommand {}
