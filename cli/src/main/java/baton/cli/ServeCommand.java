@@ -205,7 +205,7 @@ final class ServeCommand implements Callable<Integer> {
             names = "--tool-call-parser",
             paramLabel = "NAME",
             description =
-                    "How the model writes calls: hermes, llama3_json, mistral, phi4_mini_json, pythonic, qwen3_coder,"
+                    "How the model writes calls: hermes, llama3_json, mistral, openai, phi4_mini_json, pythonic, qwen3_coder,"
                             + " or auto, as its chat template does. Without effect but with --enable-auto-tool-choice.")
     private @Nullable String toolCallParser;
 

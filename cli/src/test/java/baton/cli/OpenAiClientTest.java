@@ -14,6 +14,7 @@ import com.openai.core.http.StreamResponse;
 import com.openai.errors.BadRequestException;
 import com.openai.errors.NotFoundException;
 import com.openai.errors.UnauthorizedException;
+import com.openai.helpers.ResponseAccumulator;
 import com.openai.models.FunctionDefinition;
 import com.openai.models.chat.completions.ChatCompletion;
 import com.openai.models.chat.completions.ChatCompletionChunk;
@@ -26,6 +27,10 @@ import com.openai.models.completions.CompletionChoice;
 import com.openai.models.completions.CompletionCreateParams;
 import com.openai.models.completions.CompletionUsage;
 import com.openai.models.models.Model;
+import com.openai.models.responses.Response;
+import com.openai.models.responses.ResponseCreateParams;
+import com.openai.models.responses.ResponseStatus;
+import com.openai.models.responses.ResponseStreamEvent;
 import java.net.http.HttpResponse;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -179,6 +184,48 @@ class OpenAiClientTest {
 
     @ParameterizedTest
     @MethodSource("endpoints")
+    void responses(Endpoint endpoint) throws Exception {
+        double handedOver = decode.metric("vllm:external_prefix_cache_hits_total", "");
+        ResponseCreateParams params = ResponseCreateParams.builder()
+                .model(MODEL)
+                .input(QUESTION.replace("gold coin", "silver ring"))
+                .temperature(0.0)
+                .maxOutputTokens(32)
+                .store(false)
+                .build();
+        Response whole = endpoint.client.responses().create(params).validate();
+        assertThat(whole.status()).contains(ResponseStatus.COMPLETED);
+        ResponseAccumulator accumulator = ResponseAccumulator.createWithSnapshots();
+        try (StreamResponse<ResponseStreamEvent> stream =
+                endpoint.client.responses().createStreaming(params)) {
+            stream.stream().map(ResponseStreamEvent::validate).forEach(accumulator::accumulate);
+        }
+        Response streamed = accumulator.response().validate();
+        assertThat(accumulator.reconstructedResponse().output()).isEqualTo(streamed.output());
+        for (Response response : List.of(whole, streamed)) {
+            assertThat(response.output()
+                            .getFirst()
+                            .asMessage()
+                            .content()
+                            .getFirst()
+                            .asOutputText()
+                            .text())
+                    .contains("Harrow");
+            assertThat(response.usage().orElseThrow().outputTokens()).isPositive();
+        }
+        if (endpoint.instance != decode) {
+            assertThat(decode.metric("vllm:external_prefix_cache_hits_total", ""))
+                    .isGreaterThan(handedOver);
+        }
+        assertThatThrownBy(() -> endpoint.client
+                        .responses()
+                        .create(params.toBuilder().previousResponseId("resp_1").build()))
+                .isInstanceOf(BadRequestException.class)
+                .hasMessageContaining("previous_response_id: is \"resp_1\", this server keeps no responses");
+    }
+
+    @ParameterizedTest
+    @MethodSource("endpoints")
     void completionsTakeEveryFieldOfOpenAi(Endpoint endpoint) {
         Case asked = Ledgers.named("recall-600");
         var completions = endpoint.client.completions();
@@ -277,7 +324,7 @@ class OpenAiClientTest {
                         .toolChoice(ChatCompletionToolChoiceOption.Auto.REQUIRED)
                         .build()))
                 .isInstanceOf(BadRequestException.class)
-                .hasMessageContaining("tool_choice: is \"required\", must be none or auto");
+                .hasMessageContaining("tool_choice: is \"required\", which needs tools");
     }
 
     @ParameterizedTest

@@ -35,7 +35,12 @@ record ReasoningUse(ReasoningFormat format, ReasoningFormat.Start start, Tokeniz
         return tokenizer.decode(Arrays.copyOfRange(prompt, from, prompt.length), false);
     }
 
-    /** The marks are in the text, and a format is that of the answer. */
+    /** A format is that of the content of an answer. */
+    void answer(SamplingParamsBuilder builder) {
+        builder.build().format().ifPresent(content -> builder.format(format.answer(start, content)));
+    }
+
+    /** The marks are in the text, and a format is that of the whole answer. */
     void apply(SamplingParamsBuilder builder) {
         SamplingParams sampling = builder.build();
         Set<Integer> shown = new HashSet<>(sampling.shownSpecialTokens());

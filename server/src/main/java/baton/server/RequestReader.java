@@ -131,7 +131,6 @@ final class RequestReader {
         RequestFields.refuseUnsupported(fields);
         ToolUse use = ToolUse.read(fields, toolFormat);
         SamplingParamsBuilder builder = samplings.read(fields);
-        Supplier<OutputParser> parser = parser(use, fields, builder, preparation);
         boolean isResponse = api == ApiRequest.Api.RESPONSES;
         String maxTokensField = isResponse
                 ? "max_output_tokens"
@@ -143,7 +142,6 @@ final class RequestReader {
         SamplingReader.readPromptLogprobs(fields, builder, fields.bool("stream").orElse(false));
         SamplingParams sampling = builder.build();
         SamplingReader.requireFewStops(sampling, requireFewSequences(fields, sampling.n()));
-        FormatReader.prepare(fields, engine, sampling, preparation);
 
         Optional<Prompts.Kept> kept = kept(fields, maxTokens.orElse(1));
         ChatPrompt chat = chatPrompt(fields, preparation);
@@ -161,10 +159,14 @@ final class RequestReader {
         Optional<ReasoningUse> reasoning =
                 reasoningFormat.map(format -> ReasoningUse.read(fields, format, ids, engine.tokenizer()));
         boolean showsReasoning = fields.bool("include_reasoning").orElse(true) || reasoning.isEmpty();
+        reasoning.ifPresent(thoughts -> thoughts.answer(builder));
+        Supplier<OutputParser> parser = parser(use, fields, builder, preparation);
         reasoning.ifPresent(thoughts -> thoughts.apply(builder));
+        SamplingParams complete = builder.build();
+        FormatReader.prepare(fields, engine, complete, preparation);
         return request(fields, api, model)
                 .prompts(List.of(new ApiRequest.Prompt(ids, echo ? chat.continued() : "")))
-                .sampling(builder.build())
+                .sampling(complete)
                 .n(sampling.n())
                 .logprobs(showsReasoning ? logprobs : OptionalInt.empty())
                 .role(chat.responseRole())

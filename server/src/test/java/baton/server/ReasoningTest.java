@@ -2,6 +2,7 @@ package baton.server;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.grammar.OutputFormat;
 import java.net.http.HttpResponse;
 import java.util.List;
 import org.junit.jupiter.api.AfterEach;
@@ -97,6 +98,24 @@ class ReasoningTest {
                         .at("/choices/0/message/reasoning")
                         .asString())
                 .isEqualTo("Seven.");
+    }
+
+    @Test
+    void aFormatBeginsAfterIt() throws Exception {
+        fixture.engine.answers("<think>", "Hm", "</think>", "{}");
+        String format = ",\"response_format\":{\"type\":\"json_object\"}";
+        assertThat(answer(CHAT, ASKED + format).at("/choices/0/message/content").asString())
+                .isEqualTo("{}");
+        assertThat(fixture.engine.nextSubmitted().request.sampling().format().orElseThrow())
+                .isInstanceOfSatisfying(
+                        OutputFormat.After.class,
+                        after -> assertThat(after.format()).isInstanceOf(OutputFormat.JsonObject.class));
+        answer(
+                CHAT,
+                ASKED.replace("]", ",{\"role\":\"assistant\",\"content\":\"<think>a</think>\"}]") + format
+                        + ",\"continue_final_message\":true,\"add_generation_prompt\":false");
+        assertThat(fixture.engine.nextSubmitted().request.sampling().format().orElseThrow())
+                .isInstanceOf(OutputFormat.JsonObject.class);
     }
 
     @Test

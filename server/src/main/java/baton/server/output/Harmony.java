@@ -11,7 +11,7 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /** The messages of gpt-oss: each has a header with its channel, and with its recipient if it is a call. Calls are part of it. */
-record Harmony() implements ReasoningFormat {
+record Harmony() implements ReasoningFormat, ToolFormat {
     private static final String MESSAGE = "<|message|>";
     private static final String CHANNEL = "<|channel|>";
     private static final String END = "<|end|>";
@@ -22,6 +22,12 @@ record Harmony() implements ReasoningFormat {
 
     /** Recipients that are no functions of the client. */
     private static final Pattern BUILT_IN = Pattern.compile("(python|browser|container|assistant)(\\..*)?");
+
+    private static final Expression JSON_CONTENT = Expression.sequence(
+            Expression.text(" "), Expression.optional(new Expression.SpecialToken(CONSTRAIN)), Expression.text("json"));
+
+    private static final Expression FINAL =
+            header(Expression.sequence(Expression.text("final"), Expression.optional(JSON_CONTENT)));
 
     private enum Part {
         HEADER,
@@ -45,29 +51,59 @@ record Harmony() implements ReasoningFormat {
         return parser;
     }
 
+    /** Without a reasoning parser reasoning is left out. */
+    @Override
+    public OutputParser parser(List<Tool> tools) {
+        return new Parser().only(piece -> !(piece instanceof Piece.Reasoning));
+    }
+
+    @Override
+    public OutputFormat answer(Start start, OutputFormat content) {
+        return isInMessage(start) ? content : new OutputFormat.After(FINAL, content);
+    }
+
     @Override
     public OutputFormat format(Start start, OutputFormat answer, Predicate<String> isSpecial) {
-        if (start.prompt().contains(MESSAGE)) {
-            return answer;
-        }
-        Expression json = Expression.optional(Expression.sequence(
-                Expression.text(" "),
-                Expression.optional(new Expression.SpecialToken(CONSTRAIN)),
-                Expression.text("json")));
-        Expression analysis = Expression.sequence(
-                header(Expression.text("analysis")),
-                Expression.ANY,
-                new Expression.SpecialToken(END),
-                new Expression.SpecialToken("<|start|>"),
-                Expression.text("assistant"));
-        return new OutputFormat.After(
-                Expression.sequence(
-                        Expression.optional(analysis), header(Expression.sequence(Expression.text("final"), json))),
-                answer);
+        return isInMessage(start)
+                ? answer
+                : new OutputFormat.After(Expression.optional(before(Expression.text("analysis"))), answer);
+    }
+
+    private static boolean isInMessage(Start start) {
+        return start.prompt().contains(MESSAGE);
+    }
+
+    @Override
+    public Expression text(CallGrammar grammar) {
+        Expression before = before(Expression.choice(Expression.text("analysis"), Expression.text("commentary")));
+        return Expression.sequence(
+                Expression.repeat(before, 0, Expression.Repeat.UNBOUNDED),
+                Expression.optional(Expression.sequence(FINAL, Expression.ANY)));
+    }
+
+    /** A call ends the output. */
+    @Override
+    public Expression calls(List<Tool> tools, CallGrammar grammar) {
+        return new Expression.Choice(tools.stream()
+                .map(tool -> Expression.sequence(
+                        header(Expression.sequence(
+                                Expression.text("commentary to=functions." + tool.name()), JSON_CONTENT)),
+                        grammar.arguments(tool)))
+                .toList());
     }
 
     private static Expression header(Expression channel) {
         return Expression.sequence(new Expression.SpecialToken(CHANNEL), channel, new Expression.SpecialToken(MESSAGE));
+    }
+
+    /** A message that another one follows. */
+    private static Expression before(Expression channel) {
+        return Expression.sequence(
+                header(channel),
+                Expression.ANY,
+                new Expression.SpecialToken(END),
+                new Expression.SpecialToken("<|start|>"),
+                Expression.text("assistant"));
     }
 
     /** Of one sequence. */

@@ -50,10 +50,15 @@ public sealed interface ReasoningFormat permits Thoughts, Harmony {
     /** Divides one sequence; {@code answer} divides the text after the thoughts. */
     OutputParser parser(Start start, OutputParser answer);
 
+    /** The format of an answer with a content, if it does not call tools. */
+    default OutputFormat answer(Start start, OutputFormat content) {
+        return content;
+    }
+
     /**
      * The format of the whole output.
      *
-     * @param answer the format of the text after the thoughts
+     * @param answer the format of what comes after the thoughts
      * @param isSpecial whether a mark is a special token
      */
     OutputFormat format(Start start, OutputFormat answer, Predicate<String> isSpecial);

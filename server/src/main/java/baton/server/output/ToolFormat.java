@@ -15,13 +15,14 @@ import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ObjectNode;
 
 /** How a model writes its calls of tools. */
-public sealed interface ToolFormat permits JsonCalls, PythonCalls, QwenCalls {
+public sealed interface ToolFormat permits Harmony, JsonCalls, PythonCalls, QwenCalls {
     /** The formats by the names of vLLM's parsers. */
     Map<String, ToolFormat> BY_NAME = Map.ofEntries(
             Map.entry("hermes", JsonCalls.HERMES),
             Map.entry("llama3_json", JsonCalls.LLAMA),
             Map.entry("mistral", JsonCalls.MISTRAL),
             Map.entry("phi4_mini_json", JsonCalls.PHI),
+            Map.entry("openai", new Harmony()),
             Map.entry("qwen3_coder", new QwenCalls()),
             Map.entry("pythonic", new PythonCalls()));
 

@@ -3,11 +3,20 @@ package baton.server.output;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.grammar.OutputFormat;
+import baton.grammar.automaton.Grammar;
+import baton.grammar.automaton.TokenGrammar;
+import baton.grammar.automaton.TokenMatcher;
+import baton.grammar.automaton.TokenVocabulary;
 import baton.kv.ConfigException;
 import baton.server.output.ReasoningFormat.Start;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
+import java.util.Optional;
 import java.util.Random;
+import java.util.Set;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -113,6 +122,88 @@ class ReasoningFormatTest {
     void aModelThatIsNotAskedToThinkAnswersAtOnce() {
         OutputParser parser = ReasoningFormat.named("qwen3").parser(new Start("x", false), OutputParser.plain());
         assertThat(new Pieces(parser.add("Hi")).content()).isEqualTo("Hi");
+    }
+
+    /** {@code prompt | accepted | refused}. */
+    @ParameterizedTest
+    @CsvSource(delimiter = '|', quoteCharacter = '`', textBlock = """
+            qwen3   | assistant            | `a</think>[1]`                                  | `[1]`
+            qwen3   | assistant            | `<think>a < b</</think>[1]`                     | `a</think>b`
+            qwen3   | `<think></think>`    | `[1]`                                           | `a</think>[1]`
+            granite | assistant            | `[1]`                                           | `a[1]`
+            granite | assistant            | `Here is my thought process:a Here is my response:[1]` | `Here is my thought process:[1]`
+            """)
+    void aFormatIsThatOfTheAnswer(String name, String prompt, String accepted, String refused) {
+        OutputFormat answer = new OutputFormat.Choices(List.of("[1]"));
+        Grammar grammar = Grammar.compile(ReasoningFormat.named(name)
+                .format(new Start(prompt, true), answer, _ -> false)
+                .source());
+        assertThat(grammar.accepts(accepted.getBytes(StandardCharsets.UTF_8))).isTrue();
+        assertThat(grammar.accepts(refused.getBytes(StandardCharsets.UTF_8))).isFalse();
+    }
+
+    /** Special tokens are not their characters. */
+    @ParameterizedTest
+    @CsvSource(delimiter = ';', textBlock = """
+            <|channel|> final <|message|> [1] ; true
+            <|channel|> analysis <|message|> a <|end|> <|start|> assistant <|channel|> final ␠ <|constrain|> json <|message|> [1] ; true
+            <|channel|> final <|message|> a ; false
+            <|channel|> commentary ␠ to=functions.f ␠ json <|message|> {} ; true
+            <|channel|> commentary ␠ to=functions.g ␠ json <|message|> {} ; false
+            [1] ; false
+            """)
+    void aFormatOfGptOssIsThatOfItsFinalMessageOrCall(String tokens, boolean isAccepted) {
+        Harmony harmony = new Harmony();
+        Start start = new Start("<|start|>assistant", true);
+        List<String> vocabulary = List.of(
+                "<|channel|>",
+                "<|message|>",
+                "<|end|>",
+                "<|start|>",
+                "<|constrain|>",
+                "final",
+                "analysis",
+                "assistant",
+                "commentary",
+                " ",
+                "to=functions.f",
+                "to=functions.g",
+                "json",
+                "a",
+                "[1]",
+                "{}");
+        OutputFormat content = new OutputFormat.Choices(List.of("[1]"));
+        OutputFormat answer = CallGrammar.of(
+                        harmony,
+                        List.of(new Tool("tools[0]", "f", Optional.empty(), true)),
+                        false,
+                        true,
+                        _ -> true,
+                        Optional.of(harmony.answer(start, content)))
+                .orElseThrow();
+        TokenMatcher matcher = new TokenGrammar(
+                        Grammar.compile(harmony.format(start, answer, _ -> true).source()),
+                        TokenVocabulary.of(
+                                vocabulary.size(),
+                                id -> vocabulary.get(id).getBytes(StandardCharsets.UTF_8),
+                                Map.of(
+                                        "<|channel|>",
+                                        0,
+                                        "<|message|>",
+                                        1,
+                                        "<|end|>",
+                                        2,
+                                        "<|start|>",
+                                        3,
+                                        "<|constrain|>",
+                                        4),
+                                Set.of()))
+                .matcher();
+        boolean accepted = true;
+        for (String token : tokens.split(" ")) {
+            accepted = accepted && matcher.accept(vocabulary.indexOf(token.replace('␠', ' ')));
+        }
+        assertThat(accepted && matcher.mayEnd()).isEqualTo(isAccepted);
     }
 
     @Test
