@@ -20,8 +20,15 @@ final class Formats {
             + "|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|02-(?:0[1-9]|1\\d|2[0-8]))|"
             + LEAP_YEAR + "-02-29)";
     private static final String SECOND_FRACTION = "(?:\\.\\d{1,30})?";
-    private static final String TIME = "(?:(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d" + SECOND_FRACTION
-            + "(?:[Zz]|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)|" + leapSeconds() + ")";
+    private static final String CLOCK = "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d" + SECOND_FRACTION
+            + "(?:[Zz]|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)";
+    private static final String TIME = "(?:" + CLOCK + "|" + leapSeconds(24 * 60) + ")";
+
+    /** The days in UTC that had a leap second. */
+    private static final String LEAP_DAY = "(?:(?:197[2-9]|1987|1989|1990|1995|1998|2005|2008|2016)-12-31"
+            + "|(?:1972|198[1235]|199[2347]|2012|2015)-06-30)";
+
+    private static final String DATE_TIME = "(?:" + DATE + "[Tt]" + CLOCK + "|" + LEAP_DAY + "[Tt]" + leapSeconds(15) + ")";
 
     private static final String TIME_OF_DURATION =
             "T(?:\\d{1,99}H(?:\\d{1,99}M(?:\\d{1,99}S)?)?|\\d{1,99}M(?:\\d{1,99}S)?|\\d{1,99}S)";
@@ -37,11 +44,10 @@ final class Formats {
     private static final String HOSTNAME = "(?:" + labels(61, 3) + "|" + labels(22, 10) + ")";
 
     private static final String WORD = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~\\-]";
-    /** The part before the sign has at most 64 characters, and an address at most 254. */
+    /** The part before the sign has at most 64 characters, and an address at most 254. A domain ends with letters. */
     private static final String EMAIL = "(?:" + WORD + "{1,64}|" + WORD + "{1,20}(?:\\." + WORD
-            + "{1,20}){1,2}|\"(?:[ !#-\\[\\]-~]|\\\\[ -~]){0,31}\")@(?:" + labels(61, 2) + "|" + labels(22, 7)
-            + "|\\[(?:"
-            + IPV4 + "|IPv6:" + IPV6 + ")\\])";
+            + "{1,20}){1,2}|\"(?:[ !#-\\[\\]-~]|\\\\[ -~]){0,31}\")@(?:" + label(61) + "|(?:" + label(22)
+            + "\\.){1,6}[A-Za-z]{2,24}|\\[(?:" + IPV4 + "|IPv6:" + IPV6 + ")\\])";
 
     private static final String PERCENT = "%[0-9A-Fa-f]{2}";
     private static final String CHARACTER = "(?:[A-Za-z0-9._~!$&'()*+,;=:@\\-]|" + PERCENT + ")";
@@ -66,7 +72,7 @@ final class Formats {
     private static final Map<String, String> PATTERNS = Map.ofEntries(
             Map.entry("date", DATE),
             Map.entry("time", TIME),
-            Map.entry("date-time", DATE + "[Tt]" + TIME),
+            Map.entry("date-time", DATE_TIME),
             Map.entry("duration", DURATION),
             Map.entry("email", EMAIL),
             Map.entry("hostname", HOSTNAME),
@@ -96,11 +102,11 @@ final class Formats {
         return Optional.ofNullable(PATTERNS.get(name)).map(Regexes::expression);
     }
 
-    /** The last second of a day in UTC that has one more, at offsets of whole quarters of an hour. */
-    private static String leapSeconds() {
+    /** The last second of a day in UTC that has one more, at offsets of whole quarters of an hour before some offset. */
+    private static String leapSeconds(int end) {
         int day = 24 * 60;
         List<String> times = new ArrayList<>();
-        for (int offset = -day + 15; offset < day; offset += 15) {
+        for (int offset = -day + 15; offset < end; offset += 15) {
             int minute = Math.floorMod(day - 1 + offset, day);
             String zone = (offset < 0 ? "-%02d:%02d" : "\\+%02d:%02d")
                     .formatted(Math.abs(offset) / 60, Math.abs(offset) % 60);
@@ -112,11 +118,15 @@ final class Formats {
 
     /** Names of labels that have at most so many characters between the first and the last one. */
     private static String labels(int inner, int most) {
+        String label = label(inner);
+        return label + "(?:\\." + label + "){0," + (most - 1) + "}";
+    }
+
+    private static String label(int inner) {
         String first = "[A-Za-z0-9]";
         String any = "[A-Za-z0-9\\-]";
-        String label = first + "(?:" + any + "{0,2}" + first + "|" + any + "(?:" + first + any + "|-" + first + ")"
-                + any + "{0," + (inner - 3) + "}" + first + ")?";
-        return label + "(?:\\." + label + "){0," + (most - 1) + "}";
+        return first + "(?:" + any + "{0,2}" + first + "|" + any + "(?:" + first + any + "|-" + first + ")" + any + "{0,"
+                + (inner - 3) + "}" + first + ")?";
     }
 
     private static String ipv6() {

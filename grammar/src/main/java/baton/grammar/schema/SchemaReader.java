@@ -4,6 +4,7 @@ import baton.grammar.regex.Regexes;
 import baton.kv.ConfigException;
 import java.math.BigDecimal;
 import java.util.ArrayList;
+import java.util.BitSet;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -26,6 +27,7 @@ final class SchemaReader {
     /** Numbers with more digits, or farther from 1, are refused. */
     private static final int MOST_DIGITS = 400;
 
+    private static final int MOST_VALUES = 10_000;
     private static final int LARGEST_MINIMUM = 100_000;
     private static final int DEEPEST_PROOF = 3;
 
@@ -347,8 +349,8 @@ final class SchemaReader {
                 return;
             }
             JsonNode values = json.get("enum");
-            if (!values.isArray()) {
-                throw wrong(path("enum"), values, "an array");
+            if (!values.isArray() || values.size() > MOST_VALUES) {
+                throw wrong(path("enum"), values, "an array of at most " + MOST_VALUES + " values");
             }
             Set<BigDecimal> numbers = new LinkedHashSet<>();
             Set<String> strings = new LinkedHashSet<>();
@@ -558,12 +560,20 @@ final class SchemaReader {
                     .map(node -> all.and(SchemaReader.this.values(node), work))
                     .toList();
             Values one = Values.NONE;
+            BitSet[] overlapping = new BitSet[each.size()];
+            for (int i = 0; i < each.size(); i++) {
+                overlapping[i] = new BitSet();
+                for (int j = 0; j < i; j++) {
+                    if (!isNone(each.get(i).and(each.get(j), work), DEEPEST_PROOF)) {
+                        overlapping[i].set(j);
+                        overlapping[j].set(i);
+                    }
+                }
+            }
             for (int i = 0; i < each.size(); i++) {
                 Values only = each.get(i);
-                for (int j = 0; j < each.size(); j++) {
-                    if (i != j && !isNone(each.get(i).and(each.get(j), work), DEEPEST_PROOF)) {
-                        only = only.minus(each.get(j), schemas.get(j).path(), work);
-                    }
+                for (int j = overlapping[i].nextSetBit(0); j >= 0; j = overlapping[i].nextSetBit(j + 1)) {
+                    only = only.minus(each.get(j), schemas.get(j).path(), work);
                 }
                 one = one.or(only);
             }
