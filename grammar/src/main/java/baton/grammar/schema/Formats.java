@@ -20,15 +20,16 @@ final class Formats {
             + "|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|02-(?:0[1-9]|1\\d|2[0-8]))|"
             + LEAP_YEAR + "-02-29)";
     private static final String SECOND_FRACTION = "(?:\\.\\d{1,30})?";
-    private static final String CLOCK = "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d" + SECOND_FRACTION
-            + "(?:[Zz]|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)";
+    private static final String CLOCK =
+            "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d" + SECOND_FRACTION + "(?:[Zz]|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)";
     private static final String TIME = "(?:" + CLOCK + "|" + leapSeconds(24 * 60) + ")";
 
     /** The days in UTC that had a leap second. */
     private static final String LEAP_DAY = "(?:(?:197[2-9]|1987|1989|1990|1995|1998|2005|2008|2016)-12-31"
             + "|(?:1972|198[1235]|199[2347]|2012|2015)-06-30)";
 
-    private static final String DATE_TIME = "(?:" + DATE + "[Tt]" + CLOCK + "|" + LEAP_DAY + "[Tt]" + leapSeconds(15) + ")";
+    private static final String DATE_TIME =
+            "(?:" + DATE + "[Tt]" + CLOCK + "|" + LEAP_DAY + "[Tt]" + leapSeconds(15) + ")";
 
     private static final String TIME_OF_DURATION =
             "T(?:\\d{1,99}H(?:\\d{1,99}M(?:\\d{1,99}S)?)?|\\d{1,99}M(?:\\d{1,99}S)?|\\d{1,99}S)";
@@ -125,8 +126,8 @@ final class Formats {
     private static String label(int inner) {
         String first = "[A-Za-z0-9]";
         String any = "[A-Za-z0-9\\-]";
-        return first + "(?:" + any + "{0,2}" + first + "|" + any + "(?:" + first + any + "|-" + first + ")" + any + "{0,"
-                + (inner - 3) + "}" + first + ")?";
+        return first + "(?:" + any + "{0,2}" + first + "|" + any + "(?:" + first + any + "|-" + first + ")" + any
+                + "{0," + (inner - 3) + "}" + first + ")?";
     }
 
     private static String ipv6() {
