@@ -12,7 +12,7 @@ final class RandomSchemas {
     private static final List<String> PATTERNS =
             List.of("^[a-z]{2,4}$", "a", "^x_", "[0-9]+$", "^(?:ab|cd)*$", "^[^a]*$", "\\d{3}-\\d{4}");
     private static final List<String> FORMATS =
-            List.of("date", "time", "date-time", "ipv4", "ipv6", "uuid", "email", "hostname", "duration");
+            List.of("date", "time", "date-time", "ipv4", "ipv6", "uuid", "hostname", "duration");
     private static final List<String> TYPES =
             List.of("null", "boolean", "integer", "number", "string", "array", "object");
 
