@@ -85,6 +85,10 @@ final class EngineFigures {
                         Column.of("overhead", "{overhead_microseconds|%.0f} us"),
                         Column.of("p99 us", "{p99_overhead_microseconds|%.0f}"))
                 .line(
+                        "  decode {engine/format/sequences} of a JSON schema: {engine/format/formatted/median_tokens_per_second|%.1f} tokens/s,"
+                                + " {engine/format/share_of_free|%.1f|100}% of the {engine/format/free/median_tokens_per_second|%.1f} without"
+                                + " (medians of {engine/format/formatted/repetitions} steps)")
+                .line(
                         "  first token of {engine/first_token/prompt_tokens} tokens: {engine/first_token/cold/median_seconds|%.2f|1e3} ms;"
                                 + " {engine/first_token/hit/median_seconds|%.2f|1e3} ms with {engine/first_token/cached_tokens} of them cached,"
                                 + " {engine/first_token/share_of_cold|%.1f|100}% of it (medians of {engine/first_token/cold/repetitions})");

@@ -14,6 +14,9 @@ import baton.engine.StepProfile.Percentile;
 import baton.engine.local.LocalEngine;
 import baton.engine.model.Device;
 import baton.engine.model.Quantization;
+import baton.grammar.OutputFormat;
+import baton.grammar.schema.SchemaOptions;
+import baton.kv.ConfigException;
 import baton.kv.DType;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.IOException;
@@ -57,6 +60,13 @@ record ServingBench(
     private static final int PROMPT = ForwardBench.DECODE_CONTEXT - 16;
 
     private static final int OUTPUT = 32;
+    private static final int FORMAT_SEQUENCES = 8;
+    /** Documents that no output here is long enough for. */
+    private static final OutputFormat FORMAT = new OutputFormat.JsonSchema("""
+            {"type": "array", "minItems": 1000, "items": {"type": "object", "additionalProperties": false,
+              "properties": {"name": {"type": "string"}, "count": {"type": "integer", "minimum": 0}, "kind": {"enum": ["new", "old"]},
+                "tags": {"type": "array", "items": {"type": "string", "maxLength": 20}}},
+              "required": ["name", "count", "kind"]}}""", SchemaOptions.DEFAULT);
     /** Positions that a model must have. */
     static final int LEAST_POSITIONS = PROMPT + OUTPUT;
 
@@ -86,6 +96,7 @@ record ServingBench(
                 run.decode(sequences, false);
             }
             run.decode(MOST_SEQUENCES, true);
+            run.format();
             run.firstToken();
         }
     }
@@ -102,7 +113,7 @@ record ServingBench(
         /** How many of the prompts have been computed. Their blocks are found in the cache when they come again. */
         private int prompted;
 
-        private int casesLeft = DECODE_SEQUENCES.length + 2;
+        private int casesLeft = DECODE_SEQUENCES.length + 3;
 
         Run(LocalEngine engine, Steps steps, ObjectNode json, ArrayNode leftOut) {
             this.engine = engine;
@@ -171,6 +182,47 @@ record ServingBench(
                     times.put(phase.name().toLowerCase(Locale.ROOT), percentile.phase(phase) / 1e3);
                 }
             }
+        }
+
+        /** Sequences whose output has a format, and the same ones without, in turns. */
+        void format() throws IOException {
+            double share = budget.forOneOf(casesLeft--, each) / TIMES;
+            double expected = 2 * TIMES * OUTPUT * secondsPerStep(FORMAT_SEQUENCES);
+            String what = "decode %d of a format".formatted(FORMAT_SEQUENCES);
+            if (!fits(what, expected)) {
+                return;
+            }
+            SamplingParamsBuilder sampling =
+                    SamplingParams.builder().temperature(0).ignoreEos(true).maxTokens(OUTPUT);
+            List<SamplingParams> both =
+                    List.of(sampling.build(), sampling.format(FORMAT).build());
+            try {
+                engine.prepare(both.getLast());
+            } catch (ConfigException e) {
+                leftOut.add(what(what) + e.getMessage());
+                return;
+            }
+            List<List<Double>> seconds = List.of(new ArrayList<>(), new ArrayList<>());
+            for (int time = 0; time < TIMES; time++) {
+                seconds.forEach(List::clear);
+                long start = System.nanoTime();
+                do {
+                    for (int i = 0; i < both.size(); i++) {
+                        steps.record(FORMAT_SEQUENCES);
+                        load.generate(FORMAT_SEQUENCES, both.get(i));
+                        seconds.get(i).addAll(steps.take().seconds());
+                    }
+                } while ((System.nanoTime() - start) * 1e-9 + expected / TIMES < share);
+            }
+            if (seconds.stream().anyMatch(List::isEmpty)) {
+                leftOut.add(what(what) + "no step decoded all of them");
+                return;
+            }
+            ObjectNode node = json.putObject("format")
+                    .put("sequences", FORMAT_SEQUENCES)
+                    .put("share_of_free", Timing.median(seconds.getFirst()) / Timing.median(seconds.getLast()));
+            EngineFigures.rate(node.putObject("free"), Timing.of(seconds.getFirst()), FORMAT_SEQUENCES);
+            EngineFigures.rate(node.putObject("formatted"), Timing.of(seconds.getLast()), FORMAT_SEQUENCES);
         }
 
         /** Once, and again while there is time for it. */

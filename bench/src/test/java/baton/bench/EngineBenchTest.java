@@ -109,6 +109,9 @@ class EngineBenchTest {
         // Whole blocks, and not the last token: its logits are wanted.
         assertThat(model.at("/engine/first_token/cached_tokens").asInt()).isEqualTo(1984);
         assertThat(model.at("/engine/first_token/share_of_cold").asDouble()).isPositive();
+        assertThat(model.at("/engine/format/share_of_free").asDouble())
+                .isEqualTo(model.at("/engine/format/free/median_seconds").asDouble()
+                        / model.at("/engine/format/formatted/median_seconds").asDouble());
         assertThat(EngineBench.FIGURES.text(json))
                 .contains(
                         "instruction sets: ",
@@ -122,6 +125,7 @@ class EngineBenchTest {
                         "decode batch 8 at 128 ",
                         "through the engine",
                         "decode 32, top_p 0.95 ",
+                        "decode 8 of a JSON schema: ",
                         "first token of 2000 tokens",
                         "Counted for")
                 .doesNotContain("NaN", "Infinity", "left out:");
