@@ -2,6 +2,7 @@ package baton.bench;
 
 import baton.bench.frame.Column;
 import baton.bench.frame.Layout;
+import baton.cluster.TemporaryDirectory;
 import baton.engine.text.Tokenizer;
 import baton.grammar.automaton.Grammar;
 import baton.grammar.automaton.TokenGrammar;
@@ -25,6 +26,7 @@ import java.util.Optional;
 import java.util.Random;
 import java.util.Set;
 import java.util.function.Consumer;
+import java.util.regex.Pattern;
 import java.util.stream.Stream;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
@@ -43,6 +45,8 @@ import tools.jackson.databind.node.ObjectNode;
 public record GrammarBench(Path model, Optional<String> python, int texts, Consumer<String> progress) {
     private static final int LONGEST_TEXT = 200;
     private static final int COMPILATIONS = 5;
+    private static final int TRIES = 50;
+    private static final Pattern UNEVEN = Pattern.compile("[\\\\\\s]");
     private static final String SCRIPT = "grammar_peers.py";
 
     /** How the figures are shown. */
@@ -90,7 +94,10 @@ public record GrammarBench(Path model, Optional<String> python, int texts, Consu
         return new TokenGrammar(Grammar.compile(JsonSchemas.source(schema, SchemaOptions.DEFAULT)), vocabulary);
     }
 
-    /** Random texts, with a quotation mark or a bracket now and then where it may come, so that strings and lists end. */
+    /**
+     * Random texts, with a quotation mark or a bracket now and then where it may come, so that strings and lists end. Escapes and white
+     * space, which the engines bound differently, come where nothing else is found.
+     */
     private List<List<Integer>> texts(Tokenizer tokenizer, TokenGrammar grammar, int size) {
         List<Integer> closing = Stream.of("\"", "}", "]")
                 .flatMap(mark -> tokenizer.id(mark).stream())
@@ -104,8 +111,14 @@ public record GrammarBench(Path model, Optional<String> python, int texts, Consu
                 long[] mask = new long[(size + Long.SIZE - 1) / Long.SIZE];
                 matcher.allow(mask);
                 BitSet allowed = BitSet.valueOf(mask);
-                int next = allowed.nextSetBit(random.nextInt(size));
-                int token = next < 0 ? allowed.nextSetBit(0) : next;
+                int token = allowed.nextSetBit(0);
+                for (int tries = 0; tries < TRIES; tries++) {
+                    int next = allowed.nextSetBit(random.nextInt(size));
+                    token = next < 0 ? token : next;
+                    if (!UNEVEN.matcher(tokenizer.decode(new int[] {token}, false)).find()) {
+                        break;
+                    }
+                }
                 if (random.nextInt(5) == 0) {
                     token = closing.stream().filter(allowed::get).findFirst().orElse(token);
                 }
@@ -153,11 +166,12 @@ public record GrammarBench(Path model, Optional<String> python, int texts, Consu
 
     private void measurePeers(String interpreter, ObjectNode given, ArrayNode masks)
             throws IOException, InterruptedException {
-        Path script = Files.createTempFile("baton", SCRIPT);
-        try (InputStream content = GrammarBench.class.getResourceAsStream(SCRIPT)) {
+        try (TemporaryDirectory temporary = TemporaryDirectory.create("baton-bench");
+                InputStream content = GrammarBench.class.getResourceAsStream(SCRIPT)) {
             if (content == null) {
                 throw new IOException("this program has no " + SCRIPT);
             }
+            Path script = temporary.path().resolve(SCRIPT);
             Files.write(script, content.readAllBytes());
             Process process = new ProcessBuilder(interpreter, "-B", script.toString())
                     .redirectError(ProcessBuilder.Redirect.INHERIT)
@@ -168,14 +182,16 @@ public record GrammarBench(Path model, Optional<String> python, int texts, Consu
             Map<String, Double> compilations = new LinkedHashMap<>();
             try (BufferedReader lines = process.inputReader()) {
                 for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-                    addPeer(JSON.readTree(line), compilations, masks);
+                    if (line.startsWith("{")) {
+                        addPeer(JSON.readTree(line), compilations, masks);
+                    } else {
+                        progress.accept(line);
+                    }
                 }
             }
             if (process.waitFor() != 0) {
                 throw new IOException(interpreter + " ended with " + process.exitValue());
             }
-        } finally {
-            Files.delete(script);
         }
     }
 

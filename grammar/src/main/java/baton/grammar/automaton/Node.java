@@ -1,6 +1,7 @@
 package baton.grammar.automaton;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HexFormat;
 import java.util.List;
 
@@ -304,6 +305,10 @@ abstract sealed class Node {
         void evaluate() {
             productive = next.length > 0;
             nullable = productive && complete[0];
+            delimited = productive;
+            for (int state = 0; state < next.length; state++) {
+                delimited &= !complete[state] || Arrays.stream(next[state]).allMatch(edge -> edge == NONE);
+            }
         }
 
         @Override
@@ -401,6 +406,10 @@ abstract sealed class Node {
         void evaluate() {
             productive = !steps.isEmpty();
             nullable = productive && complete[0];
+            delimited = productive;
+            for (int state = 0; state < next.length; state++) {
+                delimited &= !complete[state] || next[state].length == 0;
+            }
         }
     }
 }
