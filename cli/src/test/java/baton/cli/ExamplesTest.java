@@ -1,15 +1,20 @@
 package baton.cli;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.kv.FreePorts;
+import baton.testkit.Await;
+import java.io.File;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -77,5 +82,53 @@ class ExamplesTest {
                 .anySatisfy(line ->
                         assertThat(line).contains("external_kv_transfer").doesNotEndWith(" 0.0"))
                 .anySatisfy(line -> assertThat(line).contains("local_compute").endsWith(" 0.0"));
+    }
+
+    /** Clients ask for a record: OpenAI's, LangChain4j's AI service, Spring AI's entity. */
+    @Tag("thorough")
+    @Test
+    void recordsFromClientsOfOthers() throws Exception {
+        assumeTrue(
+                Stream.of(System.getenv("PATH").split(File.pathSeparator))
+                        .anyMatch(place -> Files.isExecutable(Path.of(place, "mvn"))),
+                "there is no mvn on the PATH");
+        int port = FreePorts.inARow(1);
+        Path log = directory.resolve("up");
+        Process up = new ProcessBuilder(
+                        Program.baton(List.of("up", Instances.MODEL.toString(), "--port", Integer.toString(port))))
+                .redirectErrorStream(true)
+                .redirectOutput(log.toFile())
+                .start();
+        try {
+            Await.until(
+                    Duration.ofMinutes(3),
+                    () -> "baton up said " + log,
+                    () -> Files.readString(log).contains("Ctrl-C stops"));
+            for (List<String> client :
+                    List.of(List.of("clients", "OpenAi"), List.of("clients", "LangChain"), List.of("spring-ai", ""))) {
+                Path project = directory.resolve(client.getFirst());
+                run(
+                        List.of("cp", "-r", EXAMPLES.resolve(client.getFirst()).toString(), directory.toString()),
+                        Map.of());
+                List<String> lines = run(
+                        List.of(
+                                "mvn",
+                                "-B",
+                                "-q",
+                                "-f",
+                                project.resolve("pom.xml").toString(),
+                                "compile",
+                                "exec:exec",
+                                "-Dclient=" + client.getLast(),
+                                "-Dendpoint=http://127.0.0.1:" + port + "/v1",
+                                "-Dmodel=tiny-ledger"),
+                        Map.of("JAVA_HOME", System.getProperty("java.home")));
+                assertThat(lines)
+                        .anySatisfy(line -> assertThat(line).matches("Home\\[town=[A-Z]+, certain=(true|false)]"));
+            }
+        } finally {
+            up.destroy();
+            assertThat(up.waitFor(1, TimeUnit.MINUTES)).isTrue();
+        }
     }
 }
