@@ -8,16 +8,15 @@ import java.util.function.Predicate;
 
 /** A part of a regular expression. Parts without assertions are expressions already. */
 sealed interface RegexNode {
-    /** The position before the first character. */
-    RegexNode BEGIN = new Anchor(true);
-
-    /** The position after the last character. */
-    RegexNode END = new Anchor(false);
-
     /** No assertion is in it. */
     record Plain(Expression expression) implements RegexNode {}
 
-    record Anchor(boolean begin) implements RegexNode {}
+    /** The position before the first character, or after the last one. */
+    record Anchor(boolean begin) implements RegexNode {
+        static final RegexNode BEGIN = new Anchor(true);
+
+        static final RegexNode END = new Anchor(false);
+    }
 
     record Sequence(List<RegexNode> parts) implements RegexNode {}
 

@@ -201,8 +201,8 @@ final class RegexReader {
     private RegexNode atom() {
         int c = next();
         return switch (c) {
-            case '^' -> assertion(RegexNode.BEGIN);
-            case '$' -> assertion(RegexNode.END);
+            case '^' -> assertion(RegexNode.Anchor.BEGIN);
+            case '$' -> assertion(RegexNode.Anchor.END);
             case '.' -> set(dotMatchesAll ? CharSet.ALL : dot);
             case '[' -> set(classes.bracketed(ignoresCase));
             case '\\' -> ofCase(classes.escape());

@@ -25,18 +25,13 @@ final class RegexTexts {
         }
         RegexNode first = parts.getFirst();
         List<RegexNode> rest = parts.subList(1, parts.size());
-        switch (first) {
-            case RegexNode.Sequence(List<RegexNode> inner) -> {
-                return through(concat(inner, rest), begins);
-            }
-            case RegexNode.Anchor(boolean begin)
-            when begin -> {
-                return begins ? through(rest, true) : Expression.NOTHING;
-            }
+        return switch (first) {
+            case RegexNode.Sequence(List<RegexNode> inner) -> through(concat(inner, rest), begins);
+            case RegexNode.Anchor(boolean begin) when begin -> begins ? through(rest, true) : Expression.NOTHING;
             case RegexNode.Lookahead(RegexNode body, boolean negative, int _) -> {
                 Expression seen = through(List.of(body, new RegexNode.Plain(Expression.ANY)), begins);
                 Expression wanted = negative ? new Expression.Not(seen) : seen;
-                return new Expression.And(List.of(through(rest, begins), wanted));
+                yield new Expression.And(List.of(through(rest, begins), wanted));
             }
             case RegexNode.Choice(List<RegexNode> choices)
             when looks(first) -> {
@@ -44,7 +39,7 @@ final class RegexTexts {
                 for (RegexNode choice : choices) {
                     texts.add(through(concat(List.of(choice), rest), begins));
                 }
-                return Expressions.choice(texts);
+                yield Expressions.choice(texts);
             }
             case RegexNode.Repeat(RegexNode repeated, int least, int most)
             when looks(first) -> {
@@ -52,23 +47,23 @@ final class RegexTexts {
                     throw refused(repeated, "within a repetition");
                 }
                 Expression without = least == 0 ? through(rest, begins) : Expression.NOTHING;
-                return most == 0
+                yield most == 0
                         ? without
                         : Expressions.choice(List.of(through(concat(List.of(repeated), rest), begins), without));
             }
             default -> {
-                if (first.has(RegexNode.END::equals)) {
+                if (first.has(RegexNode.Anchor.END::equals)) {
                     throw refused(RegexNode.sequence(rest), "after $");
                 }
                 Expression after = through(rest, false);
-                if (rest.stream().noneMatch(part -> part.has(RegexNode.BEGIN::equals))) {
-                    return Expressions.sequence(List.of(texts(first, begins, false), after));
+                if (rest.stream().noneMatch(part -> part.has(RegexNode.Anchor.BEGIN::equals))) {
+                    yield Expressions.sequence(List.of(texts(first, begins, false), after));
                 }
-                return Expressions.choice(List.of(
+                yield Expressions.choice(List.of(
                         Expressions.sequence(List.of(nonEmpty(first, begins, false), after)),
                         isEmpty(first, begins, false) ? through(rest, begins) : Expression.NOTHING));
             }
-        }
+        };
     }
 
     private static List<RegexNode> concat(List<RegexNode> first, List<RegexNode> rest) {
@@ -104,10 +99,10 @@ final class RegexTexts {
             case RegexNode.Sequence(List<RegexNode> parts) -> {
                 RegexNode first = parts.getFirst();
                 RegexNode rest = RegexNode.sequence(parts.subList(1, parts.size()));
-                if (first.equals(RegexNode.BEGIN)) {
+                if (first.equals(RegexNode.Anchor.BEGIN)) {
                     yield begins ? texts(rest, true, ends) : Expression.NOTHING;
                 }
-                if (parts.getLast().equals(RegexNode.END)) {
+                if (parts.getLast().equals(RegexNode.Anchor.END)) {
                     yield ends
                             ? texts(RegexNode.sequence(parts.subList(0, parts.size() - 1)), begins, true)
                             : Expression.NOTHING;
@@ -128,7 +123,7 @@ final class RegexTexts {
 
     /** Whether neither asks if the other is empty. */
     private static boolean areApart(RegexNode first, RegexNode rest) {
-        return !first.has(RegexNode.END::equals) && !rest.has(RegexNode.BEGIN::equals);
+        return !first.has(RegexNode.Anchor.END::equals) && !rest.has(RegexNode.Anchor.BEGIN::equals);
     }
 
     /** Whether the empty text is among the texts. */
