@@ -19,7 +19,7 @@ import java.util.stream.Stream;
 final class GrammarWriter {
     private static final int MOST_RULES = 10_000;
     private static final int MOST_PATTERNS = 5;
-    private static final int MOST_BLANKS = 64;
+    private static final int MOST_BLANKS = 24;
     private static final int MOST_UNIQUE = 64;
 
     private final SchemaReader reader;

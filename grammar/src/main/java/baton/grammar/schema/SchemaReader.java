@@ -311,7 +311,7 @@ final class SchemaReader {
         private Optional<StringPattern> format(String name) {
             String key = "format " + name;
             if (!patterns.containsKey(key)) {
-                Formats.expression(path("format"), name)
+                StringFormats.expression(path("format"), name)
                         .ifPresent(expression -> patterns.put(key, new StringPattern(key, expression)));
             }
             return Optional.ofNullable(patterns.get(key));

@@ -11,7 +11,7 @@ import java.util.Optional;
 import java.util.Set;
 
 /** The formats of strings that draft 2020-12 defines, as regular expressions. */
-final class Formats {
+final class StringFormats {
     private static final Set<String> UNDECIDED = Set.of("idn-email", "idn-hostname", "iri", "iri-reference", "regex");
 
     private static final String LEAP_YEAR =
@@ -86,7 +86,7 @@ final class Formats {
             Map.entry("json-pointer", POINTER),
             Map.entry("relative-json-pointer", "(?:0|[1-9]\\d{0,8})(?:#|" + POINTER + ")"));
 
-    private Formats() {}
+    private StringFormats() {}
 
     /**
      * The strings of a format, or empty if no draft defines it: then it is an annotation.
