@@ -1,11 +1,18 @@
 package baton.server;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.grammar.OutputFormat;
+import java.io.InputStream;
 import java.net.http.HttpResponse;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
 import java.util.List;
+import java.util.Objects;
+import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import tools.jackson.databind.JsonNode;
 
@@ -116,6 +123,43 @@ class ReasoningTest {
                         + ",\"continue_final_message\":true,\"add_generation_prompt\":false");
         assertThat(fixture.engine.nextSubmitted().request.sampling().format().orElseThrow())
                 .isInstanceOf(OutputFormat.JsonObject.class);
+    }
+
+    /** OpenAI's client for Python builds a stream's response of the deltas. */
+    @Test
+    @Tag("peers")
+    void openAisPythonClientUnderstandsResponses() throws Exception {
+        String environment = System.getenv("BATON_VLLM");
+        assumeTrue(environment != null, "BATON_VLLM is not set: it names a Python environment with vLLM 0.32");
+        fixture.engine.answers(
+                "<think>",
+                "Hm",
+                "</think>",
+                "Well.",
+                "<tool_call>",
+                "{\"name\": \"f\", \"arguments\": {}}",
+                "</tool_call>");
+        String script;
+        try (InputStream in = Objects.requireNonNull(ReasoningTest.class.getResourceAsStream("openai_responses.py"))) {
+            script = new String(in.readAllBytes(), StandardCharsets.UTF_8);
+        }
+        Process python = new ProcessBuilder(
+                        Path.of(environment, "bin", "python").toString(),
+                        "-c",
+                        script,
+                        fixture.uri("/v1").toString(),
+                        ServerFixture.MODEL)
+                .redirectError(ProcessBuilder.Redirect.INHERIT)
+                .start();
+        try {
+            String printed = new String(python.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+            assertThat(python.waitFor(2, TimeUnit.MINUTES)).isTrue();
+            String expected = "case {\"status\": \"completed\", \"text\": \"Well.\", \"calls\": [\"f{}\"],"
+                    + " \"reasoning\": [\"Hm\"], \"tokens\": 7}";
+            assertThat(printed.lines()).containsExactly(expected, expected);
+        } finally {
+            python.destroyForcibly();
+        }
     }
 
     @Test

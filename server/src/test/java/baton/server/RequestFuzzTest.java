@@ -48,14 +48,27 @@ class RequestFuzzTest {
             new Sample("/v1/chat/completions", """
                     {"messages":[{"role":"user","content":"x"}],"chat_template":"{% for m in messages %}{{ m.content[:3] }}{% endfor %}"}
                     """),
+            new Sample("/v1/responses", """
+                    {"model":"tiny-ledger","instructions":"A","input":[{"role":"user","content":[{"type":"input_text","text":"B"}]},
+                    {"type":"reasoning","summary":[],"content":[{"type":"reasoning_text","text":"T"}]},
+                    {"type":"message","role":"assistant","status":"completed","content":[{"type":"output_text","text":"C"}]},
+                    {"type":"function_call","call_id":"1","name":"f","arguments":"{}"},
+                    {"type":"function_call_output","call_id":"1","output":"D"}],"max_output_tokens":5,"stream":true,
+                    "tools":[{"type":"function","name":"f","parameters":{"type":"object"},"strict":false}],"tool_choice":"auto",
+                    "text":{"format":{"type":"text"}},"reasoning":{"effort":"low"},"include":["message.output_text.logprobs"],
+                    "top_logprobs":2,"metadata":{"a":"b"},"store":false,"truncation":"auto","parallel_tool_calls":true}
+                    """),
+            new Sample("/v1/responses", "{\"input\":\"x\",\"previous_response_id\":null,\"include_reasoning\":true}"),
             new Sample("/tokenize", "{\"prompt\":\"Item 7\",\"add_special_tokens\":false,\"return_token_strs\":true}"),
             new Sample("/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"model\":\"tiny-ledger\"}"),
             new Sample("/detokenize", "{\"tokens\":[5,6,7]}"));
 
     private final long seed = Long.getLong("tests.seed", System.nanoTime());
     private final Random random = new Random(seed);
-    private final ServerFixture fixture = new ServerFixture(config ->
-            config.trustRequestChatTemplate(true).toolCallParser("hermes").accessLog(line -> {}));
+    private final ServerFixture fixture = new ServerFixture(config -> config.trustRequestChatTemplate(true)
+            .toolCallParser("hermes")
+            .reasoningParser("qwen3")
+            .accessLog(line -> {}));
 
     @AfterEach
     void close() {
@@ -82,6 +95,9 @@ class RequestFuzzTest {
                 assertThat(error.get("message").asString()).as(what).isNotBlank();
             } else if (response.body().startsWith("data: ")) {
                 assertThat(response.body()).as(what).endsWith("data: [DONE]\n\n");
+                accepted++;
+            } else if (response.body().startsWith("event: response.created\n")) {
+                assertThat(response.body()).as(what).contains("\n\nevent: response.completed\n");
                 accepted++;
             } else {
                 assertThat(ServerFixture.json(response).isObject()).as(what).isTrue();
