@@ -19,11 +19,15 @@ import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
+import java.util.List;
 import java.util.Set;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.JsonNode;
@@ -44,8 +48,12 @@ class ToolGrammarTest {
 
     @BeforeAll
     static void start() throws Exception {
-        engine = LocalEngine.start(
-                EngineConfig.of(FakeEngine.MODEL)
+        engine = engine(FakeEngine.MODEL);
+    }
+
+    private static LocalEngine engine(Path model) throws Exception {
+        return LocalEngine.start(
+                EngineConfig.of(model)
                         .dtype(DType.F32)
                         .numBlocks(256)
                         .maxNumSeqs(8)
@@ -61,6 +69,10 @@ class ToolGrammarTest {
     }
 
     private static ApiServer server(String format) {
+        return server(format, engine);
+    }
+
+    private static ApiServer server(String format, LocalEngine engine) {
         return ApiServer.start(
                 ServerConfig.of(ServerFixture.MODEL)
                         .port(0)
@@ -137,6 +149,29 @@ class ToolGrammarTest {
             for (int i = 0; i < whole; i++) {
                 assertValid(choice.at("/message/tool_calls/" + i));
             }
+        }
+    }
+
+    /** The grammar demands the token, the parser sees it, and the message is without it. */
+    @Test
+    void theMarkOfCallsMayBeASpecialToken(@TempDir Path model) throws Exception {
+        int mark = 2;
+        Path real = FakeEngine.MODEL.toAbsolutePath();
+        for (String file : List.of("config.json", "model.safetensors", "tokenizer_config.json")) {
+            Files.copy(real.resolve(file), model.resolve(file));
+        }
+        Files.writeString(
+                model.resolve("tokenizer.json"),
+                Files.readString(real.resolve("tokenizer.json")).replace("<|user|>", "[TOOL_CALLS]"));
+        try (LocalEngine other = engine(model);
+                ApiServer server = server("mistral", other)) {
+            JsonNode choice = choice(
+                    server,
+                    ",\"tool_choice\":\"required\",\"parallel_tool_calls\":false,\"seed\":1,\"return_token_ids\":true");
+            assertThat(choice.at("/token_ids").valueStream().map(JsonNode::asInt)).contains(mark);
+            assertThat(choice.at("/finish_reason").asString()).isEqualTo("tool_calls");
+            assertThat(choice.at("/message/content").isNull()).isTrue();
+            assertValid(choice.at("/message/tool_calls/0"));
         }
     }
 
