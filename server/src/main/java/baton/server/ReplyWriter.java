@@ -6,7 +6,7 @@ import baton.engine.GenerationEvent.Usage;
 import baton.engine.TokenLogprobs;
 import baton.engine.text.Tokenizer;
 import baton.kv.JsonFields;
-import baton.server.output.Pieces;
+import baton.server.output.OutputPieces;
 import io.vertx.core.buffer.Buffer;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -53,7 +53,7 @@ final class ReplyWriter {
             int index,
             boolean firstInStream,
             int textOffset,
-            Pieces pieces,
+            OutputPieces pieces,
             int[] ids,
             List<TokenLogprobs> logprobs,
             Optional<List<TokenLogprobs>> promptLogprobs,
@@ -180,7 +180,7 @@ final class ReplyWriter {
         out.writeObjectPropertyStart("message");
         out.writeStringProperty("role", request.role());
         String content = request.prompts().getFirst().text() + output.text();
-        List<Pieces.Call> calls = output.pieces().calls();
+        List<OutputPieces.Call> calls = output.pieces().calls();
         Optional<String> reasoning = output.pieces().reasoning();
         if (content.isEmpty() && (!calls.isEmpty() || reasoning.isPresent())) {
             out.writeNullProperty("content");
@@ -208,7 +208,7 @@ final class ReplyWriter {
             out.writeStringProperty("role", request.role());
         }
         String content = output.firstInStream() ? request.prompts().getFirst().text() + output.text() : output.text();
-        List<Pieces.Call> calls = output.pieces().calls();
+        List<OutputPieces.Call> calls = output.pieces().calls();
         Optional<String> reasoning = output.pieces().reasoning();
         reasoning.ifPresent(text -> out.writeStringProperty("reasoning", text));
         if (!content.isEmpty() || (calls.isEmpty() && reasoning.isEmpty())) {
@@ -230,12 +230,12 @@ final class ReplyWriter {
     }
 
     /** Calls, or in a stream their beginnings and further parts. */
-    private static void calls(JsonGenerator out, List<Pieces.Call> calls, boolean stream) {
+    private static void calls(JsonGenerator out, List<OutputPieces.Call> calls, boolean stream) {
         if (calls.isEmpty()) {
             return;
         }
         out.writeArrayPropertyStart("tool_calls");
-        for (Pieces.Call call : calls) {
+        for (OutputPieces.Call call : calls) {
             out.writeStartObject();
             if (stream) {
                 out.writeNumberProperty("index", call.index());

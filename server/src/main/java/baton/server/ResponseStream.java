@@ -10,8 +10,8 @@ import baton.engine.GenerationRequest;
 import baton.engine.TokenLogprobs;
 import baton.kv.JsonFields;
 import baton.server.output.OutputParser;
+import baton.server.output.OutputPieces;
 import baton.server.output.Piece;
-import baton.server.output.Pieces;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpServerResponse;
 import java.util.ArrayList;
@@ -508,7 +508,7 @@ final class ResponseStream {
                     shownIndex,
                     first,
                     textOffset,
-                    new Pieces(pieces),
+                    new OutputPieces(pieces),
                     ids.stream().flatMapToInt(Arrays::stream).toArray(),
                     List.copyOf(logprobs),
                     first && (request.echo() || request.showPromptLogprobs())

@@ -15,7 +15,7 @@ import tools.jackson.databind.node.JsonNodeFactory;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * The answer to one request of {@code /v1/responses}: OpenAI's object and events with vLLM's additional fields. Pieces of one kind that follow each other are
+ * The answer to one request of {@code /v1/responses}: OpenAI's object and events with vLLM's additional fields. OutputPieces of one kind that follow each other are
  * one item. Confined to the event loop.
  */
 final class ResponsesAnswer {

@@ -168,7 +168,8 @@ class ToolGrammarTest {
             JsonNode choice = choice(
                     server,
                     ",\"tool_choice\":\"required\",\"parallel_tool_calls\":false,\"seed\":1,\"return_token_ids\":true");
-            assertThat(choice.at("/token_ids").valueStream().map(JsonNode::asInt)).contains(mark);
+            assertThat(choice.at("/token_ids").valueStream().map(JsonNode::asInt))
+                    .contains(mark);
             assertThat(choice.at("/finish_reason").asString()).isEqualTo("tool_calls");
             assertThat(choice.at("/message/content").isNull()).isTrue();
             assertValid(choice.at("/message/tool_calls/0"));

@@ -86,7 +86,7 @@ public sealed interface ToolFormat permits Harmony, JsonCalls, PythonCalls, Qwen
     private static boolean writes(OutputParser parser, String text) {
         List<Piece> pieces = new ArrayList<>(parser.add(text));
         pieces.addAll(parser.end());
-        List<Pieces.Call> calls = new Pieces(pieces).calls();
+        List<OutputPieces.Call> calls = new OutputPieces(pieces).calls();
         return calls.size() == 1
                 && calls.getFirst()
                         .begin()

@@ -61,10 +61,10 @@ class CallGrammarTest {
         OutputParser parser = ToolFormat.named(format).parser(List.of(F, G));
         List<Piece> pieces = new ArrayList<>(parser.add(call.replace('⏎', '\n')));
         pieces.addAll(parser.end());
-        Pieces.Call read = new Pieces(pieces).calls().getFirst();
+        OutputPieces.Call read = new OutputPieces(pieces).calls().getFirst();
         assertThat(read.begin().orElseThrow().name()).isEqualTo("f");
         assertThat(JSON.readTree(read.arguments())).isEqualTo(JSON.readTree("{\"count\":7,\"city\":\"Ely\"}"));
-        assertThat(new Pieces(pieces).content()).isEmpty();
+        assertThat(new OutputPieces(pieces).content()).isEmpty();
     }
 
     @ParameterizedTest

@@ -47,8 +47,8 @@ class ReasoningFormatTest {
             """)
     void dividesReasoningFromContent(String name, String prompt, String text, String reasoning, String content) {
         for (List<Piece> pieces : divided(name, unescaped(prompt), unescaped(text))) {
-            assertThat(new Pieces(pieces).reasoning().orElse("")).isEqualTo(unescaped(reasoning));
-            assertThat(new Pieces(pieces).content()).isEqualTo(unescaped(content));
+            assertThat(new OutputPieces(pieces).reasoning().orElse("")).isEqualTo(unescaped(reasoning));
+            assertThat(new OutputPieces(pieces).content()).isEqualTo(unescaped(content));
         }
     }
 
@@ -79,7 +79,7 @@ class ReasoningFormatTest {
                 "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": 1}<|end|><|start|>assistant"
                         + " to=functions.g<|channel|>commentary json<|message|>{}<|call|>";
         for (List<Piece> pieces : divided("gpt_oss", "<|start|>assistant", text)) {
-            assertThat(new Pieces(pieces).calls())
+            assertThat(new OutputPieces(pieces).calls())
                     .extracting(
                             call -> call.index() + call.begin().orElseThrow().name() + call.arguments())
                     .containsExactly("0f{\"a\": 1}", "1g{}");
@@ -121,7 +121,7 @@ class ReasoningFormatTest {
     @Test
     void aModelThatIsNotAskedToThinkAnswersAtOnce() {
         OutputParser parser = ReasoningFormat.named("qwen3").parser(new Start("x", false), OutputParser.plain());
-        assertThat(new Pieces(parser.add("Hi")).content()).isEqualTo("Hi");
+        assertThat(new OutputPieces(parser.add("Hi")).content()).isEqualTo("Hi");
     }
 
     /** {@code prompt | accepted | refused}. */

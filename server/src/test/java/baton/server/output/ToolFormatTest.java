@@ -115,7 +115,10 @@ class ToolFormatTest {
     @Test
     void idsOfMistralHaveNineCharacters() {
         OutputParser parser = ToolFormat.named("mistral").parser(List.of(TOOL));
-        assertThat(new Pieces(parser.add("[TOOL_CALLS]f{}")).calls().getFirst().begin())
+        assertThat(new OutputPieces(parser.add("[TOOL_CALLS]f{}"))
+                        .calls()
+                        .getFirst()
+                        .begin())
                 .hasValueSatisfying(begin -> assertThat(begin.id()).matches("[A-Za-z0-9]{9}"));
     }
 
@@ -126,7 +129,7 @@ class ToolFormatTest {
         List<Piece> pieces = new ArrayList<>(
                 parser.add("{\"name\":\"f\",\"parameters\":{}};{\"name\":\"g\",\"parameters\":{\"a\":1}}"));
         pieces.addAll(parser.end());
-        assertThat(shown(new Pieces(pieces))).isEqualTo(" f({})");
+        assertThat(shown(new OutputPieces(pieces))).isEqualTo(" f({})");
     }
 
     @ParameterizedTest
@@ -163,15 +166,15 @@ class ToolFormatTest {
                 .hasMessageStartingWith("tool_call_parser: unsupported value 'x'; allowed: auto, hermes, ");
     }
 
-    private static Pieces divided(String format, List<String> parts) {
+    private static OutputPieces divided(String format, List<String> parts) {
         OutputParser parser = ToolFormat.named(format).parser(List.of(TOOL));
         List<Piece> pieces = new ArrayList<>();
         parts.forEach(part -> pieces.addAll(parser.add(part)));
         pieces.addAll(parser.end());
-        return new Pieces(pieces);
+        return new OutputPieces(pieces);
     }
 
-    private static String shown(Pieces pieces) {
+    private static String shown(OutputPieces pieces) {
         return pieces.content()
                 + pieces.calls().stream()
                         .map(call -> " " + call.begin().orElseThrow().name() + "(" + call.arguments() + ")")

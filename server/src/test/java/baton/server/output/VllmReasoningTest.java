@@ -52,7 +52,7 @@ class VllmReasoningTest {
                 at = end;
             }
             all.addAll(parser.end());
-            Pieces pieces = new Pieces(all);
+            OutputPieces pieces = new OutputPieces(all);
             List<String> calls = pieces.calls().stream()
                     .map(call -> call.begin().orElseThrow().name() + call.arguments())
                     .toList();

@@ -86,7 +86,7 @@ class VllmToolParsersTest {
                 && text.indexOf(']') < text.length() - 1;
     }
 
-    private Pieces divided(String format, String text) {
+    private OutputPieces divided(String format, String text) {
         OutputParser parser = ToolFormat.named(format).parser(TOOLS);
         List<Piece> pieces = new ArrayList<>();
         for (int from = 0; from < text.length(); ) {
@@ -95,10 +95,10 @@ class VllmToolParsersTest {
             from = to;
         }
         pieces.addAll(parser.end());
-        return new Pieces(pieces);
+        return new OutputPieces(pieces);
     }
 
-    private static String shown(Pieces pieces) {
+    private static String shown(OutputPieces pieces) {
         StringBuilder shown = new StringBuilder(pieces.content().strip());
         pieces.calls()
                 .forEach(call -> shown.append(shown(call.begin().orElseThrow().name(), call.arguments())));

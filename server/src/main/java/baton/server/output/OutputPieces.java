@@ -5,9 +5,9 @@ import java.util.List;
 import java.util.Optional;
 import java.util.TreeMap;
 
-/** Pieces of one sequence, in the order of its text. */
-public record Pieces(List<Piece> all) {
-    public Pieces {
+/** OutputPieces of one sequence, in the order of its text. */
+public record OutputPieces(List<Piece> all) {
+    public OutputPieces {
         all = List.copyOf(all);
     }
 
