@@ -6,6 +6,7 @@ import baton.grammar.automaton.Grammar;
 import baton.grammar.automaton.TokenGrammar;
 import baton.grammar.automaton.TokenVocabulary;
 import baton.kv.ConfigException;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.time.Duration;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
@@ -29,8 +30,10 @@ final class CompiledFormats {
             new Semaphore(Math.max(1, Runtime.getRuntime().availableProcessors() / 2));
 
     /** The one that was used last comes last. */
+    @GuardedBy("this")
     private final Map<OutputFormat, TokenGrammar> compiled = new LinkedHashMap<>(16, 0.75f, true);
 
+    @GuardedBy("this")
     private @Nullable TokenVocabulary vocabulary;
 
     /** @param vocabulary asked for once, with the first format */
