@@ -114,7 +114,7 @@ public record GrammarBench(Path model, Optional<String> python, int texts, Consu
                 int token = allowed.nextSetBit(0);
                 for (int tries = 0; tries < TRIES; tries++) {
                     int next = allowed.nextSetBit(random.nextInt(size));
-                    token = next < 0 ? token : next;
+                    token = next < 0 ? allowed.previousSetBit(size - 1) : next;
                     if (!UNEVEN.matcher(tokenizer.decode(new int[] {token}, false)).find()) {
                         break;
                     }

@@ -261,7 +261,7 @@ class FormatsTest {
 
     @Test
     void aFormatThatCannotBeEnforcedIsRefusedAndOthersAreServed(@TempDir Path directory) throws IOException {
-        OutputFormat nothing = new OutputFormat.Rules(GrammarSource.of(Expression.NOTHING));
+        OutputFormat nothing = new OutputFormat.Rules(GrammarSource.of(Expression.nothing()));
         try (LLM llm = new LLM(LLMTest.config().build())) {
             assertThatThrownBy(() ->
                             llm.generate("A list:", sampling().format(nothing).build()))

@@ -16,6 +16,7 @@ import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.SequencedSet;
 import java.util.function.Supplier;
 
@@ -30,7 +31,7 @@ final class GrammarCompiler {
     private static final int MOST_DEPTH = 400;
 
     private final GrammarSource source;
-    private final Map<Expression, Node> compiled = new IdentityHashMap<>();
+    private final IdentityHashMap<Expression, Node> compiled = new IdentityHashMap<>();
     private final Map<Object, Node> interned = new HashMap<>();
     private final Map<String, Node.Reference> rules = new LinkedHashMap<>();
     private final Map<String, Integer> specials = new LinkedHashMap<>();
@@ -70,7 +71,7 @@ final class GrammarCompiler {
 
     private void define(Node.Reference rule) {
         undefined.remove(rule);
-        rule.define(node(source.rules().get(rule.name)));
+        rule.define(node(Objects.requireNonNull(source.rules().get(rule.name))));
     }
 
     /** Evaluates nodes until none changes. */
@@ -237,10 +238,10 @@ final class GrammarCompiler {
             }
         }
         if (included.isEmpty()) {
-            included.add(node(Expression.ANY));
+            included.add(node(Expression.any()));
         }
         return intern(List.of("intersection", included, excluded), () -> {
-            Map<Node, Boolean> operands = new IdentityHashMap<>();
+            Map<Node, Boolean> operands = new HashMap<>();
             included.forEach(operand -> settle(operand, operands));
             excluded.forEach(operand -> settle(operand, operands));
             RegularProduct.Made made = RegularProduct.of(included, excluded, operands.keySet(), productWork);

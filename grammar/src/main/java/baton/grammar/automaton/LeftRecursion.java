@@ -11,7 +11,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.SequencedSet;
 import java.util.Set;
-import java.util.function.UnaryOperator;
+import java.util.function.Consumer;
 
 /**
  * Replaces rules that begin with themselves by ones with the same texts that do not.
@@ -28,7 +28,7 @@ final class LeftRecursion {
 
     private record Continuation(Node.Reference from, Node.Reference to) {}
 
-    private final UnaryOperator<Node> add;
+    private final Consumer<Node> add;
     private final Map<Node, Integer> order = new HashMap<>();
     private final SequencedSet<Node> open = new LinkedHashSet<>();
     private int depth;
@@ -38,12 +38,12 @@ final class LeftRecursion {
     private final List<Left> lefts = new ArrayList<>();
     private final Map<Continuation, Node.Reference> continuations = new HashMap<>();
 
-    private LeftRecursion(UnaryOperator<Node> add) {
+    private LeftRecursion(Consumer<Node> add) {
         this.add = add;
     }
 
     /** @param add takes a new node */
-    static void remove(List<Node> nodes, UnaryOperator<Node> add) {
+    static void remove(List<Node> nodes, Consumer<Node> add) {
         LeftRecursion recursion = new LeftRecursion(add);
         for (Node node : List.copyOf(nodes)) {
             if (!recursion.order.containsKey(node)) {
@@ -101,21 +101,20 @@ final class LeftRecursion {
                     "grammar", "more than " + MOST_RULES + " rules begin with each other (left recursion)");
         }
         for (Node.Reference rule : rules) {
-            beginnings.put(rule, new ArrayList<>());
             divide(rule, rule.parts().getFirst(), empty());
         }
         Map<Node.Reference, Node> bodies = new HashMap<>();
         for (Node.Reference rule : rules) {
             List<Node> alternatives = new ArrayList<>();
             for (Node.Reference origin : rules) {
-                for (Node beginning : beginnings.get(origin)) {
+                for (Node beginning : beginnings.getOrDefault(origin, List.of())) {
                     alternatives.add(sequence(beginning, continuation(new Continuation(origin, rule))));
                 }
             }
             if (rule.nullable) {
                 alternatives.add(empty());
             }
-            bodies.put(rule, add.apply(new Node.Alternatives(alternatives)));
+            bodies.put(rule, added(new Node.Alternatives(alternatives)));
         }
         bodies.forEach(Node.Reference::define);
     }
@@ -126,7 +125,7 @@ final class LeftRecursion {
             return;
         }
         if (!circle.contains(node)) {
-            beginnings.get(rule).add(sequence(nonempty(node), rest));
+            beginnings.computeIfAbsent(rule, _ -> new ArrayList<>()).add(sequence(nonempty(node), rest));
             return;
         }
         switch (node) {
@@ -154,7 +153,7 @@ final class LeftRecursion {
         int[] most = Arrays.copyOfRange(sequence.most, index, size);
         least[0] = Math.max(least[0] - 1, 0);
         most[0] = most[0] == Integer.MAX_VALUE ? most[0] : most[0] - 1;
-        return add.apply(new Node.Sequence(sequence.parts.subList(index, size), least, most));
+        return added(new Node.Sequence(sequence.parts.subList(index, size), least, most));
     }
 
     /** The rule of texts that make a text of one rule a text of another, when they follow it. */
@@ -164,7 +163,7 @@ final class LeftRecursion {
             return known;
         }
         Node.Reference made = new Node.Reference(key.from.name + " in " + key.to.name);
-        add.apply(made);
+        add.accept(made);
         continuations.put(key, made);
         Set<Node.Reference> same = new LinkedHashSet<>(List.of(key.from));
         Deque<Node.Reference> reached = new ArrayDeque<>(same);
@@ -183,8 +182,13 @@ final class LeftRecursion {
         if (same.contains(key.to)) {
             alternatives.add(empty());
         }
-        made.define(add.apply(new Node.Alternatives(alternatives)));
+        made.define(added(new Node.Alternatives(alternatives)));
         return made;
+    }
+
+    private Node added(Node node) {
+        add.accept(node);
+        return node;
     }
 
     private Node empty() {
@@ -192,12 +196,12 @@ final class LeftRecursion {
     }
 
     private Node nonempty(Node node) {
-        return node.nullable ? add.apply(new Node.Nonempty(node)) : node;
+        return node.nullable ? added(new Node.Nonempty(node)) : node;
     }
 
     private Node sequence(Node... parts) {
         int[] once = new int[parts.length];
         Arrays.fill(once, 1);
-        return add.apply(new Node.Sequence(List.of(parts), once, once));
+        return added(new Node.Sequence(List.of(parts), once, once));
     }
 }

@@ -45,7 +45,7 @@ final class RegularProduct {
             RegularProduct product = new RegularProduct(included, excluded, all, mostWork);
             return new Made(product.build(), product.states.work());
         } catch (MatchLimitException e) {
-            throw tooLarge(e.getMessage());
+            throw tooLarge(String.valueOf(e.getMessage()));
         }
     }
 

@@ -14,6 +14,7 @@ import org.jspecify.annotations.Nullable;
  * <p>The state after a byte is the derivative of the state before it: the set of continuations of texts that have the byte there. A
  * recursive rule puts its continuation below the place within the rule, so the automaton has a stack.
  */
+@SuppressWarnings("ReferenceEquality") // equal states of one automaton are the same object
 final class States {
     /** Most places on top of each other. */
     private static final int MOST_DEPTH = 1_000;

@@ -13,6 +13,7 @@ import java.util.Optional;
  * A grammar over the tokens of a vocabulary. States and masks are kept until they take too much memory, and then made anew. Any thread
  * may use it.
  */
+@SuppressWarnings("ReferenceEquality") // equal states of one automaton are the same object
 public final class TokenGrammar {
     private static final long MOST_BYTES = 64L << 20;
     private static final long MOST_WORK = 4_000_000;

@@ -16,8 +16,8 @@ final class Expressions {
         List<Expression> joined = new ArrayList<>();
         StringBuilder text = new StringBuilder();
         for (Expression part : parts) {
-            if (part.equals(Expression.NOTHING)) {
-                return Expression.NOTHING;
+            if (part.equals(Expression.nothing())) {
+                return Expression.nothing();
             }
             for (Expression each :
                     part instanceof Expression.Sequence(List<Expression> inner) ? inner : List.of(part)) {
@@ -31,7 +31,7 @@ final class Expressions {
         }
         flush(text, joined);
         return switch (joined.size()) {
-            case 0 -> Expression.EMPTY;
+            case 0 -> Expression.empty();
             case 1 -> joined.getFirst();
             default -> new Expression.Sequence(joined);
         };
@@ -53,8 +53,8 @@ final class Expressions {
     }
 
     static Expression repeat(Expression repeated, int least, int most) {
-        if (most == 0 || repeated.equals(Expression.NOTHING)) {
-            return least == 0 ? Expression.EMPTY : Expression.NOTHING;
+        if (most == 0 || repeated.equals(Expression.nothing())) {
+            return least == 0 ? Expression.empty() : Expression.nothing();
         }
         return Expression.repeat(repeated, least, most);
     }
@@ -66,7 +66,7 @@ final class Expressions {
                 return Expression.text(Character.toString(range.first()));
             }
         }
-        return set.isEmpty() ? Expression.NOTHING : new Expression.Chars(set);
+        return set.isEmpty() ? Expression.nothing() : new Expression.Chars(set);
     }
 
     /** The texts of an expression without rules, but the empty one. */

@@ -118,7 +118,7 @@ final class RegexReader {
         while (!isAtEnd() && peek() != '|' && peek() != ')') {
             parts.add(quantified());
         }
-        return parts.isEmpty() ? new RegexNode.Plain(Expression.EMPTY) : RegexNode.sequence(parts);
+        return parts.isEmpty() ? new RegexNode.Plain(Expression.empty()) : RegexNode.sequence(parts);
     }
 
     private RegexNode quantified() {
@@ -250,7 +250,7 @@ final class RegexReader {
         }
         RegexNode inner;
         if (wholeGroup) {
-            inner = new RegexNode.Plain(Expression.EMPTY);
+            inner = new RegexNode.Plain(Expression.empty());
         } else {
             inner = choices();
             ignoresCase = ignoredCase;

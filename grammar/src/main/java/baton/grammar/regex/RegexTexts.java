@@ -27,9 +27,9 @@ final class RegexTexts {
         List<RegexNode> rest = parts.subList(1, parts.size());
         return switch (first) {
             case RegexNode.Sequence(List<RegexNode> inner) -> through(concat(inner, rest), begins);
-            case RegexNode.Anchor(boolean begin) when begin -> begins ? through(rest, true) : Expression.NOTHING;
+            case RegexNode.Anchor(boolean begin) when begin -> begins ? through(rest, true) : Expression.nothing();
             case RegexNode.Lookahead(RegexNode body, boolean negative, int _) -> {
-                Expression seen = through(List.of(body, new RegexNode.Plain(Expression.ANY)), begins);
+                Expression seen = through(List.of(body, new RegexNode.Plain(Expression.any())), begins);
                 Expression wanted = negative ? new Expression.Not(seen) : seen;
                 yield new Expression.And(List.of(through(rest, begins), wanted));
             }
@@ -46,7 +46,7 @@ final class RegexTexts {
                 if (most > 1) {
                     throw refused(repeated, "within a repetition");
                 }
-                Expression without = least == 0 ? through(rest, begins) : Expression.NOTHING;
+                Expression without = least == 0 ? through(rest, begins) : Expression.nothing();
                 yield most == 0
                         ? without
                         : Expressions.choice(List.of(through(concat(List.of(repeated), rest), begins), without));
@@ -61,7 +61,7 @@ final class RegexTexts {
                 }
                 yield Expressions.choice(List.of(
                         Expressions.sequence(List.of(nonEmpty(first, begins, false), after)),
-                        isEmpty(first, begins, false) ? through(rest, begins) : Expression.NOTHING));
+                        isEmpty(first, begins, false) ? through(rest, begins) : Expression.nothing()));
             }
         };
     }
@@ -92,7 +92,7 @@ final class RegexTexts {
         step();
         return switch (node) {
             case RegexNode.Plain(Expression expression) -> expression;
-            case RegexNode.Anchor(boolean begin) -> (begin ? begins : ends) ? Expression.EMPTY : Expression.NOTHING;
+            case RegexNode.Anchor(boolean begin) -> (begin ? begins : ends) ? Expression.empty() : Expression.nothing();
             case RegexNode.Choice(List<RegexNode> parts) ->
                 Expressions.choice(
                         parts.stream().map(part -> texts(part, begins, ends)).toList());
@@ -100,12 +100,12 @@ final class RegexTexts {
                 RegexNode first = parts.getFirst();
                 RegexNode rest = RegexNode.sequence(parts.subList(1, parts.size()));
                 if (first.equals(RegexNode.Anchor.BEGIN)) {
-                    yield begins ? texts(rest, true, ends) : Expression.NOTHING;
+                    yield begins ? texts(rest, true, ends) : Expression.nothing();
                 }
                 if (parts.getLast().equals(RegexNode.Anchor.END)) {
                     yield ends
                             ? texts(RegexNode.sequence(parts.subList(0, parts.size() - 1)), begins, true)
-                            : Expression.NOTHING;
+                            : Expression.nothing();
                 }
                 yield areApart(first, rest)
                         ? Expressions.sequence(List.of(texts(first, begins, false), texts(rest, false, ends)))
@@ -118,7 +118,7 @@ final class RegexTexts {
 
     private Expression withEmpty(RegexNode node, boolean begins, boolean ends) {
         return Expressions.choice(List.of(
-                isEmpty(node, begins, ends) ? Expression.EMPTY : Expression.NOTHING, nonEmpty(node, begins, ends)));
+                isEmpty(node, begins, ends) ? Expression.empty() : Expression.nothing(), nonEmpty(node, begins, ends)));
     }
 
     /** Whether neither asks if the other is empty. */
@@ -146,7 +146,7 @@ final class RegexTexts {
         step();
         return switch (node) {
             case RegexNode.Plain(Expression expression) -> Expressions.nonEmpty(expression);
-            case RegexNode.Anchor _ -> Expression.NOTHING;
+            case RegexNode.Anchor _ -> Expression.nothing();
             case RegexNode.Choice(List<RegexNode> parts) ->
                 Expressions.choice(
                         parts.stream().map(part -> nonEmpty(part, begins, ends)).toList());
@@ -158,8 +158,8 @@ final class RegexTexts {
                         then(
                                 nonEmpty(first, begins, false),
                                 () -> apart ? texts(rest, false, ends) : nonEmpty(rest, false, ends)),
-                        isEmpty(first, begins, false) ? nonEmpty(rest, begins, ends) : Expression.NOTHING,
-                        !apart && isEmpty(rest, false, ends) ? nonEmpty(first, begins, ends) : Expression.NOTHING));
+                        isEmpty(first, begins, false) ? nonEmpty(rest, begins, ends) : Expression.nothing(),
+                        !apart && isEmpty(rest, false, ends) ? nonEmpty(first, begins, ends) : Expression.nothing()));
             }
             case RegexNode.Repeat(RegexNode repeated, int least, int most) ->
                 repeats(repeated, least, most, begins, ends);
@@ -170,10 +170,10 @@ final class RegexTexts {
     /** One text that is not empty, or several, of which only the first begins and only the last ends; others are empty. */
     private Expression repeats(RegexNode repeated, int least, int most, boolean begins, boolean ends) {
         if (most == 0) {
-            return Expression.NOTHING;
+            return Expression.nothing();
         }
         boolean outside = isEmpty(repeated, begins, false) || isEmpty(repeated, false, ends);
-        Expression one = least <= 1 || outside ? nonEmpty(repeated, begins, ends) : Expression.NOTHING;
+        Expression one = least <= 1 || outside ? nonEmpty(repeated, begins, ends) : Expression.nothing();
         if (most == 1) {
             return one;
         }
@@ -190,7 +190,9 @@ final class RegexTexts {
     }
 
     private static Expression then(Expression first, Supplier<Expression> rest) {
-        return first.equals(Expression.NOTHING) ? Expression.NOTHING : Expressions.sequence(List.of(first, rest.get()));
+        return first.equals(Expression.nothing())
+                ? Expression.nothing()
+                : Expressions.sequence(List.of(first, rest.get()));
     }
 
     private void step() {

@@ -44,7 +44,7 @@ public final class Regexes {
      * @throws ConfigException as {@link #expression} does
      */
     public static Expression search(String pattern) {
-        RegexNode any = new RegexNode.Plain(Expression.ANY);
+        RegexNode any = new RegexNode.Plain(Expression.any());
         return texts(List.of(any, new RegexReader(pattern, DOT, "").read(), any));
     }
 

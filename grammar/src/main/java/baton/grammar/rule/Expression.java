@@ -5,15 +5,6 @@ import java.util.List;
 
 /** A set of texts. Texts are sequences of Unicode characters and special tokens. */
 public sealed interface Expression {
-    /** The empty text. */
-    Expression EMPTY = new Text("");
-
-    /** No text at all. */
-    Expression NOTHING = new Choice(List.of());
-
-    /** Any text without special tokens. */
-    Expression ANY = repeat(new Chars(CharSet.ALL), 0, Repeat.UNBOUNDED);
-
     /** Exactly these characters. */
     record Text(String text) implements Expression {}
 
@@ -106,6 +97,21 @@ public sealed interface Expression {
 
     /** One special token of the vocabulary, never its characters. */
     record SpecialToken(String content) implements Expression {}
+
+    /** The empty text. */
+    static Expression empty() {
+        return new Text("");
+    }
+
+    /** No text at all. */
+    static Expression nothing() {
+        return new Choice(List.of());
+    }
+
+    /** Any text without special tokens. */
+    static Expression any() {
+        return repeat(new Chars(CharSet.ALL), 0, Repeat.UNBOUNDED);
+    }
 
     static Expression text(String text) {
         return new Text(text);

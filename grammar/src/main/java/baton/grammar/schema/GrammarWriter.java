@@ -50,7 +50,7 @@ final class GrammarWriter {
         this.reader = reader;
         this.options = options;
         this.work = work;
-        this.blanks = blanks.equals(Expression.EMPTY) ? blanks : share(blanks, () -> blanks);
+        this.blanks = blanks.equals(Expression.empty()) ? blanks : share(blanks, () -> blanks);
         this.comma = around(",");
         this.colon = around(":");
     }
@@ -80,7 +80,7 @@ final class GrammarWriter {
             work.spend(1);
             Values values = reader.values(condition);
             if (values.isNone()) {
-                known = Expression.NOTHING;
+                known = Expression.nothing();
             } else if (values.isScalar()) {
                 known = share(values, () -> written(values, path(condition)));
             } else {
@@ -137,7 +137,7 @@ final class GrammarWriter {
     }
 
     private Expression array(ArrayShape array, String path) {
-        Expression empty = around("[", Expression.EMPTY, "]");
+        Expression empty = around("[", Expression.empty(), "]");
         if (array.most() == 0) {
             return empty;
         }
@@ -153,13 +153,13 @@ final class GrammarWriter {
     /** One item or more. */
     private Expression items(ArrayShape array) {
         int first = array.prefix().size();
-        Expression rest = array.most() > first ? value(array.rest()) : Expression.NOTHING;
+        Expression rest = array.most() > first ? value(array.rest()) : Expression.nothing();
         if (first == 0) {
             return Expression.sequence(rest, others(rest, Math.max(0, array.least() - 1), less(array.most(), 1)));
         }
         Expression tail = array.most() > first
                 ? others(rest, Math.max(0, array.least() - first), less(array.most(), first))
-                : Expression.EMPTY;
+                : Expression.empty();
         for (int i = first - 1; i > 0; i--) {
             Expression next = Expression.sequence(comma, value(array.prefix().get(i)), tail);
             tail = i < array.least() ? next : Expression.optional(next);
@@ -202,7 +202,7 @@ final class GrammarWriter {
                             + " strings and numbers, or maxItems is 1");
         }
         return new Expression.Members(
-                members, true, comma, Expression.NOTHING, Math.max(1, array.least()), array.most());
+                members, true, comma, Expression.nothing(), Math.max(1, array.least()), array.most());
     }
 
     private Expression object(ObjectShape object, String path) {
@@ -211,9 +211,9 @@ final class GrammarWriter {
         for (String name : named) {
             Expression value = value(object.condition(name));
             boolean isRequired = object.required().contains(name);
-            if (value.equals(Expression.NOTHING)) {
+            if (value.equals(Expression.nothing())) {
                 if (isRequired) {
-                    return Expression.NOTHING;
+                    return Expression.nothing();
                 }
             } else {
                 Expression key = strings.quoted(Expression.text(name));
@@ -221,7 +221,7 @@ final class GrammarWriter {
             }
         }
         Expression others = otherProperties(object, named, path);
-        boolean hasOthers = !others.equals(Expression.NOTHING);
+        boolean hasOthers = !others.equals(Expression.nothing());
         int required = object.required().size();
         int least = Math.max(object.least(), required);
         if (hasOthers && least > required + 1) {
@@ -230,9 +230,9 @@ final class GrammarWriter {
                     "is " + object.least() + ", which can be decided only without additional properties, since their"
                             + " names would have to differ; allowed: at most " + (required + 1));
         }
-        Expression empty = around("{", Expression.EMPTY, "}");
+        Expression empty = around("{", Expression.empty(), "}");
         if (object.most() == 0 || members.isEmpty() && !hasOthers) {
-            return least == 0 ? empty : Expression.NOTHING;
+            return least == 0 ? empty : Expression.nothing();
         }
         Expression some =
                 new Expression.Members(members, options.anyOrder(), comma, others, Math.max(1, least), object.most());
@@ -272,7 +272,7 @@ final class GrammarWriter {
                         .toList();
             }
             Conjunction condition = object.condition(matched);
-            if (condition.isNever() || value(condition).equals(Expression.NOTHING)) {
+            if (condition.isNever() || value(condition).equals(Expression.nothing())) {
                 continue;
             }
             for (List<StringShape> union : object.names()) {

@@ -66,7 +66,7 @@ public final class JsonSchemas {
 
     private static Expression blanks(SchemaOptions options) {
         if (options.disableAnyWhitespace()) {
-            return Expression.EMPTY;
+            return Expression.empty();
         }
         try {
             return options.whitespacePattern().map(Regexes::expression).orElseGet(GrammarWriter::anyBlanks);

@@ -81,7 +81,7 @@ final class JsonStrings {
         List<Expression> choices = new ArrayList<>();
         List<Integer> next = new ArrayList<>();
         if (strings.getFirst().length() > at) {
-            choices.add(Expression.EMPTY);
+            choices.add(Expression.empty());
         }
         for (int i = strings.getFirst().length() > at ? 0 : 1; i < strings.size(); ) {
             int point = strings.get(i).codePointAt(at);
@@ -121,7 +121,7 @@ final class JsonStrings {
             case Expression.And(List<Expression> parts) ->
                 new Expression.And(parts.stream().map(this::written).toList());
             case Expression.Not(Expression excluded) ->
-                new Expression.And(List.of(written(Expression.ANY), new Expression.Not(written(excluded))));
+                new Expression.And(List.of(written(Expression.any()), new Expression.Not(written(excluded))));
             case Expression.Automaton _, Expression.Rule _, Expression.Members _, Expression.SpecialToken _ ->
                 throw new IllegalArgumentException("no expression of strings: " + decoded);
         };
@@ -174,7 +174,7 @@ final class JsonStrings {
     /** Numbers of some spans in so many hexadecimal digits. */
     private static Expression hexadecimal(List<Span> spans, int digits) {
         if (digits == 0) {
-            return Expression.EMPTY;
+            return Expression.empty();
         }
         long size = 1L << 4 * (digits - 1);
         Map<List<Span>, StringBuilder> byRest = new LinkedHashMap<>();

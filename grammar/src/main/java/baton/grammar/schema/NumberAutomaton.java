@@ -153,7 +153,7 @@ final class NumberAutomaton {
             }
         }
         if (!alive.get(0)) {
-            return Expression.NOTHING;
+            return Expression.nothing();
         }
         Map<String, CharSet> sets = new HashMap<>();
         List<Expression.State> states = new ArrayList<>();

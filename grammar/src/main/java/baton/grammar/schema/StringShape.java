@@ -103,7 +103,7 @@ record StringShape(Optional<Set<String>> only, Set<String> except, int least, in
             all.add(new Expression.Not(anyOf(except)));
         }
         return switch (all.size()) {
-            case 0 -> Expression.ANY;
+            case 0 -> Expression.any();
             case 1 -> all.getFirst();
             default -> new Expression.And(all);
         };

@@ -22,8 +22,8 @@ final class Dispatch {
     /** Any text that has none of the texts in it. */
     static Expression without(List<String> texts) {
         return texts.isEmpty()
-                ? Expression.ANY
-                : new Expression.Not(Expression.sequence(Expression.ANY, any(texts), Expression.ANY));
+                ? Expression.any()
+                : new Expression.Not(Expression.sequence(Expression.any(), any(texts), Expression.any()));
     }
 
     /**
@@ -55,8 +55,8 @@ final class Dispatch {
     /** Text that ends with the trigger, before which none of the stops has ended. */
     private static Expression upTo(String trigger, List<String> stops) {
         return new Expression.And(List.of(
-                Expression.sequence(Expression.ANY, Expression.text(trigger)),
-                new Expression.Not(Expression.sequence(Expression.ANY, any(stops), NOT_EMPTY))));
+                Expression.sequence(Expression.any(), Expression.text(trigger)),
+                new Expression.Not(Expression.sequence(Expression.any(), any(stops), NOT_EMPTY))));
     }
 
     /** Texts of an expression of which no shorter beginning is a text of it. */

@@ -195,7 +195,7 @@ final class EbnfReader {
         if (scanner.take("(")) {
             scanner.enter();
             skip();
-            Expression group = scanner.peek() == ')' ? Expression.EMPTY : choices();
+            Expression group = scanner.peek() == ')' ? Expression.empty() : choices();
             close();
             return group;
         }

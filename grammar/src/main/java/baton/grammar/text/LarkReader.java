@@ -188,8 +188,8 @@ final class LarkReader {
         Expression body = choices();
         inTerminal = false;
         if (isLazy) {
-            Expression marker = options.getOrDefault("suffix", options.getOrDefault("stop", Expression.EMPTY));
-            Expression marked = marker.equals(Expression.EMPTY) ? body : Expression.sequence(body, marker);
+            Expression marker = options.getOrDefault("suffix", options.getOrDefault("stop", Expression.empty()));
+            Expression marked = marker.equals(Expression.empty()) ? body : Expression.sequence(body, marker);
             // No text has a special token in it, so one ends the text before it.
             body = lexeme(hasSpecialToken(marked) ? marked : Dispatch.shortest(marked));
         }
@@ -207,7 +207,7 @@ final class LarkReader {
             boolean hasValue = scanner.take("=");
             skip();
             switch (name) {
-                case "lazy" -> options.put(name, Expression.EMPTY);
+                case "lazy" -> options.put(name, Expression.empty());
                 case "suffix", "stop" -> {
                     if (!hasValue) {
                         throw scanner.unexpected("'='");

@@ -208,10 +208,10 @@ public final class StructuralTags {
 
     /** Free text, in which a special token begins something. */
     private static Expression freeText(Expression one, boolean loops) {
-        Expression each = Expression.sequence(Expression.ANY, one);
+        Expression each = Expression.sequence(Expression.any(), one);
         return loops
-                ? Expression.sequence(Expression.repeat(each, 0, Expression.Repeat.UNBOUNDED), Expression.ANY)
-                : Expression.choice(each, Expression.ANY);
+                ? Expression.sequence(Expression.repeat(each, 0, Expression.Repeat.UNBOUNDED), Expression.any())
+                : Expression.choice(each, Expression.any());
     }
 
     private Expression tagsWithSeparator(JsonFields format) {

@@ -41,7 +41,7 @@ class HostileGrammarsTest {
                         Expression.choice(
                                 sum,
                                 Expression.sequence(Expression.optional(Expression.text("z")), sum, sum),
-                                Expression.EMPTY)),
+                                Expression.empty())),
                 sum));
         assertThat(accepts(indirect, "x", "a", "xa", "xaa", "zxxa", "xxa", "aaa"))
                 .isTrue();
@@ -71,9 +71,9 @@ class HostileGrammarsTest {
         for (Expression body : List.of(
                 rule,
                 Expression.sequence(Expression.text("a"), rule),
-                Expression.NOTHING,
+                Expression.nothing(),
                 new Expression.And(List.of(Expression.text("a"), Expression.text("b"))),
-                new Expression.Not(Expression.ANY))) {
+                new Expression.Not(Expression.any()))) {
             assertThatThrownBy(() -> Grammar.compile(new GrammarSource(Map.of("r", body), rule)))
                     .isInstanceOf(ConfigException.class)
                     .hasMessage("grammar: no text satisfies it");

@@ -147,7 +147,7 @@ final class ReferenceRecognizer {
                 yield after;
             }
             case Expression.Not(Expression excluded) -> {
-                Set<Integer> after = new HashSet<>(ends(Expression.ANY, from));
+                Set<Integer> after = new HashSet<>(ends(Expression.any(), from));
                 after.removeAll(ends(excluded, from));
                 yield after;
             }

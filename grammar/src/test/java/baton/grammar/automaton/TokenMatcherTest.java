@@ -204,7 +204,7 @@ class TokenMatcherTest {
             }
             int least = random.nextInt(3);
             int most = random.nextBoolean() ? Expression.Repeat.UNBOUNDED : least + random.nextInt(3);
-            Expression others = random.nextBoolean() ? Expression.NOTHING : Expression.text("\u00e8");
+            Expression others = random.nextBoolean() ? Expression.nothing() : Expression.text("\u00e8");
             Expression separator = Expression.text(random.nextBoolean() ? "" : "\u00e9");
             return new Expression.Members(members, random.nextBoolean(), separator, others, least, most);
         }

@@ -89,7 +89,7 @@ public final class Texts {
             case Expression.Rule(String name) -> {
                 Call call = new Call(expression, start);
                 Set<Integer> known = ends.computeIfAbsent(call, _ -> new HashSet<>());
-                if (visited.add(call) && known.addAll(ends(rules.getOrDefault(name, Expression.NOTHING), start))) {
+                if (visited.add(call) && known.addAll(ends(rules.getOrDefault(name, Expression.nothing()), start))) {
                     changed = true;
                 }
                 return Set.copyOf(known);

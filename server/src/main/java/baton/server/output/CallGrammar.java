@@ -73,8 +73,8 @@ public final class CallGrammar {
     /** Texts without a mark. */
     Expression without(String mark) {
         return isSpecialToken(mark)
-                ? Expression.ANY
-                : new Expression.Not(Expression.sequence(Expression.ANY, Expression.text(mark), Expression.ANY));
+                ? Expression.any()
+                : new Expression.Not(Expression.sequence(Expression.any(), Expression.text(mark), Expression.any()));
     }
 
     /** Texts that do not begin with a character, nor with white space and the character. */
@@ -83,7 +83,7 @@ public final class CallGrammar {
         return Expression.sequence(
                 Expression.repeat(new Expression.Chars(space), 0, Repeat.UNBOUNDED),
                 Expression.optional(Expression.sequence(
-                        new Expression.Chars(space.union(CharSet.of(first)).complement()), Expression.ANY)));
+                        new Expression.Chars(space.union(CharSet.of(first)).complement()), Expression.any())));
     }
 
     /** One call of any kind, or several where they may be parallel. */

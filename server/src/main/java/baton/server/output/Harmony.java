@@ -78,7 +78,7 @@ record Harmony() implements ReasoningFormat, ToolFormat {
         Expression before = before(Expression.choice(Expression.text("analysis"), Expression.text("commentary")));
         return Expression.sequence(
                 Expression.repeat(before, 0, Expression.Repeat.UNBOUNDED),
-                Expression.optional(Expression.sequence(FINAL, Expression.ANY)));
+                Expression.optional(Expression.sequence(FINAL, Expression.any())));
     }
 
     /** A call ends the output. */
@@ -100,7 +100,7 @@ record Harmony() implements ReasoningFormat, ToolFormat {
     private static Expression before(Expression channel) {
         return Expression.sequence(
                 header(channel),
-                Expression.ANY,
+                Expression.any(),
                 new Expression.SpecialToken(END),
                 new Expression.SpecialToken("<|start|>"),
                 Expression.text("assistant"));

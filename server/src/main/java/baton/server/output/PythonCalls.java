@@ -28,7 +28,7 @@ record PythonCalls() implements ToolFormat {
                         Expression.text(tool.name() + "("),
                         ToolProperties.of(tool)
                                 .map(properties -> arguments(tool, properties, grammar))
-                                .orElse(Expression.EMPTY),
+                                .orElse(Expression.empty()),
                         Expression.text(")")))
                 .toList();
         return Expression.sequence(Expression.text("["), grammar.calls(kinds, ", "), Expression.text("]"));

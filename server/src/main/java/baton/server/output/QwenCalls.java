@@ -15,10 +15,10 @@ record QwenCalls() implements ToolFormat {
 
     /** Texts of values: none has a mark that ends it. */
     private static final Expression TEXT = new Expression.Not(Expression.sequence(
-            Expression.ANY,
+            Expression.any(),
             Expression.choice(
                     Expression.text(END_PARAMETER), Expression.text(PARAMETER), Expression.text(END_FUNCTION)),
-            Expression.ANY));
+            Expression.any()));
 
     private static final Expression ANY_PARAMETERS = Expression.repeat(
             parameter(

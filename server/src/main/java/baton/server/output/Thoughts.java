@@ -64,8 +64,8 @@ record Thoughts(List<String> begins, List<String> ends, List<String> answers, bo
     /** Text in which none of the marks is. */
     private static Expression without(List<String> marks) {
         return marks.isEmpty()
-                ? Expression.ANY
-                : new Expression.Not(Expression.sequence(Expression.ANY, any(marks, _ -> false), Expression.ANY));
+                ? Expression.any()
+                : new Expression.Not(Expression.sequence(Expression.any(), any(marks, _ -> false), Expression.any()));
     }
 
     private static Expression any(List<String> marks, Predicate<String> isSpecial) {

@@ -69,7 +69,7 @@ final class ToolProperties {
                         parameter.apply(property.getKey(), withDefinitions(property.getValue())),
                         required.contains(property.getKey()))));
         return new Expression.Members(
-                members, false, Expression.text(separator), Expression.NOTHING, 0, Expression.Repeat.UNBOUNDED);
+                members, false, Expression.text(separator), Expression.nothing(), 0, Expression.Repeat.UNBOUNDED);
     }
 
     /** References of a parameter's schema are to definitions of the whole. */
