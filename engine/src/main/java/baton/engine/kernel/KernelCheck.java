@@ -24,7 +24,9 @@ final class KernelCheck {
 
     private static final float[] NUMBERS = make();
 
-    private static final int INPUTS = 288;
+    /** More than are multiplied at a time, so that products of many rows go on from sums. */
+    private static final int INPUTS = PanelMatrix.EXPANDED_INPUTS + PanelMatrix.PAIRED_INPUTS;
+
     private static final float SCALE = 0.25f;
     private static final float BIAS = 3;
 

@@ -37,10 +37,10 @@ public final class PanelMatrix {
     private static final int TOGETHER_GATED = TOGETHER / 2;
 
     /** Inputs that are multiplied at a time if there are many rows; their weights are expanded to fp32 for that time. */
-    private static final int EXPANDED_INPUTS = 288;
+    static final int EXPANDED_INPUTS = 288;
 
     /** Inputs in pairs are a multiple of it: of a tile, and of the elements that become bf16 at once. */
-    private static final int PAIRED_INPUTS = TileCode.INPUTS;
+    static final int PAIRED_INPUTS = TileCode.INPUTS;
 
     /** Row groups up to which the weights are used as they are, without expansion. */
     private static final int DIRECT_GROUPS = 10;

@@ -35,7 +35,7 @@ class KernelCheckTest {
                         BY_WIDTH.contains(kernel) ? variant.equals(width) : variant.equals(variants.getFirst());
                 // In pairs, keys and values in bf16 become fp32 only for shapes that are not checked.
                 boolean other = inPairs && variant == DType.BF16 && OF_OTHER_SHAPES.contains(kernel);
-                if (!other && (checked || variant instanceof DType)) {
+                if (!other && (checked || variant instanceof DType || variant instanceof WeightType)) {
                     Kernels broken = new Kernels(width, false, inPairs);
                     broken.make(kernel, variant, nothing);
                     if (KernelCheck.check(broken, bf16).isEmpty()) {
