@@ -40,6 +40,10 @@ public final class CublasLt extends NativeFunctions {
     private static final ValueLayout.OfLong LONG = ValueLayout.JAVA_LONG;
     private static final AddressLayout POINTER = ValueLayout.ADDRESS;
 
+    /** Statuses of products that the library refuses, of which it enqueues nothing. */
+    private static final int INVALID_VALUE = 7;
+
+    private static final int NOT_SUPPORTED = 15;
     private static final int COMPUTE_F32 = 68;
     private static final int DATA_F32 = 0;
     private static final int DATA_F16 = 2;
@@ -157,12 +161,18 @@ public final class CublasLt extends NativeFunctions {
     }
 
     private static void run(String name, Call call) {
-        int code;
+        check(name, status(call));
+    }
+
+    private static int status(Call call) {
         try {
-            code = call.of();
+            return call.of();
         } catch (Throwable e) {
             throw Posix.thrown(e);
         }
+    }
+
+    private static void check(String name, int code) {
         if (code != 0) {
             throw new CudaException(name, code, "cublasStatus_t", "see cublas_api.h");
         }
@@ -270,8 +280,9 @@ public final class CublasLt extends NativeFunctions {
      * @param bias address of a number in fp32 for each output; not read if the shape has none
      * @param rows as many as there are, not those that the algorithm was chosen for
      * @param add adds the results to the numbers that are in {@code out}
+     * @return false if the library does not compute so many rows by the algorithm; then nothing is enqueued
      */
-    public void multiply(
+    public boolean multiply(
             long handle,
             Plan plan,
             long weight,
@@ -290,7 +301,7 @@ public final class CublasLt extends NativeFunctions {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment one = arena.allocateFrom(ValueLayout.JAVA_FLOAT, 1);
             MemorySegment beta = arena.allocateFrom(ValueLayout.JAVA_FLOAT, add ? 1 : 0);
-            run("cublasLtMatmul", () -> (int) matmul.invokeExact(
+            int code = status(() -> (int) matmul.invokeExact(
                     handle,
                     plan.description,
                     one,
@@ -307,6 +318,10 @@ public final class CublasLt extends NativeFunctions {
                     workspace.address(),
                     workspace.bytes(),
                     stream.handle()));
+            if (code != INVALID_VALUE && code != NOT_SUPPORTED) {
+                check("cublasLtMatmul", code);
+            }
+            return code == 0;
         }
     }
 

@@ -16,7 +16,8 @@ import org.slf4j.LoggerFactory;
 /**
  * Products of many rows by cuBLASLt. A shape has one algorithm, which is chosen for {@link #CHOSEN_ROWS} rows and divides no sum, whatever the number
  * of rows: so a result depends on its row and the weight. (Of the library it is assumed, as {@link Products} does of the device, that a sum does
- * not depend on its place in the matrix.) Its bits are not those of Baton's kernels.
+ * not depend on its place in the matrix.) Its bits are not those of Baton's kernels, which compute a shape from the first number of rows on that the
+ * library refuses.
  */
 public final class LargeProducts implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(LargeProducts.class);
@@ -72,18 +73,24 @@ public final class LargeProducts implements AutoCloseable {
         Optional<Plan> plan = aligned
                 ? plans.computeIfAbsent(shape, key -> library.plan(handle, key, WORKSPACE_BYTES))
                 : Optional.empty();
-        plan.ifPresent(each -> library.multiply(
-                handle,
-                each,
-                weight.address(),
-                weight.bias(),
-                in.address(),
-                out.address(),
-                in.rows(),
-                add,
-                workspace,
-                stream));
-        return plan.isPresent();
+        boolean done = plan.isPresent()
+                && library.multiply(
+                        handle,
+                        plan.get(),
+                        weight.address(),
+                        weight.bias(),
+                        in.address(),
+                        out.address(),
+                        in.rows(),
+                        add,
+                        workspace,
+                        stream);
+        if (plan.isPresent() && !done) {
+            LOG.warn("cuBLASLt refuses a product of {} rows, Baton's kernels compute those of {}", in.rows(), shape);
+            plans.put(shape, Optional.empty());
+            library.close(plan.get());
+        }
+        return done;
     }
 
     @Override

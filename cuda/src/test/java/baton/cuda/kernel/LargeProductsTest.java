@@ -142,6 +142,27 @@ class LargeProductsTest {
     }
 
     @Test
+    void aShapeOfWhichTheLibraryRefusesANumberOfRowsIsLeftToKernels() throws Throwable {
+        try (Gpu gpu = gpu();
+                Gpu.Stream stream = gpu.stream();
+                Numbers weight = Numbers.random(gpu, DType.F32, 48, 16, new Random(SEED));
+                Numbers in = Numbers.random(gpu, DType.F32, 1025, 16, new Random(SEED));
+                Numbers out = Numbers.random(gpu, DType.F32, 1025, 48, new Random(SEED));
+                LargeProducts products = LargeProducts.of(gpu, blas()).orElseThrow()) {
+            Weight weights = new Weight(weight.buffer.address(), DType.F32, 48, 16, 0);
+            DeviceRows few = in.asRows().rows(0, 200);
+            DeviceRows result = out.asRows();
+            assertThat(products.product(stream, weights, few, result.rows(0, 200), false))
+                    .isTrue();
+            assertThat(products.product(stream, weights, in.asRows(), result, false))
+                    .isFalse();
+            assertThat(products.product(stream, weights, few, result.rows(0, 200), false))
+                    .isFalse();
+        }
+        assertThat(count("fake_objects")).isZero();
+    }
+
+    @Test
     void aLibraryThatDoesNotWorkHereIsNotUsed() throws Throwable {
         try (Gpu gpu = gpu()) {
             FakeCuda.compile(directory, "fakecublaslt.c", "libcublasLt.so.13", "-DCREATED=1");

@@ -95,6 +95,7 @@ int cublasLtMatmul(uint64_t handle, Desc *desc, const float *alpha, const void *
     if (handle != HANDLE || *alpha != 1 || c != d || cl != dl || stream != 0x1000000051 || !workspace || bytes < 1 << 20) return INVALID_VALUE;
     if (!desc->transposed || algo[0] != dl->rows || algo[7] != al->rows) return INVALID_VALUE;
     if (al->rows != bl->rows || al->columns != dl->rows || bl->columns != dl->columns || dl->type != F32 || al->type != bl->type) return INVALID_VALUE;
+    if (dl->rows == 48 && dl->columns > 1024) return NOT_SUPPORTED;
     for (uint64_t column = 0; column < dl->columns; column++) {
         for (uint64_t row = 0; row < dl->rows; row++) {
             float sum = desc->epilogue == 4 ? desc->bias[row] : 0;
