@@ -128,19 +128,25 @@ final class Programs {
             return;
         }
         json.put("loads", true);
-        try (first;
-                NcclTransport second = NcclTransport.load(1, PeerAccess.everyone(), Ticker.system())) {
-            wire(first, second, json);
-        } catch (PipeException e) {
-            json.put(GpuCheck.LEFT_OUT, "NCCL has one rank on a GPU, so a wire needs two: " + e.getMessage());
+        try (first) {
+            NcclTransport second;
+            try {
+                second = NcclTransport.load(1, PeerAccess.everyone(), Ticker.system());
+            } catch (PipeException e) {
+                json.put(GpuCheck.LEFT_OUT, "NCCL has one rank on a GPU, so a wire needs two: " + e.getMessage());
+                return;
+            }
+            try (second) {
+                wire(first, second, json);
+            }
         }
     }
 
     /** Moves bytes of host memory from one GPU's rank to the other's. */
     static void wire(WireTransport first, WireTransport second, ObjectNode json) throws Exception {
         try (WireTransport.Offer offer = first.offer("127.0.0.1");
-                ExecutorService other = Executors.newSingleThreadExecutor();
-                Arena arena = Arena.ofShared()) {
+                Arena arena = Arena.ofShared();
+                ExecutorService other = Executors.newSingleThreadExecutor()) {
             Future<Wire> joining = other.submit(() -> second.join(offer.id(), "127.0.0.1", WIRE_TIMEOUT));
             try (Wire sender = offer.accept(WIRE_TIMEOUT);
                     Wire receiver = joining.get(WIRE_SECONDS, TimeUnit.SECONDS)) {
