@@ -26,7 +26,11 @@ final class CharacterClasses {
             new Range(0x3000, 0x3000),
             new Range(0xFEFF, 0xFEFF)));
 
+    /** Most ranges of all classes and escapes of a pattern. */
+    private static final int MOST_RANGES = 300_000;
+
     private final RegexReader reader;
+    private int ranges;
 
     CharacterClasses(RegexReader reader) {
         this.reader = reader;
@@ -73,12 +77,20 @@ final class CharacterClasses {
                 ranges.add(new Range(from, to));
             }
         }
+        count(start, ranges.size());
         CharSet set = CharSet.union(ranges);
         set = ignoresCase ? ofAnyCase(set) : set;
         if (!isNegated && ranges.isEmpty() && reader.position() == start + 1) {
             throw RegexReader.error(start, "the class is empty; write \\] for the character within a class");
         }
         return isNegated ? set.complement() : set.intersection(CharSet.ALL);
+    }
+
+    private void count(int position, int more) {
+        ranges += more;
+        if (ranges > MOST_RANGES) {
+            throw RegexReader.error(position, "the classes have more than " + MOST_RANGES + " ranges of characters");
+        }
     }
 
     private CharSet member() {
@@ -202,12 +214,14 @@ final class CharacterClasses {
         }
         String name = reader.from(from);
         reader.next();
-        return UnicodeProperties.named(name)
+        CharSet set = UnicodeProperties.named(name)
                 .orElseThrow(() -> RegexReader.error(
                         start,
                         "'" + (name.length() > 40 ? name.substring(0, 40) : name)
                                 + "' is no property of characters that is supported; write a general category, such as"
                                 + " L or Lowercase_Letter, Script=Name, or Alphabetic"));
+        count(start, set.ranges().size());
+        return set;
     }
 
     /** The set with both cases of its ASCII letters. */

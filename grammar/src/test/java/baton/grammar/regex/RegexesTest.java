@@ -301,7 +301,8 @@ class RegexesTest {
                 "a".repeat(70_000),
                 "^".repeat(60_000),
                 "(?=a)".repeat(10_000),
-                "(?:(?=a)|b)".repeat(50))) {
+                "(?:(?=a)|b)".repeat(50),
+                "\\p{L}".repeat(13_000))) {
             assertThatThrownBy(() -> Regexes.search(pattern))
                     .as(pattern.substring(0, 11))
                     .isInstanceOf(ConfigException.class);
