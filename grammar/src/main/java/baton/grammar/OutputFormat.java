@@ -61,8 +61,7 @@ public sealed interface OutputFormat {
             if (choices.isEmpty()) {
                 throw new ConfigException("choice", "is empty, must have a text");
             }
-            return GrammarSource.of(
-                    new Expression.Choice(choices.stream().map(Expression::text).toList()));
+            return GrammarSource.of(Expression.oneOf(choices));
         }
     }
 

@@ -110,7 +110,11 @@ final class GrammarCompiler {
     private Node make(Expression expression) {
         return switch (expression) {
             case Expression.Text(String text) ->
-                intern(List.of("literal", text), () -> new Node.Literal(text.getBytes(StandardCharsets.UTF_8)));
+                // Half of a surrogate pair is in no text.
+                text.codePoints().allMatch(CharSet.ALL::contains)
+                        ? intern(
+                                List.of("literal", text), () -> new Node.Literal(text.getBytes(StandardCharsets.UTF_8)))
+                        : characters(CharSet.NONE);
             case Expression.Chars(CharSet set) -> characters(set);
             case Expression.SpecialToken(String content) ->
                 intern(List.of("special", content), () -> {

@@ -63,7 +63,7 @@ final class RegularProduct {
             }
             int[] edges = new int[classes.count()];
             for (int symbol = 0; symbol < edges.length; symbol++) {
-                states.spend(1);
+                states.spend(tuples.get(i).size());
                 List<State> after = tuple(symbol, tuples.get(i));
                 edges[symbol] = isDead(after) ? Node.Table.NONE : number(after, numbers);
             }

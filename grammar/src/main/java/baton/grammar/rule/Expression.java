@@ -1,6 +1,7 @@
 package baton.grammar.rule;
 
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.List;
 
 /** A set of texts. Texts are sequences of Unicode characters and special tokens. */
@@ -115,6 +116,11 @@ public sealed interface Expression {
 
     static Expression text(String text) {
         return new Text(text);
+    }
+
+    /** Any of some texts, as a tree: what several begin with is written once. */
+    static Expression oneOf(Collection<String> texts) {
+        return TextTree.of(texts);
     }
 
     static Expression sequence(Expression... parts) {

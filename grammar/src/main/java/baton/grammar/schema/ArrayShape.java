@@ -42,6 +42,11 @@ record ArrayShape(List<Conjunction> prefix, Conjunction rest, int least, int mos
     }
 
     @Override
+    public int steps(ArrayShape other) {
+        return shortened(prefix.size() + other.prefix.size());
+    }
+
+    @Override
     public Optional<ArrayShape> and(ArrayShape other) {
         List<Conjunction> items = new ArrayList<>();
         for (int i = 0; i < Math.max(prefix.size(), other.prefix.size()); i++) {

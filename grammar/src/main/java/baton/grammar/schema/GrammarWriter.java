@@ -19,6 +19,7 @@ import java.util.stream.Stream;
 final class GrammarWriter {
     private static final int MOST_RULES = 10_000;
     private static final int MOST_PATTERNS = 5;
+    private static final int MOST_PROPERTIES = 1_000;
     private static final int MOST_BLANKS = 24;
     private static final int MOST_UNIQUE = 64;
 
@@ -128,8 +129,8 @@ final class GrammarWriter {
         return all.size() == 1 ? all.getFirst() : new Expression.Choice(all);
     }
 
-    private static Expression number(NumberShape number, String path) {
-        return NumberTexts.of(number)
+    private Expression number(NumberShape number, String path) {
+        return NumberTexts.of(number, work)
                 .orElseThrow(() -> new ConfigException(
                         path,
                         "has numbers that cannot be decided digit by digit; allowed: a 'multipleOf' of at most "
@@ -184,8 +185,8 @@ final class GrammarWriter {
         for (NumberShape number : values.numbers()) {
             isFew &= number.only().isPresent();
             number.only()
-                    .ifPresent(few -> few.forEach(value ->
-                            NumberTexts.of(NumberShape.only(Set.of(value))).ifPresent(items::add)));
+                    .ifPresent(few -> few.forEach(value -> NumberTexts.of(NumberShape.only(Set.of(value)), work)
+                            .ifPresent(items::add)));
         }
         for (StringShape string : values.strings()) {
             isFew &= string.only().isPresent();
@@ -208,6 +209,12 @@ final class GrammarWriter {
     private Expression object(ObjectShape object, String path) {
         List<Expression.Member> members = new ArrayList<>();
         Set<String> named = object.named();
+        if (named.size() > MOST_PROPERTIES) {
+            throw new ConfigException(
+                    SchemaDocument.field(path, "properties"),
+                    "has " + named.size() + " names with those required, must have at most " + MOST_PROPERTIES);
+        }
+        work.spend(object.stepsOfNames(named.size()));
         for (String name : named) {
             Expression value = value(object.condition(name));
             boolean isRequired = object.required().contains(name);

@@ -34,6 +34,9 @@ final class NumberAutomaton {
 
     private static final int MOST_STATES = 10_000;
 
+    /** So many positions with one comparison or remainder are a step of the translation. */
+    private static final int POSITIONS_OF_STEP = 16;
+
     private enum Phase {
         START,
         MINUS,
@@ -108,7 +111,7 @@ final class NumberAutomaton {
     }
 
     /** The automaton, or empty if it would be too large. */
-    Optional<Expression> expression() {
+    Optional<Expression> expression(Work work) {
         if (divisions.stream().anyMatch(division -> division.divisor() > LARGEST_DIVISOR)) {
             return Optional.empty();
         }
@@ -120,6 +123,9 @@ final class NumberAutomaton {
         for (int i = 0; i < positions.size(); i++) {
             if (positions.size() > MOST_STATES) {
                 return Optional.empty();
+            }
+            if (i % POSITIONS_OF_STEP == 0) {
+                work.spend(1 + trackers.size());
             }
             Map<Integer, String> characters = new LinkedHashMap<>();
             for (char character : "-+.eE0123456789".toCharArray()) {

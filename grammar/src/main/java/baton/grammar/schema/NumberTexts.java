@@ -3,10 +3,11 @@ package baton.grammar.schema;
 import baton.grammar.rule.CharSet;
 import baton.grammar.rule.Expression;
 import java.math.BigDecimal;
-import java.util.ArrayList;
-import java.util.List;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.Map;
 import java.util.Optional;
-import java.util.stream.Stream;
+import java.util.Set;
 
 /**
  * The texts of numbers. Digits and exponents are bounded, so that a text ends and its number is neither infinite nor rounded to 0.
@@ -67,7 +68,7 @@ final class NumberTexts {
     }
 
     /** The texts of the numbers of a shape, or empty if its automaton would be too large. */
-    static Optional<Expression> of(NumberShape shape) {
+    static Optional<Expression> of(NumberShape shape, Work work) {
         if (shape.equals(NumberShape.ALL)) {
             return Optional.of(NUMBER);
         }
@@ -75,35 +76,39 @@ final class NumberTexts {
             return Optional.of(INTEGER);
         }
         if (shape.only().isPresent()) {
-            return Optional.of(new Expression.Choice(
-                    shape.only().get().stream().flatMap(NumberTexts::texts).toList()));
+            Map<Expression, Set<String>> byEnd = new LinkedHashMap<>();
+            shape.only().get().forEach(value -> addTexts(value, byEnd));
+            return Optional.of(new Expression.Choice(byEnd.entrySet().stream()
+                    .map(entry -> Expression.sequence(Expression.oneOf(entry.getValue()), entry.getKey()))
+                    .toList()));
         }
-        return new NumberAutomaton(shape).expression();
+        return new NumberAutomaton(shape).expression(work);
     }
 
-    private static Stream<Expression> texts(BigDecimal value) {
+    /** Adds the beginnings of a number's texts, by what may follow. */
+    private static void addTexts(BigDecimal value, Map<Expression, Set<String>> byEnd) {
         String sign = value.signum() < 0 ? "-" : "";
         BigDecimal size = value.abs();
         int exponent = size.precision() - size.scale() - 1;
-        List<Expression> texts = new ArrayList<>();
         if (Math.abs(exponent) <= MOST_DIGITS) {
-            Expression zeros = Expression.repeat(Expression.text("0"), 0, MOST_ZEROS);
-            texts.add(Expression.sequence(
-                    value.signum() == 0 ? SIGN : Expression.text(sign),
-                    Expression.text(size.toPlainString()),
-                    size.scale() > 0 ? zeros : ZEROS));
+            Expression end = size.scale() > 0 ? Expression.repeat(Expression.text("0"), 0, MOST_ZEROS) : ZEROS;
+            Set<String> texts = byEnd.computeIfAbsent(end, _ -> new LinkedHashSet<>());
+            texts.add(sign + size.toPlainString());
+            if (value.signum() == 0) {
+                texts.add("-0");
+            }
         }
         if (value.signum() != 0 && Math.abs(exponent) >= FIRST_EXPONENT) {
             String digits = size.unscaledValue().toString();
             String fraction = digits.substring(1);
-            texts.add(Expression.sequence(
-                    Expression.text(sign + digits.charAt(0)),
-                    fraction.isEmpty() ? ZEROS : Expression.text("." + fraction),
+            Expression end = Expression.sequence(
+                    fraction.isEmpty() ? ZEROS : Expression.empty(),
                     E,
-                    exponent < 0 ? Expression.text("-") : Expression.optional(Expression.text("+")),
+                    exponent < 0 ? Expression.text("-") : PLUS,
                     Expression.repeat(Expression.text("0"), 0, 1),
-                    Expression.text(Integer.toString(Math.abs(exponent)))));
+                    Expression.text(Integer.toString(Math.abs(exponent))));
+            byEnd.computeIfAbsent(end, _ -> new LinkedHashSet<>())
+                    .add(sign + digits.charAt(0) + (fraction.isEmpty() ? "" : "." + fraction));
         }
-        return texts.stream();
     }
 }

@@ -77,6 +77,33 @@ record ObjectShape(Set<Properties> properties, Set<String> required, Set<List<St
         return isEmpty ? Optional.empty() : Optional.of(both);
     }
 
+    @Override
+    public int steps(ObjectShape other) {
+        return shortened((1L + required.size() + other.required.size()) * (stepsOfName() + other.stepsOfName())
+                + entries()
+                + other.entries());
+    }
+
+    /** How much work the conditions of so many names are, where most shapes take 1. */
+    int stepsOfNames(int names) {
+        return shortened(names * stepsOfName());
+    }
+
+    private long stepsOfName() {
+        long steps = properties.size();
+        for (StringPattern pattern : patterns()) {
+            steps += pattern.steps();
+        }
+        for (List<StringShape> union : names) {
+            steps += union.stream().mapToLong(StringShape::stepsOfString).sum();
+        }
+        return steps;
+    }
+
+    private long entries() {
+        return properties.stream().mapToLong(each -> each.named.size()).sum();
+    }
+
     /** The condition of a property, if it is there. */
     Conjunction condition(String name) {
         if (names.stream().anyMatch(union -> union.stream().noneMatch(shape -> shape.contains(name)))) {

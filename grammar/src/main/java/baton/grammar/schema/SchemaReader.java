@@ -31,6 +31,9 @@ final class SchemaReader {
     private static final int LARGEST_MINIMUM = 100_000;
     private static final int DEEPEST_PROOF = 3;
 
+    /** Schemas that may apply to the same value within each other. */
+    private static final int MOST_OPEN = 100;
+
     private static final Pattern DIALECT =
             Pattern.compile("https?://json-schema\\.org/(?:draft-0[3-7]/|draft/20(?:19-09|20-12)/)?schema#?");
 
@@ -103,6 +106,11 @@ final class SchemaReader {
         work.spend(1);
         if (!open.add(schema)) {
             throw new ConfigException(schema.path(), "refers to itself without anything between");
+        }
+        if (open.size() > MOST_OPEN) {
+            throw new ConfigException(
+                    schema.path(),
+                    "is behind more than " + MOST_OPEN + " references and combinations for the same value");
         }
         try {
             Values values = new Keywords(schema).values();

@@ -8,6 +8,16 @@ interface Shape<S extends Shape<S>> {
     /** The values of both, or empty if there are surely none. */
     Optional<S> and(S other);
 
+    /** How much work {@link #and} is, where most take 1. */
+    default int steps(S other) {
+        return 1;
+    }
+
+    /** A number of small steps, as steps. */
+    default int shortened(long small) {
+        return (int) Math.min(1 + small / 16, Integer.MAX_VALUE);
+    }
+
     /**
      * The values that another shape does not have, as a union.
      *

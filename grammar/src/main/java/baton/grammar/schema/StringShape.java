@@ -80,6 +80,17 @@ record StringShape(Optional<Set<String>> only, Set<String> except, int least, in
         return not.stream().flatMap(each -> and(each).stream()).toList();
     }
 
+    @Override
+    public int steps(StringShape other) {
+        long strings = only.or(() -> other.only).map(Set::size).orElse(0);
+        return shortened(strings * (1 + stepsOfString() + other.stepsOfString()));
+    }
+
+    /** How much work {@link #contains} is. */
+    long stepsOfString() {
+        return patterns.stream().mapToLong(StringPattern::steps).sum();
+    }
+
     boolean contains(String string) {
         int length = string.codePointCount(0, string.length());
         return only.map(strings -> strings.contains(string)).orElse(true)
@@ -115,7 +126,7 @@ record StringShape(Optional<Set<String>> only, Set<String> except, int least, in
     }
 
     private static Expression anyOf(Set<String> strings) {
-        return new Expression.Choice(strings.stream().map(Expression::text).toList());
+        return Expression.oneOf(strings);
     }
 
     private static <E> Set<E> union(Set<E> a, Set<E> b) {

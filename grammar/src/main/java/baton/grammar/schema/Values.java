@@ -108,8 +108,8 @@ record Values(
     private static <S extends Shape<S>> List<S> and(List<S> a, List<S> b, Work work) {
         Set<S> both = new LinkedHashSet<>();
         for (S x : a) {
-            work.spend(b.size());
             for (S y : b) {
+                work.spend(x.steps(y));
                 x.and(y).ifPresent(both::add);
             }
             work.requireShapes(both.size());

@@ -20,10 +20,12 @@ final class Work {
 
     /** @throws ConfigException if too many steps are needed */
     void spend(int steps) {
-        left -= steps;
-        if (left < 0) {
+        boolean suffices = steps <= left;
+        left = suffices ? left - steps : 0;
+        if (!suffices) {
             throw new ConfigException(
-                    "schema", "combines too many alternatives; write fewer of anyOf, oneOf and allOf");
+                    "schema",
+                    "takes too many steps to translate; write fewer of anyOf, oneOf and allOf, and fewer constraints");
         }
     }
 }

@@ -3,6 +3,7 @@ package baton.grammar.automaton;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import baton.grammar.OutputFormat;
 import baton.grammar.rule.CharSet;
 import baton.grammar.rule.Expression;
 import baton.grammar.rule.GrammarSource;
@@ -14,6 +15,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
@@ -175,6 +177,36 @@ class HostileGrammarsTest {
         assertThat(allowed(matcher)).containsExactly(0, 1);
         assertThat(matcher.accept(1)).isTrue();
         assertThat(allowed(matcher)).isEmpty();
+    }
+
+    @Test
+    void manyTextsAreATree() {
+        List<String> texts = IntStream.range(0, 20_000)
+                .mapToObj(i -> "a" + "b".repeat(i % 7) + i * 7919L)
+                .toList();
+        Grammar grammar = Grammar.compile(new OutputFormat.Choices(texts).source());
+        for (String text : texts) {
+            assertThat(accepts(grammar, text)).as(text).isTrue();
+        }
+        assertThat(accepts(grammar, "a") || accepts(grammar, "a1") || accepts(grammar, texts.getLast() + "0"))
+                .isFalse();
+        TokenMatcher matcher = matcher(GrammarSource.of(Expression.oneOf(texts)));
+        assertThat(allowed(matcher)).containsExactly(1);
+        assertThat(matcher.accept(1)).isTrue();
+        assertThat(allowed(matcher)).containsExactly(2);
+
+        List<String> nested = IntStream.range(0, 300).mapToObj("ab"::repeat).toList();
+        Grammar chain = Grammar.compile(GrammarSource.of(Expression.oneOf(nested)));
+        assertThat(accepts(chain, "", "ab", "ab".repeat(299))).isTrue();
+        assertThat(accepts(chain, "aba") || accepts(chain, "ab".repeat(300))).isFalse();
+    }
+
+    @Test
+    void halvesOfSurrogatePairsAreInNoText() {
+        Grammar grammar = Grammar.compile(GrammarSource.of(Expression.oneOf(List.of("\uD83D", "x\uD83D", "x"))));
+        assertThat(accepts(grammar, "x")).isTrue();
+        assertThat(accepts(grammar, "?") || accepts(grammar, "x?") || accepts(grammar, ""))
+                .isFalse();
     }
 
     private static TokenMatcher matcher(GrammarSource source) {

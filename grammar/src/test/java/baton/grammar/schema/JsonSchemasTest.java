@@ -9,9 +9,11 @@ import baton.kv.ConfigException;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Optional;
+import java.util.function.IntFunction;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
@@ -33,6 +35,8 @@ class JsonSchemasTest {
                 "{'type':'integer','multipleOf':7,'minimum':10} | 14 ; 700 ; 21.0 | 7 ; 15 ; 22",
                 "{'const':1.50} | 1.5 ; 1.500 | 1.5001 ; 1 ; 15e-1",
                 "{'enum':[1000000,'a\\n',null,[1,{'b':2}]]} | 1e6 ; 1000000.0 ; \"a\\n\" ; \"\\u0061\\u000A\" ; null ; [1, {\"b\" : 2.0}] | \"a\" ; [1] ; 1e7 ; []",
+                "{'enum':[0,-2.50,100000,-0.0003,1e70]} | 0 ; -0 ; 0.00 ; -2.5 ; -2.500 ; 100000 ; 1.0e+5 ; 1E05 ; -3e-4 ; -0.00030 ; 1e70 | 2.5 ; 10000 ; 1e4 ; -3e4 ; 1.5e5 ; 0e1 ; 1e-70",
+                "{'enum':['','a','ab','abc','abd','b😀','b😁']} | \"\" ; \"a\" ; \"abd\" ; \"b😀\" ; \"b\\ud83d\\ude01\" | \"abe\" ; \"b\" ; \"abcd\"",
                 "{'type':'string','minLength':2,'maxLength':3} | \"ab\" ; \"\\\"\\u00e9c\" ; \"\\ud83d\\ude00x\" ; \"😀😀😀\" | \"a\" ; \"abcd\" ; 1",
                 "{'type':'string','pattern':'^a.c'} | \"abcd\" ; \"\\u0061xc\" ; \"a\\\"c\" | \"xabc\" ; \"a\\nc\" ; \"ac\"",
                 "{'pattern':'b+','maxLength':3} | \"abb\" ; 5 | \"abbc\" ; \"a\"",
@@ -199,6 +203,7 @@ class JsonSchemasTest {
     }
 
     @Test
+    @Timeout(60)
     void hostileSchemasAreRefusedSoon() {
         String alternatives = IntStream.range(0, 40)
                 .mapToObj(i -> "{\"anyOf\":[{\"required\":[\"a" + i + "\"]},{\"required\":[\"b" + i + "\"]}]}")
@@ -209,12 +214,35 @@ class JsonSchemasTest {
                 "{\"a\":".repeat(300) + "{}" + "}".repeat(300),
                 "{\"items\":".repeat(100) + "{}" + "}".repeat(100),
                 "\"" + "a".repeat(2 << 20) + "\"",
+                "{\"$ref\":\"#/$defs/0\",\"$defs\":{%s,\"4000\":{}}}"
+                        .formatted(list(4000, i -> "\"%d\":{\"$ref\":\"#/$defs/%d\"}".formatted(i, i + 1))),
+                "{\"$ref\":\"#/$defs/0\",\"$defs\":{%s,\"4000\":{}}}"
+                        .formatted(
+                                list(4000, i -> "\"%d\":{\"allOf\":[{\"$ref\":\"#/$defs/%d\"}]}".formatted(i, i + 1))),
+                "{\"allOf\":[%s]}"
+                        .formatted(list(
+                                1000,
+                                i -> "{\"additionalProperties\":{\"minimum\":%d},\"required\":[%s]}"
+                                        .formatted(i, list(60, j -> "\"%d_%d\"".formatted(i, j))))),
+                "{\"pattern\":\"^(a|b|c|d|e){0,2000}$\",\"enum\":[%s]}"
+                        .formatted(list(9000, i -> "\"" + "a".repeat(90) + i + "\"")),
+                "{\"type\":\"integer\",\"not\":{\"enum\":[%s]}}".formatted(list(5000, i -> "" + 7 * i)),
+                "{\"properties\":{%s}}"
+                        .formatted(list(
+                                400,
+                                i -> "\"%d\":{\"minimum\":%d.5,\"maximum\":%d.25,\"multipleOf\":0.0%d}"
+                                        .formatted(i, -i, i * 104729L, 1 + i % 9))),
+                "{\"properties\":{%s}}".formatted(list(2000, i -> "\"%d\":{}".formatted(i))),
                 "{\"patternProperties\":{\"a\":{},\"b\":{},\"c\":{},\"d\":{},\"e\":{},\"f\":{\"type\":\"null\"}}}");
         for (String schema : schemas) {
             assertThatThrownBy(() -> JsonSchemas.source(schema, SchemaOptions.DEFAULT))
                     .as(schema.substring(0, Math.min(80, schema.length())))
                     .isInstanceOf(ConfigException.class);
         }
+    }
+
+    private static String list(int count, IntFunction<String> element) {
+        return IntStream.range(0, count).mapToObj(element).collect(Collectors.joining(","));
     }
 
     private static Grammar compile(String schema, SchemaOptions options) {
