@@ -8,13 +8,14 @@ import baton.grammar.automaton.TokenVocabulary;
 import baton.kv.ConfigException;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.time.Duration;
-import java.util.Iterator;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
+import java.util.stream.LongStream;
 import org.jspecify.annotations.Nullable;
 
 /** Formats of outputs, compiled for one vocabulary. Keeps those that were used last, within a number of bytes. May be used by any thread. */
@@ -74,8 +75,16 @@ final class CompiledFormats {
         }
     }
 
+    /** The same for a format that will be used. */
+    void prepare(OutputFormat format) {
+        get(format);
+        forgetOldest();
+    }
+
     private TokenGrammar compile(OutputFormat format) {
-        return keep(format, new TokenGrammar(Grammar.compile(format.source()), vocabulary()));
+        TokenGrammar kept = keep(format, new TokenGrammar(Grammar.compile(format.source()), vocabulary()));
+        forgetOldest();
+        return kept;
     }
 
     private synchronized TokenVocabulary vocabulary() {
@@ -91,20 +100,31 @@ final class CompiledFormats {
         return Optional.ofNullable(compiled.get(format));
     }
 
-    /** Also forgets the oldest if all together take too much memory: a grammar grows while it is used. */
     private synchronized TokenGrammar keep(OutputFormat format, TokenGrammar made) {
-        TokenGrammar kept = compiled.computeIfAbsent(format, _ -> made);
-        long bytes = compiled.values().stream().mapToLong(TokenGrammar::bytes).sum();
-        Iterator<TokenGrammar> oldest = compiled.values().iterator();
-        while (oldest.hasNext() && (bytes > mostBytes || compiled.size() > MOST)) {
-            bytes -= oldest.next().bytes();
-            oldest.remove();
+        return compiled.computeIfAbsent(format, _ -> made);
+    }
+
+    /** Forgets the oldest if all together take too much memory: a grammar grows while it is used, and may be busy when it is asked for its size. */
+    private void forgetOldest() {
+        List<TokenGrammar> oldest = kept();
+        long[] sizes = oldest.stream().mapToLong(TokenGrammar::bytes).toArray();
+        long bytes = LongStream.of(sizes).sum();
+        for (int i = 0; i < sizes.length && (bytes > mostBytes || sizes.length - i > MOST); i++) {
+            bytes -= sizes[i];
+            forget(oldest.get(i));
         }
-        return kept;
+    }
+
+    private synchronized void forget(TokenGrammar grammar) {
+        compiled.values().remove(grammar);
+    }
+
+    private synchronized List<TokenGrammar> kept() {
+        return List.copyOf(compiled.values());
     }
 
     /** Formats that are kept. */
-    synchronized int count() {
-        return compiled.size();
+    int count() {
+        return kept().size();
     }
 }

@@ -334,7 +334,7 @@ public final class LocalEngine implements Engine {
 
     @Override
     public void prepare(SamplingParams sampling) {
-        sampling.format().ifPresent(formats::get);
+        sampling.format().ifPresent(formats::prepare);
     }
 
     @Override

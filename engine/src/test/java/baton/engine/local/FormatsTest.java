@@ -311,6 +311,16 @@ class FormatsTest {
             assertThat(few.count()).isBetween(1, 3);
             assertThat(few.get(formats.getLast())).isSameAs(again.getLast());
             assertThat(few.get(formats.getFirst())).isNotSameAs(again.getFirst());
+
+            CompiledFormats used = new CompiledFormats(
+                    vocabulary, compiled.stream().mapToLong(TokenGrammar::bytes).sum());
+            formats.forEach(used::prepare);
+            assertThat(used.count()).isEqualTo(formats.size());
+            formats.forEach(each -> used.get(each).matcher().allow(new long[2048 / Long.SIZE]));
+            TokenGrammar last = used.get(formats.getLast());
+            used.prepare(formats.getLast());
+            assertThat(used.count()).isBetween(1, formats.size() - 1);
+            assertThat(used.get(formats.getLast())).isSameAs(last);
         }
     }
 }
