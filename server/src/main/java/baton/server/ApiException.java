@@ -5,6 +5,7 @@ import baton.engine.text.ChatTemplateException;
 import baton.kv.ConfigException;
 import java.util.Optional;
 import java.util.OptionalInt;
+import java.util.function.UnaryOperator;
 
 /** An error answer, in OpenAI's form with vLLM's type names. */
 final class ApiException extends RuntimeException {
@@ -101,6 +102,20 @@ final class ApiException extends RuntimeException {
             case EngineUnavailableException unavailable -> unavailable(String.valueOf(unavailable.getMessage()));
             default -> internal("internal error: " + failure);
         };
+    }
+
+    /** The same of a field of another name. */
+    ApiException at(UnaryOperator<String> name) {
+        String field = param.orElse("");
+        String message = message();
+        return message.startsWith(field + ": ")
+                ? new ApiException(
+                        status,
+                        type,
+                        name.apply(field) + message.substring(field.length()),
+                        param.map(name),
+                        retryAfterSeconds)
+                : this;
     }
 
     int status() {

@@ -120,10 +120,14 @@ final class RequestReader {
     }
 
     ApiRequest responses(JsonFields fields, Preparation preparation) {
-        return chat(ResponsesRequest.asChat(fields), ApiRequest.Api.RESPONSES, preparation)
-                .repeated(ResponsesRequest.repeated(fields))
-                .includeUsage(true)
-                .build();
+        try {
+            return chat(ResponsesRequest.asChat(fields), ApiRequest.Api.RESPONSES, preparation)
+                    .repeated(ResponsesRequest.repeated(fields))
+                    .includeUsage(true)
+                    .build();
+        } catch (ConfigException | ApiException e) {
+            throw ApiException.of(e).at(ResponsesRequest::origin);
+        }
     }
 
     private ApiRequestBuilder chat(JsonFields fields, ApiRequest.Api api, Preparation preparation) {
@@ -131,10 +135,8 @@ final class RequestReader {
         RequestFields.refuseUnsupported(fields);
         ToolUse use = ToolUse.read(fields, toolFormat);
         SamplingParamsBuilder builder = samplings.read(fields);
-        boolean isResponse = api == ApiRequest.Api.RESPONSES;
-        String maxTokensField = isResponse
-                ? "max_output_tokens"
-                : fields.value("max_completion_tokens").isPresent() ? "max_completion_tokens" : "max_tokens";
+        String maxTokensField =
+                fields.value("max_completion_tokens").isPresent() ? "max_completion_tokens" : "max_tokens";
         Optional<Integer> maxTokens = RequestFields.integer(fields, maxTokensField);
         maxTokens.ifPresent(builder::maxTokens);
         OptionalInt logprobs = SamplingReader.chatLogprobs(fields);
@@ -148,7 +150,7 @@ final class RequestReader {
         Optional<JsonFields> kvTransferParams = fields.object("kv_transfer_params");
         int[] whole = prompts.handedOver(kvTransferParams)
                 .orElseGet(() -> prompts.encode(
-                        isResponse ? "input" : "messages",
+                        "messages",
                         chat.text(),
                         fields.bool("add_special_tokens").orElse(false),
                         kept,

@@ -351,9 +351,23 @@ final class ResponseStream {
                 .findFirst();
     }
 
-    /** Writes an event at once. Bytes that the client has not read are counted; too many end the request. */
+    /**
+     * Writes an event at once. Bytes that the client has not read are counted; too many before another event end the request, but not
+     * before the last ones, which may have all of the text again.
+     */
     private void send(Buffer event) {
         if (ended || exchange.clientLeft() || event.length() == 0) {
+            return;
+        }
+        if (pendingBytes > maxPendingBytes && unfinished > 0) {
+            LOG.warn(
+                    "{}: aborted, its client does not read: pending_bytes={} max_pending_bytes={}",
+                    head.id(),
+                    pendingBytes,
+                    maxPendingBytes);
+            abandon(engineIds);
+            end("client_too_slow", 200, Optional.empty());
+            exchange.reset();
             return;
         }
         HttpServerResponse response = exchange.response();
@@ -370,16 +384,6 @@ final class ResponseStream {
                 abandon(engineIds);
             }
         });
-        if (pendingBytes > maxPendingBytes) {
-            LOG.warn(
-                    "{}: aborted, its client does not read: pending_bytes={} max_pending_bytes={}",
-                    head.id(),
-                    pendingBytes,
-                    maxPendingBytes);
-            abandon(engineIds);
-            end("client_too_slow", 200, Optional.empty());
-            exchange.reset();
-        }
     }
 
     private void abandon(List<String> submitted) {
@@ -471,7 +475,9 @@ final class ResponseStream {
             }
             add(parser.add(output.text()));
             ids.add(output.ids());
-            logprobs.addAll(output.logprobs());
+            if (head.request().logprobs().isPresent()) {
+                logprobs.addAll(output.logprobs());
+            }
             tokens += output.ids().length;
             reasoningTokens += parser.isReasoning() ? output.ids().length : 0;
             untaken += output.ids().length;

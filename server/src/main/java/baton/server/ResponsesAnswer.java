@@ -28,6 +28,9 @@ final class ResponsesAnswer {
     private final Json json;
     private final String itemSuffix;
     private final List<Item> items = new ArrayList<>();
+    /** Log probabilities of tokens whose text is not certain yet. */
+    private ArrayNode untaken = NODES.arrayNode();
+
     private FinishReason finish = FinishReason.STOP;
     private int sequence;
 
@@ -115,12 +118,15 @@ final class ResponsesAnswer {
             }
         }
 
-        void add(String more, ArrayNode tokens, Buffer events) {
+        void add(String more, Buffer events) {
             text.append(more);
             ObjectNode event = event(kind.part + ".delta").put("delta", more);
             if (kind == Kind.MESSAGE) {
-                logprobs.addAll(tokens);
-                event.set("logprobs", tokens);
+                logprobs.addAll(untaken);
+                event.set("logprobs", untaken);
+            }
+            if (kind == Kind.MESSAGE || head.request().stream()) {
+                untaken = NODES.arrayNode();
             }
             send(events, event);
         }
@@ -147,15 +153,14 @@ final class ResponsesAnswer {
      */
     Buffer output(List<Piece> pieces, ArrayNode logprobs, Optional<FinishReason> finished) {
         Buffer events = begun();
-        ArrayNode untaken = logprobs;
+        untaken.addAll(logprobs);
         for (Piece piece : pieces) {
             switch (piece) {
                 case Piece.Reasoning(String text) ->
-                    item(Kind.REASONING, events).add(text, untaken, events);
+                    item(Kind.REASONING, events).add(text, events);
                 case Piece.Content(String text) -> {
                     if (!text.isEmpty() || !untaken.isEmpty()) {
-                        item(Kind.MESSAGE, events).add(text, untaken, events);
-                        untaken = NODES.arrayNode();
+                        item(Kind.MESSAGE, events).add(text, events);
                     }
                 }
                 case Piece.CallBegin(int _, String id, String name) -> {
@@ -164,7 +169,7 @@ final class ResponsesAnswer {
                     call.own.put("call_id", id).put("name", name);
                     open(call, events);
                 }
-                case Piece.CallArguments(int _, String more) -> items.getLast().add(more, untaken, events);
+                case Piece.CallArguments(int _, String more) -> items.getLast().add(more, events);
             }
         }
         finished.ifPresent(reason -> {

@@ -16,7 +16,6 @@ final class ResponsesRequest {
     private static final List<String> COMMON = List.of(
             "model",
             "stream",
-            "max_output_tokens",
             "temperature",
             "top_p",
             "top_k",
@@ -77,15 +76,35 @@ final class ResponsesRequest {
             "message.output_text.logprobs",
             "reasoning.encrypted_content");
 
+    /** Fields of a chat, as patterns, and those that they come from. */
+    private static final Map<String, String> ORIGINS = Map.of(
+            "^max_(completion_)?tokens$", "max_output_tokens",
+            "^messages.*", "input",
+            "^reasoning_effort", "reasoning.effort",
+            "^response_format(\\.json_schema)?", "text.format",
+            "^(tools|tool_choice)(.*?)\\.function", "$1$2",
+            "^tool_choice\\.allowed_tools", "tool_choice",
+            "^truncate_prompt_tokens", "truncation");
+
     private static final JsonNodeFactory NODES = JsonNodeFactory.instance;
 
     private ResponsesRequest() {}
+
+    /** The field that a field of the chat comes from. */
+    static String origin(String field) {
+        String origin = field;
+        for (Map.Entry<String, String> each : ORIGINS.entrySet()) {
+            origin = origin.replaceFirst(each.getKey(), each.getValue());
+        }
+        return origin;
+    }
 
     /** @throws ConfigException naming the malformed field */
     static JsonFields asChat(JsonFields fields) {
         refuseUnsupported(fields);
         ObjectNode chat = NODES.objectNode();
         COMMON.forEach(name -> fields.value(name).ifPresent(value -> chat.set(name, value)));
+        fields.value("max_output_tokens").ifPresent(most -> chat.set("max_completion_tokens", most));
         chat.set("messages", messages(fields));
         if (goesOn(fields)) {
             chat.put("continue_final_message", true).put("add_generation_prompt", false);
@@ -106,7 +125,7 @@ final class ResponsesRequest {
                 .ifPresent(choice -> chat.set(
                         "tool_choice",
                         choice.isObject()
-                                ? function(fields.object("tool_choice").get(), "function")
+                                ? toolChoice(fields.object("tool_choice").get())
                                 : choice));
         if (included(fields).contains("message.output_text.logprobs")) {
             chat.put("logprobs", true);
@@ -175,6 +194,20 @@ final class ResponsesRequest {
         chat.set("type", given == null ? NODES.stringNode(type) : given);
         chat.set(type, own);
         return chat;
+    }
+
+    private static ObjectNode toolChoice(JsonFields choice) {
+        if (!choice.string("type").equals(Optional.of("allowed_tools"))) {
+            return function(choice, "function");
+        }
+        ObjectNode allowed = function(choice, "allowed_tools");
+        choice.objects("tools")
+                .ifPresent(tools -> allowed.withObject("allowed_tools")
+                        .putArray("tools")
+                        .addAll(tools.stream()
+                                .map(tool -> function(tool, "function"))
+                                .toList()));
+        return allowed;
     }
 
     private static ObjectNode responseFormat(JsonFields format) {

@@ -3,6 +3,8 @@ package baton.server;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
+import baton.engine.FinishReason;
+import baton.engine.TokenLogprobs;
 import baton.grammar.OutputFormat;
 import java.io.InputStream;
 import java.net.http.HttpResponse;
@@ -79,6 +81,32 @@ class ReasoningTest {
         assertThat(fixture.post(CHAT, "{" + ASKED + ",\"include_reasoning\":false}")
                         .body())
                 .doesNotContain("Hm");
+    }
+
+    @Test
+    void itsLogProbabilitiesAreLeftOutWithIt() throws Exception {
+        int id = fixture.engine.tokenizer().encode("a", false)[0];
+        TokenLogprobs logprobs = new TokenLogprobs(id, -0.5f, 1, List.of(new TokenLogprobs.Candidate(id, -0.5f)));
+        fixture.engine.script(session -> {
+            for (String piece : ANSWER) {
+                session.output(0, new int[] {id}, piece, List.of(logprobs));
+            }
+            session.finish(0, FinishReason.STOP);
+        });
+        String hidden = "\"include_reasoning\":false";
+        String response = "\"input\":\"x\",\"include\":[\"message.output_text.logprobs\"],";
+        JsonNode part = answer("/v1/responses", response + hidden).at("/output/0/content/0");
+        assertThat(part.path("text").asString()).isEqualTo("Seven.");
+        assertThat(part.path("logprobs").isEmpty()).isTrue();
+        List<String> events = StreamingTest.events(
+                fixture.post(CHAT, "{" + ASKED + ",\"logprobs\":true,\"stream\":true," + hidden + "}"));
+        assertThat(events.stream()
+                        .filter(event -> event.contains("\"delta\""))
+                        .map(event -> ServerFixture.MAPPER
+                                .readTree(event)
+                                .at("/choices/0/delta/content")
+                                .asString()))
+                .containsExactly("", "Seven", ".", "");
     }
 
     @Test

@@ -45,6 +45,33 @@ class RequestFuzzTest {
                     "max_completion_tokens":5,"logprobs":true,"top_logprobs":2,"chat_template_kwargs":{"x":[1]},
                     "documents":[{"text":"D"}],"add_generation_prompt":true,"continue_final_message":false,"echo":true}
                     """),
+            new Sample("/v1/completions", """
+                    {"prompt":"a","structured_outputs":{"json":{"type":"object","properties":{"a":{"type":["integer","null"],"minimum":0},
+                    "b":{"enum":["x",1]},"c":{"type":"array","items":{"$ref":"#/$defs/d"},"minItems":1}},"required":["a"],
+                    "additionalProperties":false,"$defs":{"d":{"anyOf":[{"type":"string","pattern":"^a+$"},{"const":null}]}}},
+                    "any_property_order":true,"disable_any_whitespace":true,"whitespace_pattern":" ?"},"stream":true}
+                    """),
+            new Sample(
+                    "/v1/completions", "{\"prompt\":\"a\",\"structured_outputs\":{\"regex\":\"[a-c]{2,5}\\\\d+|x\"}}"),
+            new Sample("/v1/completions", "{\"prompt\":\"a\",\"structured_outputs\":{\"choice\":[\"a\",\"bc\"]}}"),
+            new Sample(
+                    "/v1/completions", "{\"prompt\":\"a\",\"guided_grammar\":\"root ::= \\\"a\\\" root | \\\"b\\\"\"}"),
+            new Sample("/v1/chat/completions", """
+                    {"messages":[{"role":"user","content":"x"}],"response_format":{"type":"structural_tag","format":{
+                    "type":"triggered_tags","triggers":["<f"],"tags":[{"begin":"<f>","content":{"type":"json_schema","json_schema":
+                    {"type":"object"}},"end":"</f>"}],"at_least_one":false}}}
+                    """),
+            new Sample("/v1/chat/completions", """
+                    {"messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema","json_schema":{"name":"n",
+                    "strict":true,"schema":{"type":"object","properties":{"a":{"type":"string","format":"date"}},"required":["a"]}}},
+                    "include_reasoning":false,"reasoning_effort":"low","logprobs":true,"top_logprobs":1,"stream":true}
+                    """),
+            new Sample("/v1/chat/completions", """
+                    {"messages":[{"role":"user","content":"x"}],"parallel_tool_calls":false,"tools":[{"type":"function","function":{
+                    "name":"f","strict":true,"parameters":{"type":"object","properties":{"a":{"type":"integer"}}}}}],
+                    "tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[{"type":"function",
+                    "function":{"name":"f"}}]}}}
+                    """),
             new Sample("/v1/chat/completions", """
                     {"messages":[{"role":"user","content":"x"}],"chat_template":"{% for m in messages %}{{ m.content[:3] }}{% endfor %}"}
                     """),

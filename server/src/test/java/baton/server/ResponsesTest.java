@@ -115,6 +115,19 @@ class ResponsesTest {
                 .isEqualTo("{\"code\":\"server_error\",\"message\":\"generation failed: torn block\"}");
     }
 
+    /** The last events have all of the text several times; they are no sign of a client that does not read. */
+    @Test
+    void aLongStreamHasItsLastEvents() throws Exception {
+        String text = "x".repeat(7_000_000);
+        try (ServerFixture patient = new ServerFixture(config -> config.maxPendingBytes(8_000_000))) {
+            patient.engine.answers(text);
+            JsonNode last = events(patient.post("/v1/responses", "{\"input\":\"a\",\"stream\":true}"))
+                    .getLast();
+            assertThat(last.path("type").asString()).isEqualTo("response.completed");
+            assertThat(last.at("/response/output/0/content/0/text").asString()).isEqualTo(text);
+        }
+    }
+
     @Test
     void itemsAreMessagesOfTheTemplate() throws Exception {
         fixture.engine.answers("x");
@@ -215,7 +228,12 @@ class ResponsesTest {
             "input":"a","include":["x"]                           | include: unsupported value 'x'
             "input":"a","truncation":"some"                       | truncation: unsupported value 'some'
             "input":"a","max_output_tokens":5000                  | max_output_tokens: is 5000, must be at most
-            "input":"a","reasoning":{"effort":"huge"}             | reasoning_effort: unsupported value 'huge'
+            "input":"a","max_output_tokens":0                     | max_output_tokens: is 0, must be at least 1
+            "input":[{"role":"user","content":7}]                 | input: must be a string or an array of parts
+            "input":"a","text":{"format":{"type":"xml"}}          | text.format.type: unsupported value 'xml'
+            "input":"a","text":{"format":{"type":"json_schema","name":"x"}} | text.format.schema: is missing
+            "input":"a","tools":[{"type":"function"}],"tool_choice":"none" | tools[0].name: is missing
+            "input":"a","reasoning":{"effort":"huge"}             | reasoning.effort: unsupported value 'huge'
             "input":"a","tools":[{"type":"web_search"}],"tool_choice":"none" | tools[0].type: unsupported value 'web_search'
             """)
     void refusesByName(String fields, String message) throws Exception {

@@ -48,6 +48,49 @@ class ToolCallsTest {
     }
 
     @Test
+    void responsesHaveThoseThatAreAllowed() throws Exception {
+        fixture.engine.answers(CALL);
+        String asked =
+                "\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"},{\"type\":\"function\",\"name\":\"g\"}]"
+                        + ",\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"required\",\"tools\":";
+        HttpResponse<String> response =
+                fixture.post("/v1/responses", "{" + asked + "[{\"type\":\"function\",\"name\":\"f\"}]}}");
+        assertThat(response.statusCode()).as(response.body()).isEqualTo(200);
+        assertThat(ServerFixture.json(response).at("/output/1/name").asString()).isEqualTo("f");
+        assertThat(fixture.engine.nextSubmitted().request.sampling().format()).isPresent();
+        HttpResponse<String> other =
+                fixture.post("/v1/responses", "{" + asked + "[{\"type\":\"function\",\"name\":\"h\"}]}}");
+        assertThat(ServerFixture.json(other).at("/error/message").asString())
+                .startsWith("tool_choice.tools[0].name: is 'h', must be the name of one of the tools: f, g");
+    }
+
+    /** A text that may begin a call comes late, and its tokens with it. */
+    @Test
+    void responsesHaveTheLogProbabilitiesOfAllTheirText() throws Exception {
+        int id = fixture.engine.tokenizer().encode("a", false)[0];
+        fixture.engine.script(session -> {
+            for (String piece : List.of("Seven", " <", "tool", "s>")) {
+                session.output(
+                        0,
+                        new int[] {id},
+                        piece,
+                        List.of(new TokenLogprobs(id, -0.5f, 1, List.of(new Candidate(id, -0.5f)))));
+            }
+            session.finish(0, FinishReason.STOP);
+        });
+        String asked = "{\"input\":\"x\",\"include\":[\"message.output_text.logprobs\"],\"stream\":true,"
+                + "\"tools\":[{\"type\":\"function\",\"name\":\"f\"}]}";
+        List<JsonNode> deltas = fixture.post("/v1/responses", asked)
+                .body()
+                .lines()
+                .filter(line -> line.startsWith("data: ") && line.contains(".delta"))
+                .map(line -> ServerFixture.MAPPER.readTree(line.substring("data: ".length())))
+                .toList();
+        assertThat(deltas).extracting(delta -> delta.path("delta").asString()).containsExactly("Seven", " ", "<tools>");
+        assertThat(deltas).extracting(delta -> delta.path("logprobs").size()).containsExactly(1, 1, 2);
+    }
+
+    @Test
     void aMessageHasItsCalls() throws Exception {
         fixture.engine.answers(CALL);
         JsonNode choice = answer("").at("/choices/0");

@@ -1,11 +1,12 @@
 package baton.server.output;
 
-import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.TreeMap;
 
-/** OutputPieces of one sequence, in the order of its text. */
+/** Pieces of one sequence, in the order of its text. */
 public record OutputPieces(List<Piece> all) {
     public OutputPieces {
         all = List.copyOf(all);
@@ -27,27 +28,34 @@ public record OutputPieces(List<Piece> all) {
 
     /** The texts of all reasoning; empty if there is none. */
     public Optional<String> reasoning() {
-        return all.stream()
+        List<String> texts = all.stream()
                 .flatMap(piece -> piece instanceof Piece.Reasoning(String text)
                         ? Optional.of(text).stream()
                         : Optional.<String>empty().stream())
-                .reduce(String::concat);
+                .toList();
+        return texts.isEmpty() ? Optional.empty() : Optional.of(String.join("", texts));
     }
 
     /** Each call once. */
     public List<Call> calls() {
-        TreeMap<Integer, Call> calls = new TreeMap<>();
+        Map<Integer, Piece.CallBegin> begins = new HashMap<>();
+        TreeMap<Integer, StringBuilder> arguments = new TreeMap<>();
         for (Piece piece : all) {
             switch (piece) {
-                case Piece.CallBegin begin -> calls.put(begin.index(), new Call(begin.index(), Optional.of(begin), ""));
+                case Piece.CallBegin begin -> {
+                    begins.put(begin.index(), begin);
+                    arguments.put(begin.index(), new StringBuilder());
+                }
                 case Piece.CallArguments(int index, String json) ->
-                    calls.merge(
-                            index,
-                            new Call(index, Optional.empty(), json),
-                            (call, more) -> new Call(index, call.begin, call.arguments + more.arguments));
+                    arguments.computeIfAbsent(index, _ -> new StringBuilder()).append(json);
                 case Piece.Content _, Piece.Reasoning _ -> {}
             }
         }
-        return new ArrayList<>(calls.values());
+        return arguments.entrySet().stream()
+                .map(call -> new Call(
+                        call.getKey(),
+                        Optional.ofNullable(begins.get(call.getKey())),
+                        call.getValue().toString()))
+                .toList();
     }
 }

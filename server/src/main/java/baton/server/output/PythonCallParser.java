@@ -4,6 +4,9 @@ import java.util.Optional;
 
 /** Writes the arguments' JSON from literals of Python, as they come. Literals of JSON are also read. */
 final class PythonCallParser extends CallParser {
+    /** Characters of a number or a constant that are awaited before it is read. */
+    private static final int MAX_WORD = 256;
+
     private enum State {
         CONTENT,
         NAME,
@@ -149,7 +152,9 @@ final class PythonCallParser extends CallParser {
             char c = rest().charAt(read);
             if (literal.awaitsWord()) {
                 word = read;
-                if (PythonLiteral.isOfWord(c) && wordEnd(read) == rest().length()) {
+                if (PythonLiteral.isOfWord(c)
+                        && rest().length() - read < MAX_WORD
+                        && wordEnd(read) == rest().length()) {
                     break;
                 }
             }

@@ -135,12 +135,14 @@ final class PythonLiteral {
     /** Empty if it is none. */
     private static String number(String text) {
         String plain = text.replace("_", "");
-        if (!plain.isEmpty() && plain.matches("[-+]?([0-9]+|[0-9]+\\.[0-9]*|\\.[0-9]+)([eE][-+]?[0-9]+)?")) {
-            return plain.matches("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][-+]?[0-9]+)?")
-                    ? plain
-                    : new BigDecimal(plain).toString();
+        if (plain.matches("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][-+]?[0-9]+)?")) {
+            return plain;
         }
-        return "";
+        try {
+            return plain.matches("[-+.0-9eE]+") ? new BigDecimal(plain).toString() : "";
+        } catch (NumberFormatException e) {
+            return "";
+        }
     }
 
     private void text(char c, StringBuilder json) {
@@ -171,7 +173,13 @@ final class PythonLiteral {
 
     private void code(StringBuilder json) {
         try {
-            escaped(Character.toString(Integer.parseInt(word, 0, word.length(), 16)), json);
+            int code = Integer.parseInt(word, 0, word.length(), 16);
+            // The halves of a pair may come in different parts of a stream, and only an escape can be cut between them.
+            if (code >= Character.MIN_SURROGATE && code <= Character.MAX_SURROGATE) {
+                json.append("\\u").append(word.substring(word.length() - 4));
+            } else {
+                escaped(Character.toString(code), json);
+            }
             state = State.TEXT;
         } catch (IllegalArgumentException e) {
             state = State.BROKEN;

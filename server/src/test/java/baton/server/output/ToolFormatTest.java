@@ -68,6 +68,9 @@ class ToolFormatTest {
             pythonic ¦ [f(a=1, b='x "y"', c=[True, None, {'k': -2.5}]), g()] ¦ f({"a": 1, "b": "x \\"y\\"", "c": [true, null, {"k": -2.5}]}) g({})
             pythonic ¦ ⏎[ f ( a = (1, 2,) , b="it's\\n\\u00e9", ) ]⏎ ¦ f({"a": [1, 2], "b": "it's\\né"})
             pythonic ¦ [f(a={1: {}, "x": []}, b=1_000, c=.5)] ¦ f({"a": {"1": {}, "x": []}, "b": 1000, "c": 0.5})
+            pythonic ¦ [f(a='\\ud83d\\ude00\\U0000d83d')] ¦ f({"a": "\\ud83d\\ude00\\ud83d"})
+            pythonic ¦ [f(a=+1e99)] ¦ f({"a": 1E+99})
+            pythonic ¦ [f(a=+1e99999999999)] ¦ +1e99999999999)] f({"a": )
             pythonic ¦ [1, 2] ¦ [1, 2]
             pythonic ¦ [f(x)] ¦ [f(x)]
             pythonic ¦ Well [f()] ¦ Well [f()]
@@ -101,6 +104,18 @@ class ToolFormatTest {
         assertThat(parser.add("}}\n</tool")).containsExactly(new Piece.CallArguments(0, "}"));
         assertThat(parser.add("_call> ")).isEmpty();
         assertThat(parser.end()).isEmpty();
+    }
+
+    /** Else each part of a long number would be looked through again with each later one. */
+    @Test
+    void longNumbersOfPythonAreReadAsTheyCome() {
+        OutputParser parser = ToolFormat.named("pythonic").parser(List.of(TOOL));
+        List<Piece> pieces = new ArrayList<>(parser.add("[f(a="));
+        String digits = "1234567890".repeat(100);
+        cut(digits).forEach(part -> pieces.addAll(parser.add(part)));
+        pieces.addAll(parser.add(")]"));
+        pieces.addAll(parser.end());
+        assertThat(shown(new OutputPieces(pieces)).strip()).isEqualTo("f({\"a\": " + digits + "})");
     }
 
     @Test
