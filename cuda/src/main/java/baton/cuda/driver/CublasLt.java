@@ -60,7 +60,7 @@ public final class CublasLt extends NativeFunctions {
     private static final int PREFER_ALIGNMENT_A = 5;
     private static final int MATRICES = 4;
 
-    /** What rows and columns begin at multiples of, in bytes. */
+    /** What rows, columns and biases begin at multiples of, in bytes. */
     public static final int ALIGNMENT = 16;
 
     private static final long ALGORITHM_BYTES = 64;
@@ -233,6 +233,8 @@ public final class CublasLt extends NativeFunctions {
         set(descSet, description, DESC_TRANSPOSE_A, TRANSPOSED, Integer.BYTES);
         if (shape.biased) {
             set(descSet, description, DESC_EPILOGUE, EPILOGUE_BIAS, Integer.BYTES);
+            // Not read when an algorithm is chosen, which may rely on an alignment as large as this address has.
+            set(descSet, description, DESC_BIAS, ALIGNMENT, Long.BYTES);
         }
         Plan plan = new Plan(
                 shape,

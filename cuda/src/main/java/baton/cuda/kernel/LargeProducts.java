@@ -65,7 +65,7 @@ public final class LargeProducts implements AutoCloseable {
                 in.rowStride(),
                 out.rowStride(),
                 weight.bias() != 0);
-        boolean aligned = weight.address() % CublasLt.ALIGNMENT == 0
+        boolean aligned = (weight.address() | weight.bias()) % CublasLt.ALIGNMENT == 0
                 && (long) weight.inputs() * weight.type().bytes() % CublasLt.ALIGNMENT == 0
                 && in.isAligned(CublasLt.ALIGNMENT / in.type().bytes())
                 && out.isAligned(CublasLt.ALIGNMENT / out.type().bytes());

@@ -137,6 +137,12 @@ class LargeProductsTest {
                         .as("shape %d x %d", shape[0], shape[1])
                         .isFalse();
             }
+            Weight biased = new Weight(4096, DType.BF16, 32, 48, 4104);
+            DeviceRows in = DeviceRows.matrix(4096, DType.BF16, 200, 48);
+            DeviceRows out = DeviceRows.matrix(4096, DType.F32, 200, 32);
+            assertThat(products.product(stream, biased, in, out, false))
+                    .as("biases that do not begin at a multiple of 16 bytes")
+                    .isFalse();
         }
         assertThat(count("fake_objects")).isZero();
     }

@@ -72,6 +72,7 @@ int cublasLtMatmulAlgoGetHeuristic(uint64_t handle, Desc *desc, Layout *a, Layou
         Result *results, int *found) {
     if (handle != HANDLE || count != 1 || c != d || desc->compute != 68 || desc->scale != F32 || preference->schemes != 0) return INVALID_VALUE;
     for (int i = 0; i < 4; i++) if (preference->alignment[i] != 16) return INVALID_VALUE;
+    if (desc->epilogue == 4 && (uint64_t) desc->bias % 32 != 16) return INVALID_VALUE;
     if (d->rows == 24) return NOT_SUPPORTED;
     *found = d->rows != 40;
     chosen++;
