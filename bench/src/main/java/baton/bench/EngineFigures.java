@@ -29,7 +29,7 @@ final class EngineFigures {
                             .line(
                                     "  {way|%-38s} {best|%9.2f|1e-9} {unit|%-7s} (median round {median|%.2f|1e-9}) {remark}"))
             .each("models", ofModel())
-            .note("models", "\n" + Work.COUNTED)
+            .note("models", "\n" + LeastWork.COUNTED)
             .table(
                     "Against {against/url} ({against/model}), requests to Baton's server and to that one in turns, prompts as {against/prompts}; medians",
                     "against/cases",

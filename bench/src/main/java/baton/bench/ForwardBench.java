@@ -207,7 +207,7 @@ final class ForwardBench {
                         .map(decode -> new Decode(
                                 decode.count,
                                 Timing.of(decode.timed()),
-                                Work.decodeBytes(config, decode.count, DECODE_CONTEXT, weightBytes, elementBytes)))
+                                LeastWork.decodeBytes(config, decode.count, DECODE_CONTEXT, weightBytes, elementBytes)))
                         .toList(),
                 List.copyOf(leftOut),
                 secondsPerToken);
@@ -319,7 +319,7 @@ final class ForwardBench {
         }
 
         double flops() {
-            return decode ? count * Work.prefillFlops(config, 1) : Work.prefillFlops(config, count);
+            return decode ? count * LeastWork.prefillFlops(config, 1) : LeastWork.prefillFlops(config, count);
         }
 
         /** The last pass's seconds: what the next one takes. */

@@ -25,6 +25,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Random;
 import java.util.Set;
+import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import java.util.regex.Pattern;
 import java.util.stream.Stream;
@@ -115,7 +116,8 @@ public record GrammarBench(Path model, Optional<String> python, int texts, Consu
                 for (int tries = 0; tries < TRIES; tries++) {
                     int next = allowed.nextSetBit(random.nextInt(size));
                     token = next < 0 ? allowed.previousSetBit(size - 1) : next;
-                    if (!UNEVEN.matcher(tokenizer.decode(new int[] {token}, false)).find()) {
+                    if (!UNEVEN.matcher(tokenizer.decode(new int[] {token}, false))
+                            .find()) {
                         break;
                     }
                 }
@@ -176,21 +178,25 @@ public record GrammarBench(Path model, Optional<String> python, int texts, Consu
             Process process = new ProcessBuilder(interpreter, "-B", script.toString())
                     .redirectError(ProcessBuilder.Redirect.INHERIT)
                     .start();
-            try (Writer input = process.outputWriter()) {
-                input.write(given.toString());
-            }
-            Map<String, Double> compilations = new LinkedHashMap<>();
-            try (BufferedReader lines = process.inputReader()) {
-                for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-                    if (line.startsWith("{")) {
-                        addPeer(JSON.readTree(line), compilations, masks);
-                    } else {
-                        progress.accept(line);
+            try {
+                try (Writer input = process.outputWriter()) {
+                    input.write(given.toString());
+                }
+                Map<String, Double> compilations = new LinkedHashMap<>();
+                try (BufferedReader lines = process.inputReader()) {
+                    for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+                        if (line.startsWith("{")) {
+                            addPeer(JSON.readTree(line), compilations, masks);
+                        } else {
+                            progress.accept(line);
+                        }
                     }
                 }
-            }
-            if (process.waitFor() != 0) {
-                throw new IOException(interpreter + " ended with " + process.exitValue());
+                if (!process.waitFor(10, TimeUnit.SECONDS) || process.exitValue() != 0) {
+                    throw new IOException(interpreter + " did not end with 0 after its last line");
+                }
+            } finally {
+                process.destroyForcibly();
             }
         }
     }

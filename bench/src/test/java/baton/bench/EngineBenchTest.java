@@ -231,17 +231,17 @@ class EngineBenchTest {
         double matrices = config.parameters() - norms;
         double keysAndValues = 2.0 * 16 * 8 * 64;
 
-        assertThat(Work.decodeBytes(config, 8, 128, 2, 2)).isEqualTo(2 * (matrices + 8 * 128 * keysAndValues));
-        assertThat(Work.decodeBytes(config, 8, 128, 1, 2)).isEqualTo(matrices + 2 * 8 * 128 * keysAndValues);
+        assertThat(LeastWork.decodeBytes(config, 8, 128, 2, 2)).isEqualTo(2 * (matrices + 8 * 128 * keysAndValues));
+        assertThat(LeastWork.decodeBytes(config, 8, 128, 1, 2)).isEqualTo(matrices + 2 * 8 * 128 * keysAndValues);
         // One token: every matrix once, and one query against one key in each head.
-        assertThat(Work.prefillFlops(config, 1)).isEqualTo(2 * matrices + 4.0 * 16 * 32 * 64);
+        assertThat(LeastWork.prefillFlops(config, 1)).isEqualTo(2 * matrices + 4.0 * 16 * 32 * 64);
         // Attention grows with the square, the rest with the length; the last layer goes on for the last token only.
         double output = 128256.0 * 2048;
         double layer = (matrices - output) / 16;
         double lastKeysAndValues = 2.0 * 2048 * 8 * 64;
         double before = 2048 * (15 * layer + lastKeysAndValues);
         double pairs = 15 * (2048 * 2049 / 2.0) + 2048;
-        assertThat(Work.prefillFlops(config, 2048))
+        assertThat(LeastWork.prefillFlops(config, 2048))
                 .isCloseTo(2 * (before + layer - lastKeysAndValues + output) + 4.0 * 32 * 64 * pairs, within(1.0));
     }
 
@@ -250,10 +250,10 @@ class EngineBenchTest {
         ModelConfig config = RandomCheckpoint.experts();
         double rest = 4 * (2048 * 2048 * 4 + 2048 * 64) + 32768.0 * 2048;
         double expert = 3 * 2048 * 1024;
-        assertThat(Work.prefillFlops(config, 1)).isEqualTo(2 * (rest + 4 * 8 * expert) + 4.0 * 4 * 16 * 128);
+        assertThat(LeastWork.prefillFlops(config, 1)).isEqualTo(2 * (rest + 4 * 8 * expert) + 4.0 * 4 * 16 * 128);
         double of8Tokens = 64 * (1 - Math.pow(7 / 8.0, 8));
         double cached = 2.0 * 4 * 16 * 128 * 128 * 8;
-        assertThat(Work.decodeBytes(config, 8, 128, 2, 2))
+        assertThat(LeastWork.decodeBytes(config, 8, 128, 2, 2))
                 .isCloseTo(2 * (rest + 4 * of8Tokens * expert + cached), within(1.0));
     }
 

@@ -1,6 +1,6 @@
 package baton.cli.doctor;
 
-import baton.bench.Work;
+import baton.bench.LeastWork;
 import baton.engine.EngineConfig;
 import baton.engine.backend.ModelBackend;
 import baton.engine.backend.ModelBackends;
@@ -227,10 +227,10 @@ record ModelFindings(List<Finding> findings, Optional<ModelConfig> config) {
         private void speed(ModelConfig config, DType dtype) throws IOException {
             ProductRates rates = backend.measure(config, dtype, Quantization.NONE);
             int context = Math.min(config.defaultPositions(), CONTEXT);
-            double one = Work.decodeBytes(config, 1, context, dtype.bytes(), dtype.bytes());
-            double many = Work.decodeBytes(config, SEQUENCES, context, dtype.bytes(), dtype.bytes());
-            double flops = Work.prefillFlops(config, context);
-            double flopsOfStep = SEQUENCES * Work.prefillFlops(config, 1);
+            double one = LeastWork.decodeBytes(config, 1, context, dtype.bytes(), dtype.bytes());
+            double many = LeastWork.decodeBytes(config, SEQUENCES, context, dtype.bytes(), dtype.bytes());
+            double flops = LeastWork.prefillFlops(config, context);
+            double flopsOfStep = SEQUENCES * LeastWork.prefillFlops(config, 1);
             all.add(Finding.ok(
                     "decode",
                     "up to %s tokens/s of one sequence and %s of %d, with contexts of %,d tokens: a step reads %s, and %s at the %s/s measured here"

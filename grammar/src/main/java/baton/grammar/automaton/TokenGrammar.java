@@ -1,6 +1,7 @@
 package baton.grammar.automaton;
 
 import baton.kv.ConfigException;
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.IdentityHashMap;
@@ -27,6 +28,7 @@ public final class TokenGrammar {
     /** The token ids of the grammar's special tokens. */
     private final int[] specials;
 
+    @GuardedBy("this")
     private States states;
 
     /** @throws ConfigException if the vocabulary lacks a special token of the grammar */
@@ -57,6 +59,7 @@ public final class TokenGrammar {
     }
 
     /** Prepares work at a state, which may be one of states that have been given up. */
+    @GuardedBy("this")
     private State current(TokenMatcher matcher) {
         if (states.bytes() > MOST_BYTES) {
             states = grammar.states();
@@ -69,6 +72,7 @@ public final class TokenGrammar {
         return matcher.state;
     }
 
+    @GuardedBy("this")
     private State adopt(State other, Map<State, State> known) {
         State adopted = known.get(other);
         if (adopted == null) {
@@ -140,6 +144,7 @@ public final class TokenGrammar {
      * Adds the tokens of bytes that may come next. Stacks are divided below a place whose texts have a clear end. Tokens that stay above
      * are known from the upper part alone; those that leave it go on with the lower part.
      */
+    @GuardedBy("this")
     private void addTokens(State state, long[] mask) {
         Map<State, List<State>> upperByLower = new LinkedHashMap<>();
         for (int i = 0; i < state.places.length && upperByLower.size() <= MOST_PARTS; i++) {
@@ -158,19 +163,20 @@ public final class TokenGrammar {
             upperByLower.computeIfAbsent(lower, _ -> new ArrayList<>()).add(part);
         }
         if (upperByLower.size() > MOST_PARTS) {
-            new Walk(state, mask).all();
+            new Walk(states, state, mask).all();
             return;
         }
         upperByLower.forEach((lower, uppers) -> {
             LocalTokens local = local(states.union(uppers));
             local.within().addTo(mask);
             if (lower != states.end) {
-                new Walk(lower, mask).below(local.exits());
+                new Walk(states, lower, mask).below(local.exits());
             }
         });
     }
 
     /** A place after which the same texts come, as far as a token reaches. */
+    @GuardedBy("this")
     private Place clipped(Place place) {
         if (!(place.key.node() instanceof Node.Sequence sequence)) {
             return place;
@@ -185,11 +191,12 @@ public final class TokenGrammar {
         return equivalent == count ? place : states.inSequence(sequence, index, equivalent).places[0];
     }
 
+    @GuardedBy("this")
     private LocalTokens local(State upper) {
         LocalTokens local = upper.local;
         if (local == null) {
             long[] bits = new long[vocabulary.words()];
-            Walk walk = new Walk(upper, bits);
+            Walk walk = new Walk(states, upper, bits);
             if (!walk.loop()) {
                 walk.all();
             }
@@ -202,13 +209,15 @@ public final class TokenGrammar {
 
     /** A walk over the vocabulary's tree, with the state of the automaton at each node. */
     private final class Walk {
+        private final States states;
         private final State[] path = new State[vocabulary.deepest + 1];
         private final State start;
         private final long[] mask;
         private int[] exits = new int[16];
         private int exitCount;
 
-        Walk(State start, long[] mask) {
+        Walk(States states, State start, long[] mask) {
+            this.states = states;
             this.start = start;
             this.mask = mask;
         }
@@ -242,7 +251,7 @@ public final class TokenGrammar {
             if (sequence.most[index] - count < 2 || repeated.nullable || rest.complete || !disjoint(repeated, rest)) {
                 return false;
             }
-            Optional<LoopTokens> known = vocabulary.loop(repeated, () -> new LoopWalk(repeated).tokens());
+            Optional<LoopTokens> known = vocabulary.loop(repeated, () -> new LoopWalk(states, repeated).tokens());
             if (known.isEmpty()) {
                 return false;
             }
@@ -297,9 +306,11 @@ public final class TokenGrammar {
 
     /** A walk over the vocabulary's tree by a repetition without bounds. */
     private final class LoopWalk {
+        private final States states;
         private final State whole;
 
-        LoopWalk(Node repeated) {
+        LoopWalk(States states, Node repeated) {
+            this.states = states;
             whole = states.start(new Node.Sequence(List.of(repeated), new int[] {0}, new int[] {Integer.MAX_VALUE}));
         }
 

@@ -1,5 +1,6 @@
 package baton.grammar.automaton;
 
+import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashSet;
@@ -38,6 +39,7 @@ public final class TokenVocabulary {
     final int deepest;
 
     /** By the description of the repeated expression, the last ones that were used. */
+    @GuardedBy("itself")
     private final Map<String, Optional<LoopTokens>> loops = new LinkedHashMap<>(16, 0.75f, true) {
         @Override
         protected boolean removeEldestEntry(Map.Entry<String, Optional<LoopTokens>> eldest) {

@@ -8,7 +8,7 @@ import baton.engine.model.Recipe.Latent;
 import baton.engine.model.Recipe.Plain;
 
 /** The least work of a forward pass, in operations and bytes; shares of the machine's limits are computed from it. */
-public final class Work {
+public final class LeastWork {
     /** Text of a report: what is counted. */
     static final String COUNTED = """
             Counted for prefill: 2 operations for each token and weight of the linear layers, and 2 for each element of queries times
@@ -21,7 +21,7 @@ public final class Work {
             products that were done right before and after each prefill for as long as it takes, the median. The read rate is that
             of the fastest way to read; small models, whose weights stay in caches, may pass 100 %.""";
 
-    private Work() {}
+    private LeastWork() {}
 
     public static double prefillFlops(ModelConfig config, int tokens) {
         double layer = layerWeights(config, 1) / config.layers();
