@@ -10,6 +10,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import java.util.function.Supplier;
@@ -69,7 +70,8 @@ final class GrammarWriter {
         Expression first = value(start);
         while (!missing.isEmpty()) {
             Conjunction next = missing.remove();
-            rules.put(((Expression.Rule) ruleOf.get(next)).name(), written(reader.values(next), path(next)));
+            Expression.Rule rule = (Expression.Rule) Objects.requireNonNull(ruleOf.get(next));
+            rules.put(rule.name(), written(reader.values(next), path(next)));
         }
         return new GrammarSource(rules, first);
     }

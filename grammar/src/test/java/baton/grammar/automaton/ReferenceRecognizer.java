@@ -18,6 +18,7 @@ import org.jspecify.annotations.Nullable;
  * Recognises texts, and beginnings of texts, by the definition of each expression: sets of places that are enlarged until they no longer
  * change. It is slow, and shares nothing with the automaton.
  */
+@SuppressWarnings("ReferenceEquality") // equal items are the same object
 final class ReferenceRecognizer {
     /** An expression, by identity, and where its text begins. */
     private record Spot(Expression expression, int from) {
