@@ -58,7 +58,7 @@ final class FormatReader {
             }
             throw wanted(fields)
                     .map(wanted -> e.at(e.field().equals("whitespace_pattern") ? wanted.whitespace : wanted.path))
-                    .orElse(e);
+                    .orElseGet(() -> e.at("tools"));
         }
     }
 

@@ -84,15 +84,32 @@ class ToolGrammarTest {
     }
 
     private static JsonNode choice(ApiServer server, String more) throws Exception {
-        HttpResponse<String> response = CLIENT.send(
+        HttpResponse<String> response = post(server, more);
+        assertThat(response.statusCode()).as(response.body()).isEqualTo(200);
+        return ServerFixture.MAPPER.readTree(response.body()).at("/choices/0");
+    }
+
+    private static HttpResponse<String> post(ApiServer server, String more) throws Exception {
+        return CLIENT.send(
                 HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + server.port() + "/v1/chat/completions"))
                         .header("Content-Type", "application/json")
                         .timeout(Duration.ofSeconds(60))
                         .POST(HttpRequest.BodyPublishers.ofString("{" + CHAT + more + "}"))
                         .build(),
                 HttpResponse.BodyHandlers.ofString());
-        assertThat(response.statusCode()).as(response.body()).isEqualTo(200);
-        return ServerFixture.MAPPER.readTree(response.body()).at("/choices/0");
+    }
+
+    @Test
+    void callsThatTheModelCannotWriteAreRefused() throws Exception {
+        try (ApiServer server = server("openai")) {
+            HttpResponse<String> response = post(server, ",\"tool_choice\":\"required\"");
+            assertThat(response.statusCode()).isEqualTo(400);
+            assertThat(ServerFixture.MAPPER
+                            .readTree(response.body())
+                            .at("/error/message")
+                            .asString())
+                    .isEqualTo("tools: the vocabulary has no special token '<|channel|>'");
+        }
     }
 
     private static void assertValid(JsonNode call) {

@@ -21,6 +21,9 @@ import tools.jackson.databind.JsonNode;
 public final class CallGrammar {
     private static final SchemaOptions OPTIONS = new SchemaOptions(false, false, Optional.of(" ?"), true);
 
+    /** Their schemas take time. */
+    private static final int MOST_TOOLS = 1000;
+
     /** White space, if any, before the first call. */
     private static final Expression SPACE = Expression.repeat(new Expression.Chars(CharSet.of(" \n")), 0, 2);
 
@@ -40,7 +43,7 @@ public final class CallGrammar {
      * @param parallel whether there may be several
      * @param isSpecialToken whether a text is a special token of the model
      * @param content the format of the text before calls that are not required
-     * @throws ConfigException if a strict tool's schema has no grammar
+     * @throws ConfigException if a strict tool's schema has no grammar, or there are too many tools
      */
     public static Optional<OutputFormat> of(
             ToolFormat format,
@@ -51,6 +54,12 @@ public final class CallGrammar {
             Optional<OutputFormat> content) {
         if (!required && tools.stream().noneMatch(Tool::strict)) {
             return content;
+        }
+        if (tools.size() > MOST_TOOLS) {
+            throw new ConfigException(
+                    "tools",
+                    "has " + tools.size() + " tools, must have at most " + MOST_TOOLS
+                            + " where calls are required or a tool is strict");
         }
         CallGrammar grammar = new CallGrammar(isSpecialToken, parallel);
         Expression calls = Expression.sequence(SPACE, format.calls(tools, grammar));

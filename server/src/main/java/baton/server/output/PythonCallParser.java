@@ -90,12 +90,17 @@ final class PythonCallParser extends CallParser {
         return Optional.of(identifier);
     }
 
+    /** Names of tools may have a hyphen, which those of Python have not. */
+    private static boolean isOfName(char c) {
+        return c == '.' || c == '-';
+    }
+
     private int identifierEnd() {
         int end = 0;
         while (end < rest().length()
                 && (end == 0
                         ? Character.isJavaIdentifierStart(rest().charAt(0))
-                        : Character.isJavaIdentifierPart(rest().charAt(end)) || rest().charAt(end) == '.')) {
+                        : Character.isJavaIdentifierPart(rest().charAt(end)) || isOfName(rest().charAt(end)))) {
             end++;
         }
         return end;

@@ -5,8 +5,10 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.grammar.OutputFormat;
 import baton.grammar.automaton.Grammar;
+import baton.kv.ConfigException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.Optional;
 import org.junit.jupiter.api.Test;
@@ -65,6 +67,14 @@ class CallGrammarTest {
         assertThat(read.begin().orElseThrow().name()).isEqualTo("f");
         assertThat(JSON.readTree(read.arguments())).isEqualTo(JSON.readTree("{\"count\":7,\"city\":\"Ely\"}"));
         assertThat(new OutputPieces(pieces).content()).isEmpty();
+    }
+
+    @Test
+    void callsOfTooManyToolsAreRefusedAtOnce() {
+        List<Tool> many = Collections.nCopies(1001, F);
+        assertThatThrownBy(() -> grammar("hermes", many, true, true))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageStartingWith("tools: has 1001 tools, must have at most 1000 where calls are required");
     }
 
     @ParameterizedTest

@@ -16,6 +16,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ObjectNode;
 
@@ -71,6 +72,7 @@ class ToolFormatTest {
             pythonic ¦ [f(a='\\ud83d\\ude00\\U0000d83d')] ¦ f({"a": "\\ud83d\\ude00\\ud83d"})
             pythonic ¦ [f(a=+1e99)] ¦ f({"a": 1E+99})
             pythonic ¦ [f(a=+1e99999999999)] ¦ +1e99999999999)] f({"a": )
+            pythonic ¦ [get-town(zip-code=1)] ¦ get-town({"zip-code": 1})
             pythonic ¦ [1, 2] ¦ [1, 2]
             pythonic ¦ [f(x)] ¦ [f(x)]
             pythonic ¦ Well [f()] ¦ Well [f()]
@@ -179,6 +181,30 @@ class ToolFormatTest {
         assertThatThrownBy(() -> ToolFormat.named("x"))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageStartingWith("tool_call_parser: unsupported value 'x'; allowed: auto, hermes, ");
+    }
+
+    /** Texts of the marks in any order, and other text, are divided into the same pieces however they are cut. */
+    @ParameterizedTest
+    @ValueSource(strings = {"hermes", "llama3_json", "mistral", "phi4_mini_json", "openai", "qwen3_coder", "pythonic"})
+    void randomTextsAreDividedHoweverTheyAreCut(String format) {
+        List<String> parts = new ArrayList<>(ToolFormat.named(format).marks());
+        parts.addAll(List.of(
+                "{\"name\": \"f\", \"arguments\": {\"a\": [1, \"x\"]}}", "{\"name\":", "\"f\"", "\"parameters\":"));
+        parts.addAll(List.of(
+                "[f(text='a', count=-1)", "f(", "count=", "True", "'", "\"", "\\", "{", "}", "[", "]", "(", ")"));
+        parts.addAll(List.of("<function=f>", "<parameter=text>", "<parameter=count>", "</parameter>", "</function>"));
+        parts.addAll(List.of(
+                "functools", "[TOOL_CALLS]", ",", ";", ":", "1", "e9", "<", "\n", " ", "é😀", "\\ud83d", "null"));
+        parts.addAll(List.of("<|channel|>final<|message|>", "<|channel|>commentary to=functions.f<|message|>", "to=f"));
+        for (int i = 0; i < 2000; i++) {
+            StringBuilder text = new StringBuilder();
+            for (int length = random.nextInt(14); length >= 0; length--) {
+                text.append(parts.get(random.nextInt(parts.size())));
+            }
+            assertThat(shown(divided(format, cut(text.toString()))))
+                    .as("-Dtests.seed=%d: %s", seed, text)
+                    .isEqualTo(shown(divided(format, List.of(text.toString()))));
+        }
     }
 
     private static OutputPieces divided(String format, List<String> parts) {
