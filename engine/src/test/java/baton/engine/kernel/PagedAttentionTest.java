@@ -97,22 +97,26 @@ class PagedAttentionTest {
                 new AttentionScores(scale),
                 new AttentionScores(scale, Optional.of(2.5), List.of()),
                 new AttentionScores(scale, Optional.of(50.0), List.of(sinks)))) {
-            attentionEqualsThatInFp64(kind, dtype, heads, kvHeads, headDim, blockSize, window, scores);
+            KvLayout layout = new KvLayout(LAYERS, kvHeads, headDim, blockSize, dtype);
+            attentionEqualsThatInFp64(kind, layout, heads, window, scores);
         }
     }
 
+    /** Entries that are key and value. */
+    @ParameterizedTest
+    @CsvSource({"YMM, F32, 6, 48, 5", "ZMM, F16, 2, 576, 16", "PAIRS, BF16, 2, 320, 16", "AMX, BF16, 2, 320, 16"})
+    void latentAttentionEqualsThatInFp64(String kind, DType dtype, int heads, int headDim, int blockSize) {
+        KvLayout layout = new KvLayout(LAYERS, 1, headDim, blockSize, dtype, true);
+        attentionEqualsThatInFp64(kind, layout, heads, 100_000, new AttentionScores(1 / Math.sqrt(headDim)));
+    }
+
     private static void attentionEqualsThatInFp64(
-            String kind,
-            DType dtype,
-            int heads,
-            int kvHeads,
-            int headDim,
-            int blockSize,
-            int window,
-            AttentionScores scores) {
+            String kind, KvLayout layout, int heads, int window, AttentionScores scores) {
         Kernels kernels = TestKernels.named(kind, WeightType.FP32);
         Random random = new Random(SEED);
-        KvLayout layout = new KvLayout(LAYERS, kvHeads, headDim, blockSize, dtype);
+        int kvHeads = layout.kvHeads();
+        int headDim = layout.headDim();
+        int blockSize = layout.blockSize();
         try (Arena arena = Arena.ofShared()) {
             MemorySegment pool = arena.allocate(BLOCKS * layout.blockBytes(), 64);
             KvCache cache = new KvCache(pool, layout, BLOCKS, List.of("0", "1"));
@@ -373,7 +377,7 @@ class PagedAttentionTest {
             double weight = Math.exp(scores[other] - largest);
             sum += weight;
             for (int d = 0; d < layout.headDim(); d++) {
-                attended[d] += weight * entry(cache, span, other, kvHead, layout.headDim() + d);
+                attended[d] += weight * entry(cache, span, other, kvHead, layout.valueOffset() + d);
             }
         }
         for (int d = 0; d < layout.headDim(); d++) {
