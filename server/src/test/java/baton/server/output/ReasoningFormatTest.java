@@ -20,6 +20,7 @@ import java.util.Set;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 class ReasoningFormatTest {
     private static final long SEED = Long.getLong("tests.seed", 1);
@@ -71,6 +72,31 @@ class ReasoningFormatTest {
             all.add(pieces);
         }
         return all;
+    }
+
+    /** Texts of the marks in any order are divided into the same pieces however they are cut. */
+    @ParameterizedTest
+    @ValueSource(strings = {"qwen3", "deepseek_r1", "granite", "gpt_oss"})
+    void randomTextsAreDividedHoweverTheyAreCut(String name) {
+        Random random = new Random(SEED);
+        List<String> parts = new ArrayList<>(ReasoningFormat.named(name).marks());
+        parts.addAll(List.of("<", "think>", "Here is my ", " ", "\n", "é😀", "<tool_call>", "<|start|>assistant"));
+        parts.addAll(List.of("<|channel|>analysis<|message|>", "<|channel|>final<|message|>", " to=functions.f"));
+        for (int i = 0; i < 1000; i++) {
+            StringBuilder text = new StringBuilder();
+            for (int length = random.nextInt(10); length >= 0; length--) {
+                text.append(parts.get(random.nextInt(parts.size())));
+            }
+            assertThat(divided(name, i % 2 == 0 ? "" : "<think>", text.toString()).stream()
+                            .map(OutputPieces::new)
+                            .map(each -> each.reasoning() + "|" + each.content() + "|"
+                                    + each.calls().stream()
+                                            .map(OutputPieces.Call::arguments)
+                                            .toList())
+                            .distinct())
+                    .as(text.toString())
+                    .hasSize(1);
+        }
     }
 
     @Test
