@@ -3,11 +3,13 @@ package baton.grammar.automaton;
 import baton.grammar.rule.CharSet;
 import baton.grammar.rule.Expression;
 import baton.grammar.rule.GrammarSource;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.IdentityHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -39,27 +41,40 @@ final class ReferenceRecognizer {
     /** How many characters complete an intersection or complement at most. */
     private static final int LONGEST_COMPLETION = 4;
 
+    /** One object, as places are known by the identity of the expression. */
+    private static final Expression ANY = Expression.any();
+
     private final GrammarSource source;
+
+    /** Whether the bytes from a place on can be completed to a text of an expression, by the expression and these bytes. */
+    private final Map<Expression, Map<ByteBuffer, Boolean>> completed;
+
     private final byte[] text;
     private Map<Spot, Set<Integer>> ends = new HashMap<>();
     private Map<Spot, Boolean> beginnings = new HashMap<>();
     private Map<Spot, Set<Integer>> endsBefore = new HashMap<>();
     private Map<Spot, Boolean> beginningsBefore = new HashMap<>();
 
-    private ReferenceRecognizer(GrammarSource source, byte[] text) {
+    ReferenceRecognizer(GrammarSource source) {
+        this(source, new IdentityHashMap<>(), new byte[0]);
+    }
+
+    private ReferenceRecognizer(
+            GrammarSource source, Map<Expression, Map<ByteBuffer, Boolean>> completed, byte[] text) {
         this.source = source;
+        this.completed = completed;
         this.text = text;
     }
 
     /** Whether the text is of the grammar. */
-    static boolean accepts(GrammarSource source, byte[] text) {
-        ReferenceRecognizer recognizer = new ReferenceRecognizer(source, text);
+    boolean accepts(byte[] text) {
+        ReferenceRecognizer recognizer = new ReferenceRecognizer(source, completed, text);
         return recognizer.ends(source.start()).contains(text.length);
     }
 
     /** Whether some text of the grammar begins with this text. */
-    static boolean begins(GrammarSource source, byte[] text) {
-        ReferenceRecognizer recognizer = new ReferenceRecognizer(source, text);
+    boolean begins(byte[] text) {
+        ReferenceRecognizer recognizer = new ReferenceRecognizer(source, completed, text);
         boolean found;
         do {
             recognizer.round();
@@ -148,7 +163,7 @@ final class ReferenceRecognizer {
                 yield after;
             }
             case Expression.Not(Expression excluded) -> {
-                Set<Integer> after = new HashSet<>(ends(Expression.any(), from));
+                Set<Integer> after = new HashSet<>(ends(ANY, from));
                 after.removeAll(ends(excluded, from));
                 yield after;
             }
@@ -367,11 +382,24 @@ final class ReferenceRecognizer {
 
     /** Whether the rest of the text and some characters more, of which the first may have begun, are a text of a regular expression. */
     private boolean completes(Expression expression, int from) {
-        List<byte[]> whole = List.of(Arrays.copyOfRange(text, from, text.length));
+        byte[] rest = Arrays.copyOfRange(text, from, text.length);
+        Map<ByteBuffer, Boolean> known = completed.computeIfAbsent(expression, _ -> new HashMap<>());
+        Boolean found = known.get(ByteBuffer.wrap(rest));
+        if (found == null) {
+            found = completes(expression, rest);
+            known.put(ByteBuffer.wrap(rest), found);
+        }
+        return found;
+    }
+
+    private boolean completes(Expression expression, byte[] rest) {
+        List<byte[]> whole = List.of(rest);
         for (int i = 0; i <= LONGEST_COMPLETION; i++) {
             List<byte[]> longer = new ArrayList<>();
             for (byte[] candidate : whole) {
-                if (new ReferenceRecognizer(source, candidate).ends(expression).contains(candidate.length)) {
+                if (new ReferenceRecognizer(source, completed, candidate)
+                        .ends(expression)
+                        .contains(candidate.length)) {
                     return true;
                 }
                 for (byte[] character : characters(CharSet.ALL)) {
@@ -408,7 +436,7 @@ final class ReferenceRecognizer {
             case Expression.Choice(List<Expression> parts) -> parts.stream().anyMatch(part -> productive(part, open));
             case Expression.Repeat(Expression repeated, int least, int _) -> least == 0 || productive(repeated, open);
             case Expression.And _, Expression.Not _, Expression.Automaton _ ->
-                new ReferenceRecognizer(source, new byte[0]).completes(expression, 0);
+                new ReferenceRecognizer(source, completed, new byte[0]).completes(expression, 0);
             case Expression.Members any -> canComplete(any, Set.of(), 0, open);
         };
     }
