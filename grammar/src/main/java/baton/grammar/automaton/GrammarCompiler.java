@@ -17,6 +17,7 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Optional;
 import java.util.SequencedSet;
 import java.util.function.Supplier;
 
@@ -158,7 +159,9 @@ final class GrammarCompiler {
     }
 
     /** Repetitions of one expression are parts of the sequence with bounds. */
-    private Node sequence(List<Expression> expressions) {
+    private Node sequence(List<Expression> all) {
+        List<Expression> expressions =
+                all.stream().filter(part -> !part.equals(Expression.empty())).toList();
         if (expressions.size() == 1 && !(expressions.getFirst() instanceof Expression.Repeat)) {
             return node(expressions.getFirst());
         }
@@ -230,8 +233,27 @@ final class GrammarCompiler {
         return add(new Node.Members(texts, required, anyOrder, separator, others, least, most));
     }
 
-    /** Texts of all parts; those that are complements exclude. */
+    /** Texts of all parts; those that are complements exclude. Of a repetition with bounds its texts are counted. */
     private Node intersection(List<Expression> parts) {
+        for (Expression part : parts.reversed()) {
+            if (parts.size() > 1
+                    && part instanceof Expression.Repeat(Expression repeated, int least, int most)
+                    && (least > 0 || most < Expression.Repeat.UNBOUNDED)
+                    && !node(repeated).nullable) {
+                List<Expression> others = new ArrayList<>(parts);
+                others.remove(part);
+                others.add(Expression.repeat(repeated, 0, Expression.Repeat.UNBOUNDED));
+                Optional<RegularProduct.Made> counted = product(others, true);
+                if (counted.isPresent()) {
+                    RegularProduct.Made made = counted.get();
+                    return add(new Node.Counted(made.table(), made.whole(), least, most));
+                }
+            }
+        }
+        return add(product(parts, false).orElseThrow().table());
+    }
+
+    private Optional<RegularProduct.Made> product(List<Expression> parts, boolean counts) {
         List<Node> included = new ArrayList<>();
         List<Node> excluded = new ArrayList<>();
         for (Expression part : parts) {
@@ -244,14 +266,13 @@ final class GrammarCompiler {
         if (included.isEmpty()) {
             included.add(node(Expression.any()));
         }
-        return intern(List.of("intersection", included, excluded), () -> {
-            Map<Node, Boolean> operands = new HashMap<>();
-            included.forEach(operand -> settle(operand, operands));
-            excluded.forEach(operand -> settle(operand, operands));
-            RegularProduct.Made made = RegularProduct.of(included, excluded, operands.keySet(), productWork);
-            productWork -= made.work();
-            return made.table();
-        });
+        Map<Node, Boolean> operands = new IdentityHashMap<>();
+        included.forEach(operand -> settle(operand, operands));
+        excluded.forEach(operand -> settle(operand, operands));
+        Optional<RegularProduct.Made> made =
+                RegularProduct.of(included, excluded, operands.keySet(), counts, productWork);
+        productWork -= made.map(RegularProduct.Made::work).orElse(0L);
+        return made;
     }
 
     /**

@@ -1,7 +1,11 @@
 package baton.grammar.automaton;
 
+import baton.kv.ConfigException;
+import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.BitSet;
+import java.util.Deque;
 import java.util.HexFormat;
 import java.util.List;
 
@@ -319,6 +323,122 @@ abstract sealed class Node {
         @Override
         void markBounds(boolean[] begins) {
             classes.markBounds(begins);
+        }
+    }
+
+    /** The texts of a table in which some kind of text comes as often as two bounds say. */
+    static final class Counted extends Node {
+        /** Lengths times edges that are computed at most. */
+        private static final long MOST_WORK = 30_000_000;
+
+        final Table table;
+
+        /** By state: whether the text that is counted has come as a whole before it. */
+        final boolean[] whole;
+
+        final int least;
+        final int most;
+
+        /** How often the text may come until the end, by state; of more than {@code least} only that they are, if there is no most. */
+        private final BitSet[] left;
+
+        /** The largest of the least numbers of {@code left}. */
+        private final int farthest;
+
+        Counted(Table table, boolean[] whole, int least, int most) {
+            this.table = table;
+            this.whole = whole;
+            this.least = least;
+            this.most = most;
+            int size = table.next.length;
+            left = new BitSet[size];
+            List<List<Integer>> before = new ArrayList<>();
+            for (int i = 0; i < size; i++) {
+                left[i] = new BitSet();
+                before.add(new ArrayList<>());
+            }
+            long edges = 0;
+            for (int i = 0; i < size; i++) {
+                for (int next : Arrays.stream(table.next[i])
+                        .filter(next -> next != Table.NONE)
+                        .distinct()
+                        .toArray()) {
+                    before.get(next).add(i);
+                    edges++;
+                }
+            }
+            int longest = most == Integer.MAX_VALUE ? least : most;
+            if (longest * edges > MOST_WORK) {
+                throw new ConfigException(
+                        "grammar", "an intersection with a repetition that is bounded by " + longest + " is too large");
+            }
+            BitSet ends = new BitSet();
+            for (int i = 0; i < size; i++) {
+                ends.set(i, table.complete[i]);
+            }
+            for (int length = 0; length <= longest && !ends.isEmpty(); length++) {
+                boolean all = length == longest && most == Integer.MAX_VALUE;
+                ends = collect(length, ends, before, all);
+            }
+            farthest = Arrays.stream(left)
+                    .mapToInt(lengths -> lengths.nextSetBit(0))
+                    .max()
+                    .orElse(0);
+        }
+
+        /** Notes a length for states and those before them, and returns those before which the text comes once more. */
+        private BitSet collect(int length, BitSet ends, List<List<Integer>> before, boolean all) {
+            BitSet longer = new BitSet();
+            Deque<Integer> reached = new ArrayDeque<>();
+            ends.stream().forEach(reached::add);
+            ends.stream().forEach(state -> left[state].set(length));
+            while (!reached.isEmpty()) {
+                int state = reached.pop();
+                for (int earlier : before.get(state)) {
+                    if (whole[state] && !all) {
+                        longer.set(earlier);
+                    } else if (!left[earlier].get(length)) {
+                        left[earlier].set(length);
+                        reached.push(earlier);
+                    }
+                }
+            }
+            return longer;
+        }
+
+        /** Whether a text can be completed from a state after so many. */
+        boolean goesOn(int state, int count) {
+            int more = left[state].nextSetBit(Math.max(least - count, 0));
+            return more >= 0 && (most == Integer.MAX_VALUE || more <= most - count);
+        }
+
+        /** A count after which the same texts come, as far as so many bytes. */
+        int equivalent(int count, int bytes) {
+            return count > least && (long) count + bytes + farthest <= most ? least : count;
+        }
+
+        @Override
+        List<Node> parts() {
+            return List.of();
+        }
+
+        @Override
+        void evaluate() {
+            productive = table.next.length > 0 && goesOn(0, 0);
+            nullable = productive && table.complete[0] && least == 0;
+        }
+
+        @Override
+        long bytes() {
+            return table.bytes()
+                    + Arrays.stream(left)
+                            .mapToLong(lengths -> 64 + lengths.size() / 8)
+                            .sum();
+        }
+
+        @Override
+        void markBounds(boolean[] begins) {
+            table.markBounds(begins);
         }
     }
 

@@ -7,6 +7,7 @@ import java.util.BitSet;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 
 /** Makes the deterministic automaton of the texts that are of several regular nodes and not of others. */
 final class RegularProduct {
@@ -22,28 +23,38 @@ final class RegularProduct {
     private final List<int[]> next = new ArrayList<>();
     private final List<List<State>> tuples = new ArrayList<>();
 
-    private RegularProduct(List<Node> included, List<Node> excluded, Iterable<Node> all, long mostWork) {
+    private final boolean counts;
+
+    private RegularProduct(
+            List<Node> included, List<Node> excluded, Iterable<Node> all, boolean counts, long mostWork) {
         this.included = included;
+        this.counts = counts;
         this.excluded = excluded;
         classes = ByteClasses.of(all);
         states = new States(classes, 0);
         states.allowWork(mostWork);
     }
 
-    /** A table and how many steps it took. */
-    record Made(Node.Table table, long work) {}
+    /**
+     * A table and how many steps it took.
+     *
+     * @param whole by state: whether the last one of the included, a repetition without bounds, is where it begins anew
+     */
+    record Made(Node.Table table, boolean[] whole, long work) {}
 
     /**
      * Makes it.
      *
      * @param included at least one
      * @param all the nodes that the others are made of, with them
+     * @param counts whether texts are to be counted that the last one of the included repeats
+     * @return empty if they cannot be counted, as one may go on after it is complete
      * @throws ConfigException if it takes more steps than {@code mostWork}, or has too many states
      */
-    static Made of(List<Node> included, List<Node> excluded, Iterable<Node> all, long mostWork) {
+    static Optional<Made> of(
+            List<Node> included, List<Node> excluded, Iterable<Node> all, boolean counts, long mostWork) {
         try {
-            RegularProduct product = new RegularProduct(included, excluded, all, mostWork);
-            return new Made(product.build(), product.states.work());
+            return new RegularProduct(included, excluded, all, counts, mostWork).build();
         } catch (MatchLimitException e) {
             throw tooLarge(String.valueOf(e.getMessage()));
         }
@@ -54,7 +65,7 @@ final class RegularProduct {
                 "grammar", "an intersection or complement of regular expressions is too large: " + why);
     }
 
-    private Node.Table build() {
+    private Optional<Made> build() {
         Map<List<State>, Integer> numbers = new HashMap<>();
         number(tuple(-1, List.of()), numbers);
         for (int i = 0; i < tuples.size(); i++) {
@@ -65,11 +76,24 @@ final class RegularProduct {
             for (int symbol = 0; symbol < edges.length; symbol++) {
                 states.spend(tuples.get(i).size());
                 List<State> after = tuple(symbol, tuples.get(i));
-                edges[symbol] = isDead(after) ? Node.Table.NONE : number(after, numbers);
+                boolean isDead = isDead(after);
+                if (counts && !isDead && counted(after).complete && !isWhole(after)) {
+                    return Optional.empty();
+                }
+                edges[symbol] = isDead ? Node.Table.NONE : number(after, numbers);
             }
             next.add(edges);
         }
-        return minimised();
+        return Optional.of(minimised());
+    }
+
+    private State counted(List<State> tuple) {
+        return tuple.get(included.size() - 1);
+    }
+
+    /** Whether what is counted is where it began. */
+    private boolean isWhole(List<State> tuple) {
+        return counts && counted(tuple) == counted(tuples.getFirst());
     }
 
     private List<State> tuple(int symbol, List<State> before) {
@@ -102,11 +126,13 @@ final class RegularProduct {
     }
 
     /** The same texts, without states from which none can be completed, and one state for equivalent ones. */
-    private Node.Table minimised() {
+    private Made minimised() {
         BitSet live = live();
         int[] block = new int[tuples.size()];
         for (int i = 0; i < block.length; i++) {
-            block[i] = !live.get(i) ? Node.Table.NONE : live.cardinality() > MOST_MINIMISED ? i : complete(i);
+            block[i] = !live.get(i)
+                    ? Node.Table.NONE
+                    : live.cardinality() > MOST_MINIMISED ? i : complete(i) + (isWhole(tuples.get(i)) ? 2 : 0);
         }
         boolean finer = live.cardinality() <= MOST_MINIMISED;
         int blocks = 0;
@@ -132,6 +158,7 @@ final class RegularProduct {
 
         int[][] edges = new int[blocks][];
         boolean[] complete = new boolean[blocks];
+        boolean[] whole = new boolean[blocks];
         for (int i = 0; i < block.length; i++) {
             if (block[i] != Node.Table.NONE && edges[block[i]] == null) {
                 int[] renumbered = new int[classes.count()];
@@ -141,10 +168,11 @@ final class RegularProduct {
                 }
                 edges[block[i]] = renumbered;
                 complete[block[i]] = complete(i) == 1;
+                whole[block[i]] = isWhole(tuples.get(i));
             }
         }
         boolean empty = block[0] == Node.Table.NONE;
-        return new Node.Table(classes, empty ? new int[0][] : edges, complete);
+        return new Made(new Node.Table(classes, empty ? new int[0][] : edges, complete), whole, states.work());
     }
 
     private int complete(int state) {

@@ -86,6 +86,7 @@ final class States {
             case Node.Characters characters -> inCharacter(characters, characters.set.start());
             case Node.Members members -> inMembers(members, 0, 0, 0, UNUSED);
             case Node.Table table -> inTable(table, 0);
+            case Node.Counted counted -> inCounted(counted, 0, 0);
             case Node.Graph graph -> inGraph(graph, 0);
             case Node.Alternatives _, Node.Reference _, Node.Special _, Node.Nonempty _ ->
                 alone(node.nullable, place(node, 0, UNUSED));
@@ -163,6 +164,11 @@ final class States {
                 int next = isByte ? table.next[(int) at][table.classes.of((byte) value)] : Node.Table.NONE;
                 yield next == Node.Table.NONE ? dead : inTable(table, next);
             }
+            case Node.Counted counted -> {
+                Node.Table table = counted.table;
+                int next = isByte ? table.next[(int) (at >>> 32)][table.classes.of((byte) value)] : Node.Table.NONE;
+                yield next == Node.Table.NONE ? dead : afterInCounted(counted, next, (int) at);
+            }
             case Node.Alternatives alternatives -> {
                 Union union = new Union();
                 for (Node part : alternatives.parts) {
@@ -207,6 +213,23 @@ final class States {
             }
         }
         return end;
+    }
+
+    private State afterInCounted(Node.Counted counted, int state, int count) {
+        int came = counted.whole[state] ? count + 1 : count;
+        return counted.goesOn(state, came) ? inCounted(counted, state, came) : dead;
+    }
+
+    /** The state in a table from which a text can be completed. */
+    State inCounted(Node.Counted counted, int state, int count) {
+        int came = counted.most == Integer.MAX_VALUE ? Math.min(count, counted.least) : count;
+        boolean complete = counted.table.complete[state] && came >= counted.least;
+        for (int next : counted.table.next[state]) {
+            if (next != Node.Table.NONE && counted.goesOn(next, counted.whole[next] ? came + 1 : came)) {
+                return alone(complete, place(counted, (long) state << 32 | came, UNUSED));
+            }
+        }
+        return complete ? end : dead;
     }
 
     private State inGraph(Node.Graph graph, int state) {

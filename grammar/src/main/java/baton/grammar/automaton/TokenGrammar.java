@@ -178,6 +178,11 @@ public final class TokenGrammar {
     /** A place after which the same texts come, as far as a token reaches. */
     @GuardedBy("this")
     private Place clipped(Place place) {
+        if (place.key.node() instanceof Node.Counted counted) {
+            int came = (int) place.key.at();
+            int same = counted.equivalent(came, vocabulary.deepest);
+            return same == came ? place : states.inCounted(counted, (int) (place.key.at() >>> 32), same).places[0];
+        }
         if (!(place.key.node() instanceof Node.Sequence sequence)) {
             return place;
         }

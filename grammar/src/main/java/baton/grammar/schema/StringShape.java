@@ -107,8 +107,11 @@ record StringShape(Optional<Set<String>> only, Set<String> except, int least, in
         }
         List<Expression> all = new ArrayList<>();
         patterns.forEach(pattern -> all.add(pattern.expression()));
-        if (least > 0 || most < Expression.Repeat.UNBOUNDED) {
-            all.add(Expression.repeat(new Expression.Chars(CharSet.ALL), least, most));
+        boolean isLong = least == 0 || all.stream().anyMatch(each -> shortest(each) >= least);
+        boolean isShort = most == Expression.Repeat.UNBOUNDED || all.stream().anyMatch(each -> longest(each) <= most);
+        if (!isLong || !isShort) {
+            all.add(Expression.repeat(
+                    new Expression.Chars(CharSet.ALL), least, isShort ? Expression.Repeat.UNBOUNDED : most));
         }
         if (!except.isEmpty()) {
             all.add(new Expression.Not(anyOf(except)));
@@ -118,6 +121,38 @@ record StringShape(Optional<Set<String>> only, Set<String> except, int least, in
             case 1 -> all.getFirst();
             default -> new Expression.And(all);
         };
+    }
+
+    /** A number of characters that each text of an expression has at least. */
+    private static long shortest(Expression expression) {
+        return switch (expression) {
+            case Expression.Text(String text) -> text.codePointCount(0, text.length());
+            case Expression.Chars _ -> 1;
+            case Expression.Sequence(List<Expression> parts) ->
+                bounded(parts.stream().mapToLong(StringShape::shortest).sum());
+            case Expression.Choice(List<Expression> parts) ->
+                parts.stream().mapToLong(StringShape::shortest).min().orElse(0);
+            case Expression.Repeat(Expression repeated, int least, int _) -> bounded(least * shortest(repeated));
+            default -> 0;
+        };
+    }
+
+    /** A number of characters that each text of an expression has at most. */
+    private static long longest(Expression expression) {
+        return switch (expression) {
+            case Expression.Text(String text) -> text.codePointCount(0, text.length());
+            case Expression.Chars _ -> 1;
+            case Expression.Sequence(List<Expression> parts) ->
+                bounded(parts.stream().mapToLong(StringShape::longest).sum());
+            case Expression.Choice(List<Expression> parts) ->
+                parts.stream().mapToLong(StringShape::longest).max().orElse(0);
+            case Expression.Repeat(Expression repeated, int _, int most) -> bounded(most * longest(repeated));
+            default -> Expression.Repeat.UNBOUNDED;
+        };
+    }
+
+    private static long bounded(long length) {
+        return Math.min(length, Expression.Repeat.UNBOUNDED);
     }
 
     /** Whether they are all strings but some. */

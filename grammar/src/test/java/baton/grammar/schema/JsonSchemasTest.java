@@ -39,6 +39,12 @@ class JsonSchemasTest {
                 "{'enum':['','a','ab','abc','abd','b😀','b😁']} | \"\" ; \"a\" ; \"abd\" ; \"b😀\" ; \"b\\ud83d\\ude01\" | \"abe\" ; \"b\" ; \"abcd\"",
                 "{'type':'string','minLength':2,'maxLength':3} | \"ab\" ; \"\\\"\\u00e9c\" ; \"\\ud83d\\ude00x\" ; \"😀😀😀\" | \"a\" ; \"abcd\" ; 1",
                 "{'type':'string','pattern':'^a.c'} | \"abcd\" ; \"\\u0061xc\" ; \"a\\\"c\" | \"xabc\" ; \"a\\nc\" ; \"ac\"",
+                "{'type':'string','pattern':'^(ab)*$','minLength':3,'maxLength':2083} | \"abab\" ; \"\\u0061bab\" | \"\" ; \"ab\" ; \"abc\" ; \"aba\"",
+                "{'type':'string','pattern':'^(aaa)*$','minLength':4,'maxLength':8} | \"aaaaaa\" ; \"aaa\\u0061\\u0061\\u0061\" | \"aaa\" ; \"aaaa\" ; \"aaaaaaaaa\" ; \"\"",
+                "{'type':'string','pattern':'^.*é.*$','minLength':2,'not':{'const':'éb'}} | \"éa\" ; \"é😀\" ; \"\\u00e9\\ud83d\\ude00\" ; \"éébb\" | \"é\" ; \"éb\" ; \"\\u00e9b\" ; \"ab\"",
+                "{'type':'string','format':'uri','minLength':1,'maxLength':2083} | \"https://a.b/c\" | \"\" ; \"a b\"",
+                "{'type':'string','format':'date-time','maxLength':64} | \"2024-02-29T23:59:59Z\" | \"2024\"",
+                "{'type':'string','format':'hostname','maxLength':5} | \"a.bc\" ; \"a.bcd\" | \"a.bcde\"",
                 "{'pattern':'b+','maxLength':3} | \"abb\" ; 5 | \"abbc\" ; \"a\"",
                 "{'type':'object','properties':{'a':{'type':'integer'},'b':true},'required':['b'],'additionalProperties':false} | {\"b\":[]} ; {\"a\":1,\"b\":2} ; { \"\\u0061\" : 1 , \"b\" : 2 } | {} ; {\"a\":1} ; {\"b\":1,\"a\":2} ; {\"a\":\"x\",\"b\":1} ; {\"b\":1,\"c\":1} ; {\"b\":1,\"b\":1}",
                 "{'type':'object','properties':{'a':{'type':'integer'}},'additionalProperties':{'type':'null'}} | {} ; {\"ab\":null} ; {\"a\":1,\"\":null,\"b\":null} | {\"a\":null} ; {\"b\":1} ; {\"\\u0061\":null}",
@@ -200,6 +206,20 @@ class JsonSchemasTest {
 
         assertThat(accepts(grammar, "{\"kind\":\"k79\"}")).isTrue();
         assertThat(accepts(grammar, "{\"kind\":\"k80\"}")).isFalse();
+    }
+
+    @Test
+    void lengthsBesidePatternsAreCounted() {
+        for (String pattern : List.of("^.*$", "[a-z]", "^[^/]+$", "^(?!x-).*$", "^[A-Za-z0-9_-]+$")) {
+            Grammar grammar = compile(
+                    "{\"type\":\"string\",\"pattern\":\"%s\",\"minLength\":3,\"maxLength\":255}".formatted(pattern),
+                    SchemaOptions.DEFAULT);
+            for (int length : new int[] {0, 2, 3, 100, 255, 256}) {
+                assertThat(accepts(grammar, "\"" + "a".repeat(length) + "\""))
+                        .as("%d of %s", length, pattern)
+                        .isEqualTo(length >= 3 && length <= 255);
+            }
+        }
     }
 
     @Test
