@@ -113,7 +113,7 @@ final class RandomSchemas {
                 pick(List.of("(a*)*b", "(a|a)*$", "a{1000}", "(((a{10}){10}){10}){10}", "[", "\\p{L}+", "^(?=a)b"));
             case "format" -> pick(FORMATS);
             case "minimum", "maximum", "exclusiveMinimum", "multipleOf" ->
-                pick(List.<Object>of(0, -1, 7, 0.1, 1e300, 1e-300, 123456789.123456789, Long.MAX_VALUE));
+                pick(List.<Object>of(0, -1, 7, 0.1, 1e300, 1e-300, 123456789.12345679, Long.MAX_VALUE));
             case "minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties" ->
                 pick(List.<Object>of(0, 1, 5, 1000, 99_999, Integer.MAX_VALUE, 1e18));
             default -> nested(keywords, depth);
