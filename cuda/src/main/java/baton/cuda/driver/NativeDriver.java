@@ -421,7 +421,7 @@ public final class NativeDriver extends NativeFunctions implements Driver {
     /** Writes one end of a copy: two offsets, the kind of memory, addresses of the host and of a device, an array, the distance. */
     private static void end(MemorySegment copy, long at, int kind, long address, Rows rows) {
         copy.set(INT, at + 2 * Long.BYTES, kind);
-        copy.set(LONG, at + (kind == HOST ? 3 : 4) * Long.BYTES, address);
+        copy.set(LONG, at + (kind == HOST ? 3L : 4L) * Long.BYTES, address);
         copy.set(LONG, at + 6 * Long.BYTES, kind == HOST ? rows.onHost() : rows.onDevice());
     }
 

@@ -18,7 +18,9 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;
 import java.util.NoSuchElementException;
+import java.util.Objects;
 import java.util.Random;
+import org.jspecify.annotations.Nullable;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
@@ -29,7 +31,7 @@ class LargeProductsTest {
     @TempDir
     private Path directory;
 
-    private Path library;
+    private @Nullable Path library;
 
     /** A matrix in memory of the device that is the host's. */
     private record Numbers(Gpu.Buffer buffer, DType type, int rows, int columns, float[] values)
@@ -74,7 +76,8 @@ class LargeProductsTest {
     private int count(String function) throws Throwable {
         return (int) Linker.nativeLinker()
                 .downcallHandle(
-                        SymbolLookup.libraryLookup(library, Arena.global()).findOrThrow(function),
+                        SymbolLookup.libraryLookup(Objects.requireNonNull(library), Arena.global())
+                                .findOrThrow(function),
                         FunctionDescriptor.of(ValueLayout.JAVA_INT))
                 .invoke();
     }

@@ -64,7 +64,7 @@ class CudaPeersTest {
             List<Copy> many = new ArrayList<>(List.of(
                     new Copy(0, 512, 256), new Copy(333, 1, 77), new Copy(900, 300, 0), new Copy(1000, 900, 24)));
             IntStream.range(0, 20)
-                    .mapToObj(i -> new Copy(16L * i, 96L + 16 * (19 - i), 16))
+                    .mapToObj(i -> new Copy(16L * i, 96L + 16L * (19 - i), 16))
                     .forEach(many::add);
             check(here, mine, exported, numbers, few);
             check(here, mine, exported, numbers, many);

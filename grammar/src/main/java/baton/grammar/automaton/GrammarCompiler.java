@@ -266,7 +266,7 @@ final class GrammarCompiler {
         if (included.isEmpty()) {
             included.add(node(Expression.any()));
         }
-        Map<Node, Boolean> operands = new IdentityHashMap<>();
+        IdentityHashMap<Node, Boolean> operands = new IdentityHashMap<>();
         included.forEach(operand -> settle(operand, operands));
         excluded.forEach(operand -> settle(operand, operands));
         Optional<RegularProduct.Made> made =
@@ -280,7 +280,7 @@ final class GrammarCompiler {
      *
      * @param settled whether each has been evaluated; those on the way to it have not
      */
-    private void settle(Node node, Map<Node, Boolean> settled) {
+    private void settle(Node node, IdentityHashMap<Node, Boolean> settled) {
         Boolean known = settled.putIfAbsent(node, false);
         if (known != null) {
             require(known, "an operand of an intersection or complement must not be recursive");

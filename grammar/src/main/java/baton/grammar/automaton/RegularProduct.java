@@ -10,6 +10,7 @@ import java.util.Map;
 import java.util.Optional;
 
 /** Makes the deterministic automaton of the texts that are of several regular nodes and not of others. */
+@SuppressWarnings("ReferenceEquality") // equal states of one automaton are the same object
 final class RegularProduct {
     private static final int MOST_STATES = 20_000;
 

@@ -3,37 +3,30 @@ package baton.server.output;
 import baton.grammar.OutputFormat;
 import baton.kv.ConfigException;
 import java.util.List;
-import java.util.Map;
-import java.util.Optional;
 import java.util.function.Predicate;
-import java.util.stream.Collectors;
 
 /** How a model marks its thoughts before the answer. */
 public sealed interface ReasoningFormat permits Thoughts, Harmony {
-    /** The formats by the names of vLLM's parsers. */
-    Map<String, ReasoningFormat> BY_NAME = Map.of(
-            "qwen3",
-            new Thoughts(List.of("<think>"), List.of("</think>"), List.of("<tool_call>"), true),
-            "deepseek_r1",
-            new Thoughts(List.of("<think>"), List.of("</think>"), List.of(), true),
-            "granite",
-            new Thoughts(
-                    List.of("Here is my thought process:", "Here's my thought process:"),
-                    List.of("Here is my response:", "Here's my response:"),
-                    List.of(),
-                    false),
-            "gpt_oss",
-            new Harmony(),
-            "openai_gptoss",
-            new Harmony());
-
-    /** @throws ConfigException if there is none of the name */
+    /**
+     * The format by the name of vLLM's parser.
+     *
+     * @throws ConfigException if there is none of the name
+     */
     static ReasoningFormat named(String name) {
-        return Optional.ofNullable(BY_NAME.get(name))
-                .orElseThrow(() -> ConfigException.unsupported(
-                        "reasoning_parser",
-                        name,
-                        BY_NAME.keySet().stream().sorted().collect(Collectors.joining(", "))));
+        return switch (name) {
+            case "qwen3" -> new Thoughts(List.of("<think>"), List.of("</think>"), List.of("<tool_call>"), true);
+            case "deepseek_r1" -> new Thoughts(List.of("<think>"), List.of("</think>"), List.of(), true);
+            case "granite" ->
+                new Thoughts(
+                        List.of("Here is my thought process:", "Here's my thought process:"),
+                        List.of("Here is my response:", "Here's my response:"),
+                        List.of(),
+                        false);
+            case "gpt_oss", "openai_gptoss" -> new Harmony();
+            default ->
+                throw ConfigException.unsupported(
+                        "reasoning_parser", name, "deepseek_r1, gpt_oss, granite, openai_gptoss, qwen3");
+        };
     }
 
     /** Marks of thoughts, which may be special tokens of the model. */
