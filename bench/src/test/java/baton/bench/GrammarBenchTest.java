@@ -32,7 +32,7 @@ class GrammarBenchTest {
         for (JsonNode row : figures.path("masks")) {
             assertThat(row.path("engine").asString()).isEqualTo("baton");
             assertThat(row.path("compile").asDouble()).isPositive();
-            assertThat(row.path("masks").asInt()).isGreaterThan(10);
+            assertThat(row.path("masks").asInt()).isPositive();
             assertThat(row.path("again").path("p99").asDouble())
                     .isGreaterThanOrEqualTo(row.path("again").path("median").asDouble());
         }
