@@ -140,14 +140,14 @@ class PagedAttentionTest {
             Rows queryRows = TestKernels.rows(floats(arena, queries), stride);
             attention.attend(LAYER, spans, window, queryRows, attended);
             for (Span span : spans) {
-                for (int i = 0; i < span.count(); i++) {
-                    for (int head = 0; head < heads; head++) {
+                for (int head = 0; head < heads; head++) {
+                    double[][] entries = entries(cache, span, head / (heads / kvHeads));
+                    for (int i = 0; i < span.count(); i++) {
                         int start = (span.row() + i) * (heads * headDim + 16) + head * headDim;
                         double[] expected = attend(
-                                cache,
-                                span,
+                                layout,
+                                entries,
                                 span.position() + i,
-                                head / (heads / kvHeads),
                                 scaled(queries, start, headDim, inBf16),
                                 window,
                                 scores,
@@ -217,7 +217,14 @@ class PagedAttentionTest {
                 for (int head = 0; head < heads; head++) {
                     int start = Math.toIntExact(span.row() * stride) + head * 256;
                     double[] query = scaled(queries, start, 256, inBf16);
-                    double[] expected = attend(cache, span, span.position(), head / 3, query, window, PLAIN_256, head);
+                    double[] expected = attend(
+                            cache.layout(),
+                            entries(cache, span, head / 3),
+                            span.position(),
+                            query,
+                            window,
+                            PLAIN_256,
+                            head);
                     for (int d = 0; d < 256; d++) {
                         assertThat((double) TestKernels.element(attended, start + d))
                                 .as("%s head %d element %d", span, head, d)
@@ -358,22 +365,20 @@ class PagedAttentionTest {
     }
 
     private static double[] attend(
-            KvCache cache,
-            Span span,
+            KvLayout layout,
+            double[][] entries,
             int position,
-            int kvHead,
             double[] query,
             int window,
             AttentionScores attentionScores,
             int head) {
-        KvLayout layout = cache.layout();
         int first = Math.max(0, position + 1 - window);
         double[] scores = new double[position + 1];
         double sink = attentionScores.hasSinks() ? attentionScores.sinks().get(LAYER)[head] : Double.NEGATIVE_INFINITY;
         double largest = sink;
         for (int other = first; other <= position; other++) {
             for (int d = 0; d < layout.headDim(); d++) {
-                scores[other] += query[d] * entry(cache, span, other, kvHead, d);
+                scores[other] += query[d] * entries[other][d];
             }
             if (attentionScores.cap().isPresent()) {
                 double cap = attentionScores.cap().get();
@@ -387,7 +392,7 @@ class PagedAttentionTest {
             double weight = Math.exp(scores[other] - largest);
             sum += weight;
             for (int d = 0; d < layout.headDim(); d++) {
-                attended[d] += weight * entry(cache, span, other, kvHead, layout.valueOffset() + d);
+                attended[d] += weight * entries[other][layout.valueOffset() + d];
             }
         }
         for (int d = 0; d < layout.headDim(); d++) {
@@ -396,13 +401,22 @@ class PagedAttentionTest {
         return attended;
     }
 
-    private static double entry(KvCache cache, Span span, int position, int kvHead, int element) {
+    /** The elements of each position's entry in one head. */
+    private static double[][] entries(KvCache cache, Span span, int kvHead) {
         KvLayout layout = cache.layout();
-        int block = span.blockTable()[position / layout.blockSize()];
-        long at = cache.layerStart(block, LAYER)
-                + kvHead * layout.headBytes()
-                + position % layout.blockSize() * layout.entryBytes()
-                + (long) element * layout.dtype().bytes();
-        return layout.dtype().get(cache.host(), at);
+        double[][] entries = new double[span.position() + span.count()][];
+        for (int position = 0; position < entries.length; position++) {
+            int block = span.blockTable()[position / layout.blockSize()];
+            long at = cache.layerStart(block, LAYER)
+                    + kvHead * layout.headBytes()
+                    + position % layout.blockSize() * layout.entryBytes();
+            entries[position] = IntStream.range(0, layout.entryElements())
+                    .mapToDouble(element -> layout.dtype()
+                            .get(
+                                    cache.host(),
+                                    at + (long) element * layout.dtype().bytes()))
+                    .toArray();
+        }
+        return entries;
     }
 }
