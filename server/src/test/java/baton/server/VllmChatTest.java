@@ -1,17 +1,13 @@
 package baton.server;
 
 import static org.assertj.core.api.Assertions.assertThat;
-import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
-import java.io.InputStream;
+import baton.server.output.VllmScript;
 import java.net.http.HttpResponse;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
-import java.util.Objects;
-import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -38,7 +34,8 @@ class VllmChatTest {
         try (ServerFixture fixture = new ServerFixture(
                 config -> config.trustRequestChatTemplate(true).toolCallParser("hermes"))) {
             fixture.engine.answers("x");
-            for (JsonNode each : cases()) {
+            for (JsonNode each :
+                    VllmScript.cases(VllmChatTest.class, "vllm_chat.py", directory, FakeEngine.MODEL, CHATS, SEED)) {
                 String body = each.path("body").asString();
                 HttpResponse<String> response = fixture.post("/v1/chat/completions", body);
                 boolean isAnswered = response.statusCode() == 200;
@@ -75,37 +72,5 @@ class VllmChatTest {
 
     private static String shown(ServerFixture fixture, int[] ids) {
         return fixture.engine.tokenizer().decode(ids, false);
-    }
-
-    /** Output of the script. */
-    private List<JsonNode> cases() throws Exception {
-        String environment = System.getenv("BATON_VLLM");
-        assumeTrue(environment != null, "BATON_VLLM is not set: it names a Python environment with vLLM 0.32");
-        Path script = directory.resolve("vllm_chat.py");
-        try (InputStream in = Objects.requireNonNull(VllmChatTest.class.getResourceAsStream("vllm_chat.py"))) {
-            Files.copy(in, script);
-        }
-        Path out = directory.resolve("out");
-        ProcessBuilder command = new ProcessBuilder(
-                Path.of(environment, "bin/python").toString(),
-                script.toString(),
-                FakeEngine.MODEL.toString(),
-                Integer.toString(CHATS),
-                Long.toString(SEED));
-        command.environment().put("HF_HUB_OFFLINE", "1");
-        command.environment().put("VLLM_NO_USAGE_STATS", "1");
-        Process python = command.redirectOutput(out.toFile())
-                .redirectError(ProcessBuilder.Redirect.INHERIT)
-                .start();
-        try {
-            assertThat(python.waitFor(400, TimeUnit.SECONDS)).isTrue();
-        } finally {
-            python.destroyForcibly();
-        }
-        assertThat(python.exitValue()).isZero();
-        return Files.readAllLines(out).stream()
-                .filter(line -> line.startsWith("case "))
-                .map(line -> ServerFixture.MAPPER.readTree(line.substring("case ".length())))
-                .toList();
     }
 }

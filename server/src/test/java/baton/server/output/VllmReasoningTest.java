@@ -1,23 +1,17 @@
 package baton.server.output;
 
 import static org.assertj.core.api.Assertions.assertThat;
-import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.server.output.ReasoningFormat.Start;
-import java.io.InputStream;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Objects;
 import java.util.Random;
-import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 import tools.jackson.databind.JsonNode;
-import tools.jackson.databind.json.JsonMapper;
 
 /**
  * Random outputs in random pieces are divided as vLLM 0.32's own parsers divide them. The environment variable {@code BATON_VLLM} names the Python
@@ -28,7 +22,6 @@ import tools.jackson.databind.json.JsonMapper;
 class VllmReasoningTest {
     private static final int OUTPUTS = Integer.getInteger("tests.outputs", 200);
     private static final long SEED = Long.getLong("tests.seed", 1);
-    private static final JsonMapper MAPPER = JsonMapper.builder().build();
 
     @TempDir
     Path directory;
@@ -37,7 +30,13 @@ class VllmReasoningTest {
     void outputsAreDividedAsByVllm() throws Exception {
         Random random = new Random(SEED);
         List<String> wrong = new ArrayList<>();
-        List<JsonNode> cases = cases();
+        List<JsonNode> cases = VllmScript.cases(
+                VllmReasoningTest.class,
+                "vllm_reasoning.py",
+                directory,
+                Path.of(System.getProperty("baton.root", "."), "models", "tiny-ledger"),
+                OUTPUTS,
+                SEED);
         for (JsonNode each : cases) {
             String name = each.path("parser").asString();
             OutputParser parser = ReasoningFormat.named(name)
@@ -68,38 +67,5 @@ class VllmReasoningTest {
         assertThat(String.join("\n", wrong))
                 .as("%d outputs differ, -Dtests.seed=%d", wrong.size(), SEED)
                 .isEmpty();
-    }
-
-    private List<JsonNode> cases() throws Exception {
-        String environment = System.getenv("BATON_VLLM");
-        assumeTrue(environment != null, "BATON_VLLM is not set: it names a Python environment with vLLM 0.32");
-        Path script = directory.resolve("vllm_reasoning.py");
-        try (InputStream in =
-                Objects.requireNonNull(VllmReasoningTest.class.getResourceAsStream("vllm_reasoning.py"))) {
-            Files.copy(in, script);
-        }
-        Path out = directory.resolve("out");
-        ProcessBuilder command = new ProcessBuilder(
-                Path.of(environment, "bin/python").toString(),
-                script.toString(),
-                Path.of(System.getProperty("baton.root", "."), "models", "tiny-ledger")
-                        .toString(),
-                Integer.toString(OUTPUTS),
-                Long.toString(SEED));
-        command.environment().put("HF_HUB_OFFLINE", "1");
-        command.environment().put("VLLM_NO_USAGE_STATS", "1");
-        Process python = command.redirectOutput(out.toFile())
-                .redirectError(ProcessBuilder.Redirect.INHERIT)
-                .start();
-        try {
-            assertThat(python.waitFor(400, TimeUnit.SECONDS)).isTrue();
-        } finally {
-            python.destroyForcibly();
-        }
-        assertThat(python.exitValue()).isZero();
-        return Files.readAllLines(out).stream()
-                .filter(line -> line.startsWith("case "))
-                .map(line -> MAPPER.readTree(line.substring("case ".length())))
-                .toList();
     }
 }

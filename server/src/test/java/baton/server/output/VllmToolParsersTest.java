@@ -1,17 +1,12 @@
 package baton.server.output;
 
 import static org.assertj.core.api.Assertions.assertThat;
-import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
-import java.io.InputStream;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Objects;
 import java.util.Optional;
 import java.util.Random;
-import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -52,7 +47,14 @@ class VllmToolParsersTest {
     void callsAreThoseOfVllm() throws Exception {
         List<String> wrong = new ArrayList<>();
         int streamsDiffer = 0;
-        List<JsonNode> cases = cases();
+        List<JsonNode> cases = VllmScript.cases(
+                VllmToolParsersTest.class,
+                "vllm_tools.py",
+                directory,
+                Path.of(System.getProperty("baton.root", "."), "models", "tiny-ledger")
+                        .normalize(),
+                CALLS,
+                SEED);
         for (JsonNode each : cases) {
             String found = shown(
                     divided(each.get("parser").asString(), each.get("text").asString()));
@@ -118,39 +120,5 @@ class VllmToolParsersTest {
         } catch (JacksonException e) {
             return " " + name + " no JSON: " + arguments;
         }
-    }
-
-    /** Output of the script. */
-    private List<JsonNode> cases() throws Exception {
-        String environment = System.getenv("BATON_VLLM");
-        assumeTrue(environment != null, "BATON_VLLM is not set: it names a Python environment with vLLM 0.32");
-        Path script = directory.resolve("vllm_tools.py");
-        try (InputStream in = Objects.requireNonNull(VllmToolParsersTest.class.getResourceAsStream("vllm_tools.py"))) {
-            Files.copy(in, script);
-        }
-        Path out = directory.resolve("out");
-        ProcessBuilder command = new ProcessBuilder(
-                Path.of(environment, "bin/python").toString(),
-                script.toString(),
-                Path.of(System.getProperty("baton.root", "."), "models", "tiny-ledger")
-                        .normalize()
-                        .toString(),
-                Integer.toString(CALLS),
-                Long.toString(SEED));
-        command.environment().put("HF_HUB_OFFLINE", "1");
-        command.environment().put("VLLM_NO_USAGE_STATS", "1");
-        Process python = command.redirectOutput(out.toFile())
-                .redirectError(ProcessBuilder.Redirect.INHERIT)
-                .start();
-        try {
-            assertThat(python.waitFor(400, TimeUnit.SECONDS)).isTrue();
-        } finally {
-            python.destroyForcibly();
-        }
-        assertThat(python.exitValue()).isZero();
-        return Files.readAllLines(out).stream()
-                .filter(line -> line.startsWith("case "))
-                .map(line -> JSON.readTree(line.substring("case ".length())))
-                .toList();
     }
 }
