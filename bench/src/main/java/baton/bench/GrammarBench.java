@@ -35,10 +35,10 @@ import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * Measures how long JSON schemas take to compile, and masks of a vocabulary take, along random texts of the schemas: beside xgrammar and
- * llguidance along the same texts where a Python has them.
+ * Measures the time to compile JSON schemas, and to compute masks of a vocabulary along random texts of the schemas. Where a Python has
+ * xgrammar and llguidance, they are measured along the same texts.
  *
- * @param model directory whose tokenizer's vocabulary the masks are of
+ * @param model directory with a tokenizer; the masks are of its vocabulary
  * @param python interpreter with the packages {@code transformers}, {@code xgrammar} and {@code llguidance}
  * @param texts of each schema
  * @param progress receives a line for each step

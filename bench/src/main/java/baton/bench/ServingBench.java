@@ -184,7 +184,7 @@ record ServingBench(
             }
         }
 
-        /** Sequences whose output has a format, and the same ones without, in turns. */
+        /** Measures sequences with a format of the output and the same ones without, in turns. */
         void format() throws IOException {
             double share = budget.forOneOf(casesLeft--, each) / TIMES;
             double expected = 2 * TIMES * OUTPUT * secondsPerStep(FORMAT_SEQUENCES);

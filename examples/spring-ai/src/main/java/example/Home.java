@@ -1,6 +1,6 @@
 package example;
 
-/** What a text says about where somebody lives. */
+/** A person's home, as a text names it. */
 public record Home(Town town, boolean certain) {
     public enum Town {
         HARROW,

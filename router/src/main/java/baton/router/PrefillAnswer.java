@@ -43,7 +43,7 @@ sealed interface PrefillAnswer {
         }
     }
 
-    /** The number of the prompt's tokens in OpenAI's field {@code usage}, whose names are others in answers of {@code /v1/responses}. */
+    /** The number of the prompt's tokens in OpenAI's field {@code usage}. Its fields have other names in answers of {@code /v1/responses}. */
     private static Optional<RequestTrace.PromptTokens> promptTokens(JsonObjectText answer) {
         return answer.value("usage")
                 .filter(usage -> usage.length <= MOST_USAGE_BYTES)

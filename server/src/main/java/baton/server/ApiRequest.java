@@ -34,7 +34,7 @@ import java.util.function.Supplier;
  * @param namesTool whether the only function that may be called was named, so that the finish reason of a call is {@code stop}
  * @param reasons whether reasoning is looked for in the output
  * @param showsReasoning whether it is in the answer, with its token ids
- * @param repeated fields of the request that the answer has too; none of completions and chats
+ * @param repeated fields of the request that the answer has too; empty for completions and chats
  */
 @GeneratedBuilder
 record ApiRequest(

@@ -28,7 +28,7 @@ final class ResponsesAnswer {
     private final Json json;
     private final String itemSuffix;
     private final List<Item> items = new ArrayList<>();
-    /** Log probabilities of tokens whose text is not certain yet. */
+    /** Log probabilities of tokens with a text that is not certain yet. */
     private ArrayNode untaken = NODES.arrayNode();
 
     private FinishReason finish = FinishReason.STOP;

@@ -245,7 +245,7 @@ final class ResponsesRequest {
         return messages;
     }
 
-    /** What an assistant thought, said and called is one message, each at most once. */
+    /** An assistant's reasoning, text and calls are one message, each at most once. */
     private static void add(JsonFields item, ArrayNode messages) {
         String type = item.string("type").orElse("message");
         switch (type) {

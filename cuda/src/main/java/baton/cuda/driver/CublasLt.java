@@ -60,7 +60,7 @@ public final class CublasLt extends NativeFunctions {
     private static final int PREFER_ALIGNMENT_A = 5;
     private static final int MATRICES = 4;
 
-    /** What rows, columns and biases begin at multiples of, in bytes. */
+    /** Rows, columns and biases begin at multiples of this number of bytes. */
     public static final int ALIGNMENT = 16;
 
     private static final long ALGORITHM_BYTES = 64;
@@ -109,9 +109,9 @@ public final class CublasLt extends NativeFunctions {
     }
 
     /**
-     * Loads the library: that which the environment names, or of the loader's path, or of a Python environment's packages.
+     * Loads the library that the environment names, or one of the loader's path, or of a Python environment's packages.
      *
-     * @throws NoSuchElementException if there is none, with what was tried
+     * @throws NoSuchElementException if no library is found; its message names the files tried
      */
     public static CublasLt load(Map<String, String> environment) {
         List<String> files = new ArrayList<>(FILES);

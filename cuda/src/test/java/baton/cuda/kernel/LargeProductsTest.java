@@ -98,7 +98,7 @@ class LargeProductsTest {
         assertThat(count("fake_objects"))
                 .as("objects of the library that are left")
                 .isZero();
-        // With and without biases; the number of rows and what is added change nothing.
+        // One with biases and one without. Neither the number of rows nor adding to the output changes the choice.
         assertThat(count("fake_chosen")).as("chosen algorithms").isEqualTo(3 * 2);
     }
 
@@ -131,7 +131,7 @@ class LargeProductsTest {
         try (Gpu gpu = gpu();
                 Gpu.Stream stream = gpu.stream();
                 LargeProducts products = LargeProducts.of(gpu, blas()).orElseThrow()) {
-            // An error, none found, and rows that do not begin at multiples of 16 bytes.
+            // An error, no algorithm found, and rows that do not begin at multiples of 16 bytes.
             for (int[] shape : new int[][] {{24, 48}, {40, 48}, {32, 44}, {30, 48}}) {
                 Weight weight = new Weight(4096, DType.BF16, shape[0], shape[1], 0);
                 DeviceRows in = DeviceRows.matrix(4096, DType.BF16, 200, shape[1]);

@@ -203,7 +203,7 @@ class CudaRunnerTest {
         }
     }
 
-    /** What one device has computed of a prompt is the other's too, entries of latent attention included. */
+    /** Each device reads the keys and values that the other one computed, entries of latent attention included. */
     @ParameterizedTest
     @ValueSource(strings = {"llama3", "deepseek-v3"})
     void keysAndValuesAreTheSameOnBothDevices(String family) throws IOException {

@@ -641,7 +641,7 @@ public final class PagedAttention {
             }
         }
 
-        /** Scores of a run's positions, whose keys are used as they lie in the cache. */
+        /** Scores of a run's positions. Their keys are used as they lie in the cache. */
         private void score(TileMemory tiles, int at, int positions) {
             MachineFunction product = kernels.get(Kernel.SCORES);
             long queries = tiles.queries.address();

@@ -339,7 +339,7 @@ public final class PanelMatrix {
         return groups * kernels.productRows();
     }
 
-    /** Blocks of vectors are equally long, so that threads have equally much to do: their last groups of rows share what is left. */
+    /** Blocks of vectors are equally long, so that threads have equal work. Their last groups of rows share the remainder. */
     private int blockRows(int count) {
         int group = kernels.onTiles(type) ? TileCode.MOST_ROWS : 1;
         int blocks = Math.ceilDiv(count, Scratch.blockRows(kernels, type.inPairs()));

@@ -140,7 +140,7 @@ final class ProductCode {
         return new ProductCode(width, type, kStride, adds, true, 1).function();
     }
 
-    /** Of few k, where fetching would take longer than the products: what lies ahead is not fetched. */
+    /** For few k, where fetching would take longer than the products. The bytes ahead are not fetched. */
     static byte[] withoutFetching(Width width, WeightType type) {
         return new ProductCode(width, type, Float.BYTES, false, false, 1).function();
     }

@@ -90,7 +90,7 @@ final class Distribution {
         logits[id] = Float.NEGATIVE_INFINITY;
     }
 
-    /** Masks all tokens but those whose bits are set. */
+    /** Masks all tokens but those with a set bit. */
     void keep(long[] bits) {
         for (int word = 0; word < bits.length; word++) {
             int first = word * Long.SIZE;

@@ -93,7 +93,7 @@ final class FormatGuide {
         return found < 0 ? OptionalInt.empty() : OptionalInt.of(found);
     }
 
-    /** The allowed token of the greatest logit, the smallest id among equals; empty if there is none with a logit above negative infinity. */
+    /** The allowed token of the greatest logit, the smallest id among equals. Empty if no allowed logit is above negative infinity. */
     OptionalInt argmax(Logits logits, int row) {
         int greatest = logits.argmax(row);
         if (allows(greatest)) {

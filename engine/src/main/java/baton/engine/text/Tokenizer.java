@@ -225,7 +225,7 @@ public final class Tokenizer implements AutoCloseable {
         return detokenizer(promptIds, skipSpecialTokens, Set.of());
     }
 
-    /** @param shown special tokens whose text is returned in any case */
+    /** @param shown special tokens with a text that is returned in any case */
     public Detokenizer detokenizer(int[] promptIds, boolean skipSpecialTokens, Set<Integer> shown) {
         IntPredicate isShown = id -> !(skipSpecialTokens && vocabulary.isSpecial(id)) || shown.contains(id);
         return switch (vocabulary.form()) {

@@ -164,7 +164,7 @@ final class RandomSchemas {
             required.forEach(schema.putArray("required")::add);
         }
         switch (below(40)) {
-            // Whose names may be long.
+            // The names of additional properties may be long.
             case 0 -> schema.set("additionalProperties", number());
             case 1, 2, 3, 4, 5 ->
                 schema.put("additionalProperties", false)

@@ -24,7 +24,7 @@ import java.util.OptionalInt;
 import java.util.Set;
 import org.junit.jupiter.api.Test;
 
-/** Sequences whose output has a format. */
+/** Sampling of sequences with a format of the output. */
 class FormatSamplingTest {
     private static final int EOS = 0;
     private static final int SPECIAL = 1;

@@ -324,7 +324,7 @@ final class GrammarCompiler {
         return node;
     }
 
-    /** The nodes whose texts begin with texts of each other. */
+    /** The nodes with texts that begin with texts of each other. */
     private static final class FirstCalls {
         private static final int OPEN = -1;
 

@@ -16,8 +16,8 @@ import java.util.function.Consumer;
 /**
  * Replaces rules that begin with themselves by ones with the same texts that do not.
  *
- * <p>A text of such a rule begins with a text of no such rule, and goes on with what follows a rule within another: a rule's body becomes
- * these beginnings, each with the continuations that lead from the rule it belongs to.
+ * <p>A text of such a rule begins with a text of no such rule. It goes on with the text that follows a rule within another. A rule's body
+ * becomes these beginnings, each with the continuations that lead from the rule it belongs to.
  */
 final class LeftRecursion {
     private static final int MOST_DEPTH = 2_000;

@@ -28,7 +28,7 @@ abstract sealed class Node {
     /** The nodes that it is made of. */
     abstract List<Node> parts();
 
-    /** The nodes with whose texts its own begin, and go on after their begin. */
+    /** The parts that its texts may begin with. */
     List<Node> firstParts() {
         return parts().stream().filter(part -> part.productive).toList();
     }
@@ -285,7 +285,7 @@ abstract sealed class Node {
         }
     }
 
-    /** A deterministic automaton over bytes, from each of whose states a text can be completed. */
+    /** A deterministic automaton over bytes. A text can be completed from each of its states. */
     static final class Table extends Node {
         static final int NONE = -1;
 
@@ -500,7 +500,7 @@ abstract sealed class Node {
         }
     }
 
-    /** A deterministic automaton over characters, from each of whose states a text can be completed. */
+    /** A deterministic automaton over characters. A text can be completed from each of its states. */
     static final class Graph extends Node {
         /** The characters of each step by state. */
         final List<List<Node>> steps;

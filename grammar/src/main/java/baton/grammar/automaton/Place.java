@@ -4,7 +4,7 @@ import java.util.BitSet;
 import org.jspecify.annotations.Nullable;
 
 /**
- * A place within a node: what is left of its texts. Equal places of one automaton are the same object.
+ * A place within a node: the rest of its texts. Equal places of one automaton are the same object.
  *
  * <p>{@code at} is the offset in a literal, the state of a character, table or graph, the index of a sequence's part and how often it
  * came, or the phase of members.

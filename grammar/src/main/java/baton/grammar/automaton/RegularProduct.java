@@ -92,7 +92,7 @@ final class RegularProduct {
         return tuple.get(included.size() - 1);
     }
 
-    /** Whether what is counted is where it began. */
+    /** Whether the counted automaton is in its first state. */
     private boolean isWhole(List<State> tuple) {
         return counts && counted(tuple) == counted(tuples.getFirst());
     }

@@ -141,8 +141,8 @@ public final class TokenGrammar {
     }
 
     /**
-     * Adds the tokens of bytes that may come next. Stacks are divided below a place whose texts have a clear end. Tokens that stay above
-     * are known from the upper part alone; those that leave it go on with the lower part.
+     * Adds the tokens of bytes that may come next. Stacks are divided below a place with a clear end of its texts. Tokens that stay
+     * above are known from the upper part alone. Tokens that leave it go on with the lower part.
      */
     @GuardedBy("this")
     private void addTokens(State state, long[] mask) {
@@ -233,7 +233,7 @@ public final class TokenGrammar {
             walk(1, vocabulary.end[0]);
         }
 
-        /** Walks over what is below each of some nodes, at each of which it begins anew. */
+        /** Walks over the nodes below each of some nodes. The walk begins anew at each of these. */
         void below(int[] nodes) {
             for (int node : nodes) {
                 path[vocabulary.depth[node]] = start;

@@ -62,7 +62,7 @@ final class Utf8Set {
         }
     }
 
-    /** Divides a range into ones whose UTF-8 is a range of bytes at each place. */
+    /** Divides a range into smaller ones. The UTF-8 of each is a range of bytes at each place. */
     private static void divide(int first, int last, List<int[]> sequences) {
         for (int bound : LAST_OF_LENGTH) {
             if (first <= bound && bound < last) {

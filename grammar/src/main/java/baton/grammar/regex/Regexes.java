@@ -15,7 +15,7 @@ import java.util.List;
  * <p>Errors name the field {@code regex} and the position of the character, counted from 1.
  */
 public final class Regexes {
-    /** Most characters of a pattern, and of one whose repeats are written out. */
+    /** Most characters of a pattern, and of one with its repeats written out. */
     public static final int MAX_SIZE = 1 << 16;
 
     /** Most groups within each other. */

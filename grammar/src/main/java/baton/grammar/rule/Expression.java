@@ -118,7 +118,7 @@ public sealed interface Expression {
         return new Text(text);
     }
 
-    /** Any of some texts, as a tree: what several begin with is written once. */
+    /** Any of some texts, as a tree: a common beginning is written once. */
     static Expression oneOf(Collection<String> texts) {
         return TextTree.of(texts);
     }

@@ -4,12 +4,12 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
-/** Makes one grammar of several, whose rules may have the same names. One thread at a time. */
+/** Makes one grammar of several. Their rules may have the same names. One thread at a time. */
 public final class RuleCollector {
     private final Map<String, Expression> rules = new HashMap<>();
     private int sources;
 
-    /** The texts of a grammar, whose rules get other names. */
+    /** The texts of a grammar. Its rules get other names. */
     public Expression add(GrammarSource source) {
         if (source.rules().isEmpty()) {
             return source.start();
@@ -19,7 +19,7 @@ public final class RuleCollector {
         return renamed(source.start(), prefix);
     }
 
-    /** Adds a rule, whose name must not begin with a percent sign and not be there. */
+    /** Adds a rule. Its name must be new and must not begin with a percent sign. */
     public void add(String name, Expression rule) {
         if (name.startsWith("%") || rules.put(name, rule) != null) {
             throw new IllegalArgumentException("rule " + name);

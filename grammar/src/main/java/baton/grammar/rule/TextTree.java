@@ -16,7 +16,7 @@ final class TextTree {
         return tree(List.copyOf(new TreeSet<>(texts)), 0, 0);
     }
 
-    /** What is left of sorted texts behind a beginning that all have. */
+    /** The rests of sorted texts behind a beginning that all have. */
     private static Expression tree(List<String> texts, int from, int depth) {
         List<Expression> choices = new ArrayList<>();
         for (int i = 0; i < texts.size(); ) {

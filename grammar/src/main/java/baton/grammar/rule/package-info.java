@@ -1,4 +1,4 @@
-/** Context-free grammars whose terminals are regular: the form between the languages that clients write and the automaton. */
+/** Context-free grammars with regular terminals: the form between the languages that clients write and the automaton. */
 @NullMarked
 package baton.grammar.rule;
 

@@ -35,7 +35,7 @@ final class GrammarWriter {
     private final JsonStrings constrainedNames = new JsonStrings(JsonStrings.ESCAPED);
     private final Map<String, Expression> rules = new HashMap<>();
 
-    /** Rules of conditions whose values include arrays or objects, and those that are still to be written. */
+    /** Rules of conditions that have arrays or objects among their values. {@link #missing} are still to be written. */
     private final Map<Conjunction, Expression> ruleOf = new HashMap<>();
 
     private final ArrayDeque<Conjunction> missing = new ArrayDeque<>();
@@ -257,7 +257,7 @@ final class GrammarWriter {
         return others.orElseGet(() -> constrainedNames.quoted(shape.expression()));
     }
 
-    /** A property whose name is none of the schema's. */
+    /** A property with a name that the schema does not have. */
     private Expression otherProperties(ObjectShape object, Set<String> named, String path) {
         List<StringPattern> patterns = List.copyOf(object.patterns());
         if (patterns.size() > MOST_PATTERNS) {

@@ -61,7 +61,7 @@ final class JsonStrings {
         this.escapable = escapable;
     }
 
-    /** A JSON string whose characters are of an expression. */
+    /** A JSON string with the characters of an expression. */
     Expression quoted(Expression decoded) {
         return quotes(written(decoded));
     }
@@ -76,7 +76,7 @@ final class JsonStrings {
                 : Optional.of(quotes(allBut(new TreeSet<>(strings).stream().toList(), 0)));
     }
 
-    /** Strings that are none of some sorted ones, from a position that they are equal up to. */
+    /** Strings that differ from each of some sorted ones, from a position that these are equal up to. */
     private Expression allBut(List<String> strings, int at) {
         List<Expression> choices = new ArrayList<>();
         List<Integer> next = new ArrayList<>();

@@ -85,7 +85,7 @@ final class NumberTexts {
         return new NumberAutomaton(shape).expression(work);
     }
 
-    /** Adds the beginnings of a number's texts, by what may follow. */
+    /** Adds the beginnings of a number's texts, by the expression that may follow. */
     private static void addTexts(BigDecimal value, Map<Expression, Set<String>> byEnd) {
         String sign = value.signum() < 0 ? "-" : "";
         BigDecimal size = value.abs();

@@ -25,7 +25,7 @@ record ObjectShape(Set<Properties> properties, Set<String> required, Set<List<St
      * Conditions of properties by their names.
      *
      * @param named of properties with these names
-     * @param patterns of properties whose names are of these patterns
+     * @param patterns of properties with names of these patterns
      * @param others of properties that are neither
      */
     record Properties(Map<String, Conjunction> named, Map<StringPattern, Conjunction> patterns, Conjunction others) {
@@ -131,7 +131,7 @@ record ObjectShape(Set<Properties> properties, Set<String> required, Set<List<St
         return all;
     }
 
-    /** The condition of a property whose name is not one of {@link #named} and has exactly these patterns. */
+    /** The condition of a property with a name that is not one of {@link #named} and has exactly these patterns. */
     Conjunction condition(Set<StringPattern> matched) {
         Conjunction all = Conjunction.ANY;
         for (Properties each : properties) {

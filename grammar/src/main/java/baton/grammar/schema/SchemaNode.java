@@ -7,7 +7,7 @@ import tools.jackson.databind.JsonNode;
  * A schema within a document. Its path identifies it.
  *
  * @param path names of the fields on the way to it
- * @param base what references in it are relative to
+ * @param base URI that references in it are relative to
  */
 record SchemaNode(String path, JsonNode json, URI base) {
     @Override

@@ -20,7 +20,7 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.BooleanNode;
 
 /**
- * Reads the keywords of schemas as sets of values. Sets are read at one level of a value; what is below is a {@link Conjunction},
+ * Reads the keywords of schemas as sets of values. Sets are read at one level of a value. The level below is a {@link Conjunction},
  * which is read when it is needed.
  */
 final class SchemaReader {
@@ -37,7 +37,7 @@ final class SchemaReader {
     private static final Pattern DIALECT =
             Pattern.compile("https?://json-schema\\.org/(?:draft-0[3-7]/|draft/20(?:19-09|20-12)/)?schema#?");
 
-    /** Applicators whose schemas apply to the same value. */
+    /** Applicators with schemas that apply to the same value. */
     private static final Set<String> IN_PLACE =
             Set.of("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas");
 

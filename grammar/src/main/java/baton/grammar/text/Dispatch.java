@@ -13,7 +13,7 @@ final class Dispatch {
     private Dispatch() {}
 
     /**
-     * A trigger and what follows.
+     * A trigger and the text behind it.
      *
      * @param trigger a text that is not empty
      */
@@ -27,7 +27,7 @@ final class Dispatch {
     }
 
     /**
-     * Free text up to the first trigger and what follows it, once or again and again, then free text.
+     * Free text up to the first trigger and the text behind it, once or again and again, then free text.
      *
      * @param excluded texts that free text has not
      * @param loops whether free text goes on after a case

@@ -39,7 +39,7 @@ final class GrammarScanner {
         return new ConfigException("grammar", "line " + line + ", column " + column + ": " + problem);
     }
 
-    /** An error that names what is next. */
+    /** An error that names the next character. */
     ConfigException unexpected(String wanted) {
         return error(
                 isAtEnd()

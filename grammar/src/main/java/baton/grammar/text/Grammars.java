@@ -10,7 +10,7 @@ public final class Grammars {
     /**
      * The grammar of a text in xgrammar's EBNF, or in Lark where no line outside of comments has {@code ::=}, as vLLM decides.
      *
-     * @throws ConfigException whose field is {@code grammar} and whose message has the line and the column
+     * @throws ConfigException of the field {@code grammar}; its message has the line and the column
      */
     public static GrammarSource source(String text) {
         if (text.isBlank()) {

@@ -196,7 +196,7 @@ final class LarkReader {
         define(start, name, body);
     }
 
-    /** The options that change texts, and what ends them. */
+    /** The options that change texts, with the expression that ends them. */
     private Map<String, Expression> options() {
         Map<String, Expression> options = new HashMap<>();
         do {
@@ -334,7 +334,7 @@ final class LarkReader {
             skip();
             int least = scanner.number();
             if (least < 0) {
-                // The sign negates what follows.
+                // The sign negates the next element.
                 scanner.back(position);
                 return element;
             }

@@ -20,7 +20,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Beside java.util.regex, whose language is the same for these patterns. */
+/** Beside java.util.regex, which has the same language for these patterns. */
 class RegexesTest {
     @ParameterizedTest
     @ValueSource(

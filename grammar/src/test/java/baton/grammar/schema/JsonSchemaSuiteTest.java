@@ -27,7 +27,7 @@ class JsonSchemaSuiteTest {
     /** Formats are constraints here and not annotations, as these samples have them. */
     private static final Set<String> ANNOTATED = Set.of("format.json");
 
-    /** Names whose labels are Punycode are refused. */
+    /** Names with labels of Punycode are refused. */
     private static final String PUNYCODE = "xn--";
 
     private static final JsonMapper MAPPER = JsonMapper.builder()

@@ -115,7 +115,7 @@ class RandomSchemasTest {
     }
 
     /**
-     * A document, whose bytes are random until it is long. Empty if it does not end, as where a required property has to come
+     * A document with random bytes until it is long. Empty if it does not end, as where a required property has to come
      * among others in any order.
      */
     private static Optional<String> walk(TokenMatcher matcher, Random random) {

@@ -15,7 +15,7 @@ import java.util.Map;
 import java.util.concurrent.FutureTask;
 import org.junit.jupiter.api.Test;
 
-/** What holds for wires over NCCL. */
+/** The contract of wires over NCCL. */
 abstract class NcclWireContract extends WireContract {
     /** @param environment names the libraries */
     NcclWireContract(Map<String, String> environment) {

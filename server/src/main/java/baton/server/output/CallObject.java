@@ -51,7 +51,7 @@ final class CallObject {
         return new CallObject(State.BEGIN, false);
     }
 
-    /** The arguments alone, of a call whose name is known. */
+    /** The arguments alone, of a call with a known name. */
     static CallObject ofArguments(String name) {
         CallObject call = new CallObject(State.VALUE, true);
         call.name = Optional.of(name);

@@ -8,8 +8,8 @@ import java.util.concurrent.ThreadLocalRandom;
 import java.util.function.Supplier;
 
 /**
- * Content until a call begins, and after it. Text that begins like a call and turns out to be none is content. A call is reported when its name
- * and the beginning of its arguments are there; if it breaks after that, it ends there, and the rest is content.
+ * Content until a call begins, and after it. Text that begins like a call and is not a call is content. A call is reported when its name
+ * and the beginning of its arguments are there. If it breaks after that, it ends there, and the rest is content.
  */
 abstract class CallParser implements OutputParser {
     private final Supplier<String> ids;
@@ -42,7 +42,7 @@ abstract class CallParser implements OutputParser {
     /** Takes something from the text that is left; false if more text is needed first. */
     abstract boolean step();
 
-    /** The text has ended: what was taken, or what is left, is no whole call. At least one character is to be given. */
+    /** The text has ended. The text taken, or the text that is left, is no whole call. At least one character is to be given. */
     abstract void cutOff();
 
     @Override
@@ -108,7 +108,7 @@ abstract class CallParser implements OutputParser {
         return length == mark.length() ? Match.YES : ended ? Match.NO : Match.MAYBE;
     }
 
-    /** Gives content up to the first of the marks; empty if none is there, and then all is given but what may be the beginning of one. */
+    /** Gives content up to the first of the marks. Empty without a mark; then all is given but the possible beginning of one. */
     final Optional<String> contentUntil(List<String> marks) {
         int end = rest.length();
         Optional<String> found = Optional.empty();
@@ -145,19 +145,19 @@ abstract class CallParser implements OutputParser {
         space.setLength(0);
     }
 
-    /** Of what was taken the first character is content; the others are looked through again. */
+    /** The first character of the text taken is content. The others are looked through again. */
     final void firstIsContent() {
         putBack();
         contentAhead(1);
     }
 
-    /** What was taken is to be looked through again. */
+    /** The text taken is to be looked through again. */
     final void putBack() {
         rest.insert(0, taken);
         taken.setLength(0);
     }
 
-    /** What was taken are the marks of a call, which begins. */
+    /** The text taken is the marks of a call. The call begins. */
     final void begin(String name) {
         pieces.add(new Piece.CallBegin(calls++, ids.get(), name));
         forget();
@@ -165,7 +165,7 @@ abstract class CallParser implements OutputParser {
         inSection = false;
     }
 
-    /** What was taken is no content. */
+    /** The text taken is no content. */
     final void forget() {
         taken.setLength(0);
     }

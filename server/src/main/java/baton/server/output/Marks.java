@@ -9,8 +9,8 @@ final class Marks {
     /**
      * The first mark.
      *
-     * @param at where it begins; without a mark, the length of the text that is part of none
-     * @param mark empty if there is none
+     * @param at where it begins; without a mark, the length of the text that is not part of one
+     * @param mark empty without a mark in the text
      */
     record Found(int at, String mark) {}
 

@@ -26,7 +26,7 @@ public record OutputPieces(List<Piece> all) {
         return text.toString();
     }
 
-    /** The texts of all reasoning; empty if there is none. */
+    /** The texts of all reasoning; empty for an output without reasoning. */
     public Optional<String> reasoning() {
         List<String> texts = all.stream()
                 .flatMap(piece -> piece instanceof Piece.Reasoning(String text)

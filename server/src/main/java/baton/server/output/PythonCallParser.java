@@ -75,7 +75,7 @@ final class PythonCallParser extends CallParser {
         return true;
     }
 
-    /** The identifier before a mark; empty if there is none, or not yet. */
+    /** The identifier before a mark; empty if the text has no such identifier, or not yet. */
     private Optional<String> identifier(char mark) {
         int end = identifierEnd();
         int at = end;
@@ -106,7 +106,7 @@ final class PythonCallParser extends CallParser {
         return end;
     }
 
-    /** Whether what follows may still become an identifier and its mark; else this is no call. */
+    /** Whether the text that is left may still become an identifier and its mark. If not, this is no call. */
     private boolean undecided() {
         int end = identifierEnd();
         boolean open = end > 0 && rest().substring(end).isBlank();

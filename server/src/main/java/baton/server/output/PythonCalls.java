@@ -20,7 +20,7 @@ record PythonCalls() implements ToolFormat {
         return CallGrammar.notBeginningWith('[');
     }
 
-    /** Values are written as JSON, whose constants and texts the parser reads beside those of Python. */
+    /** Values are written as JSON. The parser reads its constants and texts beside those of Python. */
     @Override
     public Expression calls(List<Tool> tools, CallGrammar grammar) {
         List<Expression> kinds = tools.stream()

@@ -132,7 +132,7 @@ final class PythonLiteral {
         state = constant.isEmpty() ? State.BROKEN : State.NEXT;
     }
 
-    /** Empty if it is none. */
+    /** Empty if the text is not a number. */
     private static String number(String text) {
         String plain = text.replace("_", "");
         if (plain.matches("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][-+]?[0-9]+)?")) {

@@ -201,7 +201,7 @@ final class QwenCallParser extends CallParser {
                 state = State.CONTENT;
                 firstIsContent();
             }
-            // The call has begun: what there is of a value belongs to it, and what there is of a mark is nothing.
+            // The call has begun. The beginning of a value belongs to it. The beginning of a mark is dropped.
             case VALUE -> {
                 int from = !inText && next("\n") == Match.YES ? 1 : 0;
                 String quoted = JsonTypes.quoted(rest().substring(from));

@@ -10,7 +10,7 @@ public sealed interface ReasoningFormat permits Thoughts, Harmony {
     /**
      * The format by the name of vLLM's parser.
      *
-     * @throws ConfigException if there is none of the name
+     * @throws ConfigException if no format has the name
      */
     static ReasoningFormat named(String name) {
         return switch (name) {
@@ -51,7 +51,7 @@ public sealed interface ReasoningFormat permits Thoughts, Harmony {
     /**
      * The format of the whole output.
      *
-     * @param answer the format of what comes after the thoughts
+     * @param answer the format of the text after the thoughts
      * @param isSpecial whether a mark is a special token
      */
     OutputFormat format(Start start, OutputFormat answer, Predicate<String> isSpecial);

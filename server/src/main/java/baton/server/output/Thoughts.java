@@ -61,7 +61,7 @@ record Thoughts(List<String> begins, List<String> ends, List<String> answers, bo
                 answer);
     }
 
-    /** Text in which none of the marks is. */
+    /** Text without any of the marks. */
     private static Expression without(List<String> marks) {
         return marks.isEmpty()
                 ? Expression.any()
@@ -128,7 +128,7 @@ record Thoughts(List<String> begins, List<String> ends, List<String> answers, bo
                                     : State.ANSWER);
         }
 
-        /** A mark before thoughts in thoughts is none of them. */
+        /** A mark of the beginning within thoughts is not part of them. */
         private void think(List<Piece> pieces) {
             Marks.Found found = Marks.first(rest, marks);
             while (state == State.THINKING && !found.mark().isEmpty()) {

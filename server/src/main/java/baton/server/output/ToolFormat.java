@@ -48,7 +48,7 @@ public sealed interface ToolFormat permits Harmony, JsonCalls, PythonCalls, Qwen
     /**
      * The format in which a chat template writes a call.
      *
-     * @throws ConfigException if it is none of these formats
+     * @throws ConfigException if it is another format than these
      */
     static ToolFormat of(Optional<ChatTemplate> template) {
         ObjectNode message = JSON.readTree(CALL).asObject();
@@ -99,7 +99,7 @@ public sealed interface ToolFormat permits Harmony, JsonCalls, PythonCalls, Qwen
         return BY_NAME.keySet().stream().sorted().collect(Collectors.joining(", "));
     }
 
-    /** @throws ConfigException if there is none of the name */
+    /** @throws ConfigException if no format has the name */
     static ToolFormat named(String name) {
         return Optional.ofNullable(BY_NAME.get(name))
                 .orElseThrow(() -> ConfigException.unsupported("tool_call_parser", name, "auto, " + names()));

@@ -36,7 +36,7 @@ final class ToolProperties {
         this.schema = schema;
     }
 
-    /** Empty for a tool that is not strict, whose schema says more of the whole. */
+    /** Empty for a tool that is not strict if its schema says more of the whole. */
     static Optional<ToolProperties> of(Tool tool) {
         ObjectNode schema = tool.parameters().orElseGet(JsonTypes::emptyObject);
         for (String keyword : schema.propertyNames()) {

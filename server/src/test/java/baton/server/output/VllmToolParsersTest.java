@@ -19,8 +19,8 @@ import tools.jackson.databind.node.ObjectNode;
 /**
  * Random answers are read as vLLM 0.32's own parsers read them whole: the same functions, the same arguments, the same content but for white
  * space at its ends. The environment variable {@code BATON_VLLM} names the Python environment that vLLM is installed in; {@code -Dtests.calls=N}
- * makes N answers for each parser. What vLLM's parsers make of streams is counted: where it differs from what they make of the whole text, Baton has the
- * latter.
+ * makes N answers for each parser. The test counts the answers that vLLM's parsers read in another way while they stream. Baton
+ * reads these as vLLM reads the whole text.
  */
 @Tag("peers")
 @Timeout(600)
