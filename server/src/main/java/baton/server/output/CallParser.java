@@ -110,22 +110,14 @@ abstract class CallParser implements OutputParser {
 
     /** Gives content up to the first of the marks. Empty without a mark; then all is given but the possible beginning of one. */
     final Optional<String> contentUntil(List<String> marks) {
-        int end = rest.length();
-        Optional<String> found = Optional.empty();
-        for (String mark : marks) {
-            int at = rest.indexOf(mark);
-            if (at >= 0 && at < end) {
-                end = at;
-                found = Optional.of(mark);
-            }
-        }
-        contentAhead(found.isPresent() ? end : end - beginning(marks));
-        return found;
+        Marks.Found found = first(marks);
+        contentAhead(found.at());
+        return found.mark();
     }
 
-    /** Characters at the end of the text with which one of the marks may begin. */
-    final int beginning(List<String> marks) {
-        return ended ? 0 : Marks.begun(rest, marks);
+    /** The first of the marks in the text that is not taken. */
+    final Marks.Found first(List<String> marks) {
+        return Marks.first(rest, marks, ended);
     }
 
     /** Gives so many characters as content. */

@@ -138,8 +138,8 @@ record Harmony() implements ReasoningFormat, ToolFormat {
 
         /** Takes a header, or text up to an end; false if more text is needed first. */
         private boolean step() {
-            Marks.Found found = Marks.first(rest, part == Part.HEADER ? List.of(MESSAGE) : ENDS);
-            boolean isFound = !found.mark().isEmpty();
+            Marks.Found found = Marks.first(rest, part == Part.HEADER ? List.of(MESSAGE) : ENDS, false);
+            boolean isFound = found.mark().isPresent();
             if (part == Part.HEADER) {
                 if (isFound) {
                     begin(rest.substring(0, found.at()));
@@ -151,9 +151,7 @@ record Harmony() implements ReasoningFormat, ToolFormat {
                     part = Part.HEADER;
                 }
             }
-            if (isFound) {
-                rest.delete(0, rest.indexOf(found.mark()) + found.mark().length());
-            }
+            found.mark().ifPresent(mark -> rest.delete(0, rest.indexOf(mark) + mark.length()));
             return isFound;
         }
 

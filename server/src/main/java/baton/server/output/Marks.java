@@ -1,6 +1,7 @@
 package baton.server.output;
 
 import java.util.List;
+import java.util.Optional;
 
 /** Looks for marks in a text that grows. */
 final class Marks {
@@ -12,23 +13,24 @@ final class Marks {
      * @param at where it begins; without a mark, the length of the text that is not part of one
      * @param mark empty without a mark in the text
      */
-    record Found(int at, String mark) {}
+    record Found(int at, Optional<String> mark) {}
 
-    static Found first(StringBuilder text, List<String> marks) {
-        int first = text.length() - begun(text, marks);
-        String found = "";
+    /** @param ended whether no more text comes, so that no mark begins at the end */
+    static Found first(StringBuilder text, List<String> marks, boolean ended) {
+        int first = text.length() - (ended ? 0 : begun(text, marks));
+        Optional<String> found = Optional.empty();
         for (String mark : marks) {
             int at = text.indexOf(mark);
             if (at >= 0 && at < first) {
                 first = at;
-                found = mark;
+                found = Optional.of(mark);
             }
         }
         return new Found(first, found);
     }
 
     /** Characters at the end of the text with which one of the marks may begin. */
-    static int begun(StringBuilder text, List<String> marks) {
+    private static int begun(StringBuilder text, List<String> marks) {
         int longest = 0;
         for (String mark : marks) {
             int length = Math.min(mark.length() - 1, text.length());

@@ -136,18 +136,11 @@ final class QwenCallParser extends CallParser {
 
     /** The value is without the line breaks that the template puts around it. */
     private boolean value() {
-        int end = rest().length();
-        Optional<String> mark = Optional.empty();
-        for (String each : ENDS_OF_VALUE) {
-            int at = rest().indexOf(each);
-            if (at >= 0 && at < end) {
-                end = at;
-                mark = Optional.of(each);
-            }
-        }
+        Marks.Found found = first(ENDS_OF_VALUE);
+        int end = found.at();
+        Optional<String> mark = found.mark();
         boolean isText = types.equals(JsonTypes.TEXT);
         if (mark.isEmpty()) {
-            end -= beginning(ENDS_OF_VALUE);
             // The line break before the end is not a part of the value.
             end -= end > 0 && rest().charAt(end - 1) == '\n' ? 1 : 0;
             if (!isText || end == 0 || (!inText && end == 1 && rest().charAt(0) == '\n')) {
@@ -165,8 +158,8 @@ final class QwenCallParser extends CallParser {
         } else {
             arguments(JsonTypes.converted(value, types));
         }
-        mark.ifPresent(found -> {
-            take(found.equals(END_PARAMETER) ? found.length() : 0);
+        mark.ifPresent(ending -> {
+            take(ending.equals(END_PARAMETER) ? ending.length() : 0);
             state = State.PARAMETERS;
         });
         forget();

@@ -130,14 +130,15 @@ record Thoughts(List<String> begins, List<String> ends, List<String> answers, bo
 
         /** A mark of the beginning within thoughts is not part of them. */
         private void think(List<Piece> pieces) {
-            Marks.Found found = Marks.first(rest, marks);
-            while (state == State.THINKING && !found.mark().isEmpty()) {
+            Marks.Found found = Marks.first(rest, marks, false);
+            while (state == State.THINKING && found.mark().isPresent()) {
+                String mark = found.mark().get();
                 thought(found.at(), pieces);
-                if (!answers.contains(found.mark())) {
-                    taken(found.mark().length());
+                if (!answers.contains(mark)) {
+                    taken(mark.length());
                 }
-                state = begins.contains(found.mark()) ? State.THINKING : State.ANSWER;
-                found = Marks.first(rest, marks);
+                state = begins.contains(mark) ? State.THINKING : State.ANSWER;
+                found = Marks.first(rest, marks, false);
             }
             if (state == State.THINKING) {
                 thought(found.at(), pieces);
