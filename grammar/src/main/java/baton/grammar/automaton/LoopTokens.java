@@ -24,10 +24,6 @@ record LoopTokens(long[] within, int[][] byCount, int[] exits, int[] cameBefore)
         }
     }
 
-    long bytes() {
-        return 8L * within.length + 16L * exits.length + 4L * within.length * Long.SIZE;
-    }
-
     /** Collects the tokens while the tree is walked over. */
     static final class Builder {
         private final long[] within;

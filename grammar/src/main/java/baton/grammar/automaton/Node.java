@@ -26,7 +26,9 @@ abstract sealed class Node {
     boolean delimited;
 
     /** The nodes that it is made of. */
-    abstract List<Node> parts();
+    List<Node> parts() {
+        return List.of();
+    }
 
     /** The parts that its texts may begin with. */
     List<Node> firstParts() {
@@ -62,11 +64,6 @@ abstract sealed class Node {
         }
 
         @Override
-        List<Node> parts() {
-            return List.of();
-        }
-
-        @Override
         void evaluate() {
             productive = true;
             nullable = bytes.length == 0;
@@ -99,11 +96,6 @@ abstract sealed class Node {
         }
 
         @Override
-        List<Node> parts() {
-            return List.of();
-        }
-
-        @Override
         void evaluate() {
             productive = !empty;
             delimited = true;
@@ -128,11 +120,6 @@ abstract sealed class Node {
 
         Special(int number) {
             this.number = number;
-        }
-
-        @Override
-        List<Node> parts() {
-            return List.of();
         }
 
         @Override
@@ -301,11 +288,6 @@ abstract sealed class Node {
         }
 
         @Override
-        List<Node> parts() {
-            return List.of();
-        }
-
-        @Override
         void evaluate() {
             productive = next.length > 0;
             nullable = productive && complete[0];
@@ -415,11 +397,6 @@ abstract sealed class Node {
         /** A count after which the same texts come, as far as so many bytes. */
         int equivalent(int count, int bytes) {
             return count > least && (long) count + bytes + farthest <= most ? least : count;
-        }
-
-        @Override
-        List<Node> parts() {
-            return List.of();
         }
 
         @Override
