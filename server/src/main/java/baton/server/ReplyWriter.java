@@ -364,6 +364,9 @@ final class ReplyWriter {
 
     /** The tokens' log probabilities as a tree. */
     ArrayNode chatTokens(ApiRequest request, List<TokenLogprobs> tokens) {
+        if (tokens.isEmpty()) {
+            return Json.MAPPER.createArrayNode();
+        }
         TokenBuffer buffer = TokenBuffer.forGeneration();
         chatTokens(buffer, request, tokens);
         return Json.MAPPER.readTree(buffer).asArray();

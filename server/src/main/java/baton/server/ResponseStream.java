@@ -491,7 +491,9 @@ final class ResponseStream {
 
         private void add(List<Piece> added) {
             pieces.addAll(added);
-            called |= added.stream().anyMatch(Piece.CallBegin.class::isInstance);
+            for (Piece piece : added) {
+                called |= piece instanceof Piece.CallBegin;
+            }
         }
 
         /** Whether an event is to be sent: the first, and later ones that show something and have enough tokens. */

@@ -58,8 +58,11 @@ final class FormatGuide {
 
     /** Whether the format has the token itself here, and is complete with it. */
     private boolean isLast(int id) {
+        if (!last.contains(id) || id / Long.SIZE >= allowed.length || !allows(id)) {
+            return false;
+        }
         TokenMatcher after = matcher.copy();
-        return last.contains(id) && after.accept(id) && after.mayEnd();
+        return after.accept(id) && after.mayEnd();
     }
 
     private void set(int id, boolean value) {

@@ -22,18 +22,25 @@ public record OutputPieces(List<Piece> all) {
     /** The texts of all contents. */
     public String content() {
         StringBuilder text = new StringBuilder();
-        all.forEach(piece -> text.append(piece instanceof Piece.Content(String content) ? content : ""));
+        for (Piece piece : all) {
+            if (piece instanceof Piece.Content(String content)) {
+                text.append(content);
+            }
+        }
         return text.toString();
     }
 
     /** The texts of all reasoning; empty for an output without reasoning. */
     public Optional<String> reasoning() {
-        List<String> texts = all.stream()
-                .flatMap(piece -> piece instanceof Piece.Reasoning(String text)
-                        ? Optional.of(text).stream()
-                        : Optional.<String>empty().stream())
-                .toList();
-        return texts.isEmpty() ? Optional.empty() : Optional.of(String.join("", texts));
+        boolean isThere = false;
+        StringBuilder text = new StringBuilder();
+        for (Piece piece : all) {
+            if (piece instanceof Piece.Reasoning(String thought)) {
+                isThere = true;
+                text.append(thought);
+            }
+        }
+        return isThere ? Optional.of(text.toString()) : Optional.empty();
     }
 
     /** Each call once. */
@@ -51,11 +58,13 @@ public record OutputPieces(List<Piece> all) {
                 case Piece.Content _, Piece.Reasoning _ -> {}
             }
         }
-        return arguments.entrySet().stream()
-                .map(call -> new Call(
-                        call.getKey(),
-                        Optional.ofNullable(begins.get(call.getKey())),
-                        call.getValue().toString()))
-                .toList();
+        return arguments.isEmpty()
+                ? List.of()
+                : arguments.entrySet().stream()
+                        .map(call -> new Call(
+                                call.getKey(),
+                                Optional.ofNullable(begins.get(call.getKey())),
+                                call.getValue().toString()))
+                        .toList();
     }
 }
