@@ -30,11 +30,7 @@ final class Expressions {
             }
         }
         flush(text, joined);
-        return switch (joined.size()) {
-            case 0 -> Expression.empty();
-            case 1 -> joined.getFirst();
-            default -> new Expression.Sequence(joined);
-        };
+        return joined.isEmpty() ? Expression.empty() : Expression.sequence(joined);
     }
 
     private static void flush(StringBuilder text, List<Expression> to) {
@@ -49,7 +45,7 @@ final class Expressions {
         for (Expression part : parts) {
             choices.addAll(part instanceof Expression.Choice(List<Expression> inner) ? inner : List.of(part));
         }
-        return choices.size() == 1 ? choices.getFirst() : new Expression.Choice(choices);
+        return Expression.choice(choices);
     }
 
     static Expression repeat(Expression repeated, int least, int most) {

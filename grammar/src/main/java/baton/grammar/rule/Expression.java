@@ -123,12 +123,30 @@ public sealed interface Expression {
         return TextTree.of(texts);
     }
 
+    /** Any text without special tokens in which none of some texts is. */
+    static Expression without(List<String> texts) {
+        return texts.isEmpty()
+                ? any()
+                : new Not(sequence(
+                        any(), choice(texts.stream().map(Expression::text).toList()), any()));
+    }
+
     static Expression sequence(Expression... parts) {
         return new Sequence(List.of(parts));
     }
 
+    /** A sequence, or its only part. */
+    static Expression sequence(List<Expression> parts) {
+        return parts.size() == 1 ? parts.getFirst() : new Sequence(parts);
+    }
+
     static Expression choice(Expression... parts) {
         return new Choice(List.of(parts));
+    }
+
+    /** A choice, or its only part. */
+    static Expression choice(List<Expression> parts) {
+        return parts.size() == 1 ? parts.getFirst() : new Choice(parts);
     }
 
     static Expression repeat(Expression repeated, int least, int most) {

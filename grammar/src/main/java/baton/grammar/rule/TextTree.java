@@ -35,7 +35,7 @@ final class TextTree {
             }
             i = end;
         }
-        return choices.size() == 1 ? choices.getFirst() : new Expression.Choice(choices);
+        return Expression.choice(choices);
     }
 
     /** How many characters at the beginning two texts have in common, without the half of a surrogate pair. */

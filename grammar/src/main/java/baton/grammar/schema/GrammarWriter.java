@@ -128,7 +128,7 @@ final class GrammarWriter {
                 .forEach(string -> all.add(shapes.computeIfAbsent(string, _ -> strings.quoted(string.expression()))));
         values.arrays().forEach(array -> all.add(array(array, path)));
         values.objects().forEach(object -> all.add(object(object, path)));
-        return all.size() == 1 ? all.getFirst() : new Expression.Choice(all);
+        return Expression.choice(all);
     }
 
     private Expression number(NumberShape number, String path) {
@@ -294,6 +294,6 @@ final class GrammarWriter {
                 all.add(Expression.sequence(key, colon, value(condition)));
             }
         }
-        return all.size() == 1 ? all.getFirst() : new Expression.Choice(all);
+        return Expression.choice(all);
     }
 }

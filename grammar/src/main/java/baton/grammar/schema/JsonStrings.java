@@ -199,6 +199,6 @@ final class JsonStrings {
                 new Expression.Chars(CharSet.of(first.toString())),
                 Expression.text(digits == 5 ? "\\u" : ""),
                 hexadecimal(rest, digits - 1))));
-        return choices.size() == 1 ? choices.getFirst() : new Expression.Choice(choices);
+        return Expression.choice(choices);
     }
 }

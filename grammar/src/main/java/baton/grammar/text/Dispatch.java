@@ -19,13 +19,6 @@ final class Dispatch {
      */
     record Case(String trigger, Expression rest) {}
 
-    /** Any text that has none of the texts in it. */
-    static Expression without(List<String> texts) {
-        return texts.isEmpty()
-                ? Expression.any()
-                : new Expression.Not(Expression.sequence(Expression.any(), any(texts), Expression.any()));
-    }
-
     /**
      * Free text up to the first trigger and the text behind it, once or again and again, then free text.
      *
@@ -43,7 +36,7 @@ final class Dispatch {
                     .toList();
             choices.add(Expression.sequence(upTo(trigger, stops), new Expression.Choice(rests)));
         }
-        Expression free = without(stops);
+        Expression free = Expression.without(stops);
         if (loops) {
             Expression each = new Expression.Choice(choices);
             return Expression.sequence(Expression.repeat(each, 0, Expression.Repeat.UNBOUNDED), free);

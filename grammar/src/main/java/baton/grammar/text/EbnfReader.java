@@ -120,7 +120,7 @@ final class EbnfReader {
             skip();
             choices.add(sequence());
         } while (scanner.take("|"));
-        return choices.size() == 1 ? choices.getFirst() : new Expression.Choice(choices);
+        return Expression.choice(choices);
     }
 
     private Expression sequence() {
@@ -131,7 +131,7 @@ final class EbnfReader {
         if (parts.isEmpty()) {
             throw scanner.unexpected("a string, a class, a rule or a group (\"\" is the empty text)");
         }
-        return parts.size() == 1 ? parts.getFirst() : new Expression.Sequence(parts);
+        return Expression.sequence(parts);
     }
 
     private boolean isAtEndOfSequence() {

@@ -277,7 +277,7 @@ final class LarkReader {
                 skip();
             }
         } while (takeBar());
-        return choices.size() == 1 ? choices.getFirst() : new Expression.Choice(choices);
+        return Expression.choice(choices);
     }
 
     /** A bar that stands on this line or begins one of the next. */
@@ -306,7 +306,7 @@ final class LarkReader {
             parts.add(repeated());
             skip();
         }
-        return parts.size() == 1 ? parts.getFirst() : new Expression.Sequence(parts);
+        return Expression.sequence(parts);
     }
 
     private boolean isArrow() {

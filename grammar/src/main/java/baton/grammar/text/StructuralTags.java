@@ -65,7 +65,7 @@ public final class StructuralTags {
             case "token" -> token(format, "token");
             case "any_tokens" -> {
                 refuse(format, "max_tokens");
-                yield Dispatch.without(ends);
+                yield Expression.without(ends);
             }
             case "sequence" -> new Expression.Sequence(formats(format, "elements", ends));
             case "or" -> new Expression.Choice(formats(format, "elements", ends));
@@ -113,7 +113,7 @@ public final class StructuralTags {
         refuse(format, "max_tokens");
         List<String> excluded = new ArrayList<>(ends);
         excluded.addAll(format.strings("excludes").orElse(List.of()));
-        Expression text = Dispatch.without(excluded);
+        Expression text = Expression.without(excluded);
         Optional<Integer> most = format.integerAtLeast("max_chars", 0);
         if (most.isEmpty()) {
             return text;

@@ -81,9 +81,7 @@ public final class CallGrammar {
 
     /** Texts without a mark. */
     Expression without(String mark) {
-        return isSpecialToken(mark)
-                ? Expression.any()
-                : new Expression.Not(Expression.sequence(Expression.any(), Expression.text(mark), Expression.any()));
+        return isSpecialToken(mark) ? Expression.any() : Expression.without(List.of(mark));
     }
 
     /** Texts that do not begin with a character, nor with white space and the character. */

@@ -14,11 +14,7 @@ record QwenCalls() implements ToolFormat {
     static final String END_PARAMETER = "</parameter>";
 
     /** Texts of values: none has a mark that ends it. */
-    private static final Expression TEXT = new Expression.Not(Expression.sequence(
-            Expression.any(),
-            Expression.choice(
-                    Expression.text(END_PARAMETER), Expression.text(PARAMETER), Expression.text(END_FUNCTION)),
-            Expression.any()));
+    private static final Expression TEXT = Expression.without(List.of(END_PARAMETER, PARAMETER, END_FUNCTION));
 
     private static final Expression ANY_PARAMETERS = Expression.repeat(
             parameter(

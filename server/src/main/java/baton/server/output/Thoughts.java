@@ -52,20 +52,13 @@ record Thoughts(List<String> begins, List<String> ends, List<String> answers, bo
         }
         Expression thoughts = Expression.sequence(
                 Expression.optional(any(begins.stream().filter(isSpecial).toList(), isSpecial)),
-                without(ends.stream().filter(isSpecial.negate()).toList()),
+                Expression.without(ends.stream().filter(isSpecial.negate()).toList()),
                 any(ends, isSpecial));
         return new OutputFormat.After(
                 state == State.THINKING
                         ? thoughts
                         : Expression.optional(Expression.sequence(any(begins, isSpecial), thoughts)),
                 answer);
-    }
-
-    /** Text without any of the marks. */
-    private static Expression without(List<String> marks) {
-        return marks.isEmpty()
-                ? Expression.any()
-                : new Expression.Not(Expression.sequence(Expression.any(), any(marks, _ -> false), Expression.any()));
     }
 
     private static Expression any(List<String> marks, Predicate<String> isSpecial) {
