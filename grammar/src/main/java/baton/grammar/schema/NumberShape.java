@@ -71,19 +71,15 @@ record NumberShape(
             both.removeIf(value -> !filter.contains(value));
             return both.isEmpty() ? Optional.empty() : Optional.of(only(both));
         }
-        Set<BigDecimal> others = new LinkedHashSet<>(except);
-        others.addAll(other.except);
-        Set<BigDecimal> indivisible = new LinkedHashSet<>(notMultiples);
-        indivisible.addAll(other.notMultiples);
         NumberShape both = new NumberShape(
                 Optional.empty(),
-                others,
+                Shape.union(except, other.except),
                 tighter(min, other.min, 1),
                 tighter(max, other.max, -1),
                 multiple.flatMap(a -> other.multiple.map(b -> leastCommonMultiple(a, b)))
                         .or(() -> multiple)
                         .or(() -> other.multiple),
-                indivisible);
+                Shape.union(notMultiples, other.notMultiples));
         return both.isSurelyEmpty() ? Optional.empty() : Optional.of(both.enumerated());
     }
 

@@ -67,9 +67,9 @@ record ObjectShape(Set<Properties> properties, Set<String> required, Set<List<St
     @Override
     public Optional<ObjectShape> and(ObjectShape other) {
         ObjectShape both = new ObjectShape(
-                union(properties, other.properties),
-                union(required, other.required),
-                union(names, other.names),
+                Shape.union(properties, other.properties),
+                Shape.union(required, other.required),
+                Shape.union(names, other.names),
                 Math.max(least, other.least),
                 Math.min(most, other.most));
         boolean isEmpty = Math.max(both.least, both.required.size()) > both.most
@@ -191,14 +191,5 @@ record ObjectShape(Set<Properties> properties, Set<String> required, Set<List<St
                     .forEach(name -> not.add(required(Set.of(name))));
         }
         return not.stream().flatMap(each -> and(each).stream()).toList();
-    }
-
-    private static <E> Set<E> union(Set<E> a, Set<E> b) {
-        if (a.isEmpty() || b.isEmpty()) {
-            return a.isEmpty() ? b : a;
-        }
-        Set<E> all = new LinkedHashSet<>(a);
-        all.addAll(b);
-        return all;
     }
 }

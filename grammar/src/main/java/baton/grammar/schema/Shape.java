@@ -1,7 +1,9 @@
 package baton.grammar.schema;
 
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Optional;
+import java.util.Set;
 
 /** Values of one type of JSON that meet all of some constraints. Immutable. */
 interface Shape<S extends Shape<S>> {
@@ -25,4 +27,13 @@ interface Shape<S extends Shape<S>> {
      * @throws baton.kv.ConfigException if they are no union of shapes
      */
     List<S> minus(S other, String path);
+
+    static <E> Set<E> union(Set<E> a, Set<E> b) {
+        if (a.isEmpty() || b.isEmpty()) {
+            return a.isEmpty() ? b : a;
+        }
+        Set<E> all = new LinkedHashSet<>(a);
+        all.addAll(b);
+        return all;
+    }
 }

@@ -52,7 +52,11 @@ record StringShape(Optional<Set<String>> only, Set<String> except, int least, in
         return shortest > longest
                 ? Optional.empty()
                 : Optional.of(new StringShape(
-                        only, union(except, other.except), shortest, longest, union(patterns, other.patterns)));
+                        only,
+                        Shape.union(except, other.except),
+                        shortest,
+                        longest,
+                        Shape.union(patterns, other.patterns)));
     }
 
     @Override
@@ -103,7 +107,7 @@ record StringShape(Optional<Set<String>> only, Set<String> except, int least, in
     /** The strings as an expression of their characters. */
     Expression expression() {
         if (only.isPresent()) {
-            return anyOf(only.orElseThrow());
+            return Expression.oneOf(only.orElseThrow());
         }
         List<Expression> all = new ArrayList<>();
         patterns.forEach(pattern -> all.add(pattern.expression()));
@@ -114,7 +118,7 @@ record StringShape(Optional<Set<String>> only, Set<String> except, int least, in
                     new Expression.Chars(CharSet.ALL), least, isShort ? Expression.Repeat.UNBOUNDED : most));
         }
         if (!except.isEmpty()) {
-            all.add(new Expression.Not(anyOf(except)));
+            all.add(new Expression.Not(Expression.oneOf(except)));
         }
         return switch (all.size()) {
             case 0 -> Expression.any();
@@ -158,15 +162,5 @@ record StringShape(Optional<Set<String>> only, Set<String> except, int least, in
     /** Whether they are all strings but some. */
     boolean isExcept() {
         return !except.isEmpty() && equals(except(except));
-    }
-
-    private static Expression anyOf(Set<String> strings) {
-        return Expression.oneOf(strings);
-    }
-
-    private static <E> Set<E> union(Set<E> a, Set<E> b) {
-        Set<E> all = new LinkedHashSet<>(a);
-        all.addAll(b);
-        return all;
     }
 }
