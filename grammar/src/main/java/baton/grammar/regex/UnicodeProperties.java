@@ -24,20 +24,14 @@ final class UnicodeProperties {
             Map.entry("Any", CharSet.ALL),
             Map.entry("ASCII", CharSet.range(0, 0x7F)),
             Map.entry("ASCII_Hex_Digit", CharSet.of("0123456789ABCDEFabcdef")),
-            Map.entry("AHex", CharSet.of("0123456789ABCDEFabcdef")),
             Map.entry("Assigned", category("Cn").complement()),
             Map.entry("Alphabetic", where(Character::isAlphabetic)),
-            Map.entry("Alpha", where(Character::isAlphabetic)),
             Map.entry("Lowercase", where(Character::isLowerCase)),
-            Map.entry("Lower", where(Character::isLowerCase)),
             Map.entry("Uppercase", where(Character::isUpperCase)),
-            Map.entry("Upper", where(Character::isUpperCase)),
             Map.entry("Ideographic", where(Character::isIdeographic)),
-            Map.entry("Ideo", where(Character::isIdeographic)),
             Map.entry(
                     "White_Space",
                     CharSet.of("\t\n\u000B\f\r\u0085\u2028\u2029").union(category("Zs"))),
-            Map.entry("space", CharSet.of("\t\n\u000B\f\r\u0085\u2028\u2029").union(category("Zs"))),
             Map.entry("ID_Start", where(Character::isUnicodeIdentifierStart)),
             Map.entry(
                     "ID_Continue",
@@ -47,6 +41,15 @@ final class UnicodeProperties {
             Map.entry("Emoji_Modifier", where(Character::isEmojiModifier)),
             Map.entry("Extended_Pictographic", where(Character::isExtendedPictographic)));
 
+    /** Short names of {@link #BINARY}. */
+    private static final Map<String, String> SHORT = Map.of(
+            "AHex", "ASCII_Hex_Digit",
+            "Alpha", "Alphabetic",
+            "Lower", "Lowercase",
+            "Upper", "Uppercase",
+            "Ideo", "Ideographic",
+            "space", "White_Space");
+
     private UnicodeProperties() {}
 
     /** The characters of {@code Name} or {@code Name=Value}. */
@@ -55,7 +58,9 @@ final class UnicodeProperties {
         String value = name.substring(equals + 1);
         return switch (name.substring(0, Math.max(equals, 0))) {
             case "" ->
-                CATEGORIES.containsKey(value) ? Optional.of(category(value)) : Optional.ofNullable(BINARY.get(value));
+                CATEGORIES.containsKey(value)
+                        ? Optional.of(category(value))
+                        : Optional.ofNullable(BINARY.get(SHORT.getOrDefault(value, value)));
             case "General_Category", "gc" ->
                 CATEGORIES.containsKey(value) ? Optional.of(category(value)) : Optional.empty();
             case "Script", "sc" -> script(value);
