@@ -87,8 +87,7 @@ final class EbnfReader {
             skip();
             if (scanner.take("=")) {
                 skip();
-                scanner.require("\"");
-                scanner.string(true);
+                string();
                 skip();
             }
         } while (scanner.take(","));
@@ -271,8 +270,7 @@ final class EbnfReader {
     private Expression regex(int start) {
         scanner.next();
         skip();
-        scanner.require("\"");
-        String pattern = scanner.string(true);
+        String pattern = string();
         String flags = "s";
         skip();
         while (scanner.take(",")) {
@@ -284,8 +282,7 @@ final class EbnfReader {
             skip();
             scanner.require("=");
             skip();
-            scanner.require("\"");
-            flags = scanner.string(true);
+            flags = string();
             skip();
         }
         scanner.require(")");
@@ -313,8 +310,7 @@ final class EbnfReader {
         while (!scanner.take(")")) {
             if (scanner.take("(")) {
                 skip();
-                scanner.require("\"");
-                String trigger = scanner.string(true);
+                String trigger = string();
                 skip();
                 scanner.require(",");
                 skip();
@@ -353,13 +349,17 @@ final class EbnfReader {
         return Dispatch.cases(cases, excluded, loops);
     }
 
+    private String string() {
+        scanner.require("\"");
+        return scanner.string(true);
+    }
+
     private List<String> strings() {
         List<String> strings = new ArrayList<>();
         scanner.require("(");
         skip();
         while (!scanner.take(")")) {
-            scanner.require("\"");
-            strings.add(scanner.string(true));
+            strings.add(string());
             skip();
             if (!scanner.take(",") && scanner.peek() != ')') {
                 throw scanner.unexpected("',' or ')'");

@@ -111,8 +111,7 @@ public final class StructuralTags {
 
     private static Expression anyText(JsonFields format, List<String> ends) {
         refuse(format, "max_tokens");
-        List<String> excluded = new ArrayList<>(ends);
-        excluded.addAll(format.strings("excludes").orElse(List.of()));
+        List<String> excluded = excluded(format, ends);
         Expression text = Expression.without(excluded);
         Optional<Integer> most = format.integerAtLeast("max_chars", 0);
         if (most.isEmpty()) {
@@ -124,6 +123,12 @@ public final class StructuralTags {
         }
         Expression few = Expression.repeat(new Expression.Chars(CharSet.ALL), 0, most.get());
         return excluded.isEmpty() ? few : new Expression.And(List.of(text, few));
+    }
+
+    private static List<String> excluded(JsonFields format, List<String> ends) {
+        List<String> excluded = new ArrayList<>(ends);
+        excluded.addAll(format.strings("excludes").orElse(List.of()));
+        return excluded;
     }
 
     private Expression repeat(JsonFields format, List<String> ends) {
@@ -185,8 +190,7 @@ public final class StructuralTags {
             cases.add(new Dispatch.Case(its.getFirst(), rest));
             whole.add(Expression.sequence(Expression.text(its.getFirst()), rest));
         }
-        List<String> excluded = new ArrayList<>(ends);
-        excluded.addAll(format.strings("excludes").orElse(List.of()));
+        List<String> excluded = excluded(format, ends);
         return dispatched(format, new Expression.Choice(whole), loops -> Dispatch.cases(cases, excluded, loops));
     }
 
@@ -200,10 +204,13 @@ public final class StructuralTags {
     }
 
     private Expression tokenTriggeredTags(JsonFields format) {
-        List<Expression> tags =
-                objects(format, "tags").stream().map(tag -> tag(tag, "")).toList();
-        Expression one = new Expression.Choice(tags);
+        Expression one = anyTag(format);
         return dispatched(format, one, loops -> freeText(one, loops));
+    }
+
+    private Expression anyTag(JsonFields format) {
+        return new Expression.Choice(
+                objects(format, "tags").stream().map(tag -> tag(tag, "")).toList());
     }
 
     /** Free text, in which a special token begins something. */
@@ -215,8 +222,7 @@ public final class StructuralTags {
     }
 
     private Expression tagsWithSeparator(JsonFields format) {
-        Expression one = new Expression.Choice(
-                objects(format, "tags").stream().map(tag -> tag(tag, "")).toList());
+        Expression one = anyTag(format);
         Expression next = Expression.sequence(Expression.text(string(format, "separator")), one);
         Expression all = format.bool("stop_after_first").orElse(false)
                 ? one
