@@ -7,7 +7,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /** Reads the pattern of a regular expression. */
-final class RegexReader {
+final class RegexReader extends CharacterReader {
     /** Constructs that begin with {@code (?}, which are refused by name. */
     private static final List<String[]> REFUSED = List.of(
             new String[] {"<=", "a lookbehind"},
@@ -23,10 +23,8 @@ final class RegexReader {
 
     private static final int MOST_ASSERTIONS = 1000;
 
-    private final int[] pattern;
     private final CharSet dot;
     private final CharacterClasses classes;
-    private int at;
     private int nesting;
     private int assertions;
     private boolean ignoresCase;
@@ -34,13 +32,9 @@ final class RegexReader {
 
     /** @param flags in force from the beginning */
     RegexReader(String pattern, CharSet dot, String flags) {
-        this.pattern = pattern.codePoints().toArray();
+        super("regex", pattern, Regexes.MAX_SIZE);
         this.dot = dot;
         classes = new CharacterClasses(this);
-        if (this.pattern.length > Regexes.MAX_SIZE) {
-            throw new ConfigException(
-                    "regex", "has " + this.pattern.length + " characters, must have at most " + Regexes.MAX_SIZE);
-        }
         ignoresCase = flags.contains("i");
         dotMatchesAll = flags.contains("s");
     }
@@ -59,50 +53,12 @@ final class RegexReader {
 
     /** An error at the next character. */
     ConfigException error(String problem) {
-        return error(at + 1, problem);
+        return error(position() + 1, problem);
     }
 
-    boolean isAtEnd() {
-        return at == pattern.length;
-    }
-
-    /** The next character, or -1. */
-    int peek() {
-        return isAtEnd() ? -1 : pattern[at];
-    }
-
-    int next() {
-        if (isAtEnd()) {
-            throw error("the pattern ends too early");
-        }
-        return pattern[at++];
-    }
-
-    /** Takes the characters if they are next. */
-    boolean take(String characters) {
-        if (at + characters.length() > pattern.length) {
-            return false;
-        }
-        for (int i = 0; i < characters.length(); i++) {
-            if (pattern[at + i] != characters.charAt(i)) {
-                return false;
-            }
-        }
-        at += characters.length();
-        return true;
-    }
-
-    int position() {
-        return at;
-    }
-
-    /** Goes back to where {@link #position} was. */
-    void back(int position) {
-        at = position;
-    }
-
-    String from(int start) {
-        return new String(pattern, start, at - start);
+    @Override
+    protected ConfigException endError() {
+        return error("the pattern ends too early");
     }
 
     private RegexNode choices() {
@@ -122,9 +78,9 @@ final class RegexReader {
     }
 
     private RegexNode quantified() {
-        int start = at;
+        int start = position();
         RegexNode node = atom();
-        int quantifier = at;
+        int quantifier = position();
         int least;
         int most = Expression.Repeat.UNBOUNDED;
         int[] range = range();
@@ -141,14 +97,14 @@ final class RegexReader {
         } else {
             return node;
         }
-        boolean isAnchor = node instanceof RegexNode.Anchor && pattern[start] != '(';
+        boolean isAnchor = node instanceof RegexNode.Anchor && character(start) != '(';
         if (isAnchor || (node instanceof RegexNode.Lookahead look && look.position() == start + 1)) {
             throw error(start + 1, "an assertion cannot be repeated");
         }
         if (!take("?") && take("+")) {
             throw error(quantifier + 1, "possessive repetition is not supported");
         }
-        int after = at;
+        int after = position();
         if (peek() == '*' || peek() == '+' || peek() == '?' || range().length > 0) {
             throw error(after + 1, "nothing to repeat; write (?:...) around a repetition to repeat it");
         }
@@ -163,7 +119,7 @@ final class RegexReader {
 
     /** The least and the most of {@code {m}}, <code>{m,}</code> or <code>{m,n}</code>, or nothing where none is next. */
     private int[] range() {
-        int start = at;
+        int start = position();
         if (!take("{")) {
             return new int[0];
         }
@@ -177,7 +133,7 @@ final class RegexReader {
             most = most < 0 ? Expression.Repeat.UNBOUNDED : most;
         }
         if (least < 0 || !take("}")) {
-            at = start;
+            back(start);
             return new int[0];
         }
         if (most < least) {
@@ -207,13 +163,14 @@ final class RegexReader {
             case '[' -> set(classes.bracketed(ignoresCase));
             case '\\' -> ofCase(classes.escape());
             case '(' -> group();
-            case '*', '+', '?' -> throw error(at, "nothing to repeat; write \\" + (char) c + " for the character");
+            case '*', '+', '?' ->
+                throw error(position(), "nothing to repeat; write \\" + (char) c + " for the character");
             case '{' -> {
-                at--;
+                back(position() - 1);
                 if (range().length > 0) {
-                    throw error(at, "nothing to repeat; write \\{ for the character");
+                    throw error(position(), "nothing to repeat; write \\{ for the character");
                 }
-                at++;
+                next();
                 yield set(CharSet.of('{'));
             }
             default -> ofCase(CharSet.of(c));
@@ -222,7 +179,7 @@ final class RegexReader {
 
     private RegexNode assertion(RegexNode assertion) {
         if (++assertions > MOST_ASSERTIONS) {
-            throw error(at, "there are more than " + MOST_ASSERTIONS + " anchors and lookaheads");
+            throw error(position(), "there are more than " + MOST_ASSERTIONS + " anchors and lookaheads");
         }
         return assertion;
     }
@@ -236,7 +193,7 @@ final class RegexReader {
     }
 
     private RegexNode group() {
-        int start = at;
+        int start = position();
         if (++nesting > Regexes.MAX_NESTING) {
             throw error(start, "groups are nested deeper than " + Regexes.MAX_NESTING);
         }
@@ -271,11 +228,8 @@ final class RegexReader {
             }
         }
         if (take("P<") || take("<")) {
-            int name = at;
-            while (Character.isUnicodeIdentifierPart(peek()) || peek() == '$') {
-                at++;
-            }
-            if (at == name || !take(">")) {
+            String name = takeWhile(c -> Character.isUnicodeIdentifierPart(c) || c == '$');
+            if (name.isEmpty() || !take(">")) {
                 throw error(start, "the name of the group is not valid; write (?<name>...)");
             }
             return false;
@@ -294,7 +248,8 @@ final class RegexReader {
                 case 's' -> dotMatchesAll = on;
                 case 'u' -> {}
                 case '-' -> on = false;
-                default -> throw error(at, "'" + Character.toString(c) + "' is not a flag of groups; write i, s or u");
+                default ->
+                    throw error(position(), "'" + Character.toString(c) + "' is not a flag of groups; write i, s or u");
             }
         }
     }

@@ -1,29 +1,23 @@
 package baton.grammar.text;
 
+import baton.grammar.regex.CharacterReader;
 import baton.grammar.regex.Regexes;
 import baton.grammar.rule.Expression;
 import baton.kv.ConfigException;
-import java.util.function.IntPredicate;
 
 /** The characters of a grammar, of which errors name line and column. One thread at a time. */
-final class GrammarScanner {
+final class GrammarScanner extends CharacterReader {
     private static final int MOST_CHARACTERS = 1 << 18;
 
-    private final int[] text;
-    private int at;
     private int nesting;
 
     GrammarScanner(String text) {
-        this.text = text.codePoints().toArray();
-        if (this.text.length > MOST_CHARACTERS) {
-            throw new ConfigException(
-                    "grammar", "has " + this.text.length + " characters, must have at most " + MOST_CHARACTERS);
-        }
+        super("grammar", text, MOST_CHARACTERS);
     }
 
     /** An error at the next character. */
     ConfigException error(String problem) {
-        return error(at, problem);
+        return error(position(), problem);
     }
 
     ConfigException error(int position, String problem) {
@@ -31,7 +25,7 @@ final class GrammarScanner {
         int column = 1;
         for (int i = 0; i < position; i++) {
             column++;
-            if (text[i] == '\n') {
+            if (character(i) == '\n') {
                 line++;
                 column = 1;
             }
@@ -44,42 +38,12 @@ final class GrammarScanner {
         return error(
                 isAtEnd()
                         ? "the grammar ends where " + wanted + " must be"
-                        : "'" + Character.toString(text[at]) + "' is where " + wanted + " must be");
+                        : "'" + Character.toString(peek()) + "' is where " + wanted + " must be");
     }
 
-    boolean isAtEnd() {
-        return at == text.length;
-    }
-
-    int position() {
-        return at;
-    }
-
-    void back(int position) {
-        at = position;
-    }
-
-    /** The next character, or -1. */
-    int peek() {
-        return isAtEnd() ? -1 : text[at];
-    }
-
-    int next() {
-        if (isAtEnd()) {
-            throw unexpected("a character");
-        }
-        return text[at++];
-    }
-
-    /** Takes the characters if they are next. */
-    boolean take(String characters) {
-        for (int i = 0; i < characters.length(); i++) {
-            if (at + i >= text.length || text[at + i] != characters.charAt(i)) {
-                return false;
-            }
-        }
-        at += characters.length();
-        return true;
+    @Override
+    protected ConfigException endError() {
+        return unexpected("a character");
     }
 
     void require(String characters) {
@@ -88,23 +52,10 @@ final class GrammarScanner {
         }
     }
 
-    /** Takes the characters that are next and fit. */
-    String takeWhile(IntPredicate fits) {
-        int start = at;
-        while (!isAtEnd() && fits.test(text[at])) {
-            at++;
-        }
-        return from(start);
-    }
-
-    String from(int start) {
-        return new String(text, start, at - start);
-    }
-
     /** Goes into a group. */
     void enter() {
         if (++nesting > Regexes.MAX_NESTING) {
-            throw error(at - 1, "groups are nested deeper than " + Regexes.MAX_NESTING);
+            throw error(position() - 1, "groups are nested deeper than " + Regexes.MAX_NESTING);
         }
     }
 
@@ -114,7 +65,7 @@ final class GrammarScanner {
 
     /** A decimal number, or -1 where none is next. */
     int number() {
-        int start = at;
+        int start = position();
         String digits = takeWhile(c -> c >= '0' && c <= '9');
         if (digits.length() > 6 || (!digits.isEmpty() && Integer.parseInt(digits) > Regexes.MAX_SIZE)) {
             throw error(start, "a count must be at most " + Regexes.MAX_SIZE);
@@ -138,7 +89,7 @@ final class GrammarScanner {
 
     /** The content of a string, after its first quote. */
     String string(boolean longHex) {
-        int start = at - 1;
+        int start = position() - 1;
         StringBuilder string = new StringBuilder();
         while (!take("\"")) {
             if (isAtEnd() || peek() == '\n' || peek() == '\r') {
@@ -155,7 +106,7 @@ final class GrammarScanner {
      * @param longHex whether <code>\x</code> has any number of digits, not two
      */
     int escape(boolean longHex) {
-        int start = at - 1;
+        int start = position() - 1;
         int c = next();
         return switch (c) {
             case 'n' -> '\n';
@@ -181,13 +132,13 @@ final class GrammarScanner {
 
     private int unicode(int start) {
         int unit = hex(start, 4, false);
-        int after = at;
+        int after = position();
         if (Character.isSurrogate((char) unit) && take("\\u")) {
             int second = hex(start, 4, false);
             if (Character.isSurrogatePair((char) unit, (char) second)) {
                 return Character.toCodePoint((char) unit, (char) second);
             }
-            at = after;
+            back(after);
         }
         return unit;
     }
