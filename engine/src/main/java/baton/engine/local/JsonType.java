@@ -53,11 +53,11 @@ public final class JsonType<T> {
     /** The property of a record that has the name of its class, where an interface is asked for. */
     static final String KIND = "type";
 
-    private static final String DAY = "[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])"
+    private static final String DATE = "[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])"
             + "|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))";
     private static final String TIME = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?";
     private static final String ZONE = "(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])";
-    private static final String PERIOD =
+    private static final String DURATION =
             "PT([0-9]{1,6}H([0-9]{1,6}M)?([0-9]{1,6}S)?|[0-9]{1,6}M([0-9]{1,6}S)?|[0-9]{1,6}S)";
 
     private static final Map<Class<?>, ObjectNode> SIMPLE = Map.ofEntries(
@@ -82,12 +82,12 @@ public final class JsonType<T> {
             Map.entry(OptionalDouble.class, type("number")),
             Map.entry(BigDecimal.class, type("number")),
             Map.entry(UUID.class, type("string").put("format", "uuid")),
-            Map.entry(LocalDate.class, pattern(DAY)),
-            Map.entry(Instant.class, pattern(DAY + "T" + TIME + ZONE)),
-            Map.entry(OffsetDateTime.class, pattern(DAY + "T" + TIME + ZONE)),
+            Map.entry(LocalDate.class, pattern(DATE)),
+            Map.entry(Instant.class, pattern(DATE + "T" + TIME + ZONE)),
+            Map.entry(OffsetDateTime.class, pattern(DATE + "T" + TIME + ZONE)),
             Map.entry(LocalTime.class, pattern(TIME)),
-            Map.entry(LocalDateTime.class, pattern(DAY + "T" + TIME)),
-            Map.entry(Duration.class, pattern(PERIOD)));
+            Map.entry(LocalDateTime.class, pattern(DATE + "T" + TIME)),
+            Map.entry(Duration.class, pattern(DURATION)));
 
     /** So that a model neither has to leave out spaces nor can go on with them. */
     private static final SchemaOptions OPTIONS = new SchemaOptions(false, false, Optional.of("[ \\n]?"), false);
