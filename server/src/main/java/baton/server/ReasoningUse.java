@@ -46,11 +46,7 @@ record ReasoningUse(ReasoningFormat format, ReasoningFormat.Start start, Tokeniz
         Set<Integer> shown = new HashSet<>(sampling.shownSpecialTokens());
         format.marks().forEach(mark -> tokenizer.id(mark).ifPresent(shown::add));
         builder.shownSpecialTokens(shown);
-        sampling.format().ifPresent(answer -> builder.format(format.format(start, answer, this::isSpecial)));
-    }
-
-    private boolean isSpecial(String mark) {
-        return tokenizer.id(mark).filter(tokenizer::isSpecial).isPresent();
+        sampling.format().ifPresent(answer -> builder.format(format.format(start, answer, tokenizer::isSpecial)));
     }
 
     /**

@@ -197,10 +197,7 @@ final class RequestReader {
                         use.tools(),
                         use.required(),
                         use.parallel(),
-                        token -> engine.tokenizer()
-                                .id(token)
-                                .filter(engine.tokenizer()::isSpecial)
-                                .isPresent(),
+                        engine.tokenizer()::isSpecial,
                         content.format())
                 .ifPresent(builder::format);
         return () -> use.parallel()

@@ -115,12 +115,7 @@ final class ResponsesRequest {
         fields.object("text")
                 .flatMap(text -> text.object("format"))
                 .ifPresent(format -> chat.set("response_format", responseFormat(format)));
-        fields.objects("tools")
-                .filter(tools -> !tools.isEmpty())
-                .ifPresent(tools -> chat.putArray("tools")
-                        .addAll(tools.stream()
-                                .map(tool -> function(tool, "function"))
-                                .toList()));
+        fields.objects("tools").filter(tools -> !tools.isEmpty()).ifPresent(tools -> putTools(chat, tools));
         fields.value("tool_choice")
                 .ifPresent(choice -> chat.set(
                         "tool_choice",
@@ -196,17 +191,17 @@ final class ResponsesRequest {
         return chat;
     }
 
+    private static void putTools(ObjectNode to, List<JsonFields> tools) {
+        ArrayNode functions = to.putArray("tools");
+        tools.forEach(tool -> functions.add(function(tool, "function")));
+    }
+
     private static ObjectNode toolChoice(JsonFields choice) {
         if (!choice.string("type").equals(Optional.of("allowed_tools"))) {
             return function(choice, "function");
         }
         ObjectNode allowed = function(choice, "allowed_tools");
-        choice.objects("tools")
-                .ifPresent(tools -> allowed.withObject("allowed_tools")
-                        .putArray("tools")
-                        .addAll(tools.stream()
-                                .map(tool -> function(tool, "function"))
-                                .toList()));
+        choice.objects("tools").ifPresent(tools -> putTools(allowed.withObject("allowed_tools"), tools));
         return allowed;
     }
 

@@ -186,6 +186,11 @@ public final class Tokenizer implements AutoCloseable {
         return vocabulary.isSpecial(id);
     }
 
+    /** Whether a text is a special token. */
+    public boolean isSpecial(String token) {
+        return id(token).filter(this::isSpecial).isPresent();
+    }
+
     /**
      * The tokens as grammars see them.
      *
