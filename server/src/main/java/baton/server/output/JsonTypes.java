@@ -90,6 +90,12 @@ final class JsonTypes {
         return JSON.createObjectNode();
     }
 
+    /** The characters of a JSON string, without its quotes. */
+    static String escaped(String text) {
+        String quoted = quoted(text);
+        return quoted.substring(1, quoted.length() - 1);
+    }
+
     /** A JSON string. */
     static String quoted(String text) {
         return JSON.writeValueAsString(text);

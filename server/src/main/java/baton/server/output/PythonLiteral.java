@@ -151,8 +151,10 @@ final class PythonLiteral {
             state = State.NEXT;
         } else if (c == '\\') {
             state = State.ESCAPE;
+        } else if (Character.isLetterOrDigit(c) || c == ' ') {
+            json.append(c);
         } else {
-            escaped(String.valueOf(c), json);
+            json.append(JsonTypes.escaped(String.valueOf(c)));
         }
     }
 
@@ -167,7 +169,7 @@ final class PythonLiteral {
         state = digits > 0 ? State.DIGITS : State.TEXT;
         if (digits == 0) {
             // Python keeps the backslash of an escape that it does not know.
-            escaped(ESCAPES.getOrDefault(c, "\\" + c), json);
+            json.append(JsonTypes.escaped(ESCAPES.getOrDefault(c, "\\" + c)));
         }
     }
 
@@ -178,17 +180,12 @@ final class PythonLiteral {
             if (code >= Character.MIN_SURROGATE && code <= Character.MAX_SURROGATE) {
                 json.append("\\u").append(word.substring(word.length() - 4));
             } else {
-                escaped(Character.toString(code), json);
+                json.append(JsonTypes.escaped(Character.toString(code)));
             }
             state = State.TEXT;
         } catch (IllegalArgumentException e) {
             state = State.BROKEN;
         }
-    }
-
-    private static void escaped(String text, StringBuilder json) {
-        String quoted = JsonTypes.quoted(text);
-        json.append(quoted, 1, quoted.length() - 1);
     }
 
     private void close(StringBuilder json) {

@@ -150,10 +150,9 @@ final class QwenCallParser extends CallParser {
         int from = !inText && end > 0 && rest().charAt(0) == '\n' ? 1 : 0;
         boolean breaks = mark.isPresent() && end > from && rest().charAt(end - 1) == '\n';
         String value = rest().substring(from, end - (breaks ? 1 : 0));
-        String quotes = JsonTypes.quoted(value);
         take(end);
         if (isText) {
-            arguments((inText ? "" : "\"") + quotes.substring(1, quotes.length() - 1) + (mark.isPresent() ? "\"" : ""));
+            arguments((inText ? "" : "\"") + JsonTypes.escaped(value) + (mark.isPresent() ? "\"" : ""));
             inText = true;
         } else {
             arguments(JsonTypes.converted(value, types));
@@ -197,11 +196,8 @@ final class QwenCallParser extends CallParser {
             // The call has begun. The beginning of a value belongs to it. The beginning of a mark is dropped.
             case VALUE -> {
                 int from = !inText && next("\n") == Match.YES ? 1 : 0;
-                String quoted = JsonTypes.quoted(rest().substring(from));
-                arguments(
-                        types.equals(JsonTypes.TEXT)
-                                ? (inText ? "" : "\"") + quoted.substring(1, quoted.length() - 1)
-                                : rest().substring(from));
+                String value = rest().substring(from);
+                arguments(types.equals(JsonTypes.TEXT) ? (inText ? "" : "\"") + JsonTypes.escaped(value) : value);
                 dropRest();
             }
             case PARAMETERS, KEY -> dropRest();
