@@ -1,5 +1,6 @@
 package baton.grammar.schema;
 
+import baton.grammar.rule.Expression.Repeat;
 import baton.kv.ConfigException;
 import java.util.ArrayList;
 import java.util.List;
@@ -14,12 +15,10 @@ import java.util.Optional;
  */
 record ArrayShape(List<Conjunction> prefix, Conjunction rest, int least, int most, boolean unique)
         implements Shape<ArrayShape> {
-    static final int UNBOUNDED = Integer.MAX_VALUE;
-
     /** A condition on all items is one on each of so many items at most. */
     private static final int FEW = 16;
 
-    static final ArrayShape ALL = new ArrayShape(List.of(), Conjunction.ANY, 0, UNBOUNDED, false);
+    static final ArrayShape ALL = new ArrayShape(List.of(), Conjunction.ANY, 0, Repeat.UNBOUNDED, false);
 
     ArrayShape {
         for (int i = 0; i < prefix.size(); i++) {
@@ -70,8 +69,8 @@ record ArrayShape(List<Conjunction> prefix, Conjunction rest, int least, int mos
         if (other.least > 0) {
             not.add(ALL.withLength(0, other.least - 1));
         }
-        if (other.most < UNBOUNDED) {
-            not.add(ALL.withLength(other.most + 1, UNBOUNDED));
+        if (other.most < Repeat.UNBOUNDED) {
+            not.add(ALL.withLength(other.most + 1, Repeat.UNBOUNDED));
         }
         for (int i = 0; i < other.prefix.size(); i++) {
             addWithItem(not, i, other.prefix.get(i));
@@ -100,7 +99,7 @@ record ArrayShape(List<Conjunction> prefix, Conjunction rest, int least, int mos
                 items.add(Conjunction.ANY);
             }
             items.add(negation);
-            arrays.add(new ArrayShape(items, Conjunction.ANY, position + 1, UNBOUNDED, false));
+            arrays.add(new ArrayShape(items, Conjunction.ANY, position + 1, Repeat.UNBOUNDED, false));
         }
     }
 }

@@ -175,7 +175,7 @@ final class GrammarWriter {
     }
 
     private static int less(int count, int by) {
-        return count == ArrayShape.UNBOUNDED ? count : count - by;
+        return count == Expression.Repeat.UNBOUNDED ? count : count - by;
     }
 
     /** Different items, of which there are few. */

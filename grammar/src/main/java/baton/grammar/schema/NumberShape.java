@@ -28,8 +28,7 @@ record NumberShape(
     /** So many multiples are enumerated at most. */
     private static final BigDecimal FEW = BigDecimal.valueOf(64);
 
-    static final NumberShape ALL =
-            new NumberShape(Optional.empty(), Set.of(), Optional.empty(), Optional.empty(), Optional.empty(), Set.of());
+    static final NumberShape ALL = without(Set.of(), Set.of());
 
     static final NumberShape INTEGERS = ALL.withMultiple(BigDecimal.ONE);
 
@@ -48,6 +47,11 @@ record NumberShape(
     static NumberShape only(Set<BigDecimal> values) {
         return new NumberShape(
                 Optional.of(values), Set.of(), Optional.empty(), Optional.empty(), Optional.empty(), Set.of());
+    }
+
+    private static NumberShape without(Set<BigDecimal> except, Set<BigDecimal> multiplesOf) {
+        return new NumberShape(
+                Optional.empty(), except, Optional.empty(), Optional.empty(), Optional.empty(), multiplesOf);
     }
 
     NumberShape withMin(Bound bound) {
@@ -87,23 +91,11 @@ record NumberShape(
     public List<NumberShape> minus(NumberShape other, String path) {
         List<NumberShape> not = new ArrayList<>();
         if (other.only.isPresent()) {
-            not.add(new NumberShape(
-                    Optional.empty(),
-                    other.only.get(),
-                    Optional.empty(),
-                    Optional.empty(),
-                    Optional.empty(),
-                    Set.of()));
+            not.add(without(other.only.get(), Set.of()));
         } else {
             other.min.ifPresent(bound -> not.add(ALL.withMax(bound.opposite())));
             other.max.ifPresent(bound -> not.add(ALL.withMin(bound.opposite())));
-            other.multiple.ifPresent(divisor -> not.add(new NumberShape(
-                    Optional.empty(),
-                    Set.of(),
-                    Optional.empty(),
-                    Optional.empty(),
-                    Optional.empty(),
-                    Set.of(divisor))));
+            other.multiple.ifPresent(divisor -> not.add(without(Set.of(), Set.of(divisor))));
             other.notMultiples.forEach(divisor -> not.add(ALL.withMultiple(divisor)));
             if (!other.except.isEmpty()) {
                 not.add(only(other.except));

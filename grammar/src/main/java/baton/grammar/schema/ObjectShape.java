@@ -1,5 +1,6 @@
 package baton.grammar.schema;
 
+import baton.grammar.rule.Expression.Repeat;
 import baton.kv.ConfigException;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
@@ -17,9 +18,8 @@ import java.util.Set;
  */
 record ObjectShape(Set<Properties> properties, Set<String> required, Set<List<StringShape>> names, int least, int most)
         implements Shape<ObjectShape> {
-    static final int UNBOUNDED = Integer.MAX_VALUE;
 
-    static final ObjectShape ALL = new ObjectShape(Set.of(), Set.of(), Set.of(), 0, UNBOUNDED);
+    static final ObjectShape ALL = new ObjectShape(Set.of(), Set.of(), Set.of(), 0, Repeat.UNBOUNDED);
 
     /**
      * Conditions of properties by their names.
@@ -44,15 +44,15 @@ record ObjectShape(Set<Properties> properties, Set<String> required, Set<List<St
     }
 
     static ObjectShape properties(Properties properties) {
-        return new ObjectShape(Set.of(properties), Set.of(), Set.of(), 0, UNBOUNDED);
+        return new ObjectShape(Set.of(properties), Set.of(), Set.of(), 0, Repeat.UNBOUNDED);
     }
 
     static ObjectShape required(Set<String> names) {
-        return new ObjectShape(Set.of(), names, Set.of(), 0, UNBOUNDED);
+        return new ObjectShape(Set.of(), names, Set.of(), 0, Repeat.UNBOUNDED);
     }
 
     static ObjectShape names(List<StringShape> names) {
-        return new ObjectShape(Set.of(), Set.of(), Set.of(names), 0, UNBOUNDED);
+        return new ObjectShape(Set.of(), Set.of(), Set.of(names), 0, Repeat.UNBOUNDED);
     }
 
     static ObjectShape count(int least, int most) {
@@ -164,8 +164,8 @@ record ObjectShape(Set<Properties> properties, Set<String> required, Set<List<St
         if (other.least > 0) {
             not.add(count(0, other.least - 1));
         }
-        if (other.most < UNBOUNDED) {
-            not.add(count(other.most + 1, UNBOUNDED));
+        if (other.most < Repeat.UNBOUNDED) {
+            not.add(count(other.most + 1, Repeat.UNBOUNDED));
         }
         Set<String> candidates = named();
         candidates.addAll(other.named());

@@ -1,6 +1,7 @@
 package baton.grammar.schema;
 
 import baton.grammar.regex.Regexes;
+import baton.grammar.rule.Expression.Repeat;
 import baton.kv.ConfigException;
 import java.math.BigDecimal;
 import java.util.ArrayList;
@@ -244,6 +245,15 @@ final class SchemaReader {
             return Optional.ofNullable(json.get(name));
         }
 
+        private Optional<String> string(String name, String right) {
+            return keyword(name).map(value -> {
+                if (!value.isString()) {
+                    throw wrong(path(name), value, right);
+                }
+                return value.asString();
+            });
+        }
+
         private Optional<BigDecimal> decimal(String name) {
             return keyword(name).map(value -> SchemaReader.decimal(path(name), value));
         }
@@ -267,7 +277,7 @@ final class SchemaReader {
         }
 
         private int most(String name) {
-            return count(name).orElse(Integer.MAX_VALUE);
+            return count(name).orElse(Repeat.UNBOUNDED);
         }
 
         private List<SchemaNode> list(String name) {
@@ -401,18 +411,12 @@ final class SchemaReader {
         private void strings() {
             StringShape length = StringShape.length(least("minLength"), most("maxLength"));
             keep(Values.ALL.withStrings(length.least() > length.most() ? List.of() : List.of(length)));
-            keyword("pattern").ifPresent(value -> {
-                if (!value.isString()) {
-                    throw wrong(path("pattern"), value, "a regular expression");
-                }
-                keep(Values.ALL.withStrings(List.of(StringShape.pattern(pattern(path("pattern"), value.asString())))));
-            });
-            keyword("format").ifPresent(value -> {
-                if (!value.isString()) {
-                    throw wrong(path("format"), value, "the name of a format");
-                }
+            string("pattern", "a regular expression")
+                    .ifPresent(source -> keep(
+                            Values.ALL.withStrings(List.of(StringShape.pattern(pattern(path("pattern"), source))))));
+            string("format", "the name of a format").ifPresent(name -> {
                 if (!all.strings().isEmpty()) {
-                    format(value.asString())
+                    format(name)
                             .ifPresent(format -> keep(Values.ALL.withStrings(List.of(StringShape.pattern(format)))));
                 }
             });
@@ -428,7 +432,7 @@ final class SchemaReader {
                 others = "unevaluatedItems";
                 requireAlone(others);
             }
-            ArrayShape shape = new ArrayShape(prefix, condition(others), 0, ArrayShape.UNBOUNDED, isUnique())
+            ArrayShape shape = new ArrayShape(prefix, condition(others), 0, Repeat.UNBOUNDED, isUnique())
                     .withLength(least("minItems"), most("maxItems"));
             keep(shape.least() > shape.most() ? Values.ALL.withArrays() : Values.ALL.withArrays(shape));
             if (keyword("contains").isPresent() && !all.arrays().isEmpty()) {
@@ -523,12 +527,9 @@ final class SchemaReader {
 
         private void references() {
             for (String keyword : List.of("$ref", "$dynamicRef")) {
-                keyword(keyword).ifPresent(value -> {
-                    if (!value.isString()) {
-                        throw wrong(path(keyword), value, "a URI reference");
-                    }
-                    keep(SchemaReader.this.values(document.resolve(schema, keyword, value.asString())));
-                });
+                string(keyword, "a URI reference")
+                        .ifPresent(reference ->
+                                keep(SchemaReader.this.values(document.resolve(schema, keyword, reference))));
             }
         }
 
