@@ -4,7 +4,6 @@ import baton.grammar.rule.CharSet;
 import baton.grammar.rule.Expression;
 import java.math.BigDecimal;
 import java.util.ArrayList;
-import java.util.BitSet;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -115,7 +114,8 @@ final class NumberAutomaton {
         if (divisions.stream().anyMatch(division -> division.divisor() > LARGEST_DIVISOR)) {
             return Optional.empty();
         }
-        List<Map<Integer, String>> steps = new ArrayList<>();
+        Map<String, CharSet> sets = new HashMap<>();
+        List<Expression.State> states = new ArrayList<>();
         List<Integer> trackers = new ArrayList<>();
         comparisons.forEach(_ -> trackers.add(Comparison.EQUAL));
         divisions.forEach(_ -> trackers.add(0));
@@ -132,9 +132,12 @@ final class NumberAutomaton {
                 step(positions.get(i), character)
                         .ifPresent(to -> characters.merge(number(to), "" + character, String::concat));
             }
-            steps.add(characters);
+            List<Expression.Step> steps = new ArrayList<>();
+            characters.forEach(
+                    (next, each) -> steps.add(new Expression.Step(sets.computeIfAbsent(each, CharSet::of), next)));
+            states.add(new Expression.State(ends(positions.get(i)), steps));
         }
-        return Optional.of(automaton(steps));
+        return Optional.of(new Expression.Automaton(states));
     }
 
     private int number(Position position) {
@@ -144,36 +147,6 @@ final class NumberAutomaton {
         }
         positions.add(position);
         return positions.size() - 1;
-    }
-
-    /** Without states that lead to no end. */
-    private Expression automaton(List<Map<Integer, String>> steps) {
-        BitSet alive = new BitSet();
-        for (int i = 0; i < positions.size(); i++) {
-            alive.set(i, ends(positions.get(i)));
-        }
-        for (int known = -1; known != alive.cardinality(); ) {
-            known = alive.cardinality();
-            for (int i = steps.size() - 1; i >= 0; i--) {
-                alive.set(i, alive.get(i) || steps.get(i).keySet().stream().anyMatch(alive::get));
-            }
-        }
-        if (!alive.get(0)) {
-            return Expression.nothing();
-        }
-        Map<String, CharSet> sets = new HashMap<>();
-        List<Expression.State> states = new ArrayList<>();
-        alive.stream().forEach(i -> {
-            List<Expression.Step> to = new ArrayList<>();
-            steps.get(i).forEach((next, characters) -> {
-                if (alive.get(next)) {
-                    CharSet set = sets.computeIfAbsent(characters, CharSet::of);
-                    to.add(new Expression.Step(set, alive.get(0, next).cardinality()));
-                }
-            });
-            states.add(new Expression.State(ends(positions.get(i)), to));
-        });
-        return new Expression.Automaton(states);
     }
 
     private Optional<Position> step(Position from, char character) {
