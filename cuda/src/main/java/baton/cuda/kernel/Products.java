@@ -31,10 +31,6 @@ public final class Products {
     private final Functions functions;
     private final Optional<LargeProducts> library;
 
-    Products(Functions functions, DType computed) {
-        this(functions, computed, Optional.empty());
-    }
-
     Products(Functions functions, DType computed, Optional<LargeProducts> library) {
         this.functions = functions;
         this.library = library;

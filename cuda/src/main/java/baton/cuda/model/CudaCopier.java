@@ -81,10 +81,6 @@ final class CudaCopier implements KvCopier, AutoCloseable {
 
     /** A copy of the driver's, with the first of its ranges. */
     record Rows(Range first, Driver.Rows rows) {
-        int count() {
-            return rows.count();
-        }
-
         MemorySegment of(MemorySegment host) {
             return host.asSlice(first.host(), (rows.count() - 1) * rows.onHost() + rows.bytes());
         }

@@ -329,15 +329,6 @@ public final class PtxAssembler extends PtxInstructions {
 
     // Copies from global to shared memory
 
-    /** Starts to copy {@link #ACCESS} bytes. */
-    public void copyAsync(U32 to, int offset, U64 from) {
-        write(
-                "cp.async.cg.shared.global",
-                place(to, offset).text(),
-                place(from, 0).text(),
-                "" + ACCESS);
-    }
-
     /** Starts to copy {@link #ACCESS} bytes, or to fill as many with zeros, without reading, where the condition does not hold. */
     public void copyAsync(U32 to, int offset, U64 from, Pred condition) {
         U32 bytes = select(condition, u32(ACCESS), u32(0));

@@ -89,8 +89,12 @@ class CudaCopierTest {
                 assertThat(host.memory().toArray(ValueLayout.JAVA_BYTE)).isEqualTo(written);
             }
         }
-        assertThat(CudaCopier.rows(layer)).extracting(rows -> rows.count()).containsExactly(4, 1, 2, 2, 1);
-        assertThat(CudaCopier.rows(packed)).extracting(rows -> rows.count()).containsExactly(4, 1, 2, 2, 1);
+        assertThat(CudaCopier.rows(layer))
+                .extracting(each -> each.rows().count())
+                .containsExactly(4, 1, 2, 2, 1);
+        assertThat(CudaCopier.rows(packed))
+                .extracting(each -> each.rows().count())
+                .containsExactly(4, 1, 2, 2, 1);
     }
 
     private static void assertFails(CudaCopier copier, List<Runs> values, long[] digests) {
