@@ -167,10 +167,12 @@ final class CharacterClasses {
         }
         int unit = hex(start, 4);
         int after = reader.position();
-        if (Character.isSurrogate((char) unit) && reader.take("\\u") && reader.peek() != '{') {
-            int second = hex(start, 4);
-            if (Character.isSurrogatePair((char) unit, (char) second)) {
-                return CharSet.of(Character.toCodePoint((char) unit, (char) second));
+        if (Character.isSurrogate((char) unit) && reader.take("\\u")) {
+            if (reader.peek() != '{') {
+                int second = hex(start, 4);
+                if (Character.isSurrogatePair((char) unit, (char) second)) {
+                    return CharSet.of(Character.toCodePoint((char) unit, (char) second));
+                }
             }
             reader.back(after);
         }
