@@ -87,6 +87,11 @@ public record KernelChoice(Kind kind, List<String> reasons) {
             }
 
             @Override
+            public Optional<String> whyNoVectors(Width width) {
+                return whyNot(() -> Kernels.of(width));
+            }
+
+            @Override
             public Optional<String> whyNoPairs() {
                 return whyNot(Kernels::withPairs);
             }
@@ -104,6 +109,9 @@ public record KernelChoice(Kind kind, List<String> reasons) {
 
         /** See {@link Bf16Rate}. */
         double bf16Rate();
+
+        /** Why the kernels of vectors of this width cannot be had; empty if they can. */
+        Optional<String> whyNoVectors(Width width);
 
         /** Why the kernels of a processor with AVX512_BF16 cannot be had; empty if they can. */
         Optional<String> whyNoPairs();
@@ -193,7 +201,7 @@ public record KernelChoice(Kind kind, List<String> reasons) {
                 }
                 yield cap.filter(text -> !text.contains("AMX"))
                         .map(text -> ONEDNN_CAP + "=" + text)
-                        .or(() -> avx512(processor, environment, Optional.empty(), model))
+                        .or(() -> avx512(processor, environment, Optional.empty(), probes, model))
                         .or(probes::whyNoTiles);
             }
             case AVX512_BF16 -> {
@@ -205,17 +213,18 @@ public record KernelChoice(Kind kind, List<String> reasons) {
                 }
                 yield cap.filter(text -> text.equals("AVX512_CORE") || text.equals("AVX512_CORE_VNNI"))
                         .map(text -> ONEDNN_CAP + "=" + text)
-                        .or(() -> avx512(processor, environment, cap, model))
+                        .or(() -> avx512(processor, environment, cap, probes, model))
                         .or(probes::whyNoPairs);
             }
-            case AVX512 -> avx512(processor, environment, cap, model);
+            case AVX512 -> avx512(processor, environment, cap, probes, model);
             case AVX2 -> {
                 if (!processor.has("avx2", "fma", "f16c")) {
                     yield Optional.of("the processor has no AVX2 with FMA and F16C");
                 }
                 yield cap.filter(text -> text.equals("SSE41") || text.equals("AVX"))
                         .map(text -> ONEDNN_CAP + "=" + text)
-                        .or(() -> shape(Width.YMM, model));
+                        .or(() -> shape(model))
+                        .or(() -> probes.whyNoVectors(Width.YMM));
             }
             case LIBTORCH -> {
                 if (quantization == Quantization.INT8) {
@@ -229,7 +238,11 @@ public record KernelChoice(Kind kind, List<String> reasons) {
     }
 
     private static Optional<String> avx512(
-            Processor processor, Map<String, String> environment, Optional<String> cap, ModelConfig model) {
+            Processor processor,
+            Map<String, String> environment,
+            Optional<String> cap,
+            Probes probes,
+            ModelConfig model) {
         if (!processor.has("avx512f", "avx512dq", "avx2", "fma")) {
             return Optional.of("the processor has no AVX-512");
         }
@@ -238,7 +251,8 @@ public record KernelChoice(Kind kind, List<String> reasons) {
         }
         return cap.filter(text -> !text.startsWith("AVX512") && !text.startsWith("AVX10"))
                 .map(text -> ONEDNN_CAP + "=" + text)
-                .or(() -> shape(Width.ZMM, model));
+                .or(() -> shape(model))
+                .or(() -> probes.whyNoVectors(Width.ZMM));
     }
 
     private static Optional<String> slowness(double bf16Rate) {
@@ -249,7 +263,7 @@ public record KernelChoice(Kind kind, List<String> reasons) {
                                 .formatted(bf16Rate, FAST_BF16));
     }
 
-    private static Optional<String> shape(Width width, ModelConfig model) {
+    private static Optional<String> shape(ModelConfig model) {
         // Of the elements of an entry in the cache 16 are converted at once.
         int multiple = model.recipe().latent().isPresent() ? 16 : 8;
         if (model.headDim() % multiple != 0 || model.hiddenSize() % 4 != 0) {
@@ -263,7 +277,7 @@ public record KernelChoice(Kind kind, List<String> reasons) {
                         "%d of a head's elements are turned, which must be a multiple of 8".formatted(turned));
             }
         }
-        return whyNot(() -> Kernels.of(width));
+        return Optional.empty();
     }
 
     private static Optional<String> whyNot(Supplier<Kernels> kernels) {

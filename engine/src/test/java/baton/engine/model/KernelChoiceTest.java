@@ -2,18 +2,17 @@ package baton.engine.model;
 
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
-import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.engine.model.KernelChoice.Kind;
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.memory.Assembler.Width;
 import baton.memory.Platform;
 import baton.memory.Processor;
 import java.io.IOException;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -32,13 +31,6 @@ class KernelChoiceTest {
         try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
             return checkpoint.config();
         }
-    }
-
-    /** Whether code can be made is tried where it is chosen. */
-    @BeforeAll
-    static void processorRunsAllKernels() {
-        assumeTrue(
-                Processor.current().platform().isX86(), "this is not Linux on x86-64, for which machine code is made");
     }
 
     private static Processor processor(String... flags) {
@@ -73,6 +65,11 @@ class KernelChoiceTest {
             @Override
             public double bf16Rate() {
                 return bf16Rate;
+            }
+
+            @Override
+            public Optional<String> whyNoVectors(Width width) {
+                return Optional.empty();
             }
 
             @Override
