@@ -86,6 +86,12 @@ final class ServeCommand implements Callable<Integer> {
     private int port;
 
     @Option(
+            names = "--grpc-port",
+            description = "Port for gRPC as vLLM's front end in Rust has it (services vllm.Inference, vllm.Control,"
+                    + " grpc.health.v1.Health), 0 for any free one (default: no gRPC).")
+    private @Nullable Integer grpcPort;
+
+    @Option(
             names = "--served-model-name",
             arity = "1..*",
             description = "Names of the model in the API (default: the directory's or the file's name).")
@@ -502,6 +508,7 @@ final class ServeCommand implements Callable<Integer> {
                             "enable_auto_tool_choice",
                             "requires --tool-call-parser, such as --tool-call-parser auto")));
         }
+        Optional.ofNullable(grpcPort).ifPresent(server::grpcPort);
         Optional.ofNullable(apiKey).ifPresent(server::apiKey);
         ssl.tls().ifPresent(server::tls);
         Optional.ofNullable(reasoningParser).ifPresent(server::reasoningParser);

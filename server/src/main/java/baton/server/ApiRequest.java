@@ -34,7 +34,7 @@ import java.util.function.Supplier;
  * @param namesTool whether the only function that may be called was named, so that the finish reason of a call is {@code stop}
  * @param reasons whether reasoning is looked for in the output
  * @param showsReasoning whether it is in the answer, with its token ids
- * @param repeated fields of the request that the answer has too; empty for completions and chats
+ * @param repeated fields of the request that the answer has too, or is formed by; empty for completions and chats
  */
 @GeneratedBuilder
 record ApiRequest(
@@ -79,7 +79,9 @@ record ApiRequest(
     enum Api {
         COMPLETION("cmpl-", "text_completion", "text_completion"),
         CHAT("chatcmpl-", "chat.completion", "chat.completion.chunk"),
-        RESPONSES("resp_", "response", "response");
+        RESPONSES("resp_", "response", "response"),
+        /** vLLM's gRPC, whose answers have no name of their own and show the request's id. */
+        INFERENCE("", "", "");
 
         private final String idPrefix;
         private final String object;

@@ -10,6 +10,7 @@ import baton.kv.Ticker;
 import baton.kv.WebGuard;
 import io.vertx.core.Context;
 import io.vertx.core.Future;
+import io.vertx.core.Handler;
 import io.vertx.core.Promise;
 import io.vertx.core.Vertx;
 import io.vertx.core.VertxOptions;
@@ -20,7 +21,6 @@ import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.HttpServer;
 import io.vertx.core.http.HttpServerOptions;
 import io.vertx.core.http.HttpServerRequest;
-import io.vertx.core.http.HttpServerResponse;
 import java.net.SocketException;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
@@ -31,6 +31,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.Callable;
@@ -91,15 +92,25 @@ public final class ApiServer implements AutoCloseable {
     private final Context context;
     private final Preparers preparers;
     private final HttpServer http;
+    private final Optional<HttpServer> grpc;
+    private final GrpcServices grpcServices;
     private final Set<ResponseStream> live = new HashSet<>();
     private final RequestHistory history;
     /** Timers of connections without a request in progress. */
     private final Map<HttpConnection, Long> idleTimers = new HashMap<>();
 
+    /** Requests in progress of each connection that has one. */
+    private final Map<HttpConnection, Integer> inProgress = new HashMap<>();
+
     private final Map<String, Map<HttpMethod, Consumer<HttpExchange>>> routes;
     private volatile boolean stopping;
     /** While present, only the warm-up's requests are served. */
     private volatile Optional<WarmUp> warmUp;
+
+    /** Makes fields of a body. */
+    private interface Parsing {
+        JsonFields parse(Buffer body, Preparation preparation);
+    }
 
     /** Reads the fields of a body. */
     private interface Reading {
@@ -126,7 +137,12 @@ public final class ApiServer implements AutoCloseable {
                         new FileSystemOptions().setFileCachingEnabled(false).setClassPathResolvingEnabled(false)));
         context = vertx.getOrCreateContext();
         preparers = new Preparers(config, vertx, context);
-        http = listener(ListenOptions.of(config, vertx));
+        http = listener(ListenOptions.of(config, vertx), this::handle);
+        grpcServices = new GrpcServices(config, engine, vertx, preparers, live, this::requireHealthy, this::infer);
+        grpc = config.grpcPort().isPresent()
+                ? Optional.of(
+                        listener(ListenOptions.grpc(config, config.grpcPort().getAsInt(), vertx), this::handleCall))
+                : Optional.empty();
     }
 
     private Map<String, Map<HttpMethod, Consumer<HttpExchange>>> routes() {
@@ -159,9 +175,9 @@ public final class ApiServer implements AutoCloseable {
                 Map.entry("/reset_prefix_cache", Map.of(HttpMethod.POST, this::resetPrefixCache)));
     }
 
-    private HttpServer listener(HttpServerOptions options) {
+    private HttpServer listener(HttpServerOptions options, Handler<HttpServerRequest> handler) {
         return vertx.createHttpServer(options)
-                .requestHandler(this::handle)
+                .requestHandler(handler)
                 .connectionHandler(this::connected)
                 .exceptionHandler(failure -> LOG.debug("connection failed: {}", failure.toString()));
     }
@@ -175,15 +191,25 @@ public final class ApiServer implements AutoCloseable {
     public static ApiServer start(ServerConfig config, Engine engine, PrometheusMetrics metrics) {
         ApiServer server = new ApiServer(config, engine, metrics, Ticker.system(), InstantSource.system());
         try {
-            await(server.http.listen(), START_DEADLINE);
-        } catch (ExecutionException | TimeoutException e) {
+            server.listen(server.http, "port", config.port());
+            server.grpc.ifPresent(listener ->
+                    server.listen(listener, "grpc_port", config.grpcPort().orElseThrow()));
+        } catch (ConfigException e) {
             server.close(Duration.ZERO);
-            String why = e.getCause() instanceof SocketException known ? known.getMessage() : e.toString();
-            throw new ConfigException(
-                    "port", "cannot listen on " + config.host() + ":" + config.port() + ": " + why, e);
+            throw e;
         }
         LOG.info("serving {} on {}", config.servedModelNames().getFirst(), config.url(server.port()));
+        server.grpcPort().ifPresent(port -> LOG.info("serving gRPC on {}:{}", config.host(), port));
         return server;
+    }
+
+    private void listen(HttpServer listener, String field, int port) {
+        try {
+            await(listener.listen(), START_DEADLINE);
+        } catch (ExecutionException | TimeoutException e) {
+            String why = e.getCause() instanceof SocketException known ? known.getMessage() : e.toString();
+            throw new ConfigException(field, "cannot listen on " + config.host() + ":" + port + ": " + why, e);
+        }
     }
 
     /**
@@ -198,7 +224,7 @@ public final class ApiServer implements AutoCloseable {
 
     /** With TLS at a port of its own, which is closed after it: no certificate needs to be trusted or presented. */
     private void warmUp(WarmUp requests) {
-        Optional<HttpServer> local = config.tls().map(_ -> listener(ListenOptions.local()));
+        Optional<HttpServer> local = config.tls().map(_ -> listener(ListenOptions.local(), this::handle));
         try {
             await(local.map(HttpServer::listen).orElseGet(() -> Future.succeededFuture(http)), START_DEADLINE);
             requests.run(local.orElse(http).actualPort(), this::settle);
@@ -232,6 +258,11 @@ public final class ApiServer implements AutoCloseable {
     /** The port it listens on. */
     public int port() {
         return http.actualPort();
+    }
+
+    /** The port for gRPC; empty if there is none. */
+    public OptionalInt grpcPort() {
+        return grpc.map(listener -> OptionalInt.of(listener.actualPort())).orElse(OptionalInt.empty());
     }
 
     /**
@@ -286,13 +317,16 @@ public final class ApiServer implements AutoCloseable {
         try {
             Duration patience = deadline.plus(ABORT_GRACE);
             context.runOnContext(_ -> {
+                grpcServices.close();
                 if (deadline.isZero()) {
                     abortAll();
                 } else {
                     vertx.setTimer(Math.max(1, deadline.toMillis()), _ -> abortAll());
                 }
             });
-            await(http.shutdown(patience), patience.plus(ABORT_GRACE));
+            Future<Void> calls =
+                    grpc.map(listener -> listener.shutdown(patience)).orElse(Future.succeededFuture());
+            await(Future.all(http.shutdown(patience), calls), patience.plus(ABORT_GRACE));
         } catch (ExecutionException | TimeoutException | RejectedExecutionException e) {
             LOG.warn("requests were cut off at shutdown: {}", e.toString());
         }
@@ -325,12 +359,26 @@ public final class ApiServer implements AutoCloseable {
         boolean warmsUp = own.filter(requests -> requests.isOwn(request)).isPresent();
         // Probes before the server is ready have no line either.
         boolean logged = !warmsUp && (own.isEmpty() || !config.unloggedPaths().contains(request.path()));
-        HttpExchange exchange = new HttpExchange(request, context, writer, config, warmsUp, logged, ticker);
-        busy(request.connection(), exchange.response());
+        serve(new HttpExchange(request, context, writer, config, warmsUp, logged, ticker), this::route);
+    }
+
+    private void handleCall(HttpServerRequest request) {
+        GrpcExchange call = new GrpcExchange(request, context, writer, config, ticker, vertx);
+        serve(call, _ -> {
+            if (GrpcServices.needsKey(request.path())) {
+                authorize(request);
+            }
+            call.admitCall();
+            grpcServices.call(call);
+        });
+    }
+
+    private void serve(HttpExchange exchange, Consumer<HttpExchange> route) {
+        busy(exchange);
         try {
             exchange.requireKnownEncoding();
-            requestIdHeader(request).ifPresent(exchange::identify);
-            exchange.admit(webGuard, this::route);
+            requestIdHeader(exchange.request()).ifPresent(exchange::identify);
+            exchange.admit(webGuard, route);
         } catch (Exception | LinkageError e) {
             // The client gets an answer after any error.
             exchange.fail(e);
@@ -340,13 +388,24 @@ public final class ApiServer implements AutoCloseable {
     /** A connection without a request in progress is closed after the idle timeout. */
     private void connected(HttpConnection connection) {
         idleTimers.put(connection, startIdleTimer(connection));
-        connection.closeHandler(
-                _ -> Optional.ofNullable(idleTimers.remove(connection)).ifPresent(vertx::cancelTimer));
+        connection.closeHandler(_ -> {
+            inProgress.remove(connection);
+            Optional.ofNullable(idleTimers.remove(connection)).ifPresent(vertx::cancelTimer);
+        });
     }
 
-    private void busy(HttpConnection connection, HttpServerResponse response) {
+    private void busy(HttpExchange exchange) {
+        HttpConnection connection = exchange.request().connection();
         Optional.ofNullable(idleTimers.remove(connection)).ifPresent(vertx::cancelTimer);
-        response.endHandler(_ -> idleTimers.computeIfAbsent(connection, this::startIdleTimer));
+        inProgress.merge(connection, 1, Integer::sum);
+        exchange.response().endHandler(_ -> {
+            exchange.over();
+            if (inProgress.computeIfPresent(connection, (_, count) -> count - 1) instanceof Integer count
+                    && count == 0) {
+                inProgress.remove(connection);
+                idleTimers.computeIfAbsent(connection, this::startIdleTimer);
+            }
+        });
     }
 
     private long startIdleTimer(HttpConnection connection) {
@@ -404,6 +463,18 @@ public final class ApiServer implements AutoCloseable {
     }
 
     private void generate(HttpExchange exchange, ApiRequest.Api api, Reading read) {
+        generate(exchange, api, (body, preparation) -> bodies.parse(body.getBytes(), preparation), read);
+    }
+
+    private void infer(GrpcExchange call, boolean stream) {
+        generate(
+                call,
+                ApiRequest.Api.INFERENCE,
+                (body, preparation) -> GrpcServices.fields(body, stream, preparation),
+                RequestReader::inference);
+    }
+
+    private void generate(HttpExchange exchange, ApiRequest.Api api, Parsing parse, Reading read) {
         refuseUnlessReady(exchange);
         Optional<String> header = requestIdHeader(exchange.request());
         preparers.readBody(
@@ -412,7 +483,7 @@ public final class ApiServer implements AutoCloseable {
                         exchange,
                         preparation,
                         () -> {
-                            JsonFields fields = bodies.parse(body.getBytes(), preparation);
+                            JsonFields fields = parse.parse(body, preparation);
                             Optional<String> own = reader.requestId(fields).map(id -> requireId("request_id", id));
                             String id = header.or(() -> own)
                                     .orElseGet(
@@ -497,6 +568,11 @@ public final class ApiServer implements AutoCloseable {
     }
 
     private void health(HttpExchange exchange) {
+        requireHealthy(exchange);
+        exchange.reply(200, "text/plain", Buffer.buffer());
+    }
+
+    private void requireHealthy(HttpExchange exchange) {
         refuseUnlessReady(exchange);
         engine.status().failure().ifPresent(failure -> {
             throw ApiException.unavailable("the engine has failed: " + failure);
@@ -505,7 +581,6 @@ public final class ApiServer implements AutoCloseable {
             throw ApiException.unavailable("the engine waits for the KV connector: its " + call.method()
                     + " has not returned for " + Math.round(call.seconds()) + " s");
         });
-        exchange.reply(200, "text/plain", Buffer.buffer());
     }
 
     /** The number of running requests. */

@@ -29,7 +29,7 @@ import org.slf4j.LoggerFactory;
  * One HTTP request and its answer. Confined to its event loop, except {@link #clientLeft()}. Answers once: later answers, and
  * answers after a disconnect, are dropped.
  */
-final class HttpExchange {
+sealed class HttpExchange permits GrpcExchange {
     private static final Logger LOG = LoggerFactory.getLogger(ApiServer.class);
 
     /** The access log's status of a request whose client disconnected before its answer was complete; nginx's convention. */
@@ -238,7 +238,43 @@ final class HttpExchange {
                 OptionalDouble.empty(),
                 error.status() >= 500 && error.status() != 503 ? "error" : "refused",
                 Optional.of(error.message()));
+        refuse(error);
+    }
+
+    /** Writes an error answer. */
+    void refuse(ApiException error) {
         json(error.status(), writer.error(error));
+    }
+
+    /** Answers with the whole of an {@link AnswerForm}, as {@link #reply}. */
+    Future<Void> answer(Buffer whole) {
+        return json(200, whole);
+    }
+
+    /** Sets the headers of a stream. */
+    void begin() {
+        response.setChunked(true)
+                .putHeader("Content-Type", "text/event-stream; charset=utf-8")
+                .putHeader("Cache-Control", "no-cache");
+    }
+
+    /** Ends a stream. */
+    void end(Buffer last) {
+        response.end(last);
+    }
+
+    /** Ends a stream that cannot be completed. */
+    void breakOff(ApiException error, Buffer last) {
+        response.end(last);
+    }
+
+    /** Called once, when nothing more can be written. */
+    void over() {}
+
+    /** Stops work on a request that has been answered. */
+    final void drop() {
+        clientLeft = true;
+        whenClientLeaves.ifPresent(Runnable::run);
     }
 
     /** Closes the connection without writing pending bytes. */

@@ -5,17 +5,29 @@ import baton.kv.ServerTls;
 import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.ClientAuth;
+import io.vertx.core.http.Http2Settings;
 import io.vertx.core.http.HttpServerOptions;
+import io.vertx.core.http.HttpVersion;
 import io.vertx.core.net.PemKeyCertOptions;
 import io.vertx.core.net.PemTrustOptions;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.List;
 import java.util.Optional;
 
 /** How a server listens. */
 final class ListenOptions {
+    /** Calls of one connection at a time. */
+    private static final int MOST_CALLS = 10_000;
+
+    /** Calls that a client may cancel in half a minute before its connection is closed as an attack. */
+    private static final int MOST_CANCELLED = 100_000;
+
+    /** Bytes of a call, and of all calls of a connection, that may be on their way. */
+    private static final int WINDOW_BYTES = 1 << 20;
+
     private ListenOptions() {}
 
     /**
@@ -26,6 +38,20 @@ final class ListenOptions {
     static HttpServerOptions of(ServerConfig config, Vertx vertx) {
         HttpServerOptions options = plain(config.host(), config.port());
         config.tls().ifPresent(tls -> use(tls, options, vertx));
+        return options;
+    }
+
+    /** For gRPC, which is HTTP/2, with TLS or without. */
+    static HttpServerOptions grpc(ServerConfig config, int port, Vertx vertx) {
+        HttpServerOptions options = of(config, vertx);
+        options.setPort(port)
+                .setUseAlpn(options.isSsl())
+                .setAlpnVersions(List.of(HttpVersion.HTTP_2))
+                .setHttp2ClearTextEnabled(true)
+                .setHttp2ConnectionWindowSize(WINDOW_BYTES)
+                .setHttp2RstFloodMaxRstFramePerWindow(MOST_CANCELLED)
+                .setInitialSettings(
+                        new Http2Settings().setMaxConcurrentStreams(MOST_CALLS).setInitialWindowSize(WINDOW_BYTES));
         return options;
     }
 

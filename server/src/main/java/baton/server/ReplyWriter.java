@@ -79,12 +79,37 @@ final class ReplyWriter {
         return json.document(out -> error(out, error));
     }
 
-    Buffer errorEvent(ApiException error) {
-        return json.event(out -> error(out, error));
+    /** The form of completions and chats. */
+    AnswerForm answer(Head head) {
+        return new AnswerForm() {
+            @Override
+            public Buffer part(Output output, Optional<Tokens> usage, Optional<JsonFields> kvTransferParams) {
+                return chunk(head, Optional.of(output), usage, kvTransferParams);
+            }
+
+            @Override
+            public Buffer last(Tokens usage, Optional<JsonFields> kvTransferParams) {
+                return chunk(head, Optional.empty(), Optional.of(usage), kvTransferParams);
+            }
+
+            @Override
+            public Buffer done() {
+                return Json.DONE;
+            }
+
+            @Override
+            public Buffer whole(List<Output> outputs, Tokens usage, Optional<JsonFields> kvTransferParams) {
+                return reply(head, outputs, usage, kvTransferParams);
+            }
+
+            @Override
+            public Buffer failure(ApiException error) {
+                return json.event(out -> error(out, error));
+            }
+        };
     }
 
-    /** The whole answer of a request that is not streamed. */
-    Buffer reply(Head head, List<Output> outputs, Tokens usage, Optional<JsonFields> kvTransferParams) {
+    private Buffer reply(Head head, List<Output> outputs, Tokens usage, Optional<JsonFields> kvTransferParams) {
         ApiRequest request = head.request();
         return json.document(out -> {
             begin(out, head, request.api().object());
@@ -119,7 +144,8 @@ final class ReplyWriter {
      * @param usage if the event has it
      * @param kvTransferParams in the stream's last event, if any
      */
-    Buffer chunk(Head head, Optional<Output> output, Optional<Tokens> usage, Optional<JsonFields> kvTransferParams) {
+    private Buffer chunk(
+            Head head, Optional<Output> output, Optional<Tokens> usage, Optional<JsonFields> kvTransferParams) {
         ApiRequest request = head.request();
         return json.event(out -> {
             begin(out, head, request.api().chunkObject());

@@ -7,6 +7,7 @@ import baton.engine.SamplingParamsBuilder;
 import baton.engine.text.ChatTemplate;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.server.grpc.GenerateMessage;
 import baton.server.output.CallGrammar;
 import baton.server.output.OutputParser;
 import baton.server.output.ReasoningFormat;
@@ -59,6 +60,35 @@ final class RequestReader {
     }
 
     ApiRequest completion(JsonFields fields, Preparation preparation) {
+        return completion(fields, ApiRequest.Api.COMPLETION, OptionalInt.of(COMPLETION_MAX_TOKENS), preparation)
+                .build();
+    }
+
+    /** Of the fields that {@link GenerateMessage} makes of a message. */
+    ApiRequest inference(JsonFields fields, Preparation preparation) {
+        try {
+            for (String name : List.of("media", "lora_name")) {
+                fields.value(name).ifPresent(value -> {
+                    throw RequestFields.unsupported(name, value);
+                });
+            }
+            boolean stream = fields.bool("stream").orElse(false);
+            RequestFields.integer(fields, "n").filter(n -> n > 1 && !stream).ifPresent(n -> {
+                throw ApiException.badField(
+                        "n", "is " + n + ", must be 1: Generate answers with one sequence, GenerateStream with more");
+            });
+            return completion(fields, ApiRequest.Api.INFERENCE, OptionalInt.empty(), preparation)
+                    .repeated(JsonFields.of(
+                            "", fields.toJson().retain(GenerateMessage.SHOWS_PROMPT_IDS, GenerateMessage.SHOWS_TEXT)))
+                    .build();
+        } catch (ConfigException | ApiException e) {
+            throw ApiException.of(e).at(GenerateMessage::origin);
+        }
+    }
+
+    /** @param most tokens of the output of a request that does not say how many; empty for as many as fit the model */
+    private ApiRequestBuilder completion(
+            JsonFields fields, ApiRequest.Api api, OptionalInt most, Preparation preparation) {
         String model = model(fields);
         RequestFields.refuseUnsupported(fields);
         SamplingParamsBuilder builder = samplings.read(fields);
@@ -67,7 +97,7 @@ final class RequestReader {
         // With an echo, zero tokens ask for the prompt's log probabilities.
         boolean generates = !(echo && maxTokens.equals(Optional.of(0)));
         maxTokens = generates ? maxTokens : Optional.of(1);
-        builder.maxTokens(maxTokens.orElse(COMPLETION_MAX_TOKENS));
+        maxTokens.map(OptionalInt::of).orElse(most).ifPresent(builder::maxTokens);
         OptionalInt logprobs =
                 RequestFields.integer(fields, "logprobs").map(OptionalInt::of).orElse(OptionalInt.empty());
         logprobs.ifPresent(builder::logprobs);
@@ -92,7 +122,7 @@ final class RequestReader {
         boolean addSpecialTokens = fields.bool("add_special_tokens").orElse(true);
         SamplingReader.requireFewStops(sampling, requireFewSequences(fields, sampling.n()));
         FormatReader.prepare(fields, engine, sampling, preparation);
-        Optional<Prompts.Kept> kept = kept(fields, maxTokens.orElse(COMPLETION_MAX_TOKENS));
+        Optional<Prompts.Kept> kept = kept(fields, maxTokens.orElse(most.orElse(1)));
         List<ApiRequest.Prompt> read = new ArrayList<>();
         for (int[] whole : prompts.read(
                 fields,
@@ -104,15 +134,14 @@ final class RequestReader {
             read.add(new ApiRequest.Prompt(ids, echo ? engine.tokenizer().decode(ids, true) : ""));
         }
         SamplingReader.requireFewPromptLogprobs(sampling, read);
-        return request(fields, ApiRequest.Api.COMPLETION, model)
+        return request(fields, api, model)
                 .prompts(read)
                 .sampling(sampling)
                 .n(n)
                 .logprobs(logprobs)
                 .echo(echo)
                 .generates(generates)
-                .role(config.responseRole())
-                .build();
+                .role(config.responseRole());
     }
 
     ApiRequest chat(JsonFields fields, Preparation preparation) {

@@ -44,9 +44,7 @@ final class ResponseStream {
     private final Engine engine;
     private final ReplyWriter writer;
     private final ReplyWriter.Head head;
-    /** Of a request of {@code /v1/responses}. */
-    private final Optional<ResponsesAnswer> responses;
-
+    private final AnswerForm answer;
     private final int maxPendingBytes;
     private final Consumer<ResponseStream> whenEnded;
     private final List<String> engineIds = new ArrayList<>();
@@ -79,9 +77,11 @@ final class ResponseStream {
         this.maxPendingBytes = maxPendingBytes;
         this.whenEnded = whenEnded;
         ApiRequest request = head.request();
-        responses = Optional.of(request.api())
-                .filter(ApiRequest.Api.RESPONSES::equals)
-                .map(api -> new ResponsesAnswer(head, api.idPrefix(), writer.json()));
+        answer = switch (request.api()) {
+            case COMPLETION, CHAT -> writer.answer(head);
+            case RESPONSES -> new ResponsesAnswer(head, writer);
+            case INFERENCE -> new InferenceAnswer(request);
+        };
         for (int prompt = 0; prompt < request.prompts().size(); prompt++) {
             engineIds.add(engineId(request.api(), head.id(), prompt, idSuffix));
             promptLogprobs.add(Optional.empty());
@@ -212,36 +212,8 @@ final class ResponseStream {
 
     /** The output that is not sent yet, as a part of a stream. */
     private Buffer part(Choice choice, Optional<Usage> usage, Optional<JsonFields> kvTransferParams) {
-        ReplyWriter.Output output = choice.take(choice.index);
-        return responses
-                .map(answer -> add(answer, output))
-                .orElseGet(() -> writer.chunk(
-                        head,
-                        Optional.of(output),
-                        usage.map(tokens -> counted(tokens, List.of(choice))),
-                        kvTransferParams));
-    }
-
-    private Buffer add(ResponsesAnswer answer, ReplyWriter.Output output) {
-        return answer.output(
-                output.pieces().all(),
-                writer.chatTokens(head.request(), output.logprobs()),
-                output.finished().map(Finished::reason));
-    }
-
-    /** The end of a stream, after all output. */
-    private Buffer last(Optional<JsonFields> kvTransferParams) {
-        return responses
-                .map(answer -> answer.end(counted(), kvTransferParams))
-                .orElseGet(() -> writer.chunk(head, Optional.empty(), Optional.of(counted()), kvTransferParams));
-    }
-
-    private Buffer whole() {
-        List<ReplyWriter.Output> outputs = shown();
-        responses.ifPresent(answer -> add(answer, outputs.getFirst()));
-        return responses
-                .map(answer -> answer.whole(counted(), kvTransferParams()))
-                .orElseGet(() -> writer.reply(head, outputs, counted(), kvTransferParams()));
+        return answer.part(
+                choice.take(choice.index), usage.map(tokens -> counted(tokens, List.of(choice))), kvTransferParams);
     }
 
     private void onFinished(Choice choice, Finished finished) {
@@ -256,9 +228,9 @@ final class ResponseStream {
         boolean last = unfinished == 0;
         if (!head.request().stream()) {
             if (last) {
-                Buffer reply = whole();
+                Buffer reply = answer.whole(shown(), counted(), kvTransferParams());
                 end(200);
-                exchange.json(200, reply).onFailure(_ -> abandon(engineIds));
+                exchange.answer(reply).onFailure(_ -> abandon(engineIds));
             }
             return;
         }
@@ -270,11 +242,11 @@ final class ResponseStream {
                 usageFollows ? Optional.empty() : params));
         if (last && !ended) {
             if (usageFollows) {
-                send(last(params));
+                send(answer.last(counted(), params));
             }
             if (!ended) {
                 end(200);
-                exchange.response().end(responses.isPresent() ? Buffer.buffer() : Json.DONE);
+                exchange.end(answer.done());
             }
         }
     }
@@ -372,9 +344,7 @@ final class ResponseStream {
         }
         HttpServerResponse response = exchange.response();
         if (!response.headWritten()) {
-            response.setChunked(true)
-                    .putHeader("Content-Type", "text/event-stream; charset=utf-8")
-                    .putHeader("Cache-Control", "no-cache");
+            exchange.begin();
         }
         int length = event.length();
         pendingBytes += length;
@@ -403,9 +373,8 @@ final class ResponseStream {
         ApiException error = ApiException.of(failure);
         if (response.headWritten()) {
             // The status was already sent; clients recognize the error by the missing [DONE].
-            response.write(responses.map(answer -> answer.failure(error)).orElseGet(() -> writer.errorEvent(error)));
             end("error", 200, Optional.of(error.message()));
-            response.end();
+            exchange.breakOff(error, answer.failure(error));
         } else {
             boolean refused = error.status() < 500 || error.status() == 503;
             end(refused ? "refused" : "error", error.status(), Optional.of(error.message()));

@@ -18,14 +18,14 @@ import tools.jackson.databind.node.ObjectNode;
  * The answer to one request of {@code /v1/responses}: OpenAI's object and events with vLLM's additional fields. OutputPieces of one kind that follow each other are
  * one item. Confined to the event loop.
  */
-final class ResponsesAnswer {
+final class ResponsesAnswer implements AnswerForm {
     private static final JsonNodeFactory NODES = JsonNodeFactory.instance;
     private static final String COMPLETED = "completed";
     private static final String RUNNING = "in_progress";
     private static final String INCOMPLETE = "incomplete";
 
     private final ReplyWriter.Head head;
-    private final Json json;
+    private final ReplyWriter writer;
     private final String itemSuffix;
     private final List<Item> items = new ArrayList<>();
     /** Log probabilities of tokens with a text that is not certain yet. */
@@ -34,11 +34,10 @@ final class ResponsesAnswer {
     private FinishReason finish = FinishReason.STOP;
     private int sequence;
 
-    /** @param idPrefix of the response's id */
-    ResponsesAnswer(ReplyWriter.Head head, String idPrefix, Json json) {
+    ResponsesAnswer(ReplyWriter.Head head, ReplyWriter writer) {
         this.head = head;
-        this.json = json;
-        itemSuffix = head.id().substring(idPrefix.length());
+        this.writer = writer;
+        itemSuffix = head.id().substring(head.request().api().idPrefix().length());
     }
 
     /** The kinds of items, and of their parts and events. */
@@ -146,15 +145,12 @@ final class ResponsesAnswer {
         }
     }
 
-    /**
-     * More output, as events.
-     *
-     * @param logprobs of tokens since the last call, as they are shown
-     */
-    Buffer output(List<Piece> pieces, ArrayNode logprobs, Optional<FinishReason> finished) {
+    @Override
+    public Buffer part(
+            ReplyWriter.Output output, Optional<ReplyWriter.Tokens> usage, Optional<JsonFields> kvTransferParams) {
         Buffer events = begun();
-        untaken.addAll(logprobs);
-        for (Piece piece : pieces) {
+        untaken.addAll(writer.chatTokens(head.request(), output.logprobs()));
+        for (Piece piece : output.pieces().all()) {
             switch (piece) {
                 case Piece.Reasoning(String text) ->
                     item(Kind.REASONING, events).add(text, events);
@@ -172,9 +168,9 @@ final class ResponsesAnswer {
                 case Piece.CallArguments(int _, String more) -> items.getLast().add(more, events);
             }
         }
-        finished.ifPresent(reason -> {
-            finish = reason;
-            close(reason == FinishReason.STOP ? COMPLETED : INCOMPLETE, events);
+        output.finished().ifPresent(end -> {
+            finish = end.reason();
+            close(finish == FinishReason.STOP ? COMPLETED : INCOMPLETE, events);
         });
         return events;
     }
@@ -209,16 +205,21 @@ final class ResponsesAnswer {
         return events;
     }
 
-    /** The last event. */
-    Buffer end(ReplyWriter.Tokens usage, Optional<JsonFields> kvTransferParams) {
+    @Override
+    public Buffer last(ReplyWriter.Tokens usage, Optional<JsonFields> kvTransferParams) {
         Buffer events = begun();
         ObjectNode response = response(status(), Optional.of(usage), kvTransferParams);
         send(events, begin(finish == FinishReason.STOP ? COMPLETED : INCOMPLETE).set("response", response));
         return events;
     }
 
-    /** The last event of an answer that cannot be completed. */
-    Buffer failure(ApiException error) {
+    @Override
+    public Buffer done() {
+        return Buffer.buffer();
+    }
+
+    @Override
+    public Buffer failure(ApiException error) {
         Buffer events = begun();
         ObjectNode response = response("failed", Optional.empty(), Optional.empty());
         response.putObject("error").put("code", "server_error").put("message", error.message());
@@ -226,9 +227,11 @@ final class ResponsesAnswer {
         return events;
     }
 
-    /** The whole answer of a request that is not streamed. */
-    Buffer whole(ReplyWriter.Tokens usage, Optional<JsonFields> kvTransferParams) {
-        return json.document(out -> out.writeTree(response(status(), Optional.of(usage), kvTransferParams)));
+    @Override
+    public Buffer whole(
+            List<ReplyWriter.Output> outputs, ReplyWriter.Tokens usage, Optional<JsonFields> kvTransferParams) {
+        part(outputs.getFirst(), Optional.empty(), Optional.empty());
+        return writer.json().document(out -> out.writeTree(response(status(), Optional.of(usage), kvTransferParams)));
     }
 
     private String status() {
@@ -248,7 +251,7 @@ final class ResponsesAnswer {
             return;
         }
         events.appendString("event: " + event.path("type").asString() + "\n")
-                .appendBuffer(json.event(out -> out.writeTree(event)));
+                .appendBuffer(writer.json().event(out -> out.writeTree(event)));
     }
 
     private ObjectNode response(

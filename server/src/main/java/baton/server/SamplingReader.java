@@ -4,6 +4,7 @@ import baton.engine.Engine;
 import baton.engine.SamplingParams;
 import baton.engine.SamplingParamsBuilder;
 import baton.kv.JsonFields;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -13,6 +14,7 @@ import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Set;
 import java.util.stream.Collectors;
+import tools.jackson.databind.JsonNode;
 
 /** Reads the sampling parameters of requests, and limits those that need memory. Stateless; any thread. */
 final class SamplingReader {
@@ -78,8 +80,24 @@ final class SamplingReader {
             builder.badWords(SamplingParams.badWords(
                     fewStrings("bad_words", RequestFields.strings("bad_words", value)), engine.tokenizer()));
         });
+        fields.value("bad_words_token_ids").ifPresent(value -> builder.badWords(badWords(value)));
         FormatReader.read(fields).ifPresent(builder::format);
         return builder;
+    }
+
+    /** Words as token ids, which only requests by gRPC have. */
+    private List<List<Integer>> badWords(JsonNode words) {
+        List<List<Integer>> read = new ArrayList<>();
+        for (JsonNode word : words) {
+            if (read.size() == MAX_STRINGS) {
+                throw ApiException.badField(
+                        "bad_words_token_ids", "has " + words.size() + " words, must have at most " + MAX_STRINGS);
+            }
+            read.add(Arrays.stream(prompts.tokenIds("bad_words_token_ids[" + read.size() + "]", word))
+                    .boxed()
+                    .toList());
+        }
+        return read;
     }
 
     private Map<Integer, Double> logitBias(JsonFields fields) {

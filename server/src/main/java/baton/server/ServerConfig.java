@@ -11,6 +11,7 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.Set;
 import java.util.function.Consumer;
 import org.slf4j.Logger;
@@ -21,6 +22,7 @@ import org.slf4j.LoggerFactory;
  *
  * @param host address to listen on
  * @param port port to listen on; 0 takes a free one
+ * @param grpcPort port for gRPC, at the same address; 0 takes a free one; empty for no gRPC
  * @param servedModelNames names of the model in requests; the first is used in answers
  * @param apiKey bearer token for every path except health, metrics and version; empty for none
  * @param maxBodyBytes largest request body
@@ -51,6 +53,7 @@ import org.slf4j.LoggerFactory;
 public record ServerConfig(
         String host,
         int port,
+        OptionalInt grpcPort,
         List<String> servedModelNames,
         Optional<String> apiKey,
         int maxBodyBytes,
@@ -87,6 +90,9 @@ public record ServerConfig(
         }
         if (port < 0 || port > 65535) {
             throw new ConfigException("port", "is " + port + ", must be between 0 and 65535");
+        }
+        if (grpcPort.orElse(0) < 0 || grpcPort.orElse(0) > 65535) {
+            throw new ConfigException("grpc_port", "is " + grpcPort.getAsInt() + ", must be between 0 and 65535");
         }
         if (apiKey.isPresent() && apiKey.get().isBlank()) {
             throw new ConfigException("api_key", "is blank; leave it out to serve everyone");
