@@ -11,7 +11,7 @@ interface AnswerForm {
      * A part of a stream: output of one choice.
      *
      * @param usage if the part has it
-     * @param kvTransferParams in the stream's last part, if any
+     * @param kvTransferParams of a choice that ends with this part, if any
      */
     Buffer part(ReplyWriter.Output output, Optional<ReplyWriter.Tokens> usage, Optional<JsonFields> kvTransferParams);
 

@@ -89,7 +89,7 @@ final class ReplyWriter {
 
             @Override
             public Buffer last(Tokens usage, Optional<JsonFields> kvTransferParams) {
-                return chunk(head, Optional.empty(), Optional.of(usage), kvTransferParams);
+                return chunk(head, Optional.empty(), Optional.of(usage), Optional.empty());
             }
 
             @Override
@@ -142,7 +142,7 @@ final class ReplyWriter {
      * One event of a stream: output of one choice, or, without output, the end of the stream.
      *
      * @param usage if the event has it
-     * @param kvTransferParams in the stream's last event, if any
+     * @param kvTransferParams of a choice that ends with this event, if any
      */
     private Buffer chunk(
             Head head, Optional<Output> output, Optional<Tokens> usage, Optional<JsonFields> kvTransferParams) {
@@ -158,6 +158,11 @@ final class ReplyWriter {
                 }
             });
             out.writeEndArray();
+            if (request.api() == ApiRequest.Api.CHAT
+                    && request.returnTokenIds()
+                    && output.filter(Output::firstInStream).isPresent()) {
+                ids(out, "prompt_token_ids", request.prompts().getFirst().ids());
+            }
             usage.ifPresent(tokens -> usage(out, tokens));
             kvTransferParams.ifPresent(params -> {
                 out.writeName("kv_transfer_params");
@@ -244,13 +249,8 @@ final class ReplyWriter {
         out.writeEndObject();
         chatLogprobs(out, request, output);
         finish(out, output);
-        if (request.returnTokenIds()) {
-            if (output.firstInStream()) {
-                ids(out, "prompt_token_ids", request.prompts().getFirst().ids());
-            }
-            if (request.showsReasoning()) {
-                ids(out, "token_ids", output.ids());
-            }
+        if (request.returnTokenIds() && request.showsReasoning()) {
+            ids(out, "token_ids", output.ids());
         }
         out.writeEndObject();
     }

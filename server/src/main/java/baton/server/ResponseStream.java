@@ -235,14 +235,13 @@ final class ResponseStream {
             return;
         }
         boolean usageFollows = head.request().includeUsage();
-        Optional<JsonFields> params = last ? kvTransferParams() : Optional.empty();
         send(part(
                 choice,
                 head.request().continuousUsage() ? Optional.of(usage(choice, finished)) : Optional.empty(),
-                usageFollows ? Optional.empty() : params));
+                finished.kvTransferParams()));
         if (last && !ended) {
             if (usageFollows) {
-                send(answer.last(counted(), params));
+                send(answer.last(counted(), kvTransferParams()));
             }
             if (!ended) {
                 end(200);

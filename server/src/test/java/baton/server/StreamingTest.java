@@ -16,6 +16,8 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 class StreamingTest {
     private final ServerFixture fixture = new ServerFixture();
@@ -52,10 +54,10 @@ class StreamingTest {
             session.finish(0, FinishReason.STOP, Optional.of(4), Optional.empty());
             assertThat(event(client))
                     .isEqualTo(begin + "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\","
-                            + "\"stop_reason\":4}]}\n\n");
+                            + "\"stop_reason\":4}],\"kv_transfer_params\":{\"a\":1}}\n\n");
             assertThat(event(client))
                     .isEqualTo(begin + "],\"usage\":{\"prompt_tokens\":2,\"total_tokens\":4,\"completion_tokens\":2,"
-                            + "\"prompt_tokens_details\":{\"cached_tokens\":3}},\"kv_transfer_params\":{\"a\":1}}\n\n");
+                            + "\"prompt_tokens_details\":{\"cached_tokens\":3}}}\n\n");
             assertThat(client.chunk()).isEqualTo("data: [DONE]\n\n");
             assertThat(client.chunk()).isEmpty();
         }
@@ -80,6 +82,30 @@ class StreamingTest {
             }
         }
         assertThat(texts).containsExactly("a", "bcd", "ef");
+    }
+
+    /** As vLLM 0.33: each choice has its own, beside its finish_reason. */
+    @ParameterizedTest
+    @ValueSource(strings = {"/v1/completions", "/v1/chat/completions"})
+    void theLastSseChunkOfAChoiceHasItsKvTransferParams(String path) throws Exception {
+        fixture.engine.script(session -> {
+            session.output(0, "x");
+            session.output(1, "y");
+            session.handsOver(JsonFields.parse("kv_transfer_params", "{\"a\":1}"));
+            session.finish(1, FinishReason.LENGTH);
+            session.handsOver(JsonFields.parse("kv_transfer_params", "{\"a\":2}"));
+            session.finish(0, FinishReason.LENGTH);
+        });
+        List<String> events = events(fixture.post(
+                path,
+                "{\"prompt\":\"a\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"n\":2,\"stream\":true,"
+                        + "\"stream_options\":{\"include_usage\":true}}"));
+        List<String> handed = events.stream()
+                .filter(event -> event.contains("kv_transfer_params"))
+                .toList();
+        assertThat(handed).hasSize(2).allSatisfy(event -> assertThat(event).contains("\"finish_reason\":\"length\""));
+        assertThat(handed.get(0)).contains("\"index\":1").endsWith("\"kv_transfer_params\":{\"a\":1}}");
+        assertThat(handed.get(1)).contains("\"index\":0").endsWith("\"kv_transfer_params\":{\"a\":2}}");
     }
 
     @Test
