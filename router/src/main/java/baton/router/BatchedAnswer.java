@@ -153,6 +153,8 @@ final class BatchedAnswer {
             id = Optional.of(own.endsWith(end) ? own.substring(0, own.length() - end.length()) : own);
         }
         id.ifPresent(known -> object.put("id", known));
+        // Of one prompt each.
+        object.remove("kv_transfer_params");
         for (JsonNode choice : object.path("choices")) {
             if (choice instanceof ObjectNode each) {
                 each.put("index", part.number * samples + each.path("index").asInt(0));
@@ -254,8 +256,6 @@ final class BatchedAnswer {
         if (usage.isPresent()) {
             all.set("usage", usage.get());
         }
-        // Of one prompt each.
-        all.remove("kv_transfer_params");
         return Buffer.buffer(MAPPER.writeValueAsBytes(all));
     }
 

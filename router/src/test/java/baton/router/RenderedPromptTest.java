@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.router.flow.KvTransferParamsFlow;
 import baton.router.policy.LocalPrefill;
+import java.net.URI;
 import java.net.http.HttpResponse;
 import java.util.List;
 import java.util.Optional;
@@ -12,6 +13,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** Two instances that make other tokens of the same request. */
 @Timeout(60)
@@ -56,6 +58,63 @@ class RenderedPromptTest {
                 .isEqualTo("{\"messages\":[{\"role\":\"developer\"}],\"stream\":false,"
                         + "\"kv_transfer_params\":{\"remote_port\":1,\"prompt_token_ids\":[5,6,7]}}");
         assertThat(differences(router)).isZero();
+    }
+
+    /** As vLLM streams from 0.33 on: kv_transfer_params beside the finish_reason, the ids in the first event. */
+    @ParameterizedTest
+    @CsvSource(
+            delimiter = '|',
+            quoteCharacter = '`',
+            value = {
+                "/v1/chat/completions | {\"messages\":[{}],\"stream_options\":{\"include_usage\":false}} | {\"choices\":[{}],\"prompt_token_ids\":[5,6,7]} |"
+                        + " {\"messages\":[{}],\"stream_options\":{\"include_usage\":false},\"kv_transfer_params\":{\"remote_port\":1,\"prompt_token_ids\":[5,6,7]}}",
+                "/v1/completions | {\"prompt\":\"a\"} | {\"choices\":[{\"prompt_token_ids\":[5,6,7]}]} |"
+                        + " {\"prompt\":[5,6,7],\"kv_transfer_params\":{\"remote_port\":1}}"
+            })
+    void aPrefillLegThatStreamsIsHandedOver(String path, String body, String first, String decoded) throws Exception {
+        prefill.behaviour = (_, response) -> FakeInstance.events(
+                        response,
+                        "data: " + first + "\n\n",
+                        "data: {\"choices\":[{\"finish_reason\":\"length\"}],\"kv_transfer_params\":{\"remote_port\":1}}\n\n",
+                        "data: {\"choices\":[]," + usage(3) + "}\n\n",
+                        "data: [DONE]\n\n")
+                .end();
+        decode.behaviour = FakeInstance.json(200, "{\"choices\":[{}]," + usage(3) + "}");
+        Router router = fixture.start(TestConfigs.router(
+                "127.0.0.1",
+                0,
+                List.of(URI.create(prefill.uri() + "?stream=true")),
+                List.of(decode.uri()),
+                KvTransferParamsFlow.NAME,
+                Optional.empty(),
+                RouterFixture.LIMITS));
+        assertThat(fixture.postTo(router, path, body).statusCode()).isEqualTo(200);
+        assertThat(prefill.only().body()).contains("\"stream\":true", "\"stream_options\":{\"include_usage\":true}");
+        assertThat(decode.only().body()).isEqualTo(decoded);
+        assertThat(differences(router)).isZero();
+    }
+
+    @ParameterizedTest
+    @ValueSource(
+            strings = {
+                "data: {\"choices\":[{}]}\n\n",
+                "data: {\"error\":{\"message\":\"out of blocks\"}}\n\ndata: [DONE]\n\n"
+            })
+    void aPrefillLegWhoseStreamFailsIsRepeated(String events) throws Exception {
+        FakeInstance other = fixture.instance();
+        prefill.behaviour =
+                (_, response) -> FakeInstance.events(response, events).end();
+        other.behaviour = FakeInstance.json(200, "{\"choices\":[{}],\"kv_transfer_params\":{\"remote_port\":2}}");
+        decode.behaviour = FakeInstance.json(200, "{\"choices\":[{}]}");
+        Router router = fixture.router(
+                KvTransferParamsFlow.NAME,
+                List.of(prefill, other),
+                List.of(decode),
+                Optional.empty(),
+                LocalPrefill.NEVER);
+        assertThat(fixture.postTo(router, CHAT, "{\"messages\":[{}]}").statusCode())
+                .isEqualTo(200);
+        assertThat(decode.only().body()).contains("\"remote_port\":2");
     }
 
     /** A prefill instance that does not answer with the ids: what can be compared is how many there are. */

@@ -50,7 +50,8 @@ class RouterConfigTest {
     @CsvSource(
             delimiter = '|',
             value = {
-                "http://a:1?x=1 | has the unknown setting x; there are connector, engine, kv_address, kv_events, kv_events_replay",
+                "http://a:1?x=1 | has the unknown setting x; there are connector, engine, kv_address, version, stream, kv_events, kv_events_replay",
+                "http://a:1?stream=yes | unsupported value 'yes'; allowed: true, false",
                 "http://a:1?kv_events_replay=tcp://a:2 | has kv_events_replay without kv_events",
                 "http://a:1?kv_events=tcp://a:2&kv_events=tcp://a:3 | has kv_events twice",
                 "http://a:1?engine=baton | has engine without connector",

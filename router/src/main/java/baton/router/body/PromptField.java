@@ -31,9 +31,14 @@ public final class PromptField {
         return NAMES.stream().filter(body::hasNonNull).findFirst();
     }
 
+    /** Whether the request is one of {@code /v1/responses}. */
+    public static boolean isOfResponses(JsonObjectText body) {
+        return name(body).filter(INPUT::equals).isPresent();
+    }
+
     /** The field that limits the tokens of the answer. */
     public static String limit(JsonObjectText body) {
-        return name(body).filter(INPUT::equals).isPresent() ? "max_output_tokens" : "max_tokens";
+        return isOfResponses(body) ? "max_output_tokens" : "max_tokens";
     }
 
     /**

@@ -89,7 +89,8 @@ public record AutoFlow() implements HandoffFlow {
     }
 
     private static String words(Instance instance) {
-        return instance.connector().map(InstanceConnector::toString).orElse("unknown connector");
+        return instance.connector().map(InstanceConnector::toString).orElse("unknown connector")
+                + instance.settings().version().map(version -> " " + version).orElse("");
     }
 
     /** Empty if the two cannot hand over, or may not be able to. */
@@ -100,6 +101,11 @@ public record AutoFlow() implements HandoffFlow {
         InstanceConnector from = prefill.connector().get();
         InstanceConnector to = decode.connector().get();
         boolean baton = from.isBaton() && to.isBaton();
+        boolean areOfTwoVersions = !from.isBaton()
+                && !to.isBaton()
+                && prefill.settings().version().isPresent()
+                && decode.settings().version().isPresent()
+                && !prefill.settings().version().equals(decode.settings().version());
         String name = from.name();
         if (isNixl(name) && isNixl(to.name())) {
             // Baton's have both directions. vLLM's NixlConnector only reads: as prefill it never writes, and as decode
@@ -107,7 +113,7 @@ public record AutoFlow() implements HandoffFlow {
             // breaks on a request that names no blocks. Its NixlPushConnector has another version of the protocol.
             return baton
                     ? Optional.of(new PushFlow())
-                    : !name.equals(to.name())
+                    : !name.equals(to.name()) || areOfTwoVersions
                             ? Optional.empty()
                             : Optional.of(name.equals(NIXL) ? new KvTransferParamsFlow() : new PushFlow());
         }

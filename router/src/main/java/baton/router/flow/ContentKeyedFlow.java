@@ -20,7 +20,7 @@ public record ContentKeyedFlow() implements HandoffFlow {
 
     @Override
     public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
-        Buffer prefillBody = HandoffFlow.prefillOnly(body).build();
+        Buffer prefillBody = HandoffFlow.prefillOnly(body, prefill).build();
         // The answer to several prompts names the blocks of the first only.
         boolean carries = PromptField.count(body) == 1;
         return new Handoff(

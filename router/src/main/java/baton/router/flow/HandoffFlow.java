@@ -163,16 +163,19 @@ public sealed interface HandoffFlow
     }
 
     /**
-     * The client's body edited so that only the prompt is computed: one token, not streamed (as vLLM's proxies do). More samples
+     * The client's body edited so that only the prompt is computed: one token, not streamed (as vLLM's proxies do) unless the instance is to. More samples
      * ({@code n}, {@code best_of}) would share the same prompt's cache, so one is enough. The answer has the prompt's token ids.
      */
-    static JsonObjectText.Edit prefillOnly(JsonObjectText body) {
-        return RenderedPrompt.ask(body, body.edit())
+    static JsonObjectText.Edit prefillOnly(JsonObjectText body, Instance prefill) {
+        // Other events than these have the parts of an answer of /v1/responses.
+        boolean streams = prefill.settings().streams() && !PromptField.isOfResponses(body);
+        JsonObjectText.Edit edit = RenderedPrompt.ask(body, body.edit())
                 .drop("stream_options", "min_tokens", "min_completion_tokens")
                 .set(PromptField.limit(body), "1")
                 .setIfPresent("max_completion_tokens", "1")
                 .setIfPresent("n", "1")
                 .setIfPresent("best_of", "1")
-                .set("stream", "false");
+                .set("stream", Boolean.toString(streams));
+        return streams ? edit.set("stream_options", "{\"include_usage\":true}") : edit;
     }
 }

@@ -11,8 +11,8 @@ import io.vertx.core.buffer.Buffer;
 public record KvTransferParamsFlow() implements HandoffFlow {
     public static final String NAME = "kv_transfer_params";
 
-    static final String DO_REMOTE_DECODE = "{\"do_remote_decode\":true,\"do_remote_prefill\":false,"
-            + "\"remote_engine_id\":null,\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}";
+    private static final String DO_REMOTE_DECODE = "{\"do_remote_decode\":true,\"do_remote_prefill\":false,"
+            + "\"remote_engine_id\":null,\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null";
 
     @Override
     public String name() {
@@ -28,9 +28,18 @@ public record KvTransferParamsFlow() implements HandoffFlow {
     public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
         // The decode instance would use the first prompt's blocks for each prompt.
         HandoffFlow.requireOnePrompt(body, "kv_transfer_params hand");
-        Buffer prefillBody =
-                HandoffFlow.prefillOnly(body).set(PARAMS, DO_REMOTE_DECODE).build();
+        Buffer prefillBody = HandoffFlow.prefillOnly(body, prefill)
+                .set(PARAMS, doRemoteDecode(decode))
+                .build();
         return new Handoff(requestId, prefillBody, new AfterPrefill(answer -> carry(answer, body)));
+    }
+
+    /** The {@code kv_transfer_params} of a prefill leg. A Baton instance answers vLLM instances of several versions by their version. */
+    static String doRemoteDecode(Instance decode) {
+        return decode.settings()
+                .version()
+                .map(version -> DO_REMOTE_DECODE + ",\"remote_vllm_version\":\"" + version + "\"}")
+                .orElse(DO_REMOTE_DECODE + "}");
     }
 
     /** The body with the answer's {@code kv_transfer_params}, if it has any. */

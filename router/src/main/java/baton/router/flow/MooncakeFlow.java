@@ -40,7 +40,7 @@ public record MooncakeFlow() implements HandoffFlow {
     public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
         HandoffFlow.requireOnePrompt(body, "a transfer_id hands");
         String transferId = MAPPER.writeValueAsString("xfer-" + UUID.randomUUID());
-        Buffer prefillBody = HandoffFlow.prefillOnly(body)
+        Buffer prefillBody = HandoffFlow.prefillOnly(body, prefill)
                 .set(
                         PARAMS,
                         "{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"" + TRANSFER_ID + "\":" + transferId

@@ -38,7 +38,7 @@ public record P2pFlow() implements HandoffFlow {
 
     @Override
     public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
-        Buffer prefillBody = HandoffFlow.prefillOnly(body).build();
+        Buffer prefillBody = HandoffFlow.prefillOnly(body, prefill).build();
         P2pRequestId id = new P2pRequestId(address(prefill), address(decode), unique());
         return new Handoff(
                 id.format(), prefillBody, new AfterPrefill(answer -> DecodeBody.of(body, answer, Optional.empty())));

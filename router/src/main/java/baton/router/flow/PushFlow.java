@@ -40,8 +40,8 @@ public record PushFlow() implements HandoffFlow {
 
     @Override
     public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
-        Buffer prefillBody = HandoffFlow.prefillOnly(body)
-                .set(PARAMS, KvTransferParamsFlow.DO_REMOTE_DECODE)
+        Buffer prefillBody = HandoffFlow.prefillOnly(body, prefill)
+                .set(PARAMS, KvTransferParamsFlow.doRemoteDecode(decode))
                 .build();
         Optional<ConnectorAddress> known = prefill.connectorAddress();
         String shared = uniqueId(requestId);

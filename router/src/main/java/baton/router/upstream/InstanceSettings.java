@@ -15,20 +15,26 @@ import java.util.Optional;
  *
  * @param connector {@code connector}: its {@code kv_connector}, with {@code engine=baton} if it is Baton's, for an instance that does not tell
  * @param kvAddress {@code kv_address}: where a {@code P2pNcclConnector} listens, {@code ip:port}, of an instance that does not register
+ * @param version {@code version} of a vLLM instance, whose NIXL connector works with the same version only
+ * @param streams {@code stream}: whether prefill requests are streamed, for a server that puts {@code kv_transfer_params} into streams, as vLLM does from 0.33 on
  * @param kvEvents {@code kv_events}: where it publishes its events, if it does not tell that itself
  * @param kvEventsReplay {@code kv_events_replay}: where past ones can be asked for
  */
 public record InstanceSettings(
         Optional<InstanceConnector> connector,
         Optional<PeerAddress> kvAddress,
+        Optional<String> version,
+        boolean streams,
         Optional<ZeroMqEndpoint> kvEvents,
         Optional<ZeroMqEndpoint> kvEventsReplay) {
-    public static final InstanceSettings NONE =
-            new InstanceSettings(Optional.empty(), Optional.empty(), Optional.empty(), Optional.empty());
+    public static final InstanceSettings NONE = new InstanceSettings(
+            Optional.empty(), Optional.empty(), Optional.empty(), false, Optional.empty(), Optional.empty());
 
     private static final String CONNECTOR = "connector";
     private static final String ENGINE = "engine";
     private static final String ADDRESS = "kv_address";
+    private static final String VERSION = "version";
+    private static final String STREAM = "stream";
 
     private static final String EVENTS = "kv_events";
     private static final String REPLAY = "kv_events_replay";
@@ -52,6 +58,8 @@ public record InstanceSettings(
                 connector(field, settings, address),
                 Optional.ofNullable(settings.remove(ADDRESS))
                         .map(text -> PeerAddress.parse(field + " " + ADDRESS, text)),
+                version(field, settings),
+                streams(field, settings),
                 endpoint(field, settings, EVENTS, address),
                 endpoint(field, settings, REPLAY, address));
         if (!settings.isEmpty()) {
@@ -59,7 +67,7 @@ public record InstanceSettings(
                     field,
                     "'" + address + "' has the unknown setting "
                             + settings.keySet().iterator().next() + "; there are "
-                            + String.join(", ", CONNECTOR, ENGINE, ADDRESS, EVENTS, REPLAY));
+                            + String.join(", ", CONNECTOR, ENGINE, ADDRESS, VERSION, STREAM, EVENTS, REPLAY));
         }
         if (read.kvEventsReplay.isPresent() && read.kvEvents.isEmpty()) {
             throw new ConfigException(field, "'" + address + "' has " + REPLAY + " without " + EVENTS);
@@ -82,6 +90,24 @@ public record InstanceSettings(
             default -> throw ConfigException.unsupported(field + " " + ENGINE, engine.orElseThrow(), "vllm, baton");
         };
         return connector.map(name -> new InstanceConnector(name, isBaton));
+    }
+
+    private static Optional<String> version(String field, Map<String, String> settings) {
+        Optional<String> version = Optional.ofNullable(settings.remove(VERSION));
+        if (version.isPresent() && !version.get().matches("[A-Za-z0-9_.+-]{1,128}")) {
+            throw ConfigException.unsupported(
+                    field + " " + VERSION, version.get(), "vLLM's version, such as 0.33.0, with + as %2B");
+        }
+        return version;
+    }
+
+    private static boolean streams(String field, Map<String, String> settings) {
+        String value = Optional.ofNullable(settings.remove(STREAM)).orElse("false");
+        return switch (value) {
+            case "true" -> true;
+            case "false" -> false;
+            default -> throw ConfigException.unsupported(field + " " + STREAM, value, "true, false");
+        };
     }
 
     private static Optional<ZeroMqEndpoint> endpoint(

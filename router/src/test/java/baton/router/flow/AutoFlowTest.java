@@ -60,6 +60,24 @@ class AutoFlowTest {
         }
     }
 
+    /** As one pool after the other is upgraded; Baton's instances are a pair with both. */
+    @ParameterizedTest
+    @CsvSource({
+        "connector=NixlConnector&version=0.32.0, connector=NixlConnector&version=0.33.0, false",
+        "connector=NixlConnector&version=0.33.0, connector=NixlConnector&version=0.33.0, true",
+        "connector=NixlConnector, connector=NixlConnector&version=0.33.0, true",
+        "connector=NixlConnector&version=0.32.0, connector=NixlConnector&engine=baton, true",
+        "connector=NixlConnector&engine=baton, connector=NixlConnector&version=0.33.0, true"
+    })
+    void vllmInstancesOfTwoVersionsAreNoPair(String prefill, String decode, boolean pair) {
+        Instance from = new Instance(Instance.Role.PREFILL, URI.create("http://p:1?" + prefill));
+        Instance to = new Instance(Instance.Role.DECODE, URI.create("http://d:1?" + decode));
+        assertThat(new AutoFlow().pairs(from, to)).isEqualTo(pair);
+        if (!pair) {
+            assertThat(new AutoFlow().whyNot(to, List.of(from))).contains("NixlConnector of vLLM 0.32.0");
+        }
+    }
+
     @Test
     void p2pInstancesAreAPairOnceTheyHaveAddresses() {
         Instance from = new Instance(
