@@ -15,31 +15,36 @@ import baton.messages.SideChannel;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferException;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.function.Supplier;
+import java.util.function.Function;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Answers handshakes about an instance's ranks over a side channel. */
+/**
+ * Answers handshakes about an instance's ranks over a side channel. For vLLM instances of several versions each version has a port of its own beside: a
+ * question does not say which instance asks, but which port it goes to is said by the reference.
+ */
 final class HandshakeServer implements AutoCloseable {
     private static final Logger log = LoggerFactory.getLogger(HandshakeServer.class);
     private static final Duration WARM_UP = Duration.ofSeconds(2);
 
     private final GuardedSideChannel channel;
-    private final SideChannel.Listener listener;
+    private final List<SideChannel.Listener> listeners;
 
-    private HandshakeServer(GuardedSideChannel channel, SideChannel.Listener listener) {
+    /** @param listeners that for all, and one for each of several versions of vLLM */
+    private HandshakeServer(GuardedSideChannel channel, List<SideChannel.Listener> listeners) {
         this.channel = channel;
-        this.listener = listener;
+        this.listeners = listeners;
     }
 
     /**
      * Begins to answer.
      *
      * @param ticker the clock that stamps the expiry of blocks
-     * @param mirror knows the hashes of vLLM instances where the settings do not say what they have
+     * @param mirror knows the hashes of vLLM instances where the settings do not say which they have
      * @throws MessageException if it cannot listen at the settings' address
      */
     static HandshakeServer listen(
@@ -52,13 +57,32 @@ final class HandshakeServer implements AutoCloseable {
         PeerAccess access = settings.access();
         GuardedSideChannel channel = runtime.sideChannel(access);
         try {
-            return new HandshakeServer(
-                    channel,
-                    channel.receive(
-                            settings.host(),
-                            settings.port(),
-                            from -> frames -> answer(
-                                    frames, access, ticker, ranks, () -> mirror.flatMap(all -> all.hash(from)))));
+            List<SideChannel.Listener> listeners = new ArrayList<>();
+            listeners.add(channel.receive(
+                    settings.host(),
+                    settings.port(),
+                    from -> frames -> answer(
+                            frames,
+                            access,
+                            ticker,
+                            ranks,
+                            info -> mirror.flatMap(all -> all.hash(from))
+                                    .or(() -> info.vllmCompatibility().stream().findFirst())
+                                    .orElse(info.compatibility()))));
+            int versions = settings.vllmVersions().size();
+            for (int i = 0; versions > 1 && i < versions; i++) {
+                int version = i;
+                listeners.add(channel.listen(
+                        settings.host(),
+                        settings.port() == 0 ? 0 : settings.port() + 1 + i,
+                        frames -> answer(
+                                frames,
+                                access,
+                                ticker,
+                                ranks,
+                                info -> info.vllmCompatibility().get(version))));
+            }
+            return new HandshakeServer(channel, List.copyOf(listeners));
         } catch (MessageException | RuntimeException e) {
             channel.close();
             throw e;
@@ -71,7 +95,7 @@ final class HandshakeServer implements AutoCloseable {
             PeerAccess access,
             Ticker ticker,
             Map<Rank, RankInfo> ranks,
-            Supplier<Optional<String>> mirrored) {
+            Function<RankInfo, String> hash) {
         Rank rank;
         try {
             rank = NixlHandshake.readQuestion(frames.getFirst());
@@ -81,16 +105,20 @@ final class HandshakeServer implements AutoCloseable {
         }
         return Optional.ofNullable(ranks.get(rank))
                 .map(info -> List.of(
-                        NixlHandshake.encode(
-                                info,
-                                info.vllmCompatibility().or(mirrored).orElse(info.compatibility()),
-                                access.secret()),
+                        NixlHandshake.encode(info, hash.apply(info), access.secret()),
                         NixlHandshake.clock(ticker.nanos() / 1e9)))
                 .orElse(List.of());
     }
 
     int port() {
-        return listener.port();
+        return listeners.getFirst().port();
+    }
+
+    /** The port for vLLM instances of one version; that for all if the settings do not name the version beside others. */
+    int port(String version, NixlSettings settings) {
+        return listeners.size() == 1
+                ? port()
+                : listeners.get(1 + settings.vllmVersions().indexOf(version)).port();
     }
 
     /**
@@ -107,8 +135,8 @@ final class HandshakeServer implements AutoCloseable {
                     .ask(new PeerAddress(settings.host(), port()), Rank.FIRST, WARM_UP)
                     .info();
             byte[] key = info.incarnation().orElseThrow().key();
-            RemoteBlocks reference =
-                    new RemoteBlocks("", "", "", 0, 1, new int[0], List.of(0), 0, TransferMode.PULL, Optional.empty());
+            RemoteBlocks reference = new RemoteBlocks(
+                    "", "", "", 0, 1, new int[0], List.of(0), 0, 0, TransferMode.PULL, Optional.empty());
             if (!reference.proven("", "", new long[0], "", key).isSignedWith(key)) {
                 throw new IllegalStateException("a signature does not verify with the key that made it");
             }

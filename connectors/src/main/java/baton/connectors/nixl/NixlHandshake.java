@@ -24,7 +24,7 @@ import org.msgpack.core.MessagePack;
 
 /**
  * The messages of a handshake, as vLLM's NIXL connector sends them over its side channel (its {@code nixl/metadata.py} and
- * {@code base_scheduler.py}, connector version 14 of vLLM 0.32): a question for one rank, {@code (b"get_meta_msg", pp_rank, tp_rank)}, is answered by two
+ * {@code base_scheduler.py}, connector versions 14 of vLLM 0.32 and 15 of 0.33, which differ in the hash only): a question for one rank, {@code (b"get_meta_msg", pp_rank, tp_rank)}, is answered by two
  * frames, a {@link Payload} and the owner's clock in seconds. vLLM's msgspec writes dataclasses as maps with their fields' names, and
  * skips names that it does not know, as is done here.
  */
@@ -515,7 +515,7 @@ final class NixlHandshake {
         return new RankInfo(
                 metadata.engineId(),
                 facts.compatibility(),
-                Optional.of(read.compatibilityHash()),
+                List.of(read.compatibilityHash()),
                 facts.fingerprint(),
                 facts.rank(),
                 facts.tensorParallelSize(),

@@ -74,6 +74,9 @@ final class NixlScheduler implements SchedulerConnector {
     private final int blockSize;
     private final GroupTables tables;
     private final Incarnation incarnation;
+    /** Higher in each run on this host: vLLM's readers then forget an earlier run with the same {@code engine_id}. */
+    private final long registrations;
+
     private Optional<HandshakeServer> server = Optional.empty();
 
     /** Live requests. */
@@ -113,6 +116,7 @@ final class NixlScheduler implements SchedulerConnector {
         this.tables = new GroupTables(context.groups(), blockSize);
         this.incarnation =
                 Incarnation.begin(context.config().engineId(), settings.access().secret());
+        this.registrations = Math.max(1, context.ticker().nanos() / 1_000_000_000);
         this.lastHeartbeat =
                 context.ticker().nanos() - settings.heartbeatInterval().toNanos();
     }
@@ -130,8 +134,8 @@ final class NixlScheduler implements SchedulerConnector {
         generations = new long[first.blocks()];
         writers = new long[first.blocks()];
         try {
-            HandshakeServer listening =
-                    HandshakeServer.listen(runtime, settings, context.ticker(), ranks, mirror(first.layerNames()));
+            HandshakeServer listening = HandshakeServer.listen(
+                    runtime, settings, context.ticker(), ranks, VllmMirror.of(context, settings, runtime, first));
             server = Optional.of(listening);
             listening.warmUp(runtime, settings, settings.vllmRank(context));
         } catch (MessageException e) {
@@ -142,22 +146,6 @@ final class NixlScheduler implements SchedulerConnector {
                             + e.getMessage(),
                     e);
         }
-    }
-
-    private Optional<VllmMirror> mirror(List<String> layerNames) {
-        List<PeerAddress> mirrored = settings.mirroredPeers();
-        if (mirrored.isEmpty()) {
-            return Optional.empty();
-        }
-        VllmMirror mirror = new VllmMirror(
-                mirrored,
-                new HandshakeClient(runtime, settings.access(), settings.vllmRank(context)),
-                layerNames,
-                runtime.background(),
-                context.ticker());
-        // Not waited for: peers may start later than this instance.
-        Optional<?> _ = mirror.refresh();
-        return Optional.of(mirror);
     }
 
     @Override
@@ -185,6 +173,7 @@ final class NixlScheduler implements SchedulerConnector {
                         && decodesElsewhere
                         && params.value("remote_block_ids").isPresent();
                 tracked.isForPeer = decodesElsewhere;
+                tracked.readerVersion = params.string("remote_vllm_version");
                 tracked.nextTurn = settings.bidirectional() && prefilledElsewhere;
                 if (prefilledElsewhere || earlierTurn) {
                     // Only leases of earlier turns are stamped by vLLM. A prefill request's is extended by heartbeats.
@@ -546,9 +535,9 @@ final class NixlScheduler implements SchedulerConnector {
         if (tracked.isForPeer) {
             return lease(
                     request,
+                    tracked,
                     blockTable,
                     request.promptLength(),
-                    tracked.promptDigest(request),
                     mode,
                     settings.lease().toNanos());
         }
@@ -557,9 +546,9 @@ final class NixlScheduler implements SchedulerConnector {
         return tracked.nextTurn && tokens > 0
                 ? lease(
                         request,
+                        tracked,
                         blockTable,
                         tokens,
-                        promptDigest(request, tokens),
                         TransferMode.PULL,
                         settings.decoderBlocksTtl().toNanos())
                 : Release.NOW;
@@ -570,9 +559,8 @@ final class NixlScheduler implements SchedulerConnector {
         abandoned.add(requestId);
     }
 
-    /** @param prompt digest of the tokens */
     private Release lease(
-            KvRequest request, int[] blockTable, int tokens, String prompt, TransferMode taken, long nanos) {
+            KvRequest request, Tracked tracked, int[] blockTable, int tokens, TransferMode taken, long nanos) {
         int[] blocks = tables.attendedBlocks(blockTable, tokens);
         if (tables.haveLeft(blockTable, tokens)) {
             log.warn("{} is not handed over: its windows have left blocks that the prompt's end needs", request.id());
@@ -584,11 +572,14 @@ final class NixlScheduler implements SchedulerConnector {
                         context.config().engineId(),
                         request.id(),
                         settings.host(),
-                        port(),
+                        tracked.readerVersion
+                                .flatMap(version -> server.map(listening -> listening.port(version, settings)))
+                                .orElseGet(this::port),
                         context.tensorParallelSize(),
                         blocks,
                         tables.attended(tokens),
                         tokens,
+                        registrations,
                         taken,
                         Optional.empty())
                 .proven(
@@ -597,7 +588,9 @@ final class NixlScheduler implements SchedulerConnector {
                         Arrays.stream(blocks)
                                 .mapToLong(block -> generations[block])
                                 .toArray(),
-                        prompt,
+                        tokens == request.promptLength()
+                                ? tracked.promptDigest(request)
+                                : promptDigest(request, tokens),
                         incarnation.key());
         long now = context.ticker().nanos();
         JsonFields params = reference.toParams((now + nanos) / 1e9, context.pipelineParallelSize());
@@ -677,6 +670,8 @@ final class NixlScheduler implements SchedulerConnector {
 
         /** Peers will read this request's blocks. */
         private boolean isForPeer;
+        /** {@code remote_vllm_version} of the decode instance, as the router knows it. */
+        private Optional<String> readerVersion = Optional.empty();
         /** The prefill instance may read this request's blocks in the next turn. */
         private boolean nextTurn;
         /** Windows have left blocks behind that the prompt's end needs. */

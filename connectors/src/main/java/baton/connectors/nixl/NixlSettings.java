@@ -247,6 +247,11 @@ public record NixlSettings(
         return true;
     }
 
+    /** Of vLLM instances that hand over to this one and from it; none if that is not set. */
+    List<String> vllmVersions() {
+        return vllm.map(VllmCompatibility::versions).orElse(List.of());
+    }
+
     /** Side channels of the peers that may be vLLM instances and are then taken for compatible, whatever their hash. */
     List<PeerAddress> mirroredPeers() {
         return mirrorsVllm ? peers : List.of();

@@ -165,7 +165,9 @@ final class NixlWorker implements WorkerConnector {
         RankInfo info = new RankInfo(
                 context.config().engineId(),
                 Compatibility.hash(context),
-                settings.vllm().map(vllm -> vllm.hash(context.modelLayout(), mode)),
+                settings.vllm()
+                        .map(vllm -> vllm.hashes(context.modelLayout(), mode))
+                        .orElse(List.of()),
                 context.model().digest(),
                 rank,
                 context.tensorParallelSize(),

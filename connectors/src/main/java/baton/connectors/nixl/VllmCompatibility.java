@@ -15,29 +15,36 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import java.util.stream.Collectors;
+import tools.jackson.databind.JsonNode;
 
 /**
  * {@code vllm_compat}: what vLLM instances that hand over to this one and from it were started with, for the hash that their handshake
- * compares ({@code nixl/metadata.py:compute_nixl_compatibility_hash} of vLLM 0.32).
+ * compares ({@code nixl/metadata.py:compute_nixl_compatibility_hash} of vLLM 0.32 and 0.33).
  *
- * @param version {@code version}: {@code vllm.__version__}, with the suffix of a build if it has one
+ * @param versions {@code version}: {@code vllm.__version__}, with the suffix of a build if it has one; of instances of several versions all
  * @param model {@code model}: the value of {@code --model}, to the letter
  * @param attentionBackend {@code attn_backend_name}
  * @param cacheDtype {@code cache_dtype}, of {@code --kv-cache-dtype}
  * @param dtype of {@code --dtype}, by torch's name; empty: the KV cache's type
  * @param hybridManager {@code is_hma_enabled}
  * @param kvHeads {@code num_kv_heads}; empty: the KV cache's. Of a model with latents it is that of config.json
+ * @param port {@code side_channel_port} of vLLM instances of several versions, where one that asks is asked for its hash
  */
 public record VllmCompatibility(
-        String version,
+        List<String> versions,
         String model,
         String attentionBackend,
         String cacheDtype,
         Optional<String> dtype,
         boolean hybridManager,
-        Optional<Integer> kvHeads) {
-    private static final int CONNECTOR_VERSION = 14;
+        Optional<Integer> kvHeads,
+        int port) {
+    /** Group 1 is the number of a release before 1.0. */
+    private static final Pattern RELEASE = Pattern.compile("0\\.(\\d{1,6})(\\D.*)?");
+
     private static final String PATH = "kv_connector_extra_config.vllm_compat.";
     private static final String VERSION = "version";
     private static final String MODEL = "model";
@@ -46,10 +53,14 @@ public record VllmCompatibility(
     private static final String DTYPE = "dtype";
     private static final String HYBRID = "is_hma_enabled";
     private static final String KV_HEADS = "num_kv_heads";
+    private static final String PORT = "side_channel_port";
 
     /** All of them. */
     static final List<Setting> SETTINGS = List.of(
-            Setting.absent(VERSION, "required", "`vllm.__version__`, such as `0.32.0`."),
+            Setting.absent(
+                    VERSION,
+                    "required",
+                    "`vllm.__version__`, such as `0.32.0`; of instances of several versions `[\"0.32.0\", \"0.33.0\"]`."),
             Setting.absent(MODEL, "required", "The value of `--model`, to the letter."),
             Setting.absent(
                     ATTENTION,
@@ -64,7 +75,11 @@ public record VllmCompatibility(
             Setting.absent(
                     KV_HEADS,
                     "the KV cache's",
-                    "Of a model with latent attention, such as DeepSeek-V3: `num_key_value_heads` of its config.json."));
+                    "Of a model with latent attention, such as DeepSeek-V3: `num_key_value_heads` of its config.json."),
+            Setting.of(
+                    PORT,
+                    5600,
+                    "With several versions: where an instance that asks is asked for its own hash, its `VLLM_NIXL_SIDE_CHANNEL_PORT`."));
 
     /** @throws ConfigException if a value is missing or unknown */
     static VllmCompatibility of(JsonFields given) {
@@ -78,14 +93,40 @@ public record VllmCompatibility(
         }
         JsonFields fields = given.withDefaults(SETTINGS);
         return new VllmCompatibility(
-                need(fields, VERSION),
+                versions(fields),
                 need(fields, MODEL),
                 need(fields, ATTENTION),
                 fields.string(CACHE_DTYPE).orElseThrow(),
                 fields.string(DTYPE)
                         .map(name -> DType.parse(fields.field(DTYPE), name).torchName()),
                 fields.bool(HYBRID).orElseThrow(),
-                fields.integerAtLeast(KV_HEADS, 1));
+                fields.integerAtLeast(KV_HEADS, 1),
+                port(fields));
+    }
+
+    private static List<String> versions(JsonFields fields) {
+        if (fields.value(VERSION).filter(JsonNode::isArray).isEmpty()) {
+            return List.of(need(fields, VERSION));
+        }
+        List<String> all = fields.strings(VERSION).orElseThrow();
+        if (all.isEmpty() || Set.copyOf(all).size() < all.size()) {
+            throw new ConfigException(fields.field(VERSION), "is " + all + ", must name each version once");
+        }
+        return all;
+    }
+
+    private static int port(JsonFields fields) {
+        int port = fields.integerAtLeast(PORT, 1).orElseThrow();
+        if (port > 65535) {
+            throw new ConfigException(fields.field(PORT), "is " + port + ", must be a port from 1 to 65535");
+        }
+        return port;
+    }
+
+    /** {@code nixl_connector_version}. */
+    private static int connectorVersion(String version) {
+        Matcher release = RELEASE.matcher(version);
+        return release.matches() && Integer.parseInt(release.group(1)) >= 33 ? 15 : 14;
     }
 
     private static String need(JsonFields fields, String name) {
@@ -95,11 +136,11 @@ public record VllmCompatibility(
     }
 
     /**
-     * The hash in hexadecimal.
+     * The hash of each version in hexadecimal.
      *
      * @throws ConfigException if vLLM would have another value than the default of a factor that is missing
      */
-    String hash(KvLayout model, TransferMode mode) {
+    List<String> hashes(KvLayout model, TransferMode mode) {
         if (model.dtype() == DType.F8_E4M3 && (dtype.isEmpty() || cacheDtype.equals("auto"))) {
             throw new ConfigException(
                     PATH + (dtype.isEmpty() ? DTYPE : CACHE_DTYPE),
@@ -115,6 +156,10 @@ public record VllmCompatibility(
         if (model.latent() && kvHeads.isEmpty()) {
             throw new ConfigException(PATH + KV_HEADS, "is missing; must be num_key_value_heads of config.json");
         }
+        return versions.stream().map(version -> hash(version, model, mode)).toList();
+    }
+
+    private String hash(String version, KvLayout model, TransferMode mode) {
         Map<String, String> factors = new TreeMap<>();
         factors.put("attn_backend_name", quoted(attentionBackend));
         factors.put("cache_dtype", quoted(cacheDtype));
@@ -122,7 +167,7 @@ public record VllmCompatibility(
         factors.put("head_size", Integer.toString(model.headDim()));
         factors.put("is_hma_enabled", Boolean.toString(hybridManager));
         factors.put("model", quoted(this.model));
-        factors.put("nixl_connector_version", Integer.toString(CONNECTOR_VERSION));
+        factors.put("nixl_connector_version", Integer.toString(connectorVersion(version)));
         factors.put("num_hidden_layers", Integer.toString(model.layers()));
         factors.put("num_kv_heads", Integer.toString(kvHeads.orElse(model.kvHeads())));
         factors.put("speculative_config", "null");

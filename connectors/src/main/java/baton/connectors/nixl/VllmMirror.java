@@ -1,8 +1,10 @@
 package baton.connectors.nixl;
 
+import baton.connectors.ConnectorRuntime;
 import baton.connectors.onesided.PeerHandshake;
 import baton.connectors.onesided.RankInfo;
 import baton.kv.Ticker;
+import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.Rank;
 import baton.messages.PeerAddress;
 import baton.transfer.TransferException;
@@ -10,6 +12,7 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
@@ -19,29 +22,50 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Predicate;
 import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The compatibility hashes of the vLLM instances among the configured peers, as their own side channels tell them: what this instance
- * answers to a handshake, so that such an instance finds its own hash. A question does not say which instance asks, so the hash must be
- * the same for all of them, or for all at the asking host. Any thread.
+ * The compatibility hashes of vLLM instances, as their own side channels tell them: what this instance answers to a handshake, so that such
+ * an instance finds its own hash. A question does not say which instance asks, so the hash must be the same for all of them, or for all at
+ * the asking host. Asked are the configured peers and, where instances of several versions are expected, the asking host itself. Any thread.
  */
 final class VllmMirror {
     private static final Logger log = LoggerFactory.getLogger(VllmMirror.class);
     private static final Duration TIMEOUT = Duration.ofSeconds(2);
+    /** For an answer that another thread waits for: two instances may ask each other. */
+    private static final Duration SHORT = Duration.ofMillis(500);
     /** An instance may start again with other settings. */
     private static final Duration FRESH = Duration.ofSeconds(10);
 
+    private static final int MOST_HOSTS = 4096;
+
     private final List<PeerAddress> peers;
+    private final Hosts hosts;
     private final PeerHandshake handshake;
     private final List<String> layerNames;
     private final Executor background;
     private final Ticker ticker;
+    private final Map<PeerAddress, Question> questions = new ConcurrentHashMap<>();
     private final Map<PeerAddress, String> known = new ConcurrentHashMap<>();
-    private boolean asking;
-    private boolean asked;
-    private long askedAt;
+
+    /**
+     * What is done about instances that are not listed.
+     *
+     * @param hashes of the versions that are expected; empty: any
+     * @param port where asking hosts have their side channel; empty: they are not asked
+     * @param mayConnect whether a numeric address may be asked
+     */
+    record Hosts(List<String> hashes, OptionalInt port, Predicate<String> mayConnect) {
+        static final Hosts NONE = new Hosts(List.of(), OptionalInt.empty(), _ -> false);
+
+        Hosts {
+            hashes = List.copyOf(hashes);
+        }
+    }
+
+    private record Question(long asked, CompletableFuture<Void> answer) {}
 
     /**
      * @param peers side channels of instances that may be vLLM's
@@ -51,11 +75,13 @@ final class VllmMirror {
      */
     VllmMirror(
             List<PeerAddress> peers,
+            Hosts hosts,
             PeerHandshake handshake,
             List<String> layerNames,
             Executor background,
             Ticker ticker) {
         this.peers = List.copyOf(peers);
+        this.hosts = hosts;
         this.handshake = handshake;
         this.layerNames = List.copyOf(layerNames);
         this.background = background;
@@ -63,25 +89,55 @@ final class VllmMirror {
     }
 
     /**
-     * The hash for a peer that asks from a numeric address; empty if none of the peers is known to be a vLLM instance, or their hashes differ.
-     * Asks peers that were not asked for a while, and waits for them, unless another thread does so: peers may ask each other.
+     * That of an instance whose settings do not say which hash a vLLM instance has: none, or one of several. Its peers are asked already.
+     *
+     * @param first of this instance's ranks
+     */
+    static Optional<VllmMirror> of(
+            ConnectorContext context, NixlSettings settings, ConnectorRuntime runtime, RankInfo first) {
+        List<String> hashes = first.vllmCompatibility();
+        // vLLM's side channel does not survive the messages that show a secret.
+        boolean asksHosts = hashes.size() > 1 && settings.access().secret().isEmpty();
+        if (settings.mirroredPeers().isEmpty() && !asksHosts) {
+            return Optional.empty();
+        }
+        VllmMirror mirror = new VllmMirror(
+                settings.peers(),
+                asksHosts
+                        ? new Hosts(
+                                hashes,
+                                settings.vllm()
+                                        .map(vllm -> OptionalInt.of(vllm.port()))
+                                        .orElseThrow(),
+                                settings.access()::mayConnect)
+                        : Hosts.NONE,
+                new HandshakeClient(runtime, settings.access(), settings.vllmRank(context)),
+                first.layerNames(),
+                runtime.background(),
+                context.ticker());
+        // Not waited for: peers may start later than this instance.
+        mirror.peers.forEach(mirror::asked);
+        return Optional.of(mirror);
+    }
+
+    /**
+     * The hash for a peer that asks from a numeric address; empty if no vLLM instance is known, or their hashes differ. Asks those that
+     * were not asked for a while, and waits for them.
      */
     Optional<String> hash(String from) {
-        refresh().ifPresent(all -> {
-            try {
-                all.get(TIMEOUT.toMillis(), TimeUnit.MILLISECONDS);
-            } catch (InterruptedException e) {
-                Thread.currentThread().interrupt();
-            } catch (ExecutionException | TimeoutException e) {
-                log.debug("not all peers were asked for their hash", e);
-            }
-        });
+        try {
+            ask(from).get(TIMEOUT.toMillis(), TimeUnit.MILLISECONDS);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        } catch (ExecutionException | TimeoutException e) {
+            log.debug("not all peers were asked for their hash", e);
+        }
         Set<String> there = hashes(peer -> peer.host().equals(from));
-        Set<String> hashes = there.isEmpty() ? hashes(_ -> true) : there;
+        Set<String> hashes = there.isEmpty() ? hashes(peers::contains) : there;
         if (hashes.size() > 1) {
             log.warn(
-                    "the vLLM instances among peers have different compatibility hashes ({}), and {} does not say which it is: it is"
-                            + " refused; set vllm_compat, or list only those that hand over with this instance",
+                    "vLLM instances have different compatibility hashes ({}), and {} does not say which it is: it may be refused; vllm_compat"
+                            + " must have one version, or only instances of one version be at a host",
                     known,
                     from);
         }
@@ -95,45 +151,55 @@ final class VllmMirror {
                 .collect(Collectors.toUnmodifiableSet());
     }
 
-    /** Begins to ask the peers; empty if that is not needed, or under way. */
-    Optional<CompletableFuture<Void>> refresh() {
-        synchronized (this) {
-            long now = ticker.nanos();
-            if (asking || (asked && now - askedAt < FRESH.toNanos()) || peers.isEmpty()) {
-                return Optional.empty();
-            }
-            asking = true;
+    private CompletableFuture<Void> ask(String from) {
+        if (questions.size() > MOST_HOSTS) {
+            questions.keySet().retainAll(peers);
+            known.keySet().retainAll(peers);
         }
-        return Optional.of(CompletableFuture.allOf(peers.stream()
-                        .map(peer -> CompletableFuture.runAsync(() -> ask(peer), background))
-                        .toArray(CompletableFuture[]::new))
-                .whenComplete((_, _) -> {
-                    synchronized (this) {
-                        asking = false;
-                        asked = true;
-                        askedAt = ticker.nanos();
-                    }
-                }));
+        Stream<PeerAddress> host =
+                hosts.port().isPresent() && hosts.mayConnect().test(from)
+                        ? Stream.of(new PeerAddress(from, hosts.port().getAsInt()))
+                        : Stream.empty();
+        return CompletableFuture.allOf(
+                Stream.concat(peers.stream(), host).map(this::asked).toArray(CompletableFuture[]::new));
+    }
+
+    private CompletableFuture<Void> asked(PeerAddress peer) {
+        Question next = new Question(ticker.nanos(), new CompletableFuture<>());
+        Question now =
+                questions.merge(peer, next, (last, ask) -> ask.asked - last.asked < FRESH.toNanos() ? last : ask);
+        if (now != next) {
+            return now.answer.copy().completeOnTimeout(null, SHORT.toMillis(), TimeUnit.MILLISECONDS);
+        }
+        background.execute(() -> {
+            try {
+                learn(peer);
+            } finally {
+                next.answer.complete(null);
+            }
+        });
+        return next.answer;
     }
 
     /** A peer's last answer stays valid while it does not answer. */
-    private void ask(PeerAddress peer) {
+    private void learn(PeerAddress peer) {
         try {
             RankInfo info = handshake.ask(peer, Rank.FIRST, TIMEOUT).info();
-            boolean fits = info.layerNames().isEmpty() || info.layerNames().equals(layerNames);
-            if (info.incarnation().isPresent() || !fits) {
-                known.remove(peer);
-                if (!fits) {
-                    log.warn(
-                            "{} has region_names {}, this instance {}: its hash is not used",
-                            peer,
-                            info.layerNames(),
-                            layerNames);
-                }
-                return;
-            }
             String hash = info.compatibility();
-            if (!hash.equals(known.put(peer, hash))) {
+            boolean fits = info.layerNames().isEmpty() || info.layerNames().equals(layerNames);
+            boolean isExpected = hosts.hashes().isEmpty() || hosts.hashes().contains(hash);
+            if (info.incarnation().isPresent()) {
+                known.remove(peer);
+            } else if (!fits || !isExpected) {
+                known.remove(peer);
+                log.warn(
+                        "{} has region_names {} and compatibility hash {}, this instance {} and {}: its hash is not used",
+                        peer,
+                        info.layerNames(),
+                        hash,
+                        layerNames,
+                        hosts.hashes());
+            } else if (!hash.equals(known.put(peer, hash))) {
                 log.info("{} is a vLLM instance; it gets its own compatibility hash, {}", peer, hash);
             }
         } catch (TransferException e) {

@@ -73,7 +73,7 @@ record VllmRank(
         return new RankInfo(
                 metadata.engineId(),
                 hash,
-                Optional.empty(),
+                List.of(),
                 "",
                 asked,
                 size,

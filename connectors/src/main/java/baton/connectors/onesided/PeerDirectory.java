@@ -44,8 +44,15 @@ public final class PeerDirectory {
 
     /** The owner of the blocks that a reference names; see {@link #engine}. */
     PeerEngine owner(RemoteBlocks reference, long since, long now) {
-        return engine(
+        Optional.ofNullable(engines.get(reference.address()))
+                .filter(known -> known.started() - since < 0)
+                .ifPresent(known -> known.disconnectIfRegisteredBefore(reference));
+        PeerEngine owner = engine(
                 reference.address(), reference.tensorParallelSize(), since, now, engine -> engine.isOwnerOf(reference));
+        if (owner.started() - since >= 0) {
+            owner.registered(reference);
+        }
+        return owner;
     }
 
     /** Why the last handshake with an address failed, if that was not before {@code since} and none has begun after it. */

@@ -82,6 +82,10 @@ public final class PeerEngine {
     private long failed;
     private int users;
     private long lastUsed;
+    /** {@link RemoteBlocks#registrations} at the handshake, or earlier. */
+    private long registrations;
+    /** The peer has registered its memory anew since the handshake. */
+    private boolean isOutdated;
 
     private PeerEngine(PeerAddress address, long now, Duration timeout) {
         this.address = address;
@@ -197,13 +201,13 @@ public final class PeerEngine {
         }
         if (enforce
                 && !info.compatibility().equals(self.compatibility())
-                && !self.vllmCompatibility().equals(Optional.of(info.compatibility()))) {
+                && !self.vllmCompatibility().contains(info.compatibility())) {
             throw new TransferException(
                     label + " compatibility hash mismatch: its is " + info.compatibility() + ", that of this instance "
                             + self.compatibility()
-                            + self.vllmCompatibility()
-                                    .map(vllm -> ", and for vLLM " + vllm)
-                                    .orElse(", and vllm_compat is not set")
+                            + (self.vllmCompatibility().isEmpty()
+                                    ? ", and vllm_compat is not set"
+                                    : ", and for vLLM " + String.join(" or ", self.vllmCompatibility()))
                             + "; model, dtype, layers, heads and connector must be the same. enforce_handshake_compat=false goes on all the same");
         }
         if (info.pipelineParallelSize() != self.pipelineParallelSize()) {
@@ -285,7 +289,25 @@ public final class PeerEngine {
     }
 
     boolean isConnected() {
-        return !ranks.isEmpty() && ranks.stream().allMatch(rank -> rank.peer().alive());
+        return !isOutdated
+                && !ranks.isEmpty()
+                && ranks.stream().allMatch(rank -> rank.peer().alive());
+    }
+
+    /** The handshake began after its owner had made the reference. */
+    void registered(RemoteBlocks reference) {
+        registrations = Math.max(registrations, reference.registrations());
+    }
+
+    /**
+     * Closes the connections to a vLLM instance that has registered its memory anew since the handshake, as after its sleep: addresses and keys of its memory
+     * are others. The next handshake may have the same agent, which is then connected anew.
+     */
+    void disconnectIfRegisteredBefore(RemoteBlocks reference) {
+        if (isConnected() && !isBaton() && isOwnerOf(reference) && reference.registrations() > registrations) {
+            isOutdated = true;
+            ranks.forEach(rank -> rank.peer().close());
+        }
     }
 
     /** True if this is the instance, and the incarnation, that the reference is of. */

@@ -11,7 +11,7 @@ import java.util.Optional;
  * A rank's description for peers that move its blocks: the answer to a handshake.
  *
  * @param compatibility equal for instances that can exchange blocks. Of an instance of Baton its own, of another vLLM's
- * @param vllmCompatibility what vLLM instances must have to exchange blocks with this one, if it is known
+ * @param vllmCompatibility any of which vLLM instances must have to exchange blocks with this one, for each version of vLLM; empty if unknown
  * @param model digest of the model's fingerprint
  * @param agent metadata of the rank's transfer agent
  * @param layout of the rank's pool
@@ -27,7 +27,7 @@ import java.util.Optional;
 public record RankInfo(
         String engineId,
         String compatibility,
-        Optional<String> vllmCompatibility,
+        List<String> vllmCompatibility,
         String model,
         Rank rank,
         int tensorParallelSize,
@@ -43,6 +43,9 @@ public record RankInfo(
         Optional<BlockChecksums.Table> checksums,
         Optional<Incarnation> incarnation)
         implements HandshakeMetadata {
+    public RankInfo {
+        vllmCompatibility = List.copyOf(vllmCompatibility);
+    }
 
     /** The same with another incarnation, or none. */
     public RankInfo with(Optional<Incarnation> other) {

@@ -34,6 +34,7 @@ import tools.jackson.databind.node.ObjectNode;
  * @param blocks {@code remote_block_ids}; none if they are not known yet; of several groups of layers one group after the other
  * @param ofGroups how many of them are of each group; those of a group are the last ones of {@code tokens}
  * @param tokens whose keys and values the blocks have, from the prompt's first on; {@code Integer.MAX_VALUE} if it is not known
+ * @param registrations {@code remote_registration_generation}: a number that is higher when the owner has registered its memory anew; 0 if unknown
  * @param mode which side moves them
  */
 public record RemoteBlocks(
@@ -45,6 +46,7 @@ public record RemoteBlocks(
         int[] blocks,
         List<Integer> ofGroups,
         int tokens,
+        long registrations,
         TransferMode mode,
         Optional<SignedProof> proof) {
     public RemoteBlocks {
@@ -57,6 +59,7 @@ public record RemoteBlocks(
     public static final String EXPIRY = "remote_blocks_expiry_time";
 
     private static final String BLOCKS = "remote_block_ids";
+    private static final String REGISTRATIONS = "remote_registration_generation";
     private static final String PROOF = "baton";
 
     /** Each rank costs a connection. */
@@ -107,6 +110,7 @@ public record RemoteBlocks(
                 blocks,
                 groups.stream().map(group -> group.length).toList(),
                 params.integerAtLeast("remote_num_tokens", 0).orElse(Integer.MAX_VALUE),
+                params.integer(REGISTRATIONS).orElse(0L),
                 mode,
                 proof);
     }
@@ -149,6 +153,9 @@ public record RemoteBlocks(
         params.put("remote_num_tokens", tokens);
         params.put(EXPIRY, expiry);
         params.put("transfer_mode", mode.label());
+        if (mode == TransferMode.PULL && registrations > 0) {
+            params.put(REGISTRATIONS, registrations);
+        }
         proof.ifPresent(own -> {
             ObjectNode baton = JSON.objectNode();
             baton.put("epoch", own.epoch());
@@ -190,7 +197,17 @@ public record RemoteBlocks(
 
     private RemoteBlocks with(SignedProof own) {
         return new RemoteBlocks(
-                engineId, requestId, host, port, tensorParallelSize, blocks, ofGroups, tokens, mode, Optional.of(own));
+                engineId,
+                requestId,
+                host,
+                port,
+                tensorParallelSize,
+                blocks,
+                ofGroups,
+                tokens,
+                registrations,
+                mode,
+                Optional.of(own));
     }
 
     private String mac(byte[] key) {

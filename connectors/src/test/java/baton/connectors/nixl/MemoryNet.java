@@ -185,6 +185,11 @@ public final class MemoryNet {
                 agent.inbox.add(new TransferAgent.Notification(from, message.getBytes(StandardCharsets.UTF_8))));
     }
 
+    /** Of a process at another address. */
+    SideChannel sideChannel(String from) {
+        return sideChannels.open(from);
+    }
+
     public MemoryRuntime runtime() {
         return new MemoryRuntime();
     }

@@ -61,7 +61,7 @@ class NixlSchedulerTest {
                 new RankInfo(
                         "p",
                         "",
-                        Optional.empty(),
+                        List.of(),
                         "00",
                         Rank.FIRST,
                         1,

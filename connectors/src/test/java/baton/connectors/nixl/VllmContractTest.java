@@ -88,8 +88,30 @@ class VllmContractTest {
         JsonFields compat = JsonFields.parse(
                 "vllm_compat",
                 "{\"version\": \"0.32.0\", \"model\": \"tiny-ledger\", \"attn_backend_name\": \"CPU_ATTN\"}");
-        assertThat(VllmCompatibility.of(compat).hash(MODEL, TransferMode.PULL))
-                .isEqualTo(Payload.read(recorded("payload")).compatibilityHash());
+        assertThat(VllmCompatibility.of(compat).hashes(MODEL, TransferMode.PULL))
+                .containsExactly(Payload.read(recorded("payload")).compatibilityHash());
+    }
+
+    /** The hashes of a program that computes them from vLLM's factors, for Qwen3 0.6B in bf16. */
+    @ParameterizedTest
+    @CsvSource({
+        "FLASH_ATTN, 0.32.0, 0d8bcc51e1e288732ae02b79347ae4cb0b56f8e15f7e7da0e6172f14059830bf",
+        "CPU_ATTN, 0.32.0, 95eb740ee4a431d32afa26728aa02fee7cd769db0126b3e217e7e10c14c5aaad",
+        "FLASH_ATTN, 0.33.0, cde24c489ad71bfdbccb1b829551f03719b0fe359a22fe635ec9986a6f36e549",
+        "CPU_ATTN, 0.33.0, bf0e6c758bc8025c4997e7de7d9b0dc192209d2ee168e8cc8083a8df1866b696",
+        "CPU_ATTN, 0.33.0+cpu, 808a149abf7d6fa30fa79cde6b844c2c32af83ddf8dbb82c9f74d93bfd3fe191"
+    })
+    void eachVersionHasItsHash(String backend, String version, String hash) {
+        KvLayout qwen = new KvLayout(28, 8, 128, 16, DType.BF16);
+        String others = "\"model\": \"Qwen/Qwen3-0.6B\", \"attn_backend_name\": \"" + backend + "\"}";
+        assertThat(VllmCompatibility.of(JsonFields.parse("vllm_compat", "{\"version\": \"" + version + "\", " + others))
+                        .hashes(qwen, TransferMode.PULL))
+                .containsExactly(hash);
+        assertThat(VllmCompatibility.of(JsonFields.parse(
+                                "vllm_compat", "{\"version\": [\"0.31.0\", \"" + version + "\"], " + others))
+                        .hashes(qwen, TransferMode.PULL))
+                .hasSize(2)
+                .endsWith(hash);
     }
 
     @Test
@@ -98,8 +120,8 @@ class VllmContractTest {
                 "vllm_compat",
                 "{\"version\": \"1\", \"model\": \"a\\\"\\u00e9\\\\\\ud83d\\ude00\\u007f\", \"attn_backend_name\": \"X\"}");
         // hashlib.sha256(json.dumps(factors, sort_keys=True).encode())
-        assertThat(VllmCompatibility.of(compat).hash(MODEL, TransferMode.PUSH))
-                .isEqualTo("5856c7f73a69fae9d933ab9d6d9fe3be54d2d175c397c682bc674c4cd2dddbaa");
+        assertThat(VllmCompatibility.of(compat).hashes(MODEL, TransferMode.PUSH))
+                .containsExactly("5856c7f73a69fae9d933ab9d6d9fe3be54d2d175c397c682bc674c4cd2dddbaa");
     }
 
     @ParameterizedTest
@@ -125,9 +147,12 @@ class VllmContractTest {
                                         : ", \"attn_backend_name\": \"X\"")));
         KvLayout layout = new KvLayout(2, heads, 64, 16, cache, heads == 1);
         if (message == null) {
-            assertThat(compat.hash(layout, TransferMode.PULL)).hasSize(64);
+            assertThat(compat.hashes(layout, TransferMode.PULL))
+                    .singleElement()
+                    .asString()
+                    .hasSize(64);
         } else {
-            assertThatThrownBy(() -> compat.hash(layout, TransferMode.PULL))
+            assertThatThrownBy(() -> compat.hashes(layout, TransferMode.PULL))
                     .isInstanceOf(ConfigException.class)
                     .hasMessageContaining(message);
         }

@@ -3,6 +3,7 @@ package baton.connectors.nixl;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.connectors.nixl.NixlHandshake.Payload;
+import baton.connectors.nixl.VllmMirror.Hosts;
 import baton.connectors.onesided.BlockInterior;
 import baton.connectors.onesided.PeerHandshake;
 import baton.connectors.onesided.RankInfo;
@@ -18,6 +19,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalDouble;
+import java.util.OptionalInt;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
@@ -57,7 +59,7 @@ class VllmMirrorTest {
     }
 
     private VllmMirror mirror(List<String> layers, PeerAddress... peers) {
-        return new VllmMirror(List.of(peers), handshake, layers, Runnable::run, ticker);
+        return new VllmMirror(List.of(peers), Hosts.NONE, handshake, layers, Runnable::run, ticker);
     }
 
     @Test
@@ -77,6 +79,31 @@ class VllmMirrorTest {
         assertThat(mirror.hash(FIRST.host())).contains("one");
         assertThat(mirror.hash(SECOND.host())).contains("two");
         assertThat(mirror.hash("127.0.0.9")).isEmpty();
+    }
+
+    /** As pools are upgraded one instance after the other: no instance is listed, and each is asked at the port of its own host. */
+    @Test
+    void instancesOfTwoVersionsAtTheirHostsEachGetTheirOwnHash() {
+        answers.put(FIRST, vllm("version 14"));
+        answers.put(SECOND, vllm("version 15"));
+        answers.put(new PeerAddress("127.0.0.4", 5600), vllm("another model"));
+        answers.put(new PeerAddress("127.0.0.5", 5600), vllm("version 15"));
+        VllmMirror mirror = new VllmMirror(
+                List.of(),
+                new Hosts(List.of("version 14", "version 15"), OptionalInt.of(5600), host -> !host.equals("127.0.0.5")),
+                handshake,
+                layers(),
+                Runnable::run,
+                ticker);
+        assertThat(mirror.hash(SECOND.host())).contains("version 15");
+        assertThat(mirror.hash(FIRST.host())).contains("version 14");
+        assertThat(mirror.hash("127.0.0.4")).isEmpty();
+        assertThat(mirror.hash("127.0.0.5")).isEmpty();
+        assertThat(mirror.hash("127.0.0.9")).isEmpty();
+        // The instance is upgraded in place.
+        answers.put(FIRST, vllm("version 15"));
+        ticker.advance(Duration.ofSeconds(11));
+        assertThat(mirror.hash(FIRST.host())).contains("version 15");
     }
 
     @Test

@@ -6,6 +6,7 @@ import baton.connectors.nixl.MemoryNet.MemoryRuntime;
 import baton.connectors.nixl.NixlHandshake.Metadata;
 import baton.connectors.nixl.NixlHandshake.Regions;
 import baton.connectors.onesided.PeerHandshake;
+import baton.connectors.onesided.TransferMode;
 import baton.kv.DType;
 import baton.kv.JsonFields;
 import baton.kv.KvCache;
@@ -34,6 +35,7 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
@@ -79,6 +81,7 @@ class VllmOwnerTest {
     private final List<TransferAgent> agents = new ArrayList<>();
     private final List<Metadata> ranks = new ArrayList<>();
     private final List<Rank> asked = new ArrayList<>();
+    private String hash = "hash";
 
     /**
      * @param layout {@code kv_cache_layout}
@@ -234,8 +237,7 @@ class VllmOwnerTest {
             asked.add(rank);
             // A side channel of vLLM's would end here.
             assertThat(rank.tensor()).isLessThan(ranks.size());
-            return new PeerHandshake.Answer(
-                    reader.info("hash", ranks.get(rank.tensor()), rank), OptionalDouble.empty());
+            return new PeerHandshake.Answer(reader.info(hash, ranks.get(rank.tensor()), rank), OptionalDouble.empty());
         };
         return new FakeEngine(new NixlConnector(runtime, _ -> vllm), context, BLOCKS, pools);
     }
@@ -375,6 +377,62 @@ class VllmOwnerTest {
             prefill.step(new Share(running, running.remainingTokens()));
             prefill.end(running, RequestEnd.ABORTED);
         }
+    }
+
+    /** As the prefill pool is upgraded. */
+    @ParameterizedTest
+    @CsvSource({"0.32.0, true", "0.33.0, true", "0.34.0, false"})
+    void anOwnerOfEachVersionThatIsExpectedIsRead(String version, boolean read) {
+        Owner owner = new Owner("LBHNC", "FLASH_ATTN", "none", 16, 1, 1);
+        JsonFields params = reference(own(owner), 1);
+        hash = VllmCompatibility.of(JsonFields.parse(
+                        "vllm_compat",
+                        "{\"version\": \"" + version + "\", \"model\": \"m\", \"attn_backend_name\": \"FLASH_ATTN\"}"))
+                .hashes(layout(1, 16), TransferMode.PULL)
+                .getFirst();
+        Map<String, Object> extra = Map.of(
+                "enforce_handshake_compat",
+                true,
+                "vllm_compat",
+                Map.of(
+                        "version", List.of("0.32.0", "0.33.0"),
+                        "model", "m",
+                        "attn_backend_name", "FLASH_ATTN"));
+        if (!read) {
+            nothingIsLoaded(owner, extra, 16, params);
+            return;
+        }
+        try (FakeEngine decode = decode(owner, extra, 1, 16)) {
+            Running running = load(decode, params);
+            assertThat(decode.holds(running, 0, LENGTH - 1)).isTrue();
+            decode.step(new Share(running, running.remainingTokens()));
+            decode.end(running, RequestEnd.LENGTH);
+        }
+    }
+
+    /** As after vLLM's sleep: the same engine has its memory elsewhere. */
+    @Test
+    void anOwnerThatHasRegisteredItsMemoryAnewIsAskedAgain() {
+        Owner owner = new Owner("LBHNC", "FLASH_ATTN", "none", 16, 1, 1);
+        JsonFields params = reference(own(owner), 1);
+        try (FakeEngine decode = decode(owner, Map.of(), 1, 16)) {
+            for (int generation : new int[] {0, 1, 1, 2, 1}) {
+                if (generation == 2) {
+                    agents.getFirst().close();
+                    ranks.clear();
+                    own(owner);
+                }
+                JsonFields next = generation == 0
+                        ? params
+                        : with(params, "transfer_mode", "\"pull\", \"remote_registration_generation\": " + generation);
+                ticker.advance(Duration.ofSeconds(1));
+                Running running = load(decode, next);
+                assertThat(decode.holds(running, 0, LENGTH - 1)).isTrue();
+                decode.step(new Share(running, running.remainingTokens()));
+                decode.end(running, RequestEnd.LENGTH);
+            }
+        }
+        assertThat(asked).as("handshakes").hasSize(3);
     }
 
     @Test

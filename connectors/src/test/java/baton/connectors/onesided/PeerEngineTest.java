@@ -30,7 +30,7 @@ class PeerEngineTest {
         return new RankInfo(
                 "engine",
                 dtype.name(),
-                Optional.empty(),
+                List.of(),
                 "model",
                 Rank.FIRST,
                 1,
