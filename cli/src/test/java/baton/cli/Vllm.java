@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.kv.FreePorts;
 import baton.testkit.Await;
+import baton.testkit.InstalledProgram;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.net.URI;
@@ -14,12 +15,10 @@ import java.net.http.HttpResponse;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
 import tools.jackson.databind.node.ObjectNode;
 
@@ -56,30 +55,23 @@ final class Vllm implements AutoCloseable {
 
     private static final Duration START = Duration.ofMinutes(6);
     private static final Duration DEADLINE = Duration.ofMinutes(2);
-    private static final Duration END = Duration.ofMinutes(1);
 
-    private final Process process;
-    private final Path log;
+    private final InstalledProgram program;
     private final URI url;
     private final int sideChannel;
     private final HttpClient http =
             HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
 
-    private Vllm(Process process, Path log, URI url, int sideChannel) {
-        this.process = process;
-        this.log = log;
+    private Vllm(InstalledProgram program, URI url, int sideChannel) {
+        this.program = program;
         this.url = url;
         this.sideChannel = sideChannel;
     }
 
     /** The environment; skips the test, with the reason, where there is none. */
     static Path assumeInstalled() {
-        String directory = System.getenv(VARIABLE);
-        assumeTrue(
-                directory != null,
-                VARIABLE + " is not set: it names a Python environment with vLLM 0.32 for CPUs and NIXL");
-        Path environment = Path.of(directory);
-        assumeTrue(Files.isExecutable(environment.resolve("bin/vllm")), () -> environment + " has no bin/vllm");
+        Path environment =
+                InstalledProgram.assumeInstalled(VARIABLE, "vllm").getParent().getParent();
         assumeTrue(nixlLibrary(environment).isPresent(), () -> environment + " has no libnixl_capi.so of NIXL");
         return environment;
     }
@@ -103,9 +95,7 @@ final class Vllm implements AutoCloseable {
                 .put("kv_buffer_device", "cpu")
                 .put("kv_load_failure_policy", "recompute");
         transfer.putObject("kv_connector_extra_config").put("kv_lease_duration", setup.leaseSeconds());
-        List<String> command = new ArrayList<>(
-                List.of("sh", "-c", "\"$@\" < /dev/null & pid=$!; cat > /dev/null; kill $pid; wait $pid", "sh"));
-        command.addAll(List.of(
+        List<String> command = List.of(
                 environment.resolve("bin/vllm").toString(),
                 "serve",
                 setup.model(),
@@ -121,30 +111,28 @@ final class Vllm implements AutoCloseable {
                 "--block-size",
                 Integer.toString(BLOCK),
                 "--kv-transfer-config",
-                transfer.toString()));
-        ProcessBuilder builder = new ProcessBuilder(command)
-                .directory(setup.directory().toFile())
-                .redirectErrorStream(true)
-                .redirectOutput(log.toFile());
-        builder.environment()
-                .putAll(Map.of(
-                        "PATH",
-                        environment.resolve("bin") + ":" + System.getenv("PATH"),
-                        "VLLM_CPU_KVCACHE_SPACE",
-                        "1",
-                        "HF_HUB_OFFLINE",
-                        "1",
-                        "VLLM_NO_USAGE_STATS",
-                        "1",
-                        "DO_NOT_TRACK",
-                        "1",
-                        "VLLM_CPU_OMP_THREADS_BIND",
-                        Integer.toString(setup.cpu()),
-                        "VLLM_NIXL_SIDE_CHANNEL_HOST",
-                        "127.0.0.1",
-                        "VLLM_NIXL_SIDE_CHANNEL_PORT",
-                        Integer.toString(port + 1)));
-        return new Vllm(builder.start(), log, URI.create("http://127.0.0.1:" + port), port + 1);
+                transfer.toString());
+        Map<String, String> variables = Map.of(
+                "PATH",
+                environment.resolve("bin") + ":" + System.getenv("PATH"),
+                "VLLM_CPU_KVCACHE_SPACE",
+                "1",
+                "HF_HUB_OFFLINE",
+                "1",
+                "VLLM_NO_USAGE_STATS",
+                "1",
+                "DO_NOT_TRACK",
+                "1",
+                "VLLM_CPU_OMP_THREADS_BIND",
+                Integer.toString(setup.cpu()),
+                "VLLM_NIXL_SIDE_CHANNEL_HOST",
+                "127.0.0.1",
+                "VLLM_NIXL_SIDE_CHANNEL_PORT",
+                Integer.toString(port + 1));
+        return new Vllm(
+                InstalledProgram.start(log, setup.directory(), variables, command),
+                URI.create("http://127.0.0.1:" + port),
+                port + 1);
     }
 
     URI url() {
@@ -153,7 +141,8 @@ final class Vllm implements AutoCloseable {
 
     /** Its processes' numbers, added up: another sum shows that one was started anew. */
     long pids() {
-        return process.descendants().mapToLong(ProcessHandle::pid).sum();
+        return program.pid()
+                + program.descendants().mapToLong(ProcessHandle::pid).sum();
     }
 
     /** The port of its side channel. */
@@ -163,14 +152,7 @@ final class Vllm implements AutoCloseable {
 
     /** Waits until it serves. */
     void awaitReady() throws Exception {
-        Await.until(START, () -> "vLLM does not serve\n" + tail(), () -> {
-            assertThat(process.isAlive()).as(tail()).isTrue();
-            try {
-                return send(request("/health").build()).status() == 200;
-            } catch (IOException e) {
-                return false;
-            }
-        });
+        program.await(START, () -> InstalledProgram.answers(url.resolve("/health")));
     }
 
     /** Its {@code vllm.__version__}. */
@@ -222,26 +204,17 @@ final class Vllm implements AutoCloseable {
     }
 
     String log() throws IOException {
-        return Files.readString(log);
+        return program.log();
     }
 
     String tail() {
-        try {
-            List<String> lines = Files.readAllLines(log);
-            return String.join("\n", lines.subList(Math.max(0, lines.size() - 40), lines.size()));
-        } catch (IOException e) {
-            return e.toString();
-        }
+        return program.tail();
     }
 
     @Override
     public void close() throws IOException, InterruptedException {
         http.shutdownNow();
         http.close();
-        process.getOutputStream().close();
-        if (!process.waitFor(END.toSeconds(), TimeUnit.SECONDS)) {
-            process.descendants().forEach(ProcessHandle::destroyForcibly);
-            process.destroyForcibly();
-        }
+        program.close();
     }
 }

@@ -22,12 +22,11 @@ import baton.testkit.FakeEngine;
 import baton.testkit.FakeEngine.Running;
 import baton.testkit.FakeEngine.Share;
 import baton.testkit.FakeKvRequest;
+import baton.testkit.InstalledProgram;
 import java.io.IOException;
 import java.io.InputStream;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
-import java.net.InetAddress;
-import java.net.Socket;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.MessageDigest;
@@ -72,15 +71,7 @@ class LmCachePeerTest {
     @BeforeAll
     static void requireLmcache() throws Exception {
         assumeTrue(PYTHON.isPresent(), "BATON_LMCACHE_PYTHON names no Python with package lmcache");
-        String find = "import importlib.util as u; "
-                + "print(*[m for m in ('lmcache', 'redis', 'aiofiles', 'vllm') if u.find_spec(m) is None])";
-        Process process = new ProcessBuilder(PYTHON.orElseThrow(), "-c", find).start();
-        try (var out = process.inputReader()) {
-            String missing = String.join(" ", out.lines().toList()).strip();
-            assumeTrue(missing.isEmpty(), "the Python of BATON_LMCACHE_PYTHON lacks " + missing);
-        } finally {
-            process.destroyForcibly();
-        }
+        InstalledProgram.assumeModules(Path.of(PYTHON.orElseThrow()), "lmcache", "redis", "aiofiles", "vllm");
         RedisServer.assumeInstalled();
     }
 
@@ -154,7 +145,7 @@ class LmCachePeerTest {
     @Test
     void lmCacheAndBatonReadWhatTheOtherHasWritten() throws Exception {
         int lm = FreePorts.inARow(1);
-        Process server = lmcacheServer(lm);
+        InstalledProgram server = lmcacheServer(lm);
         try (RedisServer redis = RedisServer.start(directory)) {
             List<String> urls = List.of(redis.url(), "lm://127.0.0.1:" + lm, "fs://host:0" + directory.resolve("fs"));
             List<byte[]> objects = new ArrayList<>();
@@ -172,7 +163,7 @@ class LmCachePeerTest {
                 loaded(url);
             }
         } finally {
-            server.destroyForcibly();
+            server.kill();
         }
     }
 
@@ -333,22 +324,10 @@ class LmCachePeerTest {
         }
     }
 
-    private Process lmcacheServer(int port) throws Exception {
-        Process server = new ProcessBuilder(
-                        PYTHON.orElseThrow(), "-m", "lmcache.v1.server", "127.0.0.1", Integer.toString(port))
-                .directory(directory.toFile())
-                .redirectErrorStream(true)
-                .redirectOutput(directory.resolve("server").toFile())
-                .start();
-        Deadline deadline = Deadline.after(Ticker.system(), PATIENCE);
-        while (server.isAlive() && !deadline.isOver()) {
-            try (Socket _ = new Socket(InetAddress.getLoopbackAddress(), port)) {
-                return server;
-            } catch (IOException _) {
-                LockSupport.parkNanos(10_000_000);
-            }
-        }
-        server.destroyForcibly();
-        throw new IOException("LMCache's server has not started: " + Files.readString(directory.resolve("server")));
+    private InstalledProgram lmcacheServer(int port) throws IOException {
+        return InstalledProgram.start(
+                        directory.resolve("server"),
+                        List.of(PYTHON.orElseThrow(), "-m", "lmcache.v1.server", "127.0.0.1", Integer.toString(port)))
+                .awaitListening(port);
     }
 }

@@ -7,13 +7,12 @@ import baton.kv.FreePorts;
 import baton.kvserver.KvServer;
 import baton.kvserver.KvServerSettings;
 import baton.store.remote.StoredValues;
+import baton.testkit.InstalledProgram;
 import java.io.IOException;
 import java.io.InputStream;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
-import java.net.InetAddress;
-import java.net.Socket;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
@@ -96,7 +95,7 @@ class LmCachePeerTest {
     @Test
     void theClientAndTheBlockStoreWorkAtLmcachesServerAndOutliveItsEnd() throws Exception {
         int port = FreePorts.inARow(1);
-        Process server = lmcacheServer(port);
+        InstalledProgram server = lmcacheServer(port);
         try (LmClient client = LmClientTest.connected(port);
                 Arena arena = Arena.ofShared()) {
             LmClientTest.putsFindsAndGets(client, arena);
@@ -109,12 +108,12 @@ class LmCachePeerTest {
                 StoredValues read = StoredValues.empty(store.format(), values.keys(), arena);
                 assertThat(read.get(store).succeededCount()).isEqualTo(40);
                 assertThat(read.memory().mismatch(values.memory())).isEqualTo(-1);
-                server.destroyForcibly();
+                server.kill();
                 StoredValues.until("the end is noticed", () -> !store.isConnected());
                 assertThat(read.get(store).succeededCount()).isZero();
             }
         } finally {
-            server.destroyForcibly();
+            server.kill();
         }
     }
 
@@ -122,7 +121,7 @@ class LmCachePeerTest {
     @Test
     void aValueThatLmcachesServerCutsShortIsAMiss() throws Exception {
         int port = FreePorts.inARow(1);
-        Process server = lmcacheServer(port);
+        InstalledProgram server = lmcacheServer(port);
         try (LmClient client = LmClientTest.connected(port);
                 Arena arena = Arena.ofShared()) {
             String key = "m@1@0@9@uint8";
@@ -141,24 +140,14 @@ class LmCachePeerTest {
             LmClientTest.untilConnected(client);
             LmClientTest.putsFindsAndGets(client, arena);
         } finally {
-            server.destroyForcibly();
+            server.kill();
         }
     }
 
-    private Process lmcacheServer(int port) throws Exception {
-        Process server = new ProcessBuilder(
-                        PYTHON.orElseThrow(), "-m", "lmcache.v1.server", "127.0.0.1", Integer.toString(port))
-                .redirectErrorStream(true)
-                .redirectOutput(directory.resolve("errors").toFile())
-                .start();
-        StoredValues.until("LMCache's server listens", () -> {
-            assertThat(server.isAlive()).as(() -> errors()).isTrue();
-            try (Socket socket = new Socket(InetAddress.getLoopbackAddress(), port)) {
-                return socket.isConnected();
-            } catch (IOException e) {
-                return false;
-            }
-        });
-        return server;
+    private InstalledProgram lmcacheServer(int port) throws IOException {
+        return InstalledProgram.start(
+                        directory.resolve("errors"),
+                        List.of(PYTHON.orElseThrow(), "-m", "lmcache.v1.server", "127.0.0.1", Integer.toString(port)))
+                .awaitListening(port);
     }
 }

@@ -2,23 +2,17 @@ package baton.store.mooncake;
 
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
-import baton.kv.Deadline;
 import baton.kv.FreePorts;
-import baton.kv.Ticker;
+import baton.testkit.InstalledProgram;
 import java.io.IOException;
-import java.net.InetAddress;
-import java.net.InetSocketAddress;
-import java.net.Socket;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.locks.LockSupport;
 
 /**
  * A real {@code mooncake_master} and a real REST service with 64 MiB for objects, both on free ports, from the package mooncake of the Python
@@ -32,26 +26,27 @@ public final class MooncakeServer implements AutoCloseable {
     private final String python;
     private final int masterPort;
     private final int servicePort;
-    private final Process master;
-    private Process service;
+    private final InstalledProgram master;
+    private InstalledProgram service;
 
-    private MooncakeServer(Path directory, String python, Path program, Duration lease) throws IOException {
+    private MooncakeServer(Path directory, String python, Path program, Duration lease)
+            throws IOException, InterruptedException {
         this.directory = directory;
         this.python = python;
         int ports = FreePorts.inARow(3);
         masterPort = ports;
         servicePort = ports + 2;
         master = start(
-                "master.log",
-                program.toString(),
-                "--rpc_port=" + ports,
-                "--rpc_address=127.0.0.1",
-                "--metrics_port=" + (ports + 1),
-                "--default_kv_lease_ttl=" + lease.toMillis(),
-                // Seconds after which a service that was killed is forgotten, and its objects.
-                "--client_ttl=1");
+                        "master.log",
+                        program.toString(),
+                        "--rpc_port=" + ports,
+                        "--rpc_address=127.0.0.1",
+                        "--metrics_port=" + (ports + 1),
+                        "--default_kv_lease_ttl=" + lease.toMillis(),
+                        // Seconds after which a service that was killed is forgotten, and its objects.
+                        "--client_ttl=1")
+                .awaitListening(masterPort);
         try {
-            await(master, masterPort, "master.log");
             Files.writeString(directory.resolve("mooncake.json"), """
                     {"local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE",
                      "global_segment_size": 67108864, "local_buffer_size": 33554432, "protocol": "tcp",
@@ -59,7 +54,7 @@ public final class MooncakeServer implements AutoCloseable {
                     """.formatted(masterPort));
             service = launch();
         } catch (IOException e) {
-            master.destroyForcibly();
+            master.kill();
             throw e;
         }
     }
@@ -93,46 +88,21 @@ public final class MooncakeServer implements AutoCloseable {
         return Optional.of(Path.of(path, "mooncake_master")).filter(Files::isExecutable);
     }
 
-    private Process start(String log, String... command) throws IOException {
-        return new ProcessBuilder(new ArrayList<>(List.of(command)))
-                .directory(directory.toFile())
-                .redirectErrorStream(true)
-                .redirectOutput(directory.resolve(log).toFile())
-                .start();
+    private InstalledProgram start(String log, String... command) throws IOException {
+        return InstalledProgram.start(directory.resolve(log), List.of(command));
     }
 
-    private Process launch() throws IOException {
-        Process started = start(
-                "service.log",
-                python,
-                "-m",
-                "mooncake.mooncake_store_service",
-                "--config",
-                "mooncake.json",
-                "--port",
-                Integer.toString(servicePort));
-        await(started, servicePort, "service.log");
-        return started;
-    }
-
-    private void await(Process process, int port, String log) throws IOException {
-        Deadline deadline = Deadline.after(Ticker.system(), PATIENCE);
-        while (!accepts(port)) {
-            if (deadline.isOver() || !process.isAlive()) {
-                process.destroyForcibly();
-                throw new IOException("not started: " + Files.readString(directory.resolve(log)));
-            }
-            LockSupport.parkNanos(5_000_000);
-        }
-    }
-
-    private static boolean accepts(int port) {
-        try (Socket socket = new Socket()) {
-            socket.connect(new InetSocketAddress(InetAddress.getLoopbackAddress(), port), 1000);
-            return true;
-        } catch (IOException _) {
-            return false;
-        }
+    private InstalledProgram launch() throws IOException {
+        return start(
+                        "service.log",
+                        python,
+                        "-m",
+                        "mooncake.mooncake_store_service",
+                        "--config",
+                        "mooncake.json",
+                        "--port",
+                        Integer.toString(servicePort))
+                .awaitListening(servicePort);
     }
 
     /** Of the REST service. */
@@ -147,8 +117,7 @@ public final class MooncakeServer implements AutoCloseable {
 
     /** Kills the REST service, and with it all objects. */
     public void kill() throws InterruptedException {
-        service.destroyForcibly();
-        service.waitFor(10, TimeUnit.SECONDS);
+        service.kill();
     }
 
     public void restart() throws IOException {
@@ -157,21 +126,16 @@ public final class MooncakeServer implements AutoCloseable {
 
     /** The service answers nothing until {@link #resume}. */
     public void halt() throws IOException, InterruptedException {
-        signal("-STOP");
+        service.signal("-STOP");
     }
 
     public void resume() throws IOException, InterruptedException {
-        signal("-CONT");
-    }
-
-    private void signal(String signal) throws IOException, InterruptedException {
-        new ProcessBuilder("kill", signal, Long.toString(service.pid())).start().waitFor(10, TimeUnit.SECONDS);
+        service.signal("-CONT");
     }
 
     @Override
     public void close() throws InterruptedException {
         kill();
-        master.destroyForcibly();
-        master.waitFor(10, TimeUnit.SECONDS);
+        master.kill();
     }
 }

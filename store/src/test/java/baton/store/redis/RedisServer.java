@@ -2,9 +2,8 @@ package baton.store.redis;
 
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
-import baton.kv.Deadline;
 import baton.kv.FreePorts;
-import baton.kv.Ticker;
+import baton.testkit.InstalledProgram;
 import java.io.BufferedInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.File;
@@ -19,8 +18,6 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.concurrent.TimeUnit;
-import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Stream;
 
 /** A real {@code redis-server} on a free port of 127.0.0.1 that keeps nothing on disk. Can be stopped, killed, halted and started again. */
@@ -30,7 +27,7 @@ public final class RedisServer implements AutoCloseable {
     private final Path directory;
     private final List<String> options;
     private final int port;
-    private Process process;
+    private InstalledProgram process;
 
     private RedisServer(Path directory, int port, List<String> options) throws IOException {
         this.directory = directory;
@@ -78,36 +75,14 @@ public final class RedisServer implements AutoCloseable {
                         "no"));
     }
 
-    private Process launch() throws IOException {
+    private InstalledProgram launch() throws IOException {
         List<String> command = new ArrayList<>(List.of("redis-server", "--bind", "127.0.0.1"));
         if (!options.contains("--port")) {
             command.addAll(List.of("--port", Integer.toString(port)));
         }
         command.addAll(List.of("--save", "", "--appendonly", "no", "--dir", directory.toString()));
         command.addAll(options);
-        Process started = new ProcessBuilder(command)
-                .redirectErrorStream(true)
-                .redirectOutput(directory.resolve("redis.log").toFile())
-                .start();
-        Deadline deadline = Deadline.after(Ticker.system(), PATIENCE);
-        while (!accepts()) {
-            if (deadline.isOver() || !started.isAlive()) {
-                started.destroyForcibly();
-                throw new IOException(
-                        "redis-server has not started: " + Files.readString(directory.resolve("redis.log")));
-            }
-            LockSupport.parkNanos(1_000_000);
-        }
-        return started;
-    }
-
-    private boolean accepts() {
-        try (Socket socket = new Socket()) {
-            socket.connect(address(), 1000);
-            return true;
-        } catch (IOException _) {
-            return false;
-        }
+        return InstalledProgram.start(directory.resolve("redis.log"), command).awaitListening(port);
     }
 
     public int port() {
@@ -124,10 +99,7 @@ public final class RedisServer implements AutoCloseable {
 
     /** Ends it at once, as a crash does. */
     public void kill() throws InterruptedException {
-        process.destroyForcibly();
-        if (!process.waitFor(PATIENCE.toSeconds(), TimeUnit.SECONDS)) {
-            throw new IllegalStateException("redis-server does not end");
-        }
+        process.kill();
     }
 
     /** Starts it again on the same port, empty. */
@@ -137,18 +109,11 @@ public final class RedisServer implements AutoCloseable {
 
     /** Halts it: connections stay open, nothing is answered. */
     public void halt() throws IOException, InterruptedException {
-        signal("-STOP");
+        process.signal("-STOP");
     }
 
     public void resume() throws IOException, InterruptedException {
-        signal("-CONT");
-    }
-
-    private void signal(String signal) throws IOException, InterruptedException {
-        Process kill = new ProcessBuilder("kill", signal, Long.toString(process.pid())).start();
-        if (!kill.waitFor(PATIENCE.toSeconds(), TimeUnit.SECONDS) || kill.exitValue() != 0) {
-            throw new IOException("kill " + signal + " has failed");
-        }
+        process.signal("-CONT");
     }
 
     /** Sends a command past the store, and gives the reply: without its type for a line, a bulk string's bytes as Latin-1. */
