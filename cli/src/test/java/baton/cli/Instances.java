@@ -473,6 +473,10 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
                     (int) sum(samples, name, "\"external_kv_transfer\""));
         }
 
+        Prompts plus(Prompts more) {
+            return new Prompts(computed + more.computed, cached + more.cached, transferred + more.transferred);
+        }
+
         Prompts since(Prompts before) {
             return new Prompts(computed - before.computed, cached - before.cached, transferred - before.transferred);
         }

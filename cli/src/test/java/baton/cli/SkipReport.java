@@ -128,8 +128,8 @@ class SkipReport {
             text.append(
                     "%d more do not apply to their store, agent, connector or processor.%n".formatted(inapplicable));
         }
-        return text.append(
-                        "Tests tagged thorough, peers and soak run in the profiles of these names only.%n".formatted())
+        return text.append("Tests tagged thorough, peers, fleets and soak run in the profiles of these names only.%n"
+                        .formatted())
                 .toString();
     }
 }

@@ -53,7 +53,7 @@ class SkipReportTest {
                 - the processor lacks one of amx_tile, amx_bf16
                     engine TileTest
                 1 more do not apply to their store, agent, connector or processor.
-                Tests tagged thorough, peers and soak run in the profiles of these names only.
+                Tests tagged thorough, peers, fleets and soak run in the profiles of these names only.
                 """);
     }
 
