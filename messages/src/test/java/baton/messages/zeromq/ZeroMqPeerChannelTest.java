@@ -30,6 +30,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -390,8 +391,9 @@ class ZeroMqPeerChannelTest {
     @Test
     void unauthenticatedConnectionsTakeNoPeersPlace() throws Exception {
         Duration exchange = Duration.ofSeconds(1);
+        AtomicLong clock = new AtomicLong();
         try (ZeroMqPeerChannel small = new ZeroMqPeerChannel(
-                new ZeroMqSideChannel.Limits(1 << 10, 1 << 10, 4, 1, exchange, Duration.ofDays(1)))) {
+                new ZeroMqSideChannel.Limits(1 << 10, 1 << 10, 4, 1, exchange, Duration.ofDays(1)), clock::get)) {
             Listener listener = small.listen(HOST, 0, caller -> new Guest() {
                 private boolean greeted;
 
@@ -411,6 +413,7 @@ class ZeroMqPeerChannelTest {
             assertThat(peer.ask(List.of(text("one")), SOON)).containsExactly(text("one"));
             Call stranger = channel.call(HOST, listener.port(), "stranger", SOON, ended::countDown);
             assertThat(stranger.ask(List.of(text("x")), SOON)).containsExactly(text("x"));
+            clock.addAndGet(2 * exchange.toNanos());
             assertThat(ended.await(SOON.toSeconds(), TimeUnit.SECONDS)).isTrue();
             assertThat(peer.ask(List.of(text("two")), SOON)).containsExactly(text("two"));
         }
