@@ -84,7 +84,7 @@ class ExamplesTest {
                 .anySatisfy(line -> assertThat(line).contains("local_compute").endsWith(" 0.0"));
     }
 
-    /** Clients ask for a record: OpenAI's, LangChain4j's AI service, Spring AI's entity. */
+    /** Clients ask for a record: OpenAI's, LangChain4j's AI service after it has called a tool, Spring AI's entity. */
     @Tag("thorough")
     @Test
     void recordsFromClientsOfOthers() throws Exception {
@@ -94,8 +94,13 @@ class ExamplesTest {
                 "there is no mvn on the PATH");
         int port = FreePorts.inARow(1);
         Path log = directory.resolve("up");
-        Process up = new ProcessBuilder(
-                        Program.baton(List.of("up", Instances.MODEL.toString(), "--port", Integer.toString(port))))
+        Process up = new ProcessBuilder(Program.baton(List.of(
+                        "up",
+                        Instances.MODEL.toString(),
+                        "--port",
+                        Integer.toString(port),
+                        "--instance-option=--enable-auto-tool-choice",
+                        "--instance-option=--tool-call-parser=hermes")))
                 .redirectErrorStream(true)
                 .redirectOutput(log.toFile())
                 .start();
@@ -125,6 +130,8 @@ class ExamplesTest {
                         Map.of("JAVA_HOME", System.getProperty("java.home")));
                 assertThat(lines)
                         .anySatisfy(line -> assertThat(line).matches("Home\\[town=[A-Z]+, certain=(true|false)]"));
+                assertThat(lines.stream().filter(line -> line.matches("The facts about (HOMES|SHIPS) were asked for.")))
+                        .hasSize(client.getLast().equals("LangChain") ? 1 : 0);
             }
         } finally {
             up.destroy();
