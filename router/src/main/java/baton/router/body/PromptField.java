@@ -31,14 +31,17 @@ public final class PromptField {
         return NAMES.stream().filter(body::hasNonNull).findFirst();
     }
 
-    /** Whether the request is one of {@code /v1/responses}. */
-    public static boolean isOfResponses(JsonObjectText body) {
-        return name(body).filter(INPUT::equals).isPresent();
+    /** Whether the request may be one of {@code /v1/responses}. */
+    public static boolean mayBeOfResponses(JsonObjectText body) {
+        return body.hasNonNull(INPUT);
     }
 
-    /** The field that limits the tokens of the answer. */
-    public static String limit(JsonObjectText body) {
-        return isOfResponses(body) ? "max_output_tokens" : "max_tokens";
+    /** Limits the answer to one token, by the fields of both kinds of request where a body has the prompts of both. */
+    public static JsonObjectText.Edit askForOneToken(JsonObjectText body, JsonObjectText.Edit edit) {
+        if (mayBeOfResponses(body)) {
+            edit.set("max_output_tokens", "1");
+        }
+        return name(body).filter(INPUT::equals).isPresent() ? edit : edit.set("max_tokens", "1");
     }
 
     /**

@@ -168,10 +168,9 @@ public sealed interface HandoffFlow
      */
     static JsonObjectText.Edit prefillOnly(JsonObjectText body, Instance prefill) {
         // Other events than these have the parts of an answer of /v1/responses.
-        boolean streams = prefill.settings().streams() && !PromptField.isOfResponses(body);
-        JsonObjectText.Edit edit = RenderedPrompt.ask(body, body.edit())
+        boolean streams = prefill.settings().streams() && !PromptField.mayBeOfResponses(body);
+        JsonObjectText.Edit edit = PromptField.askForOneToken(body, RenderedPrompt.ask(body, body.edit()))
                 .drop("stream_options", "min_tokens", "min_completion_tokens")
-                .set(PromptField.limit(body), "1")
                 .setIfPresent("max_completion_tokens", "1")
                 .setIfPresent("n", "1")
                 .setIfPresent("best_of", "1")

@@ -38,6 +38,7 @@ class HandoffFlowTest {
                 "{\"prompt\":\"a\",\"return_token_ids\":false}|{\"prompt\":\"a\",\"return_token_ids\":true,\"max_tokens\":1,\"stream\":false}",
                 "{\"input\":\"a\",\"max_output_tokens\":9}|{\"input\":\"a\",\"max_output_tokens\":1,\"return_token_ids\":true,\"stream\":false}",
                 "{\"input\":[{}]}|{\"input\":[{}],\"return_token_ids\":true,\"max_output_tokens\":1,\"stream\":false}",
+                "{\"input\":\"a\",\"messages\":[]}|{\"input\":\"a\",\"messages\":[],\"return_token_ids\":true,\"max_output_tokens\":1,\"max_tokens\":1,\"stream\":false}",
                 "{\"prompt\":[1,2]}|{\"prompt\":[1,2],\"max_tokens\":1,\"stream\":false}",
                 "{\"prompt\":\"a\",\"echo\":true}|{\"prompt\":\"a\",\"echo\":true,\"max_tokens\":1,\"stream\":false}",
                 "{\"response_format\":{\"type\":\"json_object\"},\"guided_regex\":\"a\"}|{\"response_format\":{\"type\":\"json_object\"},\"guided_regex\":\"a\",\"max_tokens\":1,\"stream\":false}"
