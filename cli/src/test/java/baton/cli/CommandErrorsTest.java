@@ -6,6 +6,8 @@ import static org.assertj.core.api.InstanceOfAssertFactories.STRING;
 
 import baton.cli.Program.Ended;
 import java.io.IOException;
+import java.io.PrintWriter;
+import java.io.StringWriter;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.nio.charset.StandardCharsets;
@@ -22,6 +24,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.MethodSource;
+import picocli.CommandLine;
 
 /** A command that cannot work prints one line and exits with an error. */
 class CommandErrorsTest {
@@ -31,6 +34,16 @@ class CommandErrorsTest {
 
     private static Ended run(String... arguments) throws IOException, InterruptedException {
         return Program.run(List.of(arguments));
+    }
+
+    /** The same within this process, for what is refused before anything begins. */
+    private static Ended refusal(String... arguments) {
+        StringWriter out = new StringWriter();
+        StringWriter err = new StringWriter();
+        CommandLine program = Baton.commandLine(new ServeCommand())
+                .setOut(new PrintWriter(out, true))
+                .setErr(new PrintWriter(err, true));
+        return new Ended(program.execute(arguments), out.toString(), err.toString());
     }
 
     /** What it said, without the log of what goes well and of how busy the machine is. */
@@ -77,7 +90,7 @@ class CommandErrorsTest {
 
     @Test
     void unknownOption() throws Exception {
-        Ended ended = run("serve", Instances.MODEL.toString(), "--max-modle-len", "17");
+        Ended ended = refusal("serve", Instances.MODEL.toString(), "--max-modle-len", "17");
         assertThat(ended.status()).isEqualTo(2);
         assertThat(ended.err()).contains("--max-modle-len").contains("--max-model-len");
         assertThat(ended.err().lines()).hasSizeLessThan(6);
@@ -133,13 +146,13 @@ class CommandErrorsTest {
 
     @Test
     void roundsOfFirstRequestsThatCannotBeMade() throws Exception {
-        assertRefused(run("bench", "first-token", "--rounds", "0"), 2, List.of("rounds", "is 0", "at least 1"));
+        assertRefused(refusal("bench", "first-token", "--rounds", "0"), 2, List.of("rounds", "is 0", "at least 1"));
         assertRefused(
-                run("bench", "first-token", "--rounds", "2", "--requests", "1"),
+                refusal("bench", "first-token", "--rounds", "2", "--requests", "1"),
                 2,
                 List.of("requests", "is 1", "at least 2"));
         assertRefused(
-                run("bench", "first-token", "--rounds", "2", "--url", "http://127.0.0.1:1"),
+                refusal("bench", "first-token", "--rounds", "2", "--url", "http://127.0.0.1:1"),
                 2,
                 List.of("rounds", "is 2", "must be 1 with --url"));
     }
@@ -251,7 +264,7 @@ class CommandErrorsTest {
         "bench router --rounds -1, --rounds, is -1"
     })
     void numbersThatNoOptionCanHave(String call, String option, String value) throws Exception {
-        assertRefused(run(call.split(" ")), 2, List.of(option, value, "must be a number"));
+        assertRefused(refusal(call.split(" ")), 2, List.of(option, value, "must be a number"));
     }
 
     @Test

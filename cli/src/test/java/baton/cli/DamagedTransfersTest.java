@@ -40,7 +40,7 @@ import tools.jackson.databind.node.ObjectNode;
  * ones that find its blocks in a cache. {@code -Dtests.damaged=N} is for N damages of each way, {@code -Dtests.seed=N} for others.
  */
 class DamagedTransfersTest {
-    private static final int DAMAGED = Integer.getInteger("tests.damaged", 10);
+    private static final int DAMAGED = Integer.getInteger("tests.damaged", 3);
     private static final long SEED = Long.getLong("tests.seed", 3);
     private static final int MAX_TOKENS = 8;
     private static final int LONGEST = 400;

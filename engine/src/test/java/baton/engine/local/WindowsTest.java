@@ -24,18 +24,25 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.function.UnaryOperator;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.TestInstance;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import tools.jackson.databind.JsonNode;
 
 /** A model with sliding windows whose layers keep only the blocks that these reach answers as one whose layers keep all. */
+@TestInstance(TestInstance.Lifecycle.PER_CLASS)
 class WindowsTest {
     private static final int WINDOW = 100;
+
+    /** Answers of models with the window in all layers, or not, whose layers keep all. */
+    private final Map<Boolean, List<List<Integer>>> expected = new HashMap<>();
 
     /** The tiny model with a window in all layers, and in four of six. */
     private static Path model(Path directory, boolean inAll) throws IOException {
@@ -66,6 +73,14 @@ class WindowsTest {
                 .toList();
     }
 
+    private List<List<Integer>> expected(Path model, boolean inAll) {
+        return expected.computeIfAbsent(inAll, _ -> {
+            try (LLM llm = llm(model, config -> config.disableHybridKvCacheManager(true))) {
+                return answers(llm, prompts());
+            }
+        });
+    }
+
     private static SamplingParams greedy() {
         return SamplingParams.builder()
                 .temperature(0)
@@ -86,13 +101,10 @@ class WindowsTest {
     }
 
     @ParameterizedTest(name = "in all layers: {0}, tensor ranks {1}, stages {2}")
-    @CsvSource({"true, 1, 1", "false, 1, 1", "false, 2, 1", "false, 1, 2", "false, 2, 3"})
+    @CsvSource({"true, 1, 1", "false, 2, 1"})
     void groupsChangeNoToken(boolean inAll, int tensor, int stages, @TempDir Path directory) throws IOException {
         Path model = model(directory, inAll);
-        List<List<Integer>> expected;
-        try (LLM llm = llm(model, config -> config.disableHybridKvCacheManager(true))) {
-            expected = answers(llm, prompts());
-        }
+        List<List<Integer>> answers = expected(model, inAll);
         ParallelConfig parallel = new ParallelConfig(tensor, stages, CpuBinding.NONE);
         // One request of 1,224 tokens is all that fits: others lose their blocks and begin again.
         int blocks = inAll ? 14 : 112;
@@ -104,9 +116,17 @@ class WindowsTest {
                         .maxNumSeqs(8)
                         .maxNumBatchedTokens(64)
                         .numBlocks(blocks))) {
-            assertThat(answers(llm, prompts())).isEqualTo(expected);
-            assertThat(answers(llm, prompts())).as("with prefix hits").isEqualTo(expected);
+            assertThat(answers(llm, prompts())).isEqualTo(answers);
+            assertThat(answers(llm, prompts())).as("with prefix hits").isEqualTo(answers);
         }
+    }
+
+    @Tag("thorough")
+    @ParameterizedTest(name = "in all layers: {0}, tensor ranks {1}, stages {2}")
+    @CsvSource({"false, 1, 1", "false, 1, 2", "false, 2, 3"})
+    void groupsOfStagesChangeNoToken(boolean inAll, int tensor, int stages, @TempDir Path directory)
+            throws IOException {
+        groupsChangeNoToken(inAll, tensor, stages, directory);
     }
 
     @Test
@@ -127,17 +147,9 @@ class WindowsTest {
     @ParameterizedTest(name = "{0}, at once: {1}, in all layers: {2}, tensor ranks {3} to {4}, stages {5}")
     @CsvSource({
         "NixlConnector, false, true, 1, 1, 1",
-        "NixlConnector, false, false, 1, 1, 1",
-        "NixlConnector, false, false, 2, 1, 1",
-        "NixlConnector, false, false, 1, 2, 1",
         "NixlConnector, false, false, 1, 1, 2",
-        "NixlPushConnector, false, true, 1, 1, 1",
-        "NixlPushConnector, false, false, 1, 1, 1",
         "NixlPushConnector, false, false, 2, 1, 1",
-        "NixlConnector, true, true, 1, 1, 1",
-        "NixlConnector, true, false, 1, 1, 1",
-        "NixlConnector, true, false, 1, 2, 1",
-        "NixlPushConnector, true, false, 1, 1, 2"
+        "NixlConnector, true, false, 1, 2, 1"
     })
     void nixlHandsOverTheBlocksThatWindowsReach(
             String connector,
@@ -149,19 +161,16 @@ class WindowsTest {
             @TempDir Path directory)
             throws Exception {
         Path model = model(directory, inAll);
-        List<List<Integer>> expected;
-        try (LLM llm = llm(model, config -> config.disableHybridKvCacheManager(true))) {
-            expected = answers(llm, prompts());
-        }
+        List<List<Integer>> answers = expected(model, inAll);
         try (LocalEngine prefill = nixl(connector, model, prefillRanks, stages);
                 LocalEngine decode = nixl(connector, model, decodeRanks, stages)) {
-            for (int i = 0; i < expected.size(); i++) {
+            for (int i = 0; i < answers.size(); i++) {
                 int[] prompt = prompts().get(i);
                 List<RequestOutput> both = atOnce ? askBoth(prefill, decode, "r" + i, prompt, 24) : List.of();
                 RequestOutput first = atOnce ? both.getFirst() : ask(prefill, "r" + i, prompt, 1, PREFILL);
                 JsonFields params = first.kvTransferParams().orElseThrow();
                 RequestOutput second = atOnce ? both.getLast() : ask(decode, "r" + i, prompt, 24, params);
-                assertThat(Arrays.stream(second.tokens()).boxed().toList()).isEqualTo(expected.get(i));
+                assertThat(Arrays.stream(second.tokens()).boxed().toList()).isEqualTo(answers.get(i));
                 assertThat(prompt.length - second.cachedTokens())
                         .as("computed of %d", prompt.length)
                         .isLessThanOrEqualTo(1);
@@ -176,6 +185,30 @@ class WindowsTest {
             LLMTest.await(
                     () -> prefill.status().usedBlocks() == 0 && decode.status().usedBlocks() == 0);
         }
+    }
+
+    @Tag("thorough")
+    @ParameterizedTest(name = "{0}, at once: {1}, in all layers: {2}, tensor ranks {3} to {4}, stages {5}")
+    @CsvSource({
+        "NixlConnector, false, false, 1, 1, 1",
+        "NixlConnector, false, false, 2, 1, 1",
+        "NixlConnector, false, false, 1, 2, 1",
+        "NixlPushConnector, false, true, 1, 1, 1",
+        "NixlPushConnector, false, false, 1, 1, 1",
+        "NixlConnector, true, true, 1, 1, 1",
+        "NixlConnector, true, false, 1, 1, 1",
+        "NixlPushConnector, true, false, 1, 1, 2"
+    })
+    void nixlHandsThemOverInFurtherWays(
+            String connector,
+            boolean atOnce,
+            boolean inAll,
+            int prefillRanks,
+            int decodeRanks,
+            int stages,
+            @TempDir Path directory)
+            throws Exception {
+        nixlHandsOverTheBlocksThatWindowsReach(connector, atOnce, inAll, prefillRanks, decodeRanks, stages, directory);
     }
 
     /** The decode instance keeps all positions of all layers: it cannot take the blocks, and computes the prompt. */
@@ -247,10 +280,7 @@ class WindowsTest {
     @Test
     void connectorsInOneTakeGroupsIfAllOfThemDo(@TempDir Path directory) throws Exception {
         Path model = model(directory, false);
-        List<List<Integer>> expected;
-        try (LLM llm = llm(model, config -> config.disableHybridKvCacheManager(true))) {
-            expected = answers(llm, prompts());
-        }
+        List<List<Integer>> answers = expected(model, false);
         KvTransferConfig both = KvTransferConfig.builder("MultiConnector", KvRole.BOTH)
                 .extra(
                         "connectors",
@@ -273,13 +303,13 @@ class WindowsTest {
         try (LocalEngine prefill = LocalEngine.start(small, EngineListener.NONE);
                 LocalEngine decode = nixl("NixlConnector", model, 1, 1)) {
             for (int round = 0; round < 2; round++) {
-                for (int i = 0; i < expected.size(); i++) {
+                for (int i = 0; i < answers.size(); i++) {
                     int[] prompt = prompts().get(i);
                     String id = "r" + round + "-" + i;
                     RequestOutput first = ask(prefill, id, prompt, 1, PREFILL);
                     JsonFields params = first.kvTransferParams().orElseThrow();
                     RequestOutput second = ask(decode, id, prompt, 24, params);
-                    assertThat(Arrays.stream(second.tokens()).boxed().toList()).isEqualTo(expected.get(i));
+                    assertThat(Arrays.stream(second.tokens()).boxed().toList()).isEqualTo(answers.get(i));
                     assertThat(prompt.length - second.cachedTokens())
                             .as("computed of %d", prompt.length)
                             .isLessThanOrEqualTo(1);
@@ -290,15 +320,12 @@ class WindowsTest {
 
     /** A second instance finds in files what the first has computed. */
     @ParameterizedTest(name = "in all layers: {0}, tensor ranks {1}, stages {2}, blocks of a chunk {3}")
-    @CsvSource({"true, 1, 1, 1", "false, 1, 1, 1", "false, 2, 2, 1", "false, 1, 1, 2"})
+    @CsvSource({"true, 1, 1, 1", "false, 1, 1, 2"})
     void offloadedBlocksThatWindowsReachAreLoaded(
             boolean inAll, int tensor, int stages, int chunk, @TempDir Path directory, @TempDir Path files)
             throws IOException {
         Path model = model(directory, inAll);
-        List<List<Integer>> expected;
-        try (LLM llm = llm(model, config -> config.disableHybridKvCacheManager(true))) {
-            expected = answers(llm, prompts());
-        }
+        List<List<Integer>> answers = expected(model, inAll);
         UnaryOperator<EngineConfigBuilder> offloading =
                 config -> config.parallel(new ParallelConfig(tensor, stages, CpuBinding.NONE))
                         .threads(tensor * stages)
@@ -313,19 +340,28 @@ class WindowsTest {
                                 .extra("secondary_tiers", List.of(Map.of("type", "fs", "root_dir", files.toString())))
                                 .build());
         try (LLM llm = llm(model, offloading)) {
-            assertThat(answers(llm, prompts())).isEqualTo(expected);
+            assertThat(answers(llm, prompts())).isEqualTo(answers);
         }
         try (LLM llm = llm(model, offloading)) {
-            for (int i = 0; i < expected.size(); i++) {
+            for (int i = 0; i < answers.size(); i++) {
                 int[] prompt = prompts().get(i);
                 RequestOutput output =
                         llm.generateTokens(List.of(prompt), greedy()).getFirst();
-                assertThat(Arrays.stream(output.tokens()).boxed().toList()).isEqualTo(expected.get(i));
+                assertThat(Arrays.stream(output.tokens()).boxed().toList()).isEqualTo(answers.get(i));
                 assertThat(output.cachedTokens())
                         .as("of %d", prompt.length)
                         .isGreaterThanOrEqualTo(prompt.length / (16 * chunk) * 16 * chunk - 1);
             }
         }
+    }
+
+    @Tag("thorough")
+    @ParameterizedTest(name = "in all layers: {0}, tensor ranks {1}, stages {2}, blocks of a chunk {3}")
+    @CsvSource({"false, 1, 1, 1", "false, 2, 2, 1"})
+    void offloadedBlocksOfRanksAreLoaded(
+            boolean inAll, int tensor, int stages, int chunk, @TempDir Path directory, @TempDir Path files)
+            throws IOException {
+        offloadedBlocksThatWindowsReachAreLoaded(inAll, tensor, stages, chunk, directory, files);
     }
 
     @Test
