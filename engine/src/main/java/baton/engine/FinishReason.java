@@ -4,7 +4,7 @@ package baton.engine;
 public enum FinishReason {
     /** A stop token, a stop string, the model's end of text, or no token that the request allows next. */
     STOP("stop"),
-    /** {@code max_tokens} or the model's length. */
+    /** {@code max_tokens}, the model's length, or no token that the request allows next in a format that is not complete. */
     LENGTH("length"),
     /** Its client left or asked for it. */
     ABORT("abort"),

@@ -53,7 +53,7 @@ final class FormatReader {
         try {
             engine.prepare(sampling);
         } catch (ConfigException e) {
-            if (e.field().startsWith("tools")) {
+            if (e.field().startsWith("tools") || fields.value(e.field()).isPresent()) {
                 throw e;
             }
             throw wanted(fields)

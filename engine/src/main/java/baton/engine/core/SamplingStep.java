@@ -87,8 +87,12 @@ final class SamplingStep {
                         publisher.take(request, token);
                         generated++;
                     }
-                    case Choice.NoneLeft() ->
-                        publisher.finish(request, FinishReason.STOP, Optional.empty(), Optional.empty());
+                    case Choice.NoneLeft(boolean complete) ->
+                        publisher.finish(
+                                request,
+                                complete ? FinishReason.STOP : FinishReason.LENGTH,
+                                Optional.empty(),
+                                Optional.empty());
                     case Choice.Failed(RuntimeException cause) -> samplingFailed(request, cause);
                 }
             } catch (RuntimeException e) {

@@ -334,7 +334,10 @@ public final class LocalEngine implements Engine {
 
     @Override
     public void prepare(SamplingParams sampling) {
-        sampling.format().ifPresent(formats::prepare);
+        sampling.format().ifPresent(format -> {
+            formats.prepare(format);
+            Sampler.checkBeginning(sampling, formats.get(format), model.vocabularySize(), thread.eosTokens());
+        });
     }
 
     @Override

@@ -15,6 +15,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.stream.IntStream;
 
 /** Chooses tokens for all sequences of an engine. Holds the buffers that they share, so it is used by one thread at a time. */
 public final class Sampler {
@@ -34,12 +35,16 @@ public final class Sampler {
     public sealed interface Choice {
         record Chosen(Sampled token) implements Choice {}
 
-        /** The request's parameters leave no token to choose: the sequence ends here. */
-        record NoneLeft() implements Choice {}
+        /**
+         * The request's parameters leave no token to choose: the sequence ends here.
+         *
+         * @param complete whether the output is of its format
+         */
+        record NoneLeft(boolean complete) implements Choice {}
 
         /**
-         * The row has NaN or positive infinity or nothing but negative infinity, or the format has no token that is left, or choosing failed otherwise: the sequence cannot go on,
-         * others can.
+         * The row has NaN or positive infinity or nothing but negative infinity, or choosing failed otherwise: the sequence cannot go on, others
+         * can.
          *
          * @param cause the exception
          */
@@ -100,7 +105,7 @@ public final class Sampler {
             return each.sequence
                     .next(logits, each.row, distribution)
                     .<Choice>map(Choice.Chosen::new)
-                    .orElseGet(Choice.NoneLeft::new);
+                    .orElseGet(() -> new Choice.NoneLeft(each.sequence.isComplete()));
         } catch (RuntimeException e) {
             return new Choice.Failed(e);
         }
@@ -132,6 +137,31 @@ public final class Sampler {
             throw new ConfigException(
                     params.minTokens() > 0 ? "min_tokens" : "bad_words",
                     "leaves no token of the vocabulary to choose, with bad_words and stop_token_ids");
+        }
+    }
+
+    /**
+     * Checks that a format leaves a token to begin with. May be called by any thread.
+     *
+     * @throws ConfigException if none of the tokens that the format begins with may be chosen
+     */
+    public static void checkBeginning(
+            SamplingParams params, TokenGrammar format, int vocabularySize, Set<Integer> eosIds) {
+        if (params.allowedTokenIds().isEmpty() && params.badWords().isEmpty()) {
+            return;
+        }
+        FormatGuide guide = new FormatGuide(format.matcher(), params, eosIds, vocabularySize);
+        guide.find(0);
+        boolean isAnyLeft = IntStream.range(0, vocabularySize)
+                .anyMatch(id -> guide.allows(id)
+                        && params.allowedTokenIds()
+                                .filter(allowed -> !allowed.contains(id))
+                                .isEmpty()
+                        && !params.badWords().contains(List.of(id)));
+        if (!isAnyLeft && !guide.isComplete()) {
+            throw new ConfigException(
+                    params.allowedTokenIds().isPresent() ? "allowed_token_ids" : "bad_words",
+                    "leaves no token with which the output's format begins");
         }
     }
 

@@ -99,8 +99,8 @@ public final class SequenceSampler {
      *
      * @param distribution to work with
      * @return empty if the request's parameters leave no token to choose here
-     * @throws IllegalStateException if the row has NaN or positive infinity, or nothing but negative infinity, or the parameters leave no
-     *     token that the format has here; the sequence cannot go on, others can
+     * @throws IllegalStateException if the row has NaN or positive infinity, or nothing but negative infinity; the sequence cannot go on,
+     *     others can
      */
     Optional<Sampled> next(Logits logits, int row, Distribution distribution) {
         if (logits.vocabularySize() != vocabularySize) {
@@ -110,10 +110,6 @@ public final class SequenceSampler {
         guide.ifPresent(format -> format.find(position));
         OptionalInt chosen = choose(logits, row, distribution);
         if (chosen.isEmpty()) {
-            if (guide.filter(format -> !format.isComplete()).isPresent()) {
-                throw new IllegalStateException(
-                        "allowed_token_ids, bad_words and min_tokens leave no token that the format has here");
-            }
             return Optional.empty();
         }
         int id = chosen.getAsInt();
@@ -147,6 +143,11 @@ public final class SequenceSampler {
         if (only.isPresent() || (params.greedy() && !changed)) {
             if (!logits.isFinite(row)) {
                 throw unusable(row);
+    /** Whether the output may end before the token that was last looked for. */
+    boolean isComplete() {
+        return guide.map(FormatGuide::isComplete).orElse(true);
+    }
+
             }
             return only.isPresent()
                     ? only

@@ -270,14 +270,16 @@ class FormatsTest {
                             llm.engine().prepare(sampling().format(nothing).build()))
                     .isInstanceOf(ConfigException.class);
             llm.engine().prepare(sampling().build());
-            Completion impossible = llm.generate(
-                            "A list:",
-                            sampling().allowedTokenIds(Optional.of(Set.of(100))).build())
-                    .completions()
-                    .getFirst();
-            assertThat(impossible.reason()).isEqualTo(FinishReason.ERROR);
-            assertThat(impossible.error().orElseThrow())
-                    .contains("allowed_token_ids, bad_words and min_tokens leave no token that the format has here");
+            SamplingParams impossible =
+                    sampling().allowedTokenIds(Optional.of(Set.of(100))).build();
+            assertThatThrownBy(() -> llm.engine().prepare(impossible))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessage("allowed_token_ids: leaves no token with which the output's format begins");
+            assertThat(llm.generate("A list:", impossible)
+                            .completions()
+                            .getFirst()
+                            .reason())
+                    .isEqualTo(FinishReason.LENGTH);
             assertIsOfTheFormat(
                     llm.generate("A list:", sampling().build()).completions().getFirst());
         }

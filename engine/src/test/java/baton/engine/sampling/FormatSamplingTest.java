@@ -161,15 +161,15 @@ class FormatSamplingTest {
                 .isEqualTo(new Output("ab", chosen(EOS)));
         assertThat(generate(greedy().minTokens(5).build(), format, prefer(EOS)))
                 .as("no longer text")
-                .isEqualTo(new Output("abc", new Choice.NoneLeft()));
+                .isEqualTo(new Output("abc", new Choice.NoneLeft(true)));
         assertThat(generate(greedy().minTokens(5).temperature(1).build(), format, prefer(EOS)))
-                .isEqualTo(new Output("abc", new Choice.NoneLeft()));
+                .isEqualTo(new Output("abc", new Choice.NoneLeft(true)));
     }
 
     @Test
     void withoutEndTokensTheOutputEndsAfterTheLongestText() {
         assertThat(generate(greedy().ignoreEos(true).build(), texts("a", "ab"), prefer(EOS)))
-                .isEqualTo(new Output("ab", new Choice.NoneLeft()));
+                .isEqualTo(new Output("ab", new Choice.NoneLeft(true)));
         assertThat(generate(greedy().ignoreEos(true).stopTokenIds(Set.of(EOS)).build(), texts("a", "ab"), prefer(EOS)))
                 .isEqualTo(new Output("a", chosen(EOS)));
     }
@@ -195,27 +195,25 @@ class FormatSamplingTest {
         SamplingParamsBuilder stop = greedy().stopTokenIds(Set.of((int) 'z'));
         assertThat(generate(stop.build(), texts("abz"), prefer('z')).end())
                 .as("the stop token's text would be missing")
-                .isInstanceOf(Choice.Failed.class);
+                .isEqualTo(new Choice.NoneLeft(false));
         assertThat(generate(stop.includeStopInOutput(true).build(), texts("abz"), prefer('z')))
                 .isEqualTo(new Output("ab", chosen('z')));
     }
 
     @Test
-    void tokensThatTheRequestForbidsEndTheOutputOrFailIt() {
+    void tokensThatTheRequestForbidsEndTheOutput() {
         Set<Integer> allowed = Set.of((int) 'a', EOS);
         assertThat(generate(greedy().allowedTokenIds(Optional.of(allowed)).build(), texts("a", "ab"), prefer('b')))
                 .isEqualTo(new Output("a", chosen(EOS)));
         assertThat(generate(
                         greedy().allowedTokenIds(Optional.of(Set.of((int) 'a'))).build(), texts("a", "ab"), prefer()))
                 .as("complete, without an end token")
-                .isEqualTo(new Output("a", new Choice.NoneLeft()));
+                .isEqualTo(new Output("a", new Choice.NoneLeft(true)));
         for (SamplingParamsBuilder each : List.of(
                 greedy().allowedTokenIds(Optional.of(allowed)),
                 greedy().badWords(List.of(List.of((int) 'a', (int) 'b'))),
                 SamplingParams.builder().badWords(List.of(List.of((int) 'b'))))) {
-            Choice end = generate(each.build(), texts("abc"), prefer()).end();
-            assertThat(((Choice.Failed) end).cause())
-                    .hasMessage("allowed_token_ids, bad_words and min_tokens leave no token that the format has here");
+            assertThat(generate(each.build(), texts("abc"), prefer()).end()).isEqualTo(new Choice.NoneLeft(false));
         }
         assertThat(generate(greedy().badWords(List.of(List.of((int) 'a'))).build(), texts("abc", "bc"), prefer('a')))
                 .isEqualTo(new Output("bc", chosen(EOS)));

@@ -39,7 +39,7 @@ class SequenceSamplerTest {
             List<Choice> choices = sampler.choose(logits, List.of(new LogitRow(sequence, row)), ParallelFor.alone());
             return switch (choices.getFirst()) {
                 case Choice.Chosen(SequenceSampler.Sampled token) -> token;
-                case Choice.NoneLeft() -> throw new AssertionError("no token is left");
+                case Choice.NoneLeft _ -> throw new AssertionError("no token is left");
                 case Choice.Failed(RuntimeException cause) -> throw cause;
             };
         }
@@ -486,7 +486,7 @@ class SequenceSamplerTest {
             assertThat(sequence.next(logits, 0).id()).isEqualTo(1);
             assertThat(sequence.sampler.choose(
                             logits, List.of(new LogitRow(sequence.sequence, 0)), ParallelFor.alone()))
-                    .containsExactly(new Choice.NoneLeft());
+                    .containsExactly(new Choice.NoneLeft(true));
         }
     }
 
