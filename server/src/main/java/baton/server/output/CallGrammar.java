@@ -37,7 +37,7 @@ public final class CallGrammar {
     }
 
     /**
-     * The format of answers that may call these tools; empty if they are free: no call is required, and no tool is strict.
+     * The format of answers that may call these tools; empty if they are free: no call is required, no tool is strict, and the content has no format.
      *
      * @param required whether there is a call, and nothing else
      * @param parallel whether there may be several
@@ -52,14 +52,14 @@ public final class CallGrammar {
             boolean parallel,
             Predicate<String> isSpecialToken,
             Optional<OutputFormat> content) {
-        if (!required && tools.stream().noneMatch(Tool::strict)) {
+        if (!required && content.isEmpty() && tools.stream().noneMatch(Tool::strict)) {
             return content;
         }
         if (tools.size() > MOST_TOOLS) {
             throw new ConfigException(
                     "tools",
                     "has " + tools.size() + " tools, must have at most " + MOST_TOOLS
-                            + " where calls are required or a tool is strict");
+                            + " where calls are required, a tool is strict or the answer has a format");
         }
         CallGrammar grammar = new CallGrammar(isSpecialToken, parallel);
         Expression calls = Expression.sequence(SPACE, format.calls(tools, grammar));

@@ -116,6 +116,20 @@ class CallGrammarTest {
     }
 
     @Test
+    void anAnswerThatHasAFormatIsInItOrCalls() {
+        Optional<OutputFormat> content = Optional.of(new OutputFormat.Regex("[0-9]+"));
+        Grammar grammar = Grammar.compile(
+                CallGrammar.of(ToolFormat.named("hermes"), List.of(G), false, true, token -> false, content)
+                        .orElseThrow()
+                        .source());
+        assertThat(accepts(grammar, "17")).isTrue();
+        assertThat(accepts(grammar, "<tool_call>⏎{\"name\": \"g\", \"arguments\": {}}⏎</tool_call>"))
+                .isTrue();
+        assertThat(accepts(grammar, "Well.")).isFalse();
+        assertThat(accepts(grammar, "")).isFalse();
+    }
+
+    @Test
     void aSchemaWithoutAGrammarIsRefusedIfStrictAndElseAnyObject() {
         String unsupported = "{\"type\":\"object\",\"properties\":{\"a\":{\"uniqueItems\":true,\"type\":\"array\"}}}";
         assertThatThrownBy(() -> grammar("hermes", List.of(tool("f", unsupported, true)), true, true))
