@@ -53,11 +53,13 @@ record ReasoningUse(ReasoningFormat format, ReasoningFormat.Start start, Tokeniz
      * Divides the text of each sequence.
      *
      * @param isShown whether the reasoning is in the answer
+     * @param mayCall whether calls are, which gpt-oss writes also without tools
      */
-    Supplier<OutputParser> parser(Supplier<OutputParser> answer, boolean isShown) {
-        return () -> {
-            OutputParser parser = format.parser(start, answer.get());
-            return isShown ? parser : parser.only(piece -> !(piece instanceof Piece.Reasoning));
-        };
+    Supplier<OutputParser> parser(Supplier<OutputParser> answer, boolean isShown, boolean mayCall) {
+        return () -> format.parser(start, answer.get()).only(piece -> switch (piece) {
+            case Piece.Reasoning _ -> isShown;
+            case Piece.CallBegin _, Piece.CallArguments _ -> mayCall;
+            case Piece.Content _ -> true;
+        });
     }
 }

@@ -202,7 +202,8 @@ final class RequestReader {
                 .logprobs(showsReasoning ? logprobs : OptionalInt.empty())
                 .role(chat.responseRole())
                 .parser(reasoning
-                        .map(thoughts -> thoughts.parser(parser, showsReasoning))
+                        .map(thoughts -> thoughts.parser(
+                                parser, showsReasoning, !use.tools().isEmpty()))
                         .orElse(parser))
                 .namesTool(use.named())
                 .reasons(reasoning.isPresent())

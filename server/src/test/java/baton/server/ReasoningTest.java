@@ -71,6 +71,21 @@ class ReasoningTest {
     }
 
     @Test
+    void gptOssHasCallsOnlyWhereTheRequestHasTools() throws Exception {
+        try (ServerFixture gptOss =
+                new ServerFixture(config -> config.reasoningParser("gpt_oss").toolCallParser("openai"))) {
+            gptOss.engine.answers("<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>");
+            String tools =
+                    ASKED + ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":";
+            assertThat(gptOss.post(CHAT, "{" + tools + "\"auto\"}").body())
+                    .contains("\"tool_calls\":[{", "\"finish_reason\":\"tool_calls\"");
+            assertThat(gptOss.post(CHAT, "{" + tools + "\"none\"}").body())
+                    .contains("\"finish_reason\":\"stop\"")
+                    .doesNotContain("tool_calls");
+        }
+    }
+
+    @Test
     void itIsLeftOutIfItIsNotWanted() throws Exception {
         fixture.engine.answers(ANSWER);
         JsonNode answer = answer(CHAT, ASKED + ",\"include_reasoning\":false,\"return_token_ids\":true");
