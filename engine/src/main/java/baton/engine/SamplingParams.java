@@ -43,6 +43,7 @@ import java.util.stream.Stream;
  * @param shownSpecialTokens special tokens that are in the text nevertheless
  * @param allowedTokenIds the only tokens that may be chosen, at least one; empty means all
  * @param badWords sequences of tokens, each of at least one, whose last token is not chosen when the output ends with the others
+ * @param thinkingBudget of the reasoning in the output; empty means any length
  * @param format of the output; tokens that would leave it are not chosen, and the output ends only where the format is complete
  */
 @GeneratedBuilder
@@ -70,6 +71,7 @@ public record SamplingParams(
         Set<Integer> shownSpecialTokens,
         Optional<Set<Integer>> allowedTokenIds,
         List<List<Integer>> badWords,
+        Optional<ThinkingBudget> thinkingBudget,
         Optional<OutputFormat> format) {
 
     /** Most {@code logprobs} a request may ask for. */

@@ -41,6 +41,7 @@ class SamplingParamsTest {
                         Set.of(),
                         Optional.empty(),
                         List.of(),
+                        Optional.empty(),
                         Optional.empty()));
     }
 

@@ -28,9 +28,6 @@ final class RequestFields {
             "functions",
             "audio");
 
-    /** As in vLLM without a reasoning parser, this is refused but where it says that there is no budget. */
-    private static final String THINKING_BUDGET = "thinking_token_budget";
-
     /** Fields that change no answer of this server, which are checked for their type alone. */
     private static final Map<String, BiConsumer<JsonFields, String>> NO_EFFECT = Map.ofEntries(
             Map.entry("user", JsonFields::string),
@@ -55,11 +52,6 @@ final class RequestFields {
                 throw unsupported(name, value);
             });
         }
-        fields.value(THINKING_BUDGET)
-                .filter(value -> !value.isIntegralNumber() || value.asLong(0) != -1)
-                .ifPresent(value -> {
-                    throw unsupported(THINKING_BUDGET, value);
-                });
     }
 
     /** @throws ConfigException naming a field without effect that has another type */

@@ -48,10 +48,10 @@ final class RequestReader {
         this.config = config;
         this.engine = engine;
         prompts = new Prompts(config, engine);
-        samplings = new SamplingReader(config, engine, prompts);
         toolFormat = config.toolCallParser()
                 .map(name -> name.equals("auto") ? ToolFormat.of(engine.chatTemplate()) : ToolFormat.named(name));
         reasoningFormat = config.reasoningParser().map(ReasoningFormat::named);
+        samplings = new SamplingReader(config, engine, prompts, reasoningFormat);
     }
 
     /** The body's {@code request_id}. */

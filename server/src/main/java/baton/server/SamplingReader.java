@@ -3,7 +3,9 @@ package baton.server;
 import baton.engine.Engine;
 import baton.engine.SamplingParams;
 import baton.engine.SamplingParamsBuilder;
+import baton.engine.ThinkingBudget;
 import baton.kv.JsonFields;
+import baton.server.output.ReasoningFormat;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -26,11 +28,13 @@ final class SamplingReader {
     private final ServerConfig config;
     private final Engine engine;
     private final Prompts prompts;
+    private final Optional<ReasoningFormat> reasoning;
 
-    SamplingReader(ServerConfig config, Engine engine, Prompts prompts) {
+    SamplingReader(ServerConfig config, Engine engine, Prompts prompts, Optional<ReasoningFormat> reasoning) {
         this.config = config;
         this.engine = engine;
         this.prompts = prompts;
+        this.reasoning = reasoning;
     }
 
     /** The parameters that completions and chats share. */
@@ -81,6 +85,7 @@ final class SamplingReader {
                     fewStrings("bad_words", RequestFields.strings("bad_words", value)), engine.tokenizer()));
         });
         fields.value("bad_words_token_ids").ifPresent(value -> builder.badWords(badWords(value)));
+        thinkingBudget(fields).ifPresent(builder::thinkingBudget);
         FormatReader.read(fields).ifPresent(builder::format);
         return builder;
     }
@@ -98,6 +103,21 @@ final class SamplingReader {
                     .toList());
         }
         return read;
+    }
+
+    private Optional<ThinkingBudget> thinkingBudget(JsonFields fields) {
+        String name = "thinking_token_budget";
+        return RequestFields.integer(fields, name)
+                .filter(tokens -> tokens != -1)
+                .map(tokens -> {
+                    if (tokens < 0) {
+                        throw ApiException.badField(name, "is " + tokens + ", must be at least 0, or -1 for no limit");
+                    }
+                    return reasoning
+                            .flatMap(format -> format.budget(tokens, engine.tokenizer()))
+                            .orElseThrow(() -> ApiException.badField(
+                                    name, "is " + tokens + ", which needs --reasoning-parser deepseek_r1 or qwen3"));
+                });
     }
 
     private Map<Integer, Double> logitBias(JsonFields fields) {

@@ -45,7 +45,7 @@ class ErrorsTest {
             {"prompt":"a","truncate_prompt_tokens":2048}     | truncate_prompt_tokens | truncate_prompt_tokens: is 2048, must be between 1 and 2047, or -1 for as many as fit with the output
             {"prompt":"a","truncation_side":"middle"}        | truncation_side      | truncation_side: unsupported value 'middle'; allowed: left, right
             {"prompt":"a","stream_interval":0}               | stream_interval      | stream_interval: is 0, must be at least 1
-            {"prompt":"a","thinking_token_budget":5}         | thinking_token_budget | thinking_token_budget: is not supported by this server, is 5
+            {"prompt":"a","thinking_token_budget":5}         | thinking_token_budget | thinking_token_budget: is 5, which needs --reasoning-parser deepseek_r1 or qwen3
             {"prompt":"a","logprobs":1,"logprob_token_ids":[5]} | logprob_token_ids | logprob_token_ids: is not supported by this server, is [5]
             {"prompt":"a","structured_outputs":{}}           | structured_outputs   | structured_outputs: has no format, must have one of json, json_object, regex, choice, grammar, structural_tag
             {"prompt":"a","user":7}                          | user                 | user: must be a string, is 7

@@ -4,14 +4,17 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import baton.engine.FinishReason;
+import baton.engine.ThinkingBudget;
 import baton.engine.TokenLogprobs;
 import baton.grammar.OutputFormat;
 import java.io.InputStream;
 import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
+import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Tag;
@@ -71,6 +74,33 @@ class ReasoningTest {
     }
 
     @Test
+    void aBudgetEndsItByItsMarks() throws Exception {
+        fixture.engine.answers(ANSWER);
+        for (String path : List.of(CHAT, "/v1/responses")) {
+            assertThat(budget(path, 5))
+                    .contains(new ThinkingBudget(5, ids("<think>"), List.of(ids("</think>"), ids("<tool_call>"))));
+            assertThat(budget(path, -1)).isEmpty();
+            HttpResponse<String> response =
+                    fixture.post(path, "{" + ASKED + ",\"input\":\"x\",\"thinking_token_budget\":-2}");
+            assertThat(response.statusCode()).isEqualTo(400);
+            assertThat(response.body())
+                    .contains("thinking_token_budget: is -2, must be at least 0, or -1 for no limit");
+        }
+    }
+
+    private Optional<ThinkingBudget> budget(String path, int tokens) throws Exception {
+        JsonNode _ = answer(path, ASKED + ",\"input\":\"x\",\"thinking_token_budget\":" + tokens);
+        return fixture.engine.nextSubmitted().request.sampling().thinkingBudget();
+    }
+
+    private List<Integer> ids(String mark) {
+        return Arrays.stream(fixture.engine.tokenizer().encode(mark, false))
+                .boxed()
+                .toList();
+    }
+
+    /** Its marks are messages, of which calls are a kind; like Granite's sentences, they have no budget. */
+    @Test
     void gptOssHasCallsOnlyWhereTheRequestHasTools() throws Exception {
         try (ServerFixture gptOss =
                 new ServerFixture(config -> config.reasoningParser("gpt_oss").toolCallParser("openai"))) {
@@ -82,6 +112,9 @@ class ReasoningTest {
             assertThat(gptOss.post(CHAT, "{" + tools + "\"none\"}").body())
                     .contains("\"finish_reason\":\"stop\"")
                     .doesNotContain("tool_calls");
+            assertThat(gptOss.post(CHAT, "{" + ASKED + ",\"thinking_token_budget\":0}")
+                            .body())
+                    .contains("thinking_token_budget: is 0, which needs --reasoning-parser deepseek_r1 or qwen3");
         }
     }
 

@@ -25,6 +25,7 @@ import java.util.Set;
  *   <li>{@code min_tokens} (no end token or stop token before) and {@code logit_bias};
  *   <li>penalties: repetition over prompt and output, dividing positive logits and multiplying others; then, over the output alone,
  *       frequency times count and presence, both subtracted;
+ *   <li>a used up budget of reasoning: the next token of its end, if the format has it;
  *   <li>temperature 0: the greatest logit. Else
  *   <li>temperature, {@code min_p}, {@code top_k}, {@code top_p}, each on the tokens that the one before left, and a draw.
  * </ol>
@@ -48,6 +49,7 @@ public final class SequenceSampler {
     private final Map<Integer, Integer> outputCounts = new HashMap<>();
 
     private final Optional<FormatGuide> guide;
+    private final Optional<ThinkingGuide> thinking;
     private final BitSet forbidden = new BitSet();
     /** The end of the output, as long as bad words look back. */
     private int[] tail = new int[0];
@@ -71,6 +73,7 @@ public final class SequenceSampler {
             long seed) {
         this.params = params;
         this.guide = format.map(each -> new FormatGuide(each.matcher(), params, eosIds, vocabularySize));
+        this.thinking = params.thinkingBudget().map(budget -> new ThinkingGuide(budget, prompt));
         this.vocabularySize = vocabularySize;
         this.stream = mix(seed);
         this.endIds = new HashSet<>(eosIds);
@@ -91,7 +94,11 @@ public final class SequenceSampler {
 
     /** Whether the next token is that of the greatest logit, which is known. */
     boolean isKnown() {
-        return params.greedy() && params.logprobs().isEmpty() && guide.isEmpty() && !changesLogits();
+        return params.greedy()
+                && params.logprobs().isEmpty()
+                && guide.isEmpty()
+                && thinking.isEmpty()
+                && !changesLogits();
     }
 
     /**
@@ -114,6 +121,7 @@ public final class SequenceSampler {
         }
         int id = chosen.getAsInt();
         guide.ifPresent(format -> format.advance(id));
+        thinking.ifPresent(thoughts -> thoughts.advance(id));
         Optional<TokenLogprobs> logprobs = Optional.empty();
         if (params.logprobs().isPresent()) {
             load(logits, row, distribution);
@@ -135,19 +143,21 @@ public final class SequenceSampler {
         return Optional.of(new Sampled(id, logprobs));
     }
 
-    private OptionalInt choose(Logits logits, int row, Distribution distribution) {
-        boolean changed = changesLogits();
-        boolean forbids = !forbidden.isEmpty() || !params.badWords().isEmpty();
-        OptionalInt only =
-                forbids ? OptionalInt.empty() : guide.map(FormatGuide::only).orElse(OptionalInt.empty());
-        if (only.isPresent() || (params.greedy() && !changed)) {
-            if (!logits.isFinite(row)) {
-                throw unusable(row);
     /** Whether the output may end before the token that was last looked for. */
     boolean isComplete() {
         return guide.map(FormatGuide::isComplete).orElse(true);
     }
 
+    private OptionalInt choose(Logits logits, int row, Distribution distribution) {
+        boolean changed = changesLogits();
+        boolean forbids = !forbidden.isEmpty() || !params.badWords().isEmpty();
+        OptionalInt only = forced();
+        if (only.isEmpty() && !forbids) {
+            only = guide.map(FormatGuide::only).orElse(only);
+        }
+        if (only.isPresent() || (params.greedy() && !changed)) {
+            if (!logits.isFinite(row)) {
+                throw unusable(row);
             }
             return only.isPresent()
                     ? only
@@ -163,6 +173,13 @@ public final class SequenceSampler {
             return OptionalInt.empty();
         }
         return OptionalInt.of(params.greedy() ? distribution.argmax() : draw(distribution));
+    }
+
+    /** A token that is chosen whatever the logits. */
+    private OptionalInt forced() {
+        OptionalInt end = thinking.map(ThinkingGuide::forced).orElse(OptionalInt.empty());
+        boolean allowed = end.isEmpty() || guide.isEmpty() || guide.get().allows(end.getAsInt());
+        return allowed ? end : OptionalInt.empty();
     }
 
     static IllegalStateException unusable(int row) {

@@ -1,8 +1,11 @@
 package baton.server.output;
 
+import baton.engine.ThinkingBudget;
+import baton.engine.text.Tokenizer;
 import baton.grammar.OutputFormat;
 import baton.kv.ConfigException;
 import java.util.List;
+import java.util.Optional;
 import java.util.function.Predicate;
 
 /** How a model marks its thoughts before the answer. */
@@ -42,6 +45,11 @@ public sealed interface ReasoningFormat permits Thoughts, Harmony {
 
     /** Divides one sequence; {@code answer} divides the text after the thoughts. */
     OutputParser parser(Start start, OutputParser answer);
+
+    /** A budget of the reasoning; empty if its marks are not the same tokens in every text. */
+    default Optional<ThinkingBudget> budget(int tokens, Tokenizer tokenizer) {
+        return Optional.empty();
+    }
 
     /** The format of an answer with a content, if it does not call tools. */
     default OutputFormat answer(Start start, OutputFormat content) {

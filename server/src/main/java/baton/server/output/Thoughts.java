@@ -1,9 +1,13 @@
 package baton.server.output;
 
+import baton.engine.ThinkingBudget;
+import baton.engine.text.Tokenizer;
 import baton.grammar.OutputFormat;
 import baton.grammar.rule.Expression;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
+import java.util.Optional;
 import java.util.function.Predicate;
 import java.util.stream.Stream;
 
@@ -59,6 +63,23 @@ record Thoughts(List<String> begins, List<String> ends, List<String> answers, bo
                         ? thoughts
                         : Expression.optional(Expression.sequence(any(begins, isSpecial), thoughts)),
                 answer);
+    }
+
+    /** An answer that begins with a mark of its own ends the reasoning, too. */
+    @Override
+    public Optional<ThinkingBudget> budget(int tokens, Tokenizer tokenizer) {
+        return always
+                ? Optional.of(new ThinkingBudget(
+                        tokens,
+                        ids(begins.getFirst(), tokenizer),
+                        Stream.concat(ends.stream(), answers.stream())
+                                .map(mark -> ids(mark, tokenizer))
+                                .toList()))
+                : Optional.empty();
+    }
+
+    private static List<Integer> ids(String mark, Tokenizer tokenizer) {
+        return Arrays.stream(tokenizer.encode(mark, false)).boxed().toList();
     }
 
     private static Expression any(List<String> marks, Predicate<String> isSpecial) {
