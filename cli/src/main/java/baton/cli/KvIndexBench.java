@@ -51,7 +51,7 @@ record KvIndexBench(int blocks) {
             }
             long[] hashes = random.longs(BLOCKS_OF_PROMPT).toArray();
             stores[i] = new ReceivedKvEvent.Stored(
-                    hashes, OptionalLong.empty(), tokens[i], BLOCK_TOKENS, NO_KEYS, PLACE, "full_attention", "");
+                    hashes, OptionalLong.empty(), tokens[i], BLOCK_TOKENS, 0, NO_KEYS, PLACE, "full_attention", "");
             removals[i] = new ReceivedKvEvent.Removed(hashes, PLACE);
         }
         BlockIndex table = new BlockIndex(new IndexBudget(4L * blocks + 4096));

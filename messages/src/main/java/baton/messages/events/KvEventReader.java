@@ -7,7 +7,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.OptionalLong;
 
-/** Reads batches of events as {@link KvEventCodec} and vLLM 0.32 write them. Fields that an index of blocks does not need are passed over. */
+/** Reads batches of events as {@link KvEventCodec} and vLLM 0.33 write them. Fields that an index of blocks does not need are passed over. */
 public final class KvEventReader {
     private static final String BATCH = "kv events";
     private static final int MOST_TOKENS_IN_BLOCK = 1 << 20;
@@ -43,6 +43,7 @@ public final class KvEventReader {
         private OptionalLong parent = OptionalLong.empty();
         private int[] tokens = new int[0];
         private int blockSize;
+        private final List<int[]> lookahead = new ArrayList<>();
         private long[] extra = NONE;
         private String medium = "";
         private String group = "";
@@ -58,7 +59,9 @@ public final class KvEventReader {
                     if (blockSize < 1) {
                         throw new InvalidFieldException(BATCH + ".block_size", "is missing");
                     }
-                    yield new ReceivedKvEvent.Stored(hashes, parent, tokens, blockSize, extra, place, kind, lora);
+                    int behind = lookahead.isEmpty() ? 0 : lookahead.getFirst().length;
+                    yield new ReceivedKvEvent.Stored(
+                            hashes, parent, withLookahead(behind), blockSize, behind, extra, place, kind, lora);
                 }
                 case "BlockRemoved" -> new ReceivedKvEvent.Removed(hashes, place);
                 case "AllBlocksCleared" -> new ReceivedKvEvent.Cleared();
@@ -69,6 +72,27 @@ public final class KvEventReader {
             };
         }
 
+        private int[] withLookahead(int each) {
+            if (each == 0) {
+                return tokens;
+            }
+            if (lookahead.size() != hashes.length
+                    || tokens.length != (long) hashes.length * blockSize
+                    || lookahead.stream().anyMatch(behind -> behind.length != each)) {
+                throw new InvalidFieldException(
+                        BATCH + ".lookahead_token_ids",
+                        "must be one list for each of %d blocks of %d tokens, all as long; there are %d lists and %d tokens"
+                                .formatted(hashes.length, blockSize, lookahead.size(), tokens.length));
+            }
+            int[] all = new int[hashes.length * (blockSize + each)];
+            for (int i = 0; i < hashes.length; i++) {
+                int at = i * (blockSize + each);
+                System.arraycopy(tokens, i * blockSize, all, at, blockSize);
+                System.arraycopy(lookahead.get(i), 0, all, at + blockSize, each);
+            }
+            return all;
+        }
+
         private boolean field(String name, MsgpackReader in) {
             switch (name) {
                 case "type" -> type = in.text(name);
@@ -77,6 +101,11 @@ public final class KvEventReader {
                     parent = in.nil(name) ? OptionalLong.empty() : OptionalLong.of(hash(name, in));
                 case "token_ids" -> tokens = in.nil(name) ? new int[0] : in.integers(name, 0, Integer.MAX_VALUE);
                 case "block_size" -> blockSize = in.integer(name, 1, MOST_TOKENS_IN_BLOCK);
+                case "lookahead_token_ids" -> {
+                    for (int left = in.nil(name) ? 0 : in.array(name); left > 0; left--) {
+                        lookahead.add(in.integers(name, 0, Integer.MAX_VALUE));
+                    }
+                }
                 case "extra_keys" -> extra = extra(name, in);
                 case "medium" -> medium = text(name, in);
                 case "group_idx" -> group = in.nil(name) ? "" : Integer.toString(in.integer(name, 0, 1 << 16));

@@ -9,8 +9,9 @@ public sealed interface ReceivedKvEvent {
      *
      * @param hashes one for each block; of hashes with more than 8 bytes the last 8
      * @param parent hash of the block before the first; empty at the sequence's beginning
-     * @param tokens of all blocks; empty if the event has none
+     * @param tokens of all blocks, those of a block followed by its look-ahead; empty if the event has none
      * @param blockSize tokens in a block
+     * @param lookahead tokens behind a block that its hash covers, too
      * @param extra {@link ExtraKeys} of each block; empty if no block has any
      * @param place medium, KV cache group and tier, in one text
      * @param kind vLLM's {@code kv_cache_spec_kind}; empty if the event has none
@@ -21,6 +22,7 @@ public sealed interface ReceivedKvEvent {
             OptionalLong parent,
             int[] tokens,
             int blockSize,
+            int lookahead,
             long[] extra,
             String place,
             String kind,

@@ -6,12 +6,15 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import baton.kv.BlockHash;
 import baton.kv.InvalidFieldException;
 import baton.kv.KvEvent;
+import java.io.IOException;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Optional;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
+import org.msgpack.core.MessageBufferPacker;
+import org.msgpack.core.MessagePack;
 
 class KvEventReaderTest {
     private static BlockHash hash(int last) {
@@ -58,6 +61,45 @@ class KvEventReaderTest {
         assertThat(removed.hashes()).containsExactly(0xf0f0f0f0f0f0f001L);
         assertThat(removed.place()).isEqualTo(stored.place());
         assertThat(read.get(2)).isEqualTo(new ReceivedKvEvent.Cleared());
+    }
+
+    /** {@code lookahead_token_ids} of vLLM 0.33. */
+    @Test
+    void tokensBehindABlockFollowItsOwn() throws Exception {
+        ReceivedKvEvent.Stored stored =
+                (ReceivedKvEvent.Stored) KvEventReader.read(withLookahead(new int[][] {{3}, {5}}))
+                        .getFirst();
+        assertThat(stored.lookahead()).isEqualTo(1);
+        assertThat(stored.tokens()).containsExactly(1, 2, 3, 3, 4, 5);
+        for (int[][] wrong : new int[][][] {{{3}}, {{3}, {5, 6}}}) {
+            byte[] batch = withLookahead(wrong);
+            assertThatThrownBy(() -> KvEventReader.read(batch))
+                    .isInstanceOf(InvalidFieldException.class)
+                    .hasMessageContaining("lookahead_token_ids");
+        }
+    }
+
+    private static byte[] withLookahead(int[][] behind) throws IOException {
+        try (MessageBufferPacker out = MessagePack.newDefaultBufferPacker()) {
+            out.packArrayHeader(2).packDouble(1.5).packArrayHeader(1).packMapHeader(5);
+            out.packString("type").packString("BlockStored");
+            out.packString("lookahead_token_ids").packArrayHeader(behind.length);
+            for (int[] each : behind) {
+                out.packArrayHeader(each.length);
+                for (int token : each) {
+                    out.packInt(token);
+                }
+            }
+            out.packString("block_hashes").packArrayHeader(2).packInt(11).packInt(12);
+            out.packString("token_ids")
+                    .packArrayHeader(4)
+                    .packInt(1)
+                    .packInt(2)
+                    .packInt(3)
+                    .packInt(4);
+            out.packString("block_size").packInt(2);
+            return out.toByteArray();
+        }
     }
 
     @Test

@@ -4,7 +4,6 @@ import baton.messages.events.ExtraKeys;
 import baton.messages.events.ReceivedKvEvent;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 
 /**
@@ -50,10 +49,13 @@ public final class BlockIndex {
     private final List<String> placeNames = new ArrayList<>(4);
 
     @GuardedBy("this")
-    private final List<Integer> blockSizes = new ArrayList<>(MOST_SIZES);
+    private final List<Span> spans = new ArrayList<>(MOST_SIZES);
 
     @GuardedBy("this")
     private long leftOut;
+
+    /** Tokens of a block, and those behind it that its hash covers, as vLLM's do for drafts of EAGLE. */
+    private record Span(int block, int lookahead) {}
 
     private static final long ZERO = 0x5DEECE66D1234567L;
     private static final long SPREAD = 0x9E3779B97F4A7C15L;
@@ -65,13 +67,13 @@ public final class BlockIndex {
     /** How many tokens from the front of a prompt are in whole blocks that are held. */
     public synchronized int known(TokenChain prompt) {
         int most = 0;
-        for (int blockSize : blockSizes) {
-            long[] chain = prompt.hashes(blockSize);
+        for (Span span : spans) {
+            long[] chain = prompt.hashes(span.block, span.lookahead);
             int blocks = 0;
             while (blocks < chain.length && isHeld(chain[blocks])) {
                 blocks++;
             }
-            most = Math.max(most, blocks * blockSize);
+            most = Math.max(most, blocks * span.block);
         }
         return most;
     }
@@ -107,14 +109,15 @@ public final class BlockIndex {
         if (bit == 0) {
             return;
         }
-        int blockSize = event.blockSize();
-        boolean told = event.tokens().length >= (long) blockSize * event.hashes().length;
-        if (told && !blockSizes.contains(blockSize)) {
-            if (blockSizes.size() == MOST_SIZES) {
+        Span span = new Span(event.blockSize(), event.lookahead());
+        int hashed = span.block + span.lookahead;
+        boolean told = event.tokens().length >= (long) hashed * event.hashes().length;
+        if (told && !spans.contains(span)) {
+            if (spans.size() == MOST_SIZES) {
                 leftOut += event.hashes().length;
                 return;
             }
-            blockSizes.add(blockSize);
+            spans.add(span);
         }
         long own = TokenChain.ROOT;
         if (event.parent().isPresent()) {
@@ -135,7 +138,7 @@ public final class BlockIndex {
                 continue;
             }
             long extra = i < event.extra().length ? event.extra()[i] : ofLora(event);
-            own = TokenChain.next(own, event.tokens(), i * blockSize, blockSize, extra);
+            own = TokenChain.next(own, event.tokens(), i * hashed, hashed, extra);
             if (!add(key, own, bit)) {
                 leftOut++;
                 own = 0;
@@ -190,7 +193,7 @@ public final class BlockIndex {
         holders = new int[0];
         size = 0;
         heldSize = 0;
-        blockSizes.clear();
+        spans.clear();
     }
 
     /** The place's bit; 0 if there are too many. */
@@ -360,6 +363,6 @@ public final class BlockIndex {
 
     @Override
     public synchronized String toString() {
-        return size + " blocks of " + Arrays.toString(blockSizes.toArray()) + " tokens, " + heldSize + " different";
+        return size + " blocks of " + spans + ", " + heldSize + " different";
     }
 }

@@ -20,6 +20,7 @@ public final class TokenChain {
     private final long first;
     private final long later;
     private int blockSize;
+    private int lookahead;
     private long[] hashes = new long[0];
 
     /**
@@ -40,14 +41,19 @@ public final class TokenChain {
         return tokens.length;
     }
 
-    /** The hashes of the whole blocks of that size. */
-    long[] hashes(int size) {
-        if (size != blockSize) {
+    /**
+     * The hashes of the whole blocks of that size.
+     *
+     * @param behind tokens behind a block that its hash covers, too; without them in the prompt the block has none
+     */
+    long[] hashes(int size, int behind) {
+        if (size != blockSize || behind != lookahead) {
             blockSize = size;
-            hashes = new long[tokens.length / size];
+            lookahead = behind;
+            hashes = new long[Math.max(0, tokens.length - behind) / size];
             long hash = ROOT;
             for (int i = 0; i < hashes.length; i++) {
-                hash = next(hash, tokens, i * size, size, i == 0 ? first : later);
+                hash = next(hash, tokens, i * size, size + behind, i == 0 ? first : later);
                 hashes[i] = hash;
             }
         }

@@ -25,7 +25,7 @@ class BlockIndexTest {
 
     private static ReceivedKvEvent.Stored stored(
             String place, OptionalLong parent, int[] tokens, long[] extra, long... hashes) {
-        return new ReceivedKvEvent.Stored(hashes, parent, tokens, BLOCK, extra, place, "full_attention", "");
+        return new ReceivedKvEvent.Stored(hashes, parent, tokens, BLOCK, 0, extra, place, "full_attention", "");
     }
 
     private static ReceivedKvEvent.Stored stored(int[] tokens, long... hashes) {
@@ -119,6 +119,18 @@ class BlockIndexTest {
                 .isZero();
     }
 
+    /** As of an instance that drafts with EAGLE: the same block with other tokens behind it is another one. */
+    @Test
+    void aBlockWithALookaheadIsKnownIfThePromptGoesOnLikeThat() {
+        int[] tokens = {0, 1, 2, 3, 4, 5, 4, 5, 6, 7, 8, 9};
+        table.apply(new ReceivedKvEvent.Stored(
+                new long[] {11, 12}, OptionalLong.empty(), tokens, BLOCK, 2, new long[0], GPU, "full_attention", ""));
+        assertThat(table.known(prompt(tokens(0, 10)))).isEqualTo(8);
+        assertThat(table.known(prompt(tokens(0, 9)))).isEqualTo(4);
+        assertThat(table.known(prompt(0, 1, 2, 3, 4, 6, 7, 8))).isZero();
+        assertThat(table.known(prompt(0, 1, 2, 3, 4))).isZero();
+    }
+
     @Test
     void blocksOfUnknownParentsAndOfWindowsAreLeftOut() {
         table.apply(stored(GPU, OptionalLong.of(99), tokens(0, 4), new long[0], 11));
@@ -129,6 +141,7 @@ class BlockIndexTest {
                 OptionalLong.empty(),
                 tokens(0, 4),
                 BLOCK,
+                0,
                 new long[0],
                 "GPU/1/",
                 "sliding_window",
@@ -145,6 +158,7 @@ class BlockIndexTest {
                     OptionalLong.empty(),
                     tokens(0, 4),
                     BLOCK,
+                    0,
                     new long[0],
                     place,
                     "sliding_window",
