@@ -28,8 +28,9 @@ record StoreConnectorMetadata(List<Load> loads, List<Save> saves, Set<String> fl
      * @param keys of the chunks
      * @param places of the blocks in the chunks: a chunk's index times the blocks of a chunk, and the block's index in the chunk
      * @param blocks of the pool that are filled
+     * @param withinStep whether this step's forward pass reads them
      */
-    record Load(String requestId, List<BlockHash> keys, int[] places, int[] blocks) {}
+    record Load(String requestId, List<BlockHash> keys, int[] places, int[] blocks, boolean withinStep) {}
 
     /**
      * A save of whole chunks.

@@ -11,6 +11,7 @@ import java.time.Duration;
  * @param acquire the longest that a request waits for values that are not in memory, and its answer for those that are being stored
  * @param answersWait whether the answer to a request waits until its prompt is stored: where other instances look for it, which may be
  *     asked as soon as there is an answer
+ * @param loadBytesWithinStep bytes of a rank that are loaded within a step, before its forward pass; requests with more wait for later steps
  * @param copy for a copy between pool and memory
  */
 public record StorePolicy(
@@ -19,4 +20,5 @@ public record StorePolicy(
         int trackedKeys,
         Duration acquire,
         boolean answersWait,
+        long loadBytesWithinStep,
         Duration copy) {}

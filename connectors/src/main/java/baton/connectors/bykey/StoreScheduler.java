@@ -45,7 +45,7 @@ import org.slf4j.LoggerFactory;
  *
  * <p>A request that comes in pins the longest stored prefix behind the blocks that the engine has, and waits until what is not in memory has
  * been read, or its deadline is over. Only what is pinned in memory is promised to the engine, so a store that fails makes misses and no
- * failed loads. Pins are given back when the load is over or the request ends.
+ * failed loads. Pins are given back when the load is over or the request ends. A small load is part of the step that schedules the request.
  *
  * <p>A chunk is stored when the step that computed the last of its tokens is over. A request that ends while chunks of it are being copied
  * into memory keeps its blocks until then.
@@ -96,6 +96,13 @@ public final class StoreScheduler implements SchedulerConnector {
 
     private int lateWrites;
     private final Set<String> released = new HashSet<>();
+    /** Requests whose loads fit into the next step, and the bytes of a rank that these have. */
+    private final Set<String> matchedWithinStep = new HashSet<>();
+
+    private long bytesWithinStep;
+    /** Requests with a load in the step that is computed. */
+    private final Set<String> loadingWithinStep = new HashSet<>();
+
     private final List<Load> plannedLoads = new ArrayList<>();
     private final List<Measurement> measurements = new ArrayList<>();
     private long nextSave;
@@ -258,7 +265,21 @@ public final class StoreScheduler implements SchedulerConnector {
                     .of(request.id()));
         }
         int tokens = stored.end() * perChunk - computedTokens;
-        return tokens >= keys.leastLoad() ? new KvMatch.Tokens(tokens, true) : new KvMatch.None();
+        return tokens >= keys.leastLoad()
+                ? new KvMatch.Tokens(tokens, !fitsIntoStep(request, computedTokens, tokens))
+                : new KvMatch.None();
+    }
+
+    /** Takes the bytes from the budget of the next step, if it has them. A step computes at least one token of each of its requests. */
+    private boolean fitsIntoStep(KvRequest request, int computed, int tokens) {
+        matchedWithinStep.remove(request.id());
+        long bytes = context.layout().blockBytes() / blockSize * tokens;
+        if (computed + tokens >= request.length() || bytesWithinStep + bytes > policy.loadBytesWithinStep()) {
+            return false;
+        }
+        bytesWithinStep += bytes;
+        matchedWithinStep.add(request.id());
+        return true;
     }
 
     /** Whether the prefix goes on in a chunk that is just being stored for another request: that is a matter of milliseconds. */
@@ -298,7 +319,11 @@ public final class StoreScheduler implements SchedulerConnector {
         }
         state.stored = Optional.empty();
         int endBlock = Math.ceilDiv(localTokens + externalTokens, blockSize);
-        plannedLoads.add(stored.load(request.id(), blockTable, firstBlock, endBlock));
+        boolean withinStep = matchedWithinStep.contains(request.id());
+        plannedLoads.add(stored.load(request.id(), blockTable, firstBlock, endBlock, withinStep));
+        if (withinStep) {
+            loadingWithinStep.add(request.id());
+        }
         loading.put(request.id(), stored);
     }
 
@@ -323,6 +348,8 @@ public final class StoreScheduler implements SchedulerConnector {
     @Override
     public ConnectorMetadata buildMetadata(ScheduledStep step) {
         owner.check();
+        matchedWithinStep.clear();
+        bytesWithinStep = 0;
         List<Save> planned = new ArrayList<>();
         for (ScheduledRequest scheduled : step.requests()) {
             overtake(scheduled.blockTable(), scheduled.computedTokens() / blockSize);
@@ -392,17 +419,18 @@ public final class StoreScheduler implements SchedulerConnector {
     @Override
     public void onStepDone(WorkerReport report, Map<Rank, WorkerMetadata> metadata) {
         owner.check();
-        for (String received : report.received()) {
-            StoredPrefix loaded = loading.remove(received);
-            if (loaded != null) {
-                loaded.release();
-            }
-        }
+        report.received().forEach(this::loaded);
+        loadingWithinStep.forEach(this::loaded);
+        loadingWithinStep.clear();
         if (metadata.get(Rank.FIRST) instanceof SavesDone(List<Long> done)) {
             for (long id : done) {
                 saved(saves.remove(id));
             }
         }
+    }
+
+    private void loaded(String requestId) {
+        Optional.ofNullable(loading.remove(requestId)).ifPresent(StoredPrefix::release);
     }
 
     private void saved(@Nullable Save save) {

@@ -81,7 +81,7 @@ public final class StoreSession {
      *
      * @param invalid blocks that were not filled
      */
-    record Loaded(String requestId, Set<Integer> invalid) {}
+    record Loaded(String requestId, Set<Integer> invalid, boolean withinStep) {}
 
     /** @param store closed with the last side */
     public StoreSession(ConnectorContext context, TieredStore store, StorePolicy policy) {
@@ -97,6 +97,11 @@ public final class StoreSession {
 
     StorePolicy policy() {
         return policy;
+    }
+
+    /** Adds measurements to those of the store. */
+    public synchronized void measured(List<Measurement> more) {
+        measurements.addAll(more);
     }
 
     /** A side has been made, which will call {@link #sideClosed}. */
@@ -151,8 +156,9 @@ public final class StoreSession {
                 copies.remove(task);
                 measure("load", task, start);
                 for (Deque<Loaded> ofRank : loaded.values()) {
-                    ofRank.add(new Loaded(load.requestId(), invalid));
+                    ofRank.add(new Loaded(load.requestId(), invalid, load.withinStep()));
                 }
+                notifyAll();
             }
             if (!invalid.isEmpty()) {
                 log.warn(
@@ -163,6 +169,22 @@ public final class StoreSession {
             }
             context.wake().run();
         });
+    }
+
+    /** Returns when the loads of these requests, of one step, are over. */
+    void awaitLoaded(Rank rank, Set<String> requests) {
+        synchronized (this) {
+            if (!deadline().awaitUninterruptibly(this, () -> isLoaded(rank, requests))) {
+                throw new IllegalStateException("loads of " + requests + " are not over");
+            }
+        }
+    }
+
+    private synchronized boolean isLoaded(Rank rank, Set<String> requests) {
+        return loaded.getOrDefault(rank, new ArrayDeque<>()).stream()
+                .map(Loaded::requestId)
+                .toList()
+                .containsAll(requests);
     }
 
     /** Starts a save. */

@@ -1,5 +1,6 @@
 package baton.connectors.bykey;
 
+import baton.connectors.bykey.StoreConnectorMetadata.Load;
 import baton.connectors.bykey.StoreConnectorMetadata.Save;
 import baton.kv.KvCache;
 import baton.kv.OwnerThread;
@@ -13,10 +14,12 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.stream.Collectors;
 
 /**
  * The worker side of a connector over a store. Copies run beside the engine's steps: loads into blocks of requests that wait for them, saves
- * from full blocks, which are not written to while a request or the prefix cache has them. Only a request that is preempted is waited for.
+ * from full blocks, which are not written to while a request or the prefix cache has them. Only a request that is preempted is waited for, and
+ * loads within a step.
  */
 public final class StoreWorker implements WorkerConnector {
     private final StoreSession session;
@@ -59,6 +62,18 @@ public final class StoreWorker implements WorkerConnector {
     }
 
     @Override
+    public void waitForLayerLoad(int layer) {
+        if (layer == 0 && step.loads().stream().anyMatch(Load::withinStep)) {
+            session.awaitLoaded(
+                    rank,
+                    step.loads().stream()
+                            .filter(Load::withinStep)
+                            .map(Load::requestId)
+                            .collect(Collectors.toSet()));
+        }
+    }
+
+    @Override
     public boolean savesByLayer() {
         return false;
     }
@@ -84,7 +99,9 @@ public final class StoreWorker implements WorkerConnector {
         Set<String> received = new HashSet<>();
         Set<Integer> invalid = new HashSet<>();
         for (StoreSession.Loaded load : loaded) {
-            received.add(load.requestId());
+            if (!load.withinStep()) {
+                received.add(load.requestId());
+            }
             invalid.addAll(load.invalid());
         }
         Set<String> sent = step.released();

@@ -190,7 +190,7 @@ final class StoredPrefix {
      * @param firstBlock of those that are filled
      * @param endBlock behind them
      */
-    Load load(String requestId, int[] tables, int firstBlock, int endBlock) {
+    Load load(String requestId, int[] tables, int firstBlock, int endBlock, boolean withinStep) {
         int chunkBlocks = chunks.chunkBlocks();
         List<BlockHash> keys = new ArrayList<>();
         IntStream.Builder places = IntStream.builder();
@@ -212,7 +212,7 @@ final class StoredPrefix {
             }
         }
         return new Load(
-                requestId, keys, places.build().toArray(), blocks.build().toArray());
+                requestId, keys, places.build().toArray(), blocks.build().toArray(), withinStep);
     }
 
     /** Gives all pins back. */

@@ -161,7 +161,7 @@ record LmCacheSettings(
                 remote(config),
                 hashes,
                 new TokenChunkKeys.Use(transfer.isConsumer(), transfer.isProducer() && !skipSave, leastLoad),
-                new StorePolicy(!config.bool(SAVE_DECODE).orElseThrow(), 0, 1, blocking, pd.isEmpty(), COPY_TIMEOUT),
+                new StorePolicy(!config.bool(SAVE_DECODE).orElseThrow(), 0, 1, blocking, pd.isEmpty(), 0, COPY_TIMEOUT),
                 Duration.ofNanos((long) (config.number(LOOKUP, 1, 3_600_000) * 1e6)),
                 config.string(MODEL).map(name -> model(config.field(MODEL), name)),
                 pd);

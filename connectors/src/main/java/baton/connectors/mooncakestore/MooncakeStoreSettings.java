@@ -142,7 +142,7 @@ record MooncakeStoreSettings(
                 loads,
                 stores,
                 new StorePolicy(
-                        !saveDecode, 0, TRACKED_KEYS, Duration.ofNanos((long) (seconds * 1e9)), true, COPY_TIMEOUT),
+                        !saveDecode, 0, TRACKED_KEYS, Duration.ofNanos((long) (seconds * 1e9)), true, 0, COPY_TIMEOUT),
                 extra.string(CACHE_PREFIX).orElseThrow(),
                 storeTensorShares(extra));
     }

@@ -11,7 +11,7 @@ import java.util.Set;
 import java.util.function.BiFunction;
 import java.util.function.ToDoubleFunction;
 
-/** Reads {@code backpressure}, by vLLM 0.32's names. */
+/** Reads {@code backpressure}, by vLLM 0.33's names. */
 final class BackpressureSettings {
     private static final String DETECTOR = "backpressure_cls";
     private static final String POLICY = "policy_cls";
@@ -21,6 +21,7 @@ final class BackpressureSettings {
     private static final String WARM_UP = "warmup_completions";
     private static final String HALF_LIFE = "decay_half_life_s";
     private static final String COOLDOWN = "cooldown_s";
+    private static final String FAILURES = "failure_threshold";
     /** All of them. */
     static final List<Setting> SETTINGS = List.of(
             Setting.of(DETECTOR, "EMABackpressureDetector", "No other."),
@@ -39,7 +40,11 @@ final class BackpressureSettings {
             setting(
                     COOLDOWN,
                     Backpressure.Settings::cooldown,
-                    "Seconds after pressure in which every other write is dropped."));
+                    "Seconds after pressure in which every other write is dropped."),
+            Setting.absent(
+                    FAILURES,
+                    "of `fs` `" + Backpressure.Settings.LOCAL.failureThreshold() + "`, else none",
+                    "Writes that fail one after the other at which pressure begins."));
 
     private BackpressureSettings() {}
 
@@ -55,9 +60,12 @@ final class BackpressureSettings {
     /**
      * @param all of all tiers
      * @param own of the tier: it goes first, field by field
+     * @param remote whether the tier is behind a network
+     * @param files whether the tier is a file system
      * @return empty if neither is there
      */
-    static Optional<Backpressure.Settings> of(Optional<JsonFields> all, Optional<JsonFields> own, boolean remote) {
+    static Optional<Backpressure.Settings> of(
+            Optional<JsonFields> all, Optional<JsonFields> own, boolean remote, boolean files) {
         if (all.isEmpty() && own.isEmpty()) {
             return Optional.empty();
         }
@@ -79,7 +87,14 @@ final class BackpressureSettings {
                 number(own, all, ALPHA, defaults.alpha(), Double.MIN_NORMAL, 1),
                 (int) number(own, all, WARM_UP, defaults.warmUp(), 1, 1e6),
                 number(own, all, HALF_LIFE, defaults.halfLife(), 1e-6, 1e6),
-                number(own, all, COOLDOWN, defaults.cooldown(), 0, 1e6)));
+                number(own, all, COOLDOWN, defaults.cooldown(), 0, 1e6),
+                (int) number(
+                        own,
+                        all,
+                        FAILURES,
+                        (files ? Backpressure.Settings.LOCAL : Backpressure.Settings.REMOTE).failureThreshold(),
+                        1,
+                        Integer.MAX_VALUE)));
     }
 
     private static void requireKnown(JsonFields fields) {

@@ -9,6 +9,7 @@ import baton.kv.KvTransferConfig;
 import baton.kv.Setting;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvConnector;
+import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.WorkerConnector;
@@ -19,7 +20,9 @@ import baton.store.tiered.Tier;
 import baton.store.tiered.TieredStore;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 
@@ -113,6 +116,38 @@ public final class OffloadingConnector implements KvConnector {
                 tiers,
                 new TieredStore.Timeouts(settings.policy().acquire(), CASCADE_TIMEOUT),
                 context.ticker());
-        return new StoreSession(context, store, settings.policy());
+        StoreSession opened = new StoreSession(context, store, settings.policy());
+        opened.measured(configInfo(context, store));
+        return opened;
+    }
+
+    /**
+     * vLLM's {@code vllm:kv_offload_config_info}: 1, with what is configured as labels, for each tier if there are several. The tokens are those of
+     * prompts without sliding windows.
+     */
+    private static List<Measurement> configInfo(ConnectorContext context, TieredStore store) {
+        StoreFormat format = store.format();
+        long chunks = store.memory().slots();
+        Map<String, String> memory = Map.of(
+                "cpu_num_chunks", String.valueOf(chunks),
+                "cpu_blocks_per_chunk", String.valueOf(format.blocksPerChunk()),
+                "cpu_kv_cache_size_bytes", String.valueOf(chunks * format.valueBytes()),
+                "cpu_kv_cache_size_tokens",
+                        String.valueOf(chunks
+                                * format.blocksPerChunk()
+                                * format.layout().blockSize()
+                                / context.groups().size()));
+        List<Measurement> all = new ArrayList<>();
+        for (int tier = 0; tier <= store.tiers().size(); tier++) {
+            Map<String, String> labels = new HashMap<>(memory);
+            if (tier > 0) {
+                labels.replaceAll((_, _) -> "");
+            }
+            if (!store.tiers().isEmpty()) {
+                labels.put("tier", store.tierName(tier));
+            }
+            all.add(new Measurement("vllm:kv_offload_config_info", Measurement.Kind.GAUGE, 1, labels));
+        }
+        return all;
     }
 }

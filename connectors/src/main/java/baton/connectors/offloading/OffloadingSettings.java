@@ -17,7 +17,7 @@ import java.util.OptionalInt;
 import java.util.Set;
 
 /**
- * {@code kv_connector_extra_config} of the connector, by vLLM 0.32's names; those with {@code memory_} or {@code _seconds} are Baton's.
+ * {@code kv_connector_extra_config} of the connector, by vLLM 0.33's names; those with {@code memory_} or {@code _seconds} are Baton's.
  *
  * @param bytes {@code cpu_bytes_to_use}, of all ranks together
  * @param tokensPerChunk {@code block_size}
@@ -48,6 +48,8 @@ record OffloadingSettings(
     private static final String SELF_DESCRIBING = "self_describing_kv_events";
     private static final String SHARED_NAME = "memory_share_name";
     private static final String LOAD_TIMEOUT = "load_timeout_seconds";
+    private static final String WITHIN_STEP = "sync_load_budget_bytes";
+    private static final String POLL_INTERVAL = "tier_poll_interval_s";
 
     /** All of them. */
     static final List<Setting> SETTINGS = Setting.join(
@@ -76,6 +78,14 @@ record OffloadingSettings(
                             LOAD_TIMEOUT,
                             2,
                             "Seconds, the longest that a request waits for values that are not in memory, and its answer for those of its prompt that are being stored."),
+                    Setting.of(
+                            WITHIN_STEP,
+                            0,
+                            "Bytes of a rank that are loaded from memory within the step that schedules their requests; requests with more wait for a later step."),
+                    Setting.absent(
+                            POLL_INTERVAL,
+                            "0.001",
+                            "vLLM's, for a thread that asks tiers; tiers report by themselves, so it has no effect."),
                     Setting.absent(
                             SPEC, "none", "vLLM's: `CPUOffloadingSpec` or `TieringOffloadingSpec`; has no effect."),
                     Setting.of(SELF_DESCRIBING, false, "No other."),
@@ -119,6 +129,12 @@ record OffloadingSettings(
             throw new ConfigException(
                     extra.field(LOAD_TIMEOUT), "is " + seconds + ", must be more than 0 and at most 3600");
         }
+        long withinStep = extra.integer(WITHIN_STEP).orElseThrow();
+        if (withinStep < 0) {
+            throw new ConfigException(extra.field(WITHIN_STEP), "is " + withinStep + ", must be at least 0");
+        }
+        // Any number is vLLM's, which has no thread for 0 and less.
+        extra.number(POLL_INTERVAL);
         Optional<JsonFields> backpressure = extra.object(TierSettings.BACKPRESSURE);
         List<TierSettings> tiers = new ArrayList<>();
         for (JsonFields tier : extra.objects(TIERS).orElse(List.of())) {
@@ -136,6 +152,7 @@ record OffloadingSettings(
                         extra.integerAtLeast(TRACKED, 1).orElseThrow(),
                         Duration.ofNanos((long) (seconds * 1e9)),
                         !tiers.isEmpty() || shared.isPresent(),
+                        withinStep,
                         COPY_TIMEOUT),
                 extra.bool(CANONICAL).orElseThrow(),
                 shared,

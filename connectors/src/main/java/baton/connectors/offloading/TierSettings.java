@@ -103,7 +103,7 @@ record TierSettings(Opener opener, boolean remote, boolean events, Optional<Back
                 opener,
                 remote,
                 tier.bool(EVENTS).orElseThrow(),
-                BackpressureSettings.of(parent, tier.object(BACKPRESSURE), remote));
+                BackpressureSettings.of(parent, tier.object(BACKPRESSURE), remote, !type.remote));
     }
 
     /** Where the tier keeps values of a format. */

@@ -60,7 +60,7 @@ class StoreSchedulerTest {
                 new TieredStore.Timeouts(SECOND, SECOND),
                 ticker);
         return new StoreScheduler(
-                context, new StoreSession(context, store, new StorePolicy(false, 0, 10, SECOND, false, SECOND)));
+                context, new StoreSession(context, store, new StorePolicy(false, 0, 10, SECOND, false, 0, SECOND)));
     }
 
     @AfterEach

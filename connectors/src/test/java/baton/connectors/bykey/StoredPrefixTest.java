@@ -101,7 +101,7 @@ class StoredPrefixTest {
             assertThat(prefix.end()).isEqualTo(longest);
             if (longest * chunkBlocks > local) {
                 int[] tables = tables(groups, longest * chunkBlocks, Math.min(longest * chunkTokens, length - 1));
-                checkLoad(prefix.load("r", tables, local, longest * chunkBlocks), values, all, tables, local);
+                checkLoad(prefix.load("r", tables, local, longest * chunkBlocks, false), values, all, tables, local);
             }
             prefix.release();
         }

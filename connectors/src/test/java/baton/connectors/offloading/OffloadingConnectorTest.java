@@ -15,7 +15,9 @@ import baton.kv.KvTransferConfig;
 import baton.kv.ModelFingerprint;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvMatch;
+import baton.kv.connector.Measurement;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
+import baton.kv.connector.WorkerReport;
 import baton.testkit.FakeEngine;
 import baton.testkit.FakeEngine.Running;
 import baton.testkit.FakeEngine.Share;
@@ -178,6 +180,67 @@ class OffloadingConnectorTest {
         ticker.advance(Duration.ofMillis(1));
         assertThat(engine.scheduler().match(request, 0)).isInstanceOf(KvMatch.None.class);
         engine.endWithoutBlocks(request, RequestEnd.ABORTED);
+    }
+
+    /** Of 96 tokens that are in memory; a block of 16 has 3,072 bytes. */
+    @ParameterizedTest
+    @CsvSource({"0, 100, true", "18431, 100, true", "18432, 100, false", "18432, 96, true"})
+    void aLoadThatFitsIntoTheBudgetIsPartOfTheStep(long budget, int length, boolean between) {
+        settings.put("sync_load_budget_bytes", budget);
+        start();
+        computed(request(100));
+        Running running = engine.admit(request(length), 0);
+        assertThat(running.isLoading()).isEqualTo(between);
+        assertThat(running.externalTokens()).isEqualTo(96);
+        if (!between) {
+            // A second one does not fit into the same step.
+            Running second = engine.admit(request(length), 0);
+            assertThat(second.isLoading()).isTrue();
+            WorkerReport report = engine.step(new Share(running, running.remainingTokens()));
+            assertThat(report.invalidBlocks()).isEmpty();
+            assertThat(report.received()).doesNotContain(running.request().id());
+            assertThat(engine.holds(running, 0, length)).isTrue();
+            end(second);
+            Running next = engine.admit(request(length), 0);
+            assertThat(next.isLoading()).isFalse();
+            engine.step(new Share(next, next.remainingTokens()));
+            end(next);
+        }
+        end(running);
+        assertThat(engine.scheduler().resetCache()).as("no values are pinned").isTrue();
+        assertThat(matched(request(100))).isZero();
+    }
+
+    private void end(Running running) {
+        while (running.isLoading()) {
+            engine.idleStep();
+        }
+        engine.end(running, RequestEnd.LENGTH);
+    }
+
+    @Test
+    void theConfigurationIsAMetric() {
+        settings.put("cpu_bytes_to_use", 12 * LAYOUT.blockBytes());
+        settings.put("secondary_tiers", List.of(Map.of("type", "fs", "root_dir", "unused")));
+        settings.put("tier_poll_interval_s", 0.5);
+        start();
+        assertThat(engine.scheduler().takeMeasurements())
+                .filteredOn(each -> each.name().equals("vllm:kv_offload_config_info"))
+                .allMatch(each -> each.value() == 1)
+                .extracting(Measurement::labels)
+                .containsExactly(
+                        Map.of(
+                                "tier", "0:primary",
+                                "cpu_num_chunks", "12",
+                                "cpu_blocks_per_chunk", "1",
+                                "cpu_kv_cache_size_bytes", String.valueOf(12 * LAYOUT.blockBytes()),
+                                "cpu_kv_cache_size_tokens", "192"),
+                        Map.of(
+                                "tier", "1:map",
+                                "cpu_num_chunks", "",
+                                "cpu_blocks_per_chunk", "",
+                                "cpu_kv_cache_size_bytes", "",
+                                "cpu_kv_cache_size_tokens", ""));
     }
 
     @Test

@@ -103,9 +103,11 @@ class OffloadingSettingsTest {
         assertThat(local.alpha()).isEqualTo(0.25);
         assertThat(local.policy()).isEqualTo(Backpressure.Policy.DROP);
         assertThat(local.highWater()).isEqualTo(0.010);
+        assertThat(local.failureThreshold()).isEqualTo(3);
         Backpressure.Settings remote = settings.tiers().getLast().backpressure().orElseThrow();
         assertThat(remote.alpha()).isEqualTo(0.5);
         assertThat(remote.highWater()).isEqualTo(0.050);
+        assertThat(remote.failureThreshold()).isEqualTo(3);
     }
 
     @ParameterizedTest
@@ -117,6 +119,8 @@ class OffloadingSettingsTest {
             {"cpu_bytes_to_use": 1, "spec_name": "X"} | extra.spec_name: unsupported value 'X'; allowed: CPUOffloadingSpec, TieringOffloadingSpec
             {"cpu_bytes_to_use": 1, "eviction_policy": "fifo"} | extra.eviction_policy: unsupported value 'fifo'; allowed: lru, arc
             {"cpu_bytes_to_use": 1, "load_timeout_seconds": 0} | extra.load_timeout_seconds: is 0.0, must be more than 0 and at most 3600
+            {"cpu_bytes_to_use": 1, "sync_load_budget_bytes": -1} | extra.sync_load_budget_bytes: is -1, must be at least 0
+            {"cpu_bytes_to_use": 1, "tier_poll_interval_s": "fast"} | extra.tier_poll_interval_s: must be a number, is "fast"
             {"cpu_bytes_to_use": 1, "memory_share_name": "a/b"} | extra.memory_share_name: name=a/b must be 1 to 64 letters, digits, dots, dashes and underscores
             {"cpu_bytes_to_use": 1, "self_describing_kv_events": true} | extra.self_describing_kv_events: is true, must be false: events of offloaded blocks carry their hashes only
             {"cpu_bytes_to_use": 1, "secondary_tiers": [{}]} | extra.secondary_tiers[0].type: is missing, must be one of fs, redis, lm
@@ -126,6 +130,7 @@ class OffloadingSettingsTest {
             {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "fs", "root_dir": "kv", "locality": "FAR"}]} | extra.secondary_tiers[0].locality: unsupported value 'FAR'; allowed: LOCAL, REMOTE
             {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "redis", "url": "http://x"}]} | extra.secondary_tiers[0].url: begins with 'http', must be redis://host:port or rediss://host:port
             {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "fs", "root_dir": "kv", "backpressure": {"alpha": 2}}]} | extra.secondary_tiers[0].backpressure.alpha: is 2.0, must be more than 0 and at most 1.0
+            {"cpu_bytes_to_use": 1, "secondary_tiers": [{"type": "fs", "root_dir": "kv", "backpressure": {"failure_threshold": 0}}]} | extra.secondary_tiers[0].backpressure.failure_threshold: is 0.0, must be at least 1.0 and at most 2.147483647E9
             {"cpu_bytes_to_use": 1, "backpressure": {"high_water_s": 1, "low_water_s": 2}, "secondary_tiers": [{"type": "fs", "root_dir": "kv"}]} | extra.backpressure.low_water_s: is 2.0, must be at most high_water_s=1.0
             """)
     void whatCannotBeUsedIsNamed(String json, String message) {

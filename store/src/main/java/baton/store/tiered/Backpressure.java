@@ -5,12 +5,14 @@ import com.google.errorprone.annotations.concurrent.GuardedBy;
 
 /**
  * Decides whether a slow store gets more to write: by a moving average of the seconds that a MiB takes, with two watermarks. The names,
- * the defaults and the behaviour are those of vLLM 0.32's EMABackpressureDetector with its ThrottledDropPolicy or DropStorePolicy. Thread-safe.
+ * the defaults and the behaviour are those of vLLM 0.33's EMABackpressureDetector with its ThrottledDropPolicy or DropStorePolicy. Thread-safe.
  */
 public final class Backpressure {
     private static final double MIB = 1 << 20;
     /** Above the high watermark writes are dropped in proportion; all of them where the average exceeds it by so many times itself. */
     private static final double RAMP = 2;
+    /** Failures raise the average to so many times the high watermark. */
+    private static final double FAILED = 4;
 
     /** The treatment of writes under pressure. */
     public enum Policy {
@@ -27,6 +29,7 @@ public final class Backpressure {
      * @param warmUp writes of which the first average is made; there is no pressure before
      * @param halfLife seconds without a write, under pressure, in which the average halves, so that writing is tried again
      * @param cooldown seconds after pressure in which every other write is dropped
+     * @param failureThreshold writes that fail one after the other at which pressure begins
      */
     public record Settings(
             Policy policy,
@@ -35,12 +38,14 @@ public final class Backpressure {
             double alpha,
             int warmUp,
             double halfLife,
-            double cooldown) {
+            double cooldown,
+            int failureThreshold) {
         /** For storage of this host. */
-        public static final Settings LOCAL = new Settings(Policy.THROTTLED, 0.010, 0.002, 0.15, 10, 2, 1);
+        public static final Settings LOCAL = new Settings(Policy.THROTTLED, 0.010, 0.002, 0.15, 10, 2, 1, 3);
 
         /** For storage behind a network. */
-        public static final Settings REMOTE = new Settings(Policy.THROTTLED, 0.050, 0.010, 0.15, 10, 2, 1);
+        public static final Settings REMOTE =
+                new Settings(Policy.THROTTLED, 0.050, 0.010, 0.15, 10, 2, 1, Integer.MAX_VALUE);
     }
 
     private final Settings settings;
@@ -64,6 +69,16 @@ public final class Backpressure {
     @GuardedBy("this")
     private long asked;
 
+    /** Parts of writes that are to be dropped, and were not. */
+    @GuardedBy("this")
+    private double owed;
+
+    @GuardedBy("this")
+    private double warmUpSum;
+
+    @GuardedBy("this")
+    private int failures;
+
     public Backpressure(Settings settings, Ticker ticker) {
         this.settings = settings;
         this.ticker = ticker;
@@ -85,7 +100,12 @@ public final class Backpressure {
         if (rate == 0 || rate == 1) {
             return rate == 0;
         }
-        return ++asked % Math.max(2, Math.round(1 / rate)) != 0;
+        owed += rate;
+        if (owed < 1) {
+            return true;
+        }
+        owed--;
+        return false;
     }
 
     /** A write has ended. */
@@ -94,9 +114,13 @@ public final class Backpressure {
             return;
         }
         double value = seconds / (bytes / MIB);
+        failures = 0;
         completions++;
         if (completions <= settings.warmUp) {
-            average += (value - average) / completions;
+            warmUpSum += value;
+            if (!pressure || completions == settings.warmUp) {
+                average = warmUpSum / completions;
+            }
         } else {
             decay();
             average += settings.alpha * (value - average);
@@ -107,6 +131,21 @@ public final class Backpressure {
         if (pressure) {
             changedNanos = ticker.nanos();
         }
+    }
+
+    /** A write has failed, and not for being slow. Pressure that begins so ends by itself, so that writing is tried again. */
+    public synchronized void failed() {
+        failures++;
+        if (failures >= settings.failureThreshold) {
+            average = Math.max(average, settings.highWater * FAILED);
+            pressure = true;
+            changedNanos = ticker.nanos();
+        }
+    }
+
+    /** Writes that have failed since the last one that has not. */
+    public synchronized int failures() {
+        return failures;
     }
 
     /** Seconds for a MiB. */

@@ -6,7 +6,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 
-/** Counters of the movement between tiers, by the names of vLLM 0.32's tiering metrics. Thread-safe. */
+/** Counters of the movement between tiers, by the names of vLLM 0.33's tiering metrics. Thread-safe. */
 final class TierStats {
     private static final String TIER = "tier";
 
@@ -67,6 +67,11 @@ final class TierStats {
     synchronized void read(int tier, long bytes, double seconds, boolean complete) {
         taken.add(count("read_bytes", tier, bytes));
         taken.add(count("read_time", tier, seconds));
+        taken.add(new Measurement(
+                prefix + "promotion_latency_seconds",
+                Measurement.Kind.SECONDS,
+                seconds,
+                Map.of(TIER, names.get(tier), "result", complete ? "success" : "failure")));
         if (!complete) {
             taken.add(count("promotion_job_failures", tier, 1));
         }
@@ -85,8 +90,9 @@ final class TierStats {
         taken.add(count("backpressure_blocks_dropped", tier, values));
     }
 
-    synchronized void latency(int tier, double average) {
+    synchronized void pressure(int tier, double average, int failures) {
         taken.add(gauge("backpressure_store_latency_ema", tier, average));
+        taken.add(Measurement.gauge("baton:kv_offload_consecutive_store_failures", failures, TIER, names.get(tier)));
     }
 
     synchronized List<Measurement> take() {

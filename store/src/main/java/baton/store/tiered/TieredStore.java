@@ -20,6 +20,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.stream.IntStream;
 
 /*
  * All reads and writes of a caller's memory go through the memory tier: other tiers read into its slots and write from them. So a file system
@@ -88,11 +89,14 @@ public final class TieredStore implements BlockStore {
         this.tiers = List.copyOf(tiers);
         this.timeouts = timeouts;
         this.ticker = ticker;
-        List<String> names = new ArrayList<>(List.of("0:primary"));
-        for (Tier tier : tiers) {
-            names.add(names.size() + ":" + tier.store().name());
-        }
-        this.stats = new TierStats(PREFIX, names);
+        this.stats = new TierStats(
+                PREFIX,
+                IntStream.rangeClosed(0, tiers.size()).mapToObj(this::tierName).toList());
+    }
+
+    /** Label of a tier in metrics: {@code 0:primary} is the memory. */
+    public String tierName(int tier) {
+        return tier + ":" + (tier == 0 ? "primary" : tiers.get(tier - 1).store().name());
     }
 
     @Override
@@ -255,13 +259,15 @@ public final class TieredStore implements BlockStore {
                 written += taken;
             }
             stats.written(index, taken * format().valueBytes(), seconds, taken == pinned.size());
-            // One that was rejected says nothing of the tier's speed.
-            if (taken > 0 || task.deadline().isOver()) {
-                tier.backpressure().ifPresent(pressure -> {
+            tier.backpressure().ifPresent(pressure -> {
+                // One that was rejected says nothing of the tier's speed.
+                if (taken > 0 || task.deadline().isOver()) {
                     pressure.written(seconds, bytes);
-                    stats.latency(index, pressure.average());
-                });
-            }
+                } else {
+                    pressure.failed();
+                }
+                stats.pressure(index, pressure.average(), pressure.failures());
+            });
         });
         task.onQuiet(() -> {
             stats.cascading(index, -1);

@@ -13,7 +13,7 @@ final class BackpressureTest {
     private final VirtualTicker ticker = new VirtualTicker();
 
     private Backpressure backpressure(Policy policy) {
-        return new Backpressure(new Backpressure.Settings(policy, 0.010, 0.002, 0.5, 3, 2, 1), ticker);
+        return new Backpressure(new Backpressure.Settings(policy, 0.010, 0.002, 0.5, 3, 2, 1, 3), ticker);
     }
 
     private static int admitted(Backpressure backpressure, int asked) {
@@ -57,6 +57,35 @@ final class BackpressureTest {
             backpressure.written(0.040, MIB);
         }
         assertThat(admitted(backpressure, 100)).isZero();
+    }
+
+    /** {@code ThrottledDropPolicy} of vLLM 0.33 adds the parts up. */
+    @Test
+    void threeOfFourAreDroppedAtThreeQuartersOfTheRamp() {
+        Backpressure backpressure = backpressure(Policy.THROTTLED);
+        for (int i = 0; i < 3; i++) {
+            backpressure.written(0.025, MIB);
+        }
+        assertThat(admitted(backpressure, 100)).isEqualTo(25);
+    }
+
+    @Test
+    void writesThatFailOneAfterTheOtherMakePressureThatEndsByItself() {
+        Backpressure backpressure = backpressure(Policy.THROTTLED);
+        backpressure.failed();
+        backpressure.failed();
+        backpressure.written(0.001, MIB);
+        assertThat(backpressure.failures()).isZero();
+        backpressure.failed();
+        backpressure.failed();
+        assertThat(admitted(backpressure, 10)).isEqualTo(10);
+        backpressure.failed();
+        assertThat(admitted(backpressure, 10)).isZero();
+        // The average, 4 times the high watermark, is below it after two half-lives.
+        ticker.advance(Duration.ofSeconds(5));
+        assertThat(admitted(backpressure, 10)).isEqualTo(10);
+        backpressure.failed();
+        assertThat(admitted(backpressure, 10)).isZero();
     }
 
     @Test

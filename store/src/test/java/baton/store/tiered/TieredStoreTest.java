@@ -249,7 +249,7 @@ final class TieredStoreTest {
     @Test
     void aWriteThatHangsIsOverAtItsDeadlineAndARejectedOneSaysNothingOfTheSpeed() {
         Backpressure pressure = new Backpressure(
-                new Backpressure.Settings(Backpressure.Policy.DROP, 0.001, 0.0005, 0.5, 1, 2, 1), ticker);
+                new Backpressure.Settings(Backpressure.Policy.DROP, 0.001, 0.0005, 0.5, 1, 2, 1, 3), ticker);
         MapStore slow = new MapStore(FORMAT);
         try (TieredStore pressed = new TieredStore(
                 cache(8),
@@ -274,6 +274,7 @@ final class TieredStoreTest {
             ticker.advance(Duration.ofSeconds(2));
             pressed.put(keys(1, 2), List.of(ranges), deadline());
             assertThat(pressure.average()).isEqualTo(before);
+            assertThat(pressure.failures()).isEqualTo(1);
         }
     }
 
