@@ -136,13 +136,9 @@ enum EngineMetric {
         /** 1, 2, 5, 10, 20, 50, ... up to the model's length, which is known when the engine starts. */
         static final double[] TO_MODEL_LENGTH = {};
 
-        /** For connectors' durations; finer than vLLM's buckets, which begin at 5 ms. */
-        static final double[] TRANSFER_SECONDS = {
-            0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10
-        };
         /** For connectors' bytes; vLLM's buckets. */
-        static final double[] TRANSFER_BYTES = IntStream.rangeClosed(11, 33)
-                .mapToDouble(exponent -> Math.pow(2, exponent))
+        static final double[] TRANSFER_BYTES = IntStream.rangeClosed(0, 11)
+                .mapToDouble(i -> Math.pow(2, 11 + 2 * i))
                 .toArray();
 
         static final double[] TRANSFER_ITEMS = {
@@ -150,5 +146,18 @@ enum EngineMetric {
         };
 
         private Buckets() {}
+
+        /** For connectors' durations: vLLM's buckets, or finer ones, which begin below 5 ms. */
+        static double[] ofSeconds(String name) {
+            return switch (name) {
+                case "vllm:mooncake_xfer_time" ->
+                    new double[] {0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 5};
+                case "vllm:kv_offload_tiering_promotion_latency_seconds" ->
+                    new double[] {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
+                default ->
+                    new double[] {0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10
+                    };
+            };
+        }
     }
 }

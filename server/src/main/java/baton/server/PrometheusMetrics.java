@@ -268,7 +268,7 @@ public final class PrometheusMetrics implements EngineListener {
                                     Kind.HISTOGRAM,
                                     name.endsWith("_seconds") ? name : name + "_seconds",
                                     "",
-                                    Buckets.TRANSFER_SECONDS,
+                                    Buckets.ofSeconds(name),
                                     labels);
                         case BYTES -> recorder(Kind.HISTOGRAM, name, "", Buckets.TRANSFER_BYTES, labels);
                         case ITEMS -> recorder(Kind.HISTOGRAM, name, "", Buckets.TRANSFER_ITEMS, labels);

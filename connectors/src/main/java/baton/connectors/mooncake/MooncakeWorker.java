@@ -11,6 +11,7 @@ import baton.kv.KvFence;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HandshakeMetadata;
+import baton.kv.connector.Measurement;
 import baton.kv.connector.Rank;
 import baton.kv.connector.WorkerConnector;
 import baton.kv.connector.WorkerReport;
@@ -21,6 +22,7 @@ import baton.transfer.Region;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferException;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
@@ -60,7 +62,11 @@ final class MooncakeWorker implements WorkerConnector {
         this.agents = agents;
         this.exchange = exchange;
         this.rank = rank;
-        this.stats = new TransferStats(METRICS, LABEL, context.ticker().nanos());
+        this.stats = new TransferStats(METRICS, LABEL, false, context.ticker().nanos());
+        // Counters are shown from the start, as vLLM's.
+        for (String counter : List.of("num_failed_transfers", "num_failed_recvs", "num_kv_expired_reqs")) {
+            stats.add(Measurement.count(METRICS + counter, 0));
+        }
     }
 
     /** A prefill rank's address. */

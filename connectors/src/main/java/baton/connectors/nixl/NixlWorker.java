@@ -139,7 +139,7 @@ final class NixlWorker implements WorkerConnector {
         this.runtime = runtime;
         this.handshake = handshake;
         this.rank = rank;
-        this.stats = new TransferStats(METRICS, LABEL, context.ticker().nanos());
+        this.stats = new TransferStats(METRICS, LABEL, true, context.ticker().nanos());
         this.complaints = new Bursts(1, Duration.ofSeconds(10), context.ticker());
     }
 

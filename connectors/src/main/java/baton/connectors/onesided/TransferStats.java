@@ -25,6 +25,7 @@ public final class TransferStats {
 
     private final String prefix;
     private final String label;
+    private final boolean posts;
     private final List<Measurement> measurements = new ArrayList<>();
     private final List<Sample> samples = new ArrayList<>();
     private long descriptors;
@@ -33,10 +34,12 @@ public final class TransferStats {
     /**
      * @param prefix with which the names of the connector's metrics begin, as {@code vllm:nixl_}
      * @param label of the connector in the log, as {@code NIXL}
+     * @param posts whether the connector has a metric {@code post_time}, of which vLLM's Mooncake connector has none
      */
-    public TransferStats(String prefix, String label, long now) {
+    public TransferStats(String prefix, String label, boolean posts, long now) {
         this.prefix = prefix;
         this.label = label;
+        this.posts = posts;
         lineNanos = now;
     }
 
@@ -54,7 +57,9 @@ public final class TransferStats {
         double seconds = elapsed.toNanos() / 1e9;
         double postSeconds = post.toNanos() / 1e9;
         measurements.add(Measurement.seconds(prefix + "xfer_time", seconds));
-        measurements.add(Measurement.seconds(prefix + "post_time", postSeconds));
+        if (posts) {
+            measurements.add(Measurement.seconds(prefix + "post_time", postSeconds));
+        }
         measurements.add(Measurement.bytes(prefix + "bytes_transferred", bytes));
         measurements.add(Measurement.items(prefix + "num_descriptors", ranges));
         if (samples.size() < MOST) {

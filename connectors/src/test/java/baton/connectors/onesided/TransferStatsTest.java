@@ -7,7 +7,7 @@ import org.junit.jupiter.api.Test;
 
 /** The line in the log that sums transfers up, as vLLM's. */
 class TransferStatsTest {
-    private final TransferStats stats = new TransferStats("vllm:nixl_", "NIXL", 0);
+    private final TransferStats stats = new TransferStats("vllm:nixl_", "NIXL", true, 0);
 
     private void transferred(int millis, int postMillis) {
         stats.transferred(Duration.ofMillis(millis), Duration.ofMillis(postMillis), 1 << 20, 3);
