@@ -4,8 +4,10 @@ import baton.connectors.mooncake.MooncakeConnectorMetadata.Load;
 import baton.connectors.onesided.LoadTable;
 import baton.messages.PeerAddress;
 import baton.messages.mooncake.MooncakeExchange;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Queue;
+import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentLinkedQueue;
 
@@ -16,6 +18,11 @@ final class PromptReceiver extends LoadTable<PromptLoad> {
     final PeerAddress session;
     final List<MooncakeRegion> regions;
     final EngineDirectory engines;
+    /** Of {@link #regions}; not guessed, so no other rank can name them. */
+    final long layoutId = UUID.randomUUID().getMostSignificantBits() >>> 1 | 1;
+    /** Prefill ranks that remember the regions. */
+    final Set<PeerAddress> layoutHolders = new HashSet<>();
+
     private final String incarnation = UUID.randomUUID().toString();
     /** Events of other threads. */
     private final Queue<Runnable> events = new ConcurrentLinkedQueue<>();

@@ -2,6 +2,7 @@ package baton.connectors.mooncake;
 
 import baton.connectors.mooncake.MooncakeConnectorMetadata.Ready;
 import baton.connectors.mooncake.XferReply.Status;
+import baton.connectors.mooncake.XferRequest.LayoutKey;
 import baton.connectors.mooncake.XferRequest.Own;
 import baton.kv.Bursts;
 import baton.kv.InvalidFieldException;
@@ -39,6 +40,8 @@ final class PromptSender {
     private static final int MOST_WRITES = 10_000;
     /** Attempts and transfers that are remembered after their end. */
     private static final int MOST_REMEMBERED = 20_000;
+    /** Layouts of decode ranks; a rank that is started anew has another. */
+    private static final int MOST_LAYOUTS = 1024;
 
     private final LocalRank local;
     /** Of messages, which a peer may send as often as it likes. */
@@ -56,6 +59,13 @@ final class PromptSender {
     private final Map<String, Long> abandoned = new LinkedHashMap<>();
 
     private final Set<String> sent = new LinkedHashSet<>();
+    /** Of requests with regions, for those without. The least recently used goes first. */
+    private final Map<LayoutKey, WritePlan> layouts = new LinkedHashMap<>(16, 0.75f, true) {
+        @Override
+        protected boolean removeEldestEntry(Map.Entry<LayoutKey, WritePlan> eldest) {
+            return size() > MOST_LAYOUTS;
+        }
+    };
 
     PromptSender(LocalRank local) {
         this.local = local;
@@ -196,7 +206,8 @@ final class PromptSender {
         } catch (InvalidFieldException e) {
             complaints.event(more -> log.warn("Error processing Mooncake xfer request: {}{}", e.getMessage(), more));
             local.stats().count("baton:mooncake_bad_messages");
-            question.answer(XferReply.error(String.valueOf(e.getMessage())).encode());
+            question.answer(
+                    XferReply.of(Status.ERROR, String.valueOf(e.getMessage())).encode());
             return;
         }
         Optional<Own> own = request.own();
@@ -224,14 +235,23 @@ final class PromptSender {
             if (writes.size() + request.requests().size() > MOST_WRITES) {
                 throw new TransferException("too many requests wait");
             }
-            WritePlan plan = WritePlan.of(
-                    regions,
-                    local.ranks(),
-                    request.regions(),
-                    new WritePlan.Ranks(request.tpSize(), request.tpRank(), request.ppSize()),
-                    local.context().modelLayout().kvHeads());
+            Optional<WritePlan> plan = plan(request);
+            if (plan.isEmpty()) {
+                question.answer(XferReply.of(
+                                Status.LAYOUT_MISS,
+                                "layout_id %#x of %s:%d is not known"
+                                        .formatted(
+                                                request.layoutId(),
+                                                PeerAddress.shown(request.hostname()),
+                                                request.port()))
+                        .encode());
+                return;
+            }
             Message message = new Message(
-                    question, request, plan, new HashSet<>(request.requests().keySet()));
+                    question,
+                    request,
+                    plan.get(),
+                    new HashSet<>(request.requests().keySet()));
             long deadline = now + local.settings().timeouts().abort().toNanos();
             request.requests().forEach((id, wanted) -> {
                 Prompt prompt = prompt(wanted.transferId(), now);
@@ -241,8 +261,25 @@ final class PromptSender {
         } catch (TransferException e) {
             complaints.event(more -> log.warn("Error processing Mooncake xfer request: {}{}", e.getMessage(), more));
             local.stats().count("baton:mooncake_refused_requests");
-            question.answer(XferReply.error(String.valueOf(e.getMessage())).encode());
+            question.answer(
+                    XferReply.of(Status.ERROR, String.valueOf(e.getMessage())).encode());
         }
+    }
+
+    /** The writes into the asking rank's pool; empty if the request leaves its regions out and they are not remembered. */
+    private Optional<WritePlan> plan(XferRequest request) throws TransferException {
+        Optional<LayoutKey> key = request.layoutKey();
+        if (key.isPresent() && request.regions().isEmpty()) {
+            return Optional.ofNullable(layouts.get(key.get()));
+        }
+        WritePlan plan = WritePlan.of(
+                regions,
+                local.ranks(),
+                request.regions(),
+                new WritePlan.Ranks(request.tpSize(), request.tpRank(), request.ppSize()),
+                local.context().modelLayout().kvHeads());
+        key.ifPresent(each -> layouts.put(each, plan));
+        return Optional.of(plan);
     }
 
     /** How many ranks of the decode instance ask this rank. */
@@ -272,7 +309,7 @@ final class PromptSender {
 
     static void answerStop(Question question, String attempt) {
         question.answer(
-                new XferReply(Status.FINISH, List.of(), List.of(attempt), Optional.of("stopped"), Optional.empty())
+                new XferReply(Status.FINISH, List.of(), List.of(attempt), Optional.of("stopped"), 0, Optional.empty())
                         .encode());
     }
 

@@ -211,9 +211,10 @@ final class PromptWrite extends Push {
         }
         message.open().remove(requestId);
         Status status = message.open().isEmpty() ? Status.FINISH : Status.CONTINUE;
+        long layoutId = message.request().layoutId();
         XferReply reply = hasFailed()
-                ? new XferReply(status, List.of(), List.of(requestId), failure(), Optional.empty())
-                : new XferReply(status, List.of(requestId), List.of(), Optional.empty(), written());
+                ? new XferReply(status, List.of(), List.of(requestId), failure(), layoutId, Optional.empty())
+                : new XferReply(status, List.of(requestId), List.of(), Optional.empty(), layoutId, written());
         message.question().answer(reply.encode());
         stops.forEach(stop -> PromptSender.answerStop(stop, message.attempt().orElse("")));
         // The connection need not be asked: a decode rank ends it when it has its answer, and one that ended it before

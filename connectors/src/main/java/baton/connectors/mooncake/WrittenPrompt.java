@@ -1,6 +1,7 @@
 package baton.connectors.mooncake;
 
 import baton.connectors.mooncake.MooncakeConnectorMetadata.Load;
+import baton.connectors.mooncake.XferReply.Status;
 import baton.connectors.mooncake.XferReply.Written;
 import baton.connectors.mooncake.XferRequest.Own;
 import baton.connectors.mooncake.XferRequest.Wanted;
@@ -54,7 +55,13 @@ final class WrittenPrompt implements Arrival {
         failure = failure.or(() -> Optional.of(why));
     }
 
-    private Asking ask(PeerAddress rank, boolean stop, Consumer<byte[]> answered, BiConsumer<Ending, String> ended) {
+    /** @param withRegions whether the message has this rank's regions, or only the id by which the prefill rank remembers them */
+    private Asking ask(
+            PeerAddress rank,
+            boolean stop,
+            boolean withRegions,
+            Consumer<byte[]> answered,
+            BiConsumer<Ending, String> ended) {
         Wanted wanted = new Wanted(load.source().transferId(), List.of(load.blocks()));
         XferRequest request = new XferRequest(
                 receiver.session.host(),
@@ -63,7 +70,8 @@ final class WrittenPrompt implements Arrival {
                 local.rank().tensor(),
                 local.context().pipelineParallelSize(),
                 stop ? Map.of() : Map.of(load.requestId(), wanted),
-                stop ? List.of() : receiver.regions,
+                withRegions ? receiver.regions : List.of(),
+                stop ? 0 : receiver.layoutId,
                 Optional.of(new Own(
                         attempt,
                         load.source().transferId(),
@@ -87,8 +95,9 @@ final class WrittenPrompt implements Arrival {
     /** One prefill rank, which writes its part. */
     private final class Writer {
         private final PeerAddress rank;
-        private final long lastWrite;
-        private final Asking asking;
+        private long lastWrite;
+        private boolean withRegions;
+        private Asking asking;
         private Optional<Asking> stop = Optional.empty();
         /** When to try to stop it next, if that is to be tried. */
         private OptionalLong nextStop = OptionalLong.empty();
@@ -101,8 +110,31 @@ final class WrittenPrompt implements Arrival {
 
         private Writer(PeerAddress rank, long now) {
             this.rank = rank;
-            this.lastWrite = now + local.settings().timeouts().lastWrite().toNanos();
-            this.asking = ask(rank, false, this::onAnswer, this::onEnd);
+            this.lastWrite = lastWrite(now);
+            this.withRegions = !receiver.layoutHolders.contains(rank);
+            this.asking = askToWrite(withRegions);
+        }
+
+        private Asking askToWrite(boolean regions) {
+            // A connection that has been ended may have left events.
+            return ask(
+                    rank,
+                    false,
+                    regions,
+                    message -> {
+                        if (regions == withRegions) {
+                            onAnswer(message);
+                        }
+                    },
+                    (how, why) -> {
+                        if (regions == withRegions) {
+                            onEnd(how, why);
+                        }
+                    });
+        }
+
+        private long lastWrite(long now) {
+            return now + local.settings().timeouts().lastWrite().toNanos();
         }
 
         private void onAnswer(byte[] message) {
@@ -111,10 +143,27 @@ final class WrittenPrompt implements Arrival {
             }
             try {
                 XferReply reply = XferReply.decode(message);
-                if (reply.ok().contains(load.requestId())) {
-                    written = reply.written();
-                } else if (reply.failed().contains(load.requestId()) || reply.isLast()) {
+                if (reply.status() == Status.LAYOUT_MISS) {
+                    receiver.layoutHolders.remove(rank);
+                    if (!withRegions && failure.isEmpty()) {
+                        log.info("{} does not remember the regions of this rank, which are sent again", rank);
+                        asking.close();
+                        lastWrite = lastWrite(local.now());
+                        withRegions = true;
+                        asking = askToWrite(true);
+                        return;
+                    }
+                } else if (reply.layoutId() == receiver.layoutId) {
+                    receiver.layoutHolders.add(rank);
+                }
+                if (reply.failed().contains(load.requestId())) {
                     fail(rank + ": " + PeerAddress.shown(reply.error().orElse("the blocks are not written")));
+                } else if (reply.ok().contains(load.requestId())) {
+                    written = reply.written();
+                } else if (reply.isLast()) {
+                    fail(rank + ": "
+                            + PeerAddress.shown(
+                                    reply.error().orElse("the last answer does not say what became of the request")));
                 } else {
                     return;
                 }
@@ -133,6 +182,7 @@ final class WrittenPrompt implements Arrival {
             switch (how) {
                 case REFUSED, UNREACHED -> {
                     receiver.engines.forget(load.source());
+                    receiver.layoutHolders.remove(rank);
                     silent(local.now());
                 }
                 case BROKEN -> {}
@@ -159,7 +209,7 @@ final class WrittenPrompt implements Arrival {
                 local.stats().count("baton:mooncake_silent_peers");
                 silent(now);
             } else if (stop.isEmpty() && (nextStop.isEmpty() || now - nextStop.getAsLong() >= 0)) {
-                stop = Optional.of(ask(rank, true, this::onStopped, this::onStopEnd));
+                stop = Optional.of(ask(rank, true, false, this::onStopped, this::onStopEnd));
             }
         }
 

@@ -15,10 +15,16 @@ import org.msgpack.core.MessagePack;
  * @param ok requests with all blocks written
  * @param failed requests with no or not all blocks written
  * @param error why
+ * @param layoutId of the request, if the rank remembers the regions that it names; else 0
  * @param written what only Baton instances send: what was written for the only request of {@code ok}
  */
 record XferReply(
-        Status status, List<String> ok, List<String> failed, Optional<String> error, Optional<Written> written) {
+        Status status,
+        List<String> ok,
+        List<String> failed,
+        Optional<String> error,
+        long layoutId,
+        Optional<Written> written) {
     private static final String WHAT = "MooncakeXferResponse";
     private static final int LONGEST_ERROR = 1000;
 
@@ -34,7 +40,9 @@ record XferReply(
         /** Other requests of the message are not done. */
         CONTINUE(1),
         /** The whole message has failed. */
-        ERROR(2);
+        ERROR(2),
+        /** The message leaves regions out that the rank does not remember. */
+        LAYOUT_MISS(3);
 
         private final int number;
 
@@ -46,6 +54,7 @@ record XferReply(
             return switch (number) {
                 case 0 -> FINISH;
                 case 1 -> CONTINUE;
+                case 3 -> LAYOUT_MISS;
                 default -> ERROR;
             };
         }
@@ -62,8 +71,9 @@ record XferReply(
      */
     record Written(String prompt, int[] regions, long offset, long bytes, int[] checksums) {}
 
-    static XferReply error(String why) {
-        return new XferReply(Status.ERROR, List.of(), List.of(), Optional.of(why), Optional.empty());
+    /** Without a request in it. */
+    static XferReply of(Status status, String why) {
+        return new XferReply(status, List.of(), List.of(), Optional.of(why), 0, Optional.empty());
     }
 
     boolean isLast() {
@@ -76,12 +86,16 @@ record XferReply(
                     + (ok.isEmpty() ? 0 : 1)
                     + (failed.isEmpty() ? 0 : 1)
                     + (error.isPresent() ? 1 : 0)
+                    + (layoutId == 0 ? 0 : 1)
                     + (written.isPresent() ? 1 : 0));
             packer.packString("status").packInt(status.number);
             texts(packer, "ok_reqs", ok);
             texts(packer, "err_reqs", failed);
             if (error.isPresent()) {
                 packer.packString("err_msg").packString(error.get());
+            }
+            if (layoutId != 0) {
+                packer.packString("layout_id").packLong(layoutId);
             }
             if (written.isPresent()) {
                 Written own = written.get();
@@ -120,7 +134,8 @@ record XferReply(
         if (reading.status.isEmpty()) {
             throw new InvalidFieldException(WHAT, "must have a status");
         }
-        return new XferReply(reading.status.get(), reading.ok, reading.failed, reading.error, reading.written);
+        return new XferReply(
+                reading.status.get(), reading.ok, reading.failed, reading.error, reading.layoutId, reading.written);
     }
 
     private static final class Reading {
@@ -128,12 +143,13 @@ record XferReply(
         private List<String> ok = List.of();
         private List<String> failed = List.of();
         private Optional<String> error = Optional.empty();
+        private long layoutId;
         private Optional<Written> written = Optional.empty();
 
         private boolean field(String name, MsgpackReader value) {
             String field = WHAT + "." + name;
             switch (name) {
-                case "status" -> status = Optional.of(Status.of(value.integer(field, 0, 2)));
+                case "status" -> status = Optional.of(Status.of(value.integer(field, 0, 3)));
                 case "ok_reqs" -> ok = value.nil(field) ? List.of() : value.texts(field);
                 case "err_reqs" -> failed = value.nil(field) ? List.of() : value.texts(field);
                 case "err_msg" ->
@@ -141,6 +157,7 @@ record XferReply(
                             ? Optional.empty()
                             : Optional.of(value.text(field))
                                     .map(text -> text.substring(0, Math.min(text.length(), LONGEST_ERROR)));
+                case "layout_id" -> layoutId = value.unsigned(field);
                 case XferRequest.OWN -> written = Optional.of(written(value));
                 default -> {
                     return false;

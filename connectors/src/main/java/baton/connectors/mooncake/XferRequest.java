@@ -22,7 +22,8 @@ import org.msgpack.core.MessagePack;
  * @param tpRank of the asking rank
  * @param ppSize of the asking instance
  * @param requests by the asking instance's request id
- * @param regions of the asking rank's pool
+ * @param regions of the asking rank's pool; none if {@code layoutId} stands for them
+ * @param layoutId names the regions: a prefill rank that has answered with it remembers them. 0 if they are in each message
  * @param own what only Baton instances send
  */
 record XferRequest(
@@ -33,6 +34,7 @@ record XferRequest(
         int ppSize,
         Map<String, Wanted> requests,
         List<MooncakeRegion> regions,
+        long layoutId,
         Optional<Own> own) {
     /** In msgpack, beside vLLM's fields; vLLM's decoder skips it. */
     static final String OWN = "baton";
@@ -69,9 +71,22 @@ record XferRequest(
      */
     record Own(String attempt, String transferId, String compatibility, byte[] agent, boolean stop) {}
 
+    /** Names the regions at a prefill rank, as vLLM's {@code _peer_layout_key}. */
+    record LayoutKey(String hostname, int port, int tpRank, int ppSize, int tpSize, long layoutId) {}
+
+    /** Of {@code layoutId}, unless that is 0. */
+    Optional<LayoutKey> layoutKey() {
+        return Optional.of(new LayoutKey(hostname, port, tpRank, ppSize, tpSize, layoutId))
+                .filter(key -> key.layoutId != 0);
+    }
+
     byte[] encode() {
         try (MessageBufferPacker packer = MessagePack.newDefaultBufferPacker()) {
-            packer.packMapHeader(13 + (ppSize == 1 ? 0 : 1) + (own.isPresent() ? 1 : 0));
+            packer.packMapHeader(8
+                    + (regions.isEmpty() ? 0 : 5)
+                    + (ppSize == 1 ? 0 : 1)
+                    + (layoutId == 0 ? 0 : 1)
+                    + (own.isPresent() ? 1 : 0));
             packer.packString("remote_hostname").packString(hostname);
             packer.packString("remote_port").packInt(port);
             packer.packString("remote_tp_size").packInt(tpSize);
@@ -91,17 +106,22 @@ record XferRequest(
             each(packer, "kv_caches_base_addr", region -> packer.packLong(region.address()));
             each(packer, "block_lens", region -> packer.packLong(region.stride()));
             each(packer, "kv_block_lens", region -> packer.packLong(region.bytes()));
-            each(packer, "registered_layer_names", region -> packer.packString(region.layer()));
-            each(packer, "registered_layer_indices", region -> packer.packInt(region.layerIndex()));
-            each(packer, "registered_group_indices", region -> packer.packInt(region.group()));
-            each(
-                    packer,
-                    "registered_shared_group_ids",
-                    region -> packer.packArrayHeader(1).packInt(region.group()));
-            // Not a view into a packed row: to be moved by its own length only.
-            each(packer, "registered_row_offsets", _ -> packer.packInt(-1));
+            if (!regions.isEmpty()) {
+                each(packer, "registered_layer_names", region -> packer.packString(region.layer()));
+                each(packer, "registered_layer_indices", region -> packer.packInt(region.layerIndex()));
+                each(packer, "registered_group_indices", region -> packer.packInt(region.group()));
+                each(
+                        packer,
+                        "registered_shared_group_ids",
+                        region -> packer.packArrayHeader(1).packInt(region.group()));
+                // Not a view into a packed row: to be moved by its own length only.
+                each(packer, "registered_row_offsets", _ -> packer.packInt(-1));
+            }
             if (ppSize != 1) {
                 packer.packString("remote_pp_size").packInt(ppSize);
+            }
+            if (layoutId != 0) {
+                packer.packString("layout_id").packLong(layoutId);
             }
             if (own.isPresent()) {
                 packer.packString(OWN).packMapHeader(5);
@@ -152,6 +172,7 @@ record XferRequest(
         private List<String> names = List.of();
         private int[] indices = {};
         private int[] groups = {};
+        private long layoutId;
         private Optional<Own> own = Optional.empty();
 
         private boolean field(String name, MsgpackReader value) {
@@ -175,6 +196,7 @@ record XferRequest(
                 case "registered_layer_names" -> names = value.texts(field);
                 case "registered_layer_indices" -> indices = value.integers(field, -1, Integer.MAX_VALUE);
                 case "registered_group_indices" -> groups = value.integers(field, -1, MOST_RANKS);
+                case "layout_id" -> layoutId = value.unsigned(field);
                 case OWN -> own = Optional.of(own(value));
                 default -> {
                     return false;
@@ -259,7 +281,8 @@ record XferRequest(
                         strides[i],
                         bytes[i]));
             }
-            return new XferRequest(hostname.get(), port, tpSize, tpRank, ppSize, requests, List.copyOf(regions), own);
+            return new XferRequest(
+                    hostname.get(), port, tpSize, tpRank, ppSize, requests, List.copyOf(regions), layoutId, own);
         }
     }
 }

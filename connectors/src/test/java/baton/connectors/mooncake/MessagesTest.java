@@ -42,7 +42,13 @@ class MessagesTest {
     private static final Own OWN = new Own("a.0.0.1", "xfer-1", "version=1", new byte[] {1, -1}, false);
     private static final Written WRITTEN = new Written("digest", new int[] {0, 1}, 16, 32, new int[] {-1, 7});
 
+    private static final long LAYOUT_ID = 0x7edc_ba98_7654_3211L;
+
     private static XferRequest request(Optional<Own> own, int stages) {
+        return request(own, stages, LAYOUT_ID);
+    }
+
+    private static XferRequest request(Optional<Own> own, int stages, long layoutId) {
         try (Arena arena = Arena.ofConfined()) {
             KvCache cache = new KvCache(
                     arena.allocate(3 * LAYOUT.blockBytes(), 64),
@@ -52,13 +58,14 @@ class MessagesTest {
             Map<String, Wanted> wanted = new LinkedHashMap<>();
             wanted.put("cmpl-1", new Wanted("xfer-1", List.of(new int[] {2, 0, 70_000})));
             wanted.put("cmpl-2", new Wanted("xfer-2", List.of(new int[0])));
-            return new XferRequest("10.0.0.1", 15_000, 2, 1, stages, wanted, MooncakeRegion.of(cache), own);
+            return new XferRequest("10.0.0.1", 15_000, 2, 1, stages, wanted, MooncakeRegion.of(cache), layoutId, own);
         }
     }
 
     private static void assertSame(XferRequest read, XferRequest sent) {
         assertThat(read.encode()).isEqualTo(sent.encode());
         assertThat(read.regions()).isEqualTo(sent.regions());
+        assertThat(read.layoutKey()).isEqualTo(sent.layoutKey());
         assertThat(read.requests().keySet()).containsExactly("cmpl-1", "cmpl-2");
         assertThat(read.requests().values()).extracting(Wanted::isRelease).containsExactly(false, true);
         assertThat(read.own().map(Own::attempt)).isEqualTo(sent.own().map(Own::attempt));
@@ -66,10 +73,12 @@ class MessagesTest {
 
     private static List<XferReply> replies() {
         return List.of(
-                new XferReply(Status.FINISH, List.of("a", "b"), List.of("c"), Optional.of("why"), Optional.empty()),
-                new XferReply(Status.CONTINUE, List.of("a"), List.of(), Optional.empty(), Optional.empty()),
-                new XferReply(Status.FINISH, List.of("a"), List.of(), Optional.empty(), Optional.of(WRITTEN)),
-                XferReply.error("no"));
+                new XferReply(Status.FINISH, List.of("a", "b"), List.of("c"), Optional.of("why"), 0, Optional.empty()),
+                new XferReply(Status.CONTINUE, List.of("a"), List.of(), Optional.empty(), LAYOUT_ID, Optional.empty()),
+                new XferReply(
+                        Status.FINISH, List.of("a"), List.of(), Optional.empty(), LAYOUT_ID, Optional.of(WRITTEN)),
+                XferReply.of(Status.ERROR, "no"),
+                XferReply.of(Status.LAYOUT_MISS, "no such layout"));
     }
 
     @Test
@@ -77,7 +86,12 @@ class MessagesTest {
         for (int stages : new int[] {1, 2}) {
             for (Optional<Own> own : List.of(Optional.<Own>empty(), Optional.of(OWN))) {
                 XferRequest request = request(own, stages);
+                XferRequest older = request(own, stages, 0);
+                assertSame(XferRequest.decode(older.encode()), older);
                 assertSame(XferRequest.decode(request.encode()), request);
+                XferRequest remembered = withoutRegions(request);
+                assertThat(remembered.encode()).hasSizeLessThan(request.encode().length - 150);
+                assertSame(XferRequest.decode(remembered.encode()), remembered);
             }
         }
         for (XferReply reply : replies()) {
@@ -133,12 +147,15 @@ class MessagesTest {
             Files.copy(in, script);
         }
         StringBuilder lines = new StringBuilder();
-        XferRequest plain = request(Optional.empty(), 1);
-        XferRequest own = request(Optional.of(OWN), 2);
-        lines.append("request ")
-                .append(HexFormat.of().formatHex(plain.encode()))
-                .append('\n');
-        lines.append("request ").append(HexFormat.of().formatHex(own.encode())).append('\n');
+        List<XferRequest> requests = List.of(
+                request(Optional.empty(), 1),
+                request(Optional.of(OWN), 2),
+                withoutRegions(request(Optional.of(OWN), 2)));
+        for (XferRequest request : requests) {
+            lines.append("request ")
+                    .append(HexFormat.of().formatHex(request.encode()))
+                    .append('\n');
+        }
         for (XferReply reply : replies()) {
             lines.append("reply ")
                     .append(HexFormat.of().formatHex(reply.encode()))
@@ -156,32 +173,52 @@ class MessagesTest {
             python.destroyForcibly();
         }
         assertThat(python.exitValue()).isZero();
-        List<byte[]> back = Files.readAllLines(directory.resolve("out")).stream()
+        List<String> out = Files.readAllLines(directory.resolve("out"));
+        boolean knowsLayouts = out.contains("layout_id True");
+        assertThat(out).contains("layout_id " + (knowsLayouts ? "True" : "False"));
+        List<byte[]> back = out.stream()
                 .filter(line -> line.startsWith("again "))
                 .map(line -> HexFormat.of().parseHex(line.substring("again ".length())))
                 .toList();
-        assertThat(back).hasSize(6);
-        // vLLM leaves out what only Baton sends, and otherwise has the same bytes.
-        assertThat(back.get(0)).isEqualTo(plain.encode());
-        assertThat(back.get(1)).isEqualTo(without(own).encode());
-        for (int i = 0; i < replies().size(); i++) {
-            XferReply reply = replies().get(i);
-            XferReply without =
-                    new XferReply(reply.status(), reply.ok(), reply.failed(), reply.error(), Optional.empty());
-            assertThat(back.get(2 + i)).isEqualTo(without.encode());
+        // vLLM leaves out what only Baton sends, and before 0.33 layout_id; otherwise it has the same bytes.
+        for (int i = 0; i < requests.size(); i++) {
+            XferRequest sent = requests.get(i);
+            XferRequest left = like(sent, sent.regions(), knowsLayouts ? sent.layoutId() : 0, Optional.empty());
+            assertThat(back.get(i)).isEqualTo(left.encode());
+        }
+        List<XferReply> known = replies().stream()
+                .filter(reply -> knowsLayouts || reply.status() != Status.LAYOUT_MISS)
+                .toList();
+        assertThat(back).hasSize(requests.size() + known.size());
+        for (int i = 0; i < known.size(); i++) {
+            XferReply reply = known.get(i);
+            XferReply left = new XferReply(
+                    reply.status(),
+                    reply.ok(),
+                    reply.failed(),
+                    reply.error(),
+                    knowsLayouts ? reply.layoutId() : 0,
+                    Optional.empty());
+            assertThat(back.get(requests.size() + i)).isEqualTo(left.encode());
         }
     }
 
-    private static XferRequest without(XferRequest own) {
+    private static XferRequest withoutRegions(XferRequest request) {
+        return like(request, List.of(), request.layoutId(), request.own());
+    }
+
+    private static XferRequest like(
+            XferRequest request, List<MooncakeRegion> regions, long layoutId, Optional<Own> own) {
         return new XferRequest(
-                own.hostname(),
-                own.port(),
-                own.tpSize(),
-                own.tpRank(),
-                own.ppSize(),
-                own.requests(),
-                own.regions(),
-                Optional.empty());
+                request.hostname(),
+                request.port(),
+                request.tpSize(),
+                request.tpRank(),
+                request.ppSize(),
+                request.requests(),
+                regions,
+                layoutId,
+                own);
     }
 
     private static boolean runs(String... arguments) throws InterruptedException {

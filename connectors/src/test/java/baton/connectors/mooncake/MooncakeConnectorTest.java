@@ -3,7 +3,9 @@ package baton.connectors.mooncake;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.connectors.DelegatingRuntime;
+import baton.connectors.mooncake.XferReply.Status;
 import baton.connectors.mooncake.XferReply.Written;
+import baton.connectors.mooncake.XferRequest.Wanted;
 import baton.kv.DType;
 import baton.kv.Deadline;
 import baton.kv.JsonFields;
@@ -53,18 +55,14 @@ import org.junit.jupiter.api.Timeout;
 class MooncakeConnectorTest {
     private static final String HOST = "127.0.0.1";
     private static final int BLOCK = 4;
-    private static final MooncakeExchange.Asker NOBODY = new MooncakeExchange.Asker() {
-        @Override
-        public void answered(byte[] reply) {}
-
-        @Override
-        public void ended(MooncakeExchange.Ending how, String why) {}
-    };
 
     private final List<AutoCloseable> opened = new ArrayList<>();
     private final List<WorkerReport> reports = new ArrayList<>();
     /** To all engines. */
     private final List<Question> questions = new CopyOnWriteArrayList<>();
+
+    /** What becomes of questions on their way to all engines. */
+    private UnaryOperator<byte[]> arriving = message -> message;
 
     private int requests;
 
@@ -100,7 +98,11 @@ class MooncakeConnectorTest {
                     }
                 },
                 access -> new Altered(
-                        new SystemExchange(access, runtime.background()), answers, questions::add, afterAnswer));
+                        new SystemExchange(access, runtime.background()),
+                        message -> arriving.apply(message),
+                        answers,
+                        questions::add,
+                        afterAnswer));
         FakeEngine engine = new FakeEngine(
                 connector,
                 new ConnectorContext(
@@ -116,6 +118,7 @@ class MooncakeConnectorTest {
     /** Answers to this side's questions are changed on the way, and questions to this side are seen. */
     private record Altered(
             MooncakeExchange exchange,
+            UnaryOperator<byte[]> messages,
             UnaryOperator<byte[]> answers,
             Consumer<Question> beforeArrival,
             Consumer<Question> afterAnswer)
@@ -127,7 +130,7 @@ class MooncakeConnectorTest {
                 arrived.accept(new Question() {
                     @Override
                     public byte[] message() {
-                        return question.message();
+                        return messages.apply(question.message());
                     }
 
                     @Override
@@ -229,6 +232,119 @@ class MooncakeConnectorTest {
         decode.end(running, RequestEnd.LENGTH);
     }
 
+    /** The regions are in the first message, and again after the answer that the prefill rank does not remember them. */
+    @Test
+    void regionsAreSentToAPrefillRankThatDoesNotRememberThem() {
+        FakeEngine prefill = engine(KvRole.PRODUCER, "m", 30, reply -> reply);
+        FakeEngine decode = engine(KvRole.CONSUMER, "m", 30, reply -> reply);
+        handsOver(prefill, decode);
+        handsOver(prefill, decode);
+        arriving = MooncakeConnectorTest::withAnotherPort;
+        handsOver(prefill, decode);
+        handsOver(prefill, decode);
+        assertThat(questions)
+                .extracting(question ->
+                        !XferRequest.decode(question.message()).regions().isEmpty())
+                .containsExactly(true, false, false, true, false);
+    }
+
+    /** The prefill rank has not seen the layout of the rank that has this one. */
+    private static byte[] withAnotherPort(byte[] message) {
+        XferRequest sent = XferRequest.decode(message);
+        return new XferRequest(
+                        sent.hostname(),
+                        sent.port() - 1,
+                        sent.tpSize(),
+                        sent.tpRank(),
+                        sent.ppSize(),
+                        sent.requests(),
+                        sent.regions(),
+                        sent.layoutId(),
+                        sent.own())
+                .encode();
+    }
+
+    private void handsOver(FakeEngine prefill, FakeEngine decode) {
+        JsonFields params = prefilled(prefill, 10);
+        Running running = decode.admit(request(params.toJson().toString(), 10), 0);
+        until(List.of(prefill, decode), () -> !running.isLoading() && prefill.usedBlocks() == 0);
+        assertThat(invalid()).isZero();
+        assertThat(decode.holds(running, 0, 10)).isTrue();
+        decode.end(running, RequestEnd.LENGTH);
+    }
+
+    /** A {@code layout_id} that it has not seen, and that of another rank. */
+    @Test
+    void aPrefillRankSaysThatItDoesNotRememberRegions() throws Exception {
+        FakeEngine prefill = engine(KvRole.PRODUCER, "m", 0.05, reply -> reply);
+        List<XferReply> replies = new CopyOnWriteArrayList<>();
+        List<MooncakeRegion> regions = MooncakeRegion.of(prefill.cache());
+        try (MooncakeExchange vllm = new SystemExchange(PeerAccess.everyone(), new DelegatingRuntime().background())) {
+            for (byte[] question : List.of(
+                    question(1, List.of(), 7),
+                    question(1, regions, 7),
+                    question(2, List.of(), 7),
+                    question(1, List.of(), 7))) {
+                int before = replies.size();
+                try (MooncakeExchange.Asking _ =
+                        vllm.ask(rank(vllm, prefill), question, Duration.ofSeconds(10), new Replies(replies))) {
+                    until(List.of(prefill), () -> replies.size() > before);
+                }
+            }
+        }
+        assertThat(replies)
+                .extracting(XferReply::status)
+                .containsExactly(Status.LAYOUT_MISS, Status.FINISH, Status.LAYOUT_MISS, Status.FINISH);
+        assertThat(replies).extracting(XferReply::layoutId).containsExactly(0L, 7L, 0L, 7L);
+    }
+
+    private record Replies(List<XferReply> replies) implements MooncakeExchange.Asker {
+        @Override
+        public void answered(byte[] reply) {
+            replies.add(XferReply.decode(reply));
+        }
+
+        @Override
+        public void ended(MooncakeExchange.Ending how, String why) {}
+    }
+
+    /** Of a vLLM rank. */
+    private static byte[] question(int port, List<MooncakeRegion> regions, long layoutId) {
+        Map<String, Wanted> wanted = Map.of("r", new Wanted("t", List.of(new int[] {0, 1, 2})));
+        return new XferRequest(HOST, port, 1, 0, 1, wanted, regions, layoutId, Optional.empty()).encode();
+    }
+
+    private static PeerAddress rank(MooncakeExchange exchange, FakeEngine prefill) throws Exception {
+        JsonFields params = prefill.scheduler().advertisedKvTransferParams().orElseThrow();
+        return exchange
+                .query(params.string("remote_bootstrap_addr").orElseThrow(), Duration.ofSeconds(10))
+                .get(10, TimeUnit.SECONDS)
+                .engines()
+                .values()
+                .stream()
+                .flatMap(engine -> engine.workers().values().stream())
+                .flatMap(stage -> stage.values().stream())
+                .findFirst()
+                .orElseThrow();
+    }
+
+    /** As an older vLLM rank answers of a prompt that has expired. */
+    @Test
+    void aRequestThatTheLastAnswerDoesNotMentionFails() {
+        FakeEngine prefill = engine(KvRole.PRODUCER, "m", 600, reply -> reply);
+        FakeEngine decode = engine(
+                KvRole.CONSUMER,
+                "m",
+                600,
+                _ -> XferReply.of(Status.FINISH, "expired").encode());
+        JsonFields params = prefilled(prefill, 10);
+        Running running = decode.admit(request(params.toJson().toString(), 10), 0);
+        until(List.of(prefill, decode), () -> !running.isLoading());
+        assertThat(invalid()).isEqualTo(3);
+        assertThat(sum("vllm:mooncake_num_failed_recvs")).isEqualTo(1);
+        decode.end(running, RequestEnd.ERROR);
+    }
+
     /** The decode rank ends its connection as soon as it has the answer, which may be at once. */
     @Test
     void blocksOfAPromptComeBackHoweverSoonItsReaderEndsTheConnection() {
@@ -247,30 +363,11 @@ class MooncakeConnectorTest {
     @Test
     void blocksComeBackWhenTheOneThatAskedForThemIsGone() throws Exception {
         FakeEngine prefill = engine(KvRole.PRODUCER, "m", 600, reply -> reply);
-        JsonFields params = prefill.scheduler().advertisedKvTransferParams().orElseThrow();
         Running running = prefill.admit(request("{\"do_remote_decode\": true, \"transfer_id\": \"t\"}", 10), 0);
         try (MooncakeExchange vllm = new SystemExchange(PeerAccess.everyone(), new DelegatingRuntime().background())) {
-            PeerAddress rank = vllm
-                    .query(params.string("remote_bootstrap_addr").orElseThrow(), Duration.ofSeconds(10))
-                    .get(10, TimeUnit.SECONDS)
-                    .engines()
-                    .values()
-                    .stream()
-                    .flatMap(engine -> engine.workers().values().stream())
-                    .flatMap(stage -> stage.values().stream())
-                    .findFirst()
-                    .orElseThrow();
-            byte[] question = new XferRequest(
-                            HOST,
-                            1,
-                            1,
-                            0,
-                            1,
-                            Map.of("r", new XferRequest.Wanted("t", List.of(new int[] {0, 1, 2}))),
-                            MooncakeRegion.of(prefill.cache()),
-                            Optional.empty())
-                    .encode();
-            try (MooncakeExchange.Asking _ = vllm.ask(rank, question, Duration.ofSeconds(10), NOBODY)) {
+            byte[] question = question(1, MooncakeRegion.of(prefill.cache()), 0);
+            try (MooncakeExchange.Asking _ =
+                    vllm.ask(rank(vllm, prefill), question, Duration.ofSeconds(10), new Replies(new ArrayList<>()))) {
                 until(List.of(prefill), () -> !questions.isEmpty());
             }
         }
@@ -299,7 +396,8 @@ class MooncakeConnectorTest {
             checksums[1]++;
             return new Written(written.prompt(), written.regions(), written.offset(), written.bytes(), checksums);
         });
-        return new XferReply(reply.status(), reply.ok(), reply.failed(), reply.error(), changed).encode();
+        return new XferReply(reply.status(), reply.ok(), reply.failed(), reply.error(), reply.layoutId(), changed)
+                .encode();
     }
 
     @Test

@@ -10,12 +10,15 @@ from vllm.distributed.kv_transfer.kv_connector.v1.mooncake.mooncake_connector im
     _expand_transfer_regions,
 )
 
+has_layout_id = "layout_id" in MooncakeXferMetadata.__struct_fields__
+print("layout_id", has_layout_id)
 encoder = msgspec.msgpack.Encoder()
 for line in sys.stdin:
     kind, text = line.split()
     message = bytes.fromhex(text)
     if kind == "request":
         read = msgspec.msgpack.decode(message, type=MooncakeXferMetadata)
+        # Without regions, which the reader remembers, there is nothing to align.
         regions = _expand_transfer_regions(
             read.kv_caches_base_addr,
             read.block_lens,
@@ -28,6 +31,8 @@ for line in sys.stdin:
         )
         _, _, error = _align_transfer_regions(regions, regions)
         assert error is None, error
+    elif not has_layout_id and msgspec.msgpack.decode(message)["status"] == 3:
+        continue
     else:
         read = msgspec.msgpack.decode(message, type=MooncakeXferResponse)
     print("again " + encoder.encode(read).hex())
