@@ -13,35 +13,41 @@ import java.util.function.IntPredicate;
 
 /** Sets of characters by a property of Unicode: general categories, scripts and a few properties that are true or false. */
 final class UnicodeProperties {
-    private static final Map<Character.UnicodeScript, CharSet> SCRIPTS = grouped(Character.UnicodeScript::of);
+    /** Made with the first one, as they take time. */
+    private static final class Scripts {
+        static final Map<Character.UnicodeScript, CharSet> ALL = grouped(Character.UnicodeScript::of);
+    }
 
     private static final Map<Integer, CharSet> TYPES = grouped(Character::getType);
 
     /** Short and long names of categories, as ECMA-262 has them, and their types; a group has the types of its parts. */
     private static final Map<String, List<Byte>> CATEGORIES = categories();
 
-    private static final Map<String, CharSet> BINARY = Map.ofEntries(
-            Map.entry("Any", CharSet.ALL),
-            Map.entry("ASCII", CharSet.range(0, 0x7F)),
-            Map.entry("ASCII_Hex_Digit", CharSet.of("0123456789ABCDEFabcdef")),
-            Map.entry("Assigned", category("Cn").complement()),
-            Map.entry("Alphabetic", where(Character::isAlphabetic)),
-            Map.entry("Lowercase", where(Character::isLowerCase)),
-            Map.entry("Uppercase", where(Character::isUpperCase)),
-            Map.entry("Ideographic", where(Character::isIdeographic)),
-            Map.entry(
-                    "White_Space",
-                    CharSet.of("\t\n\u000B\f\r\u0085\u2028\u2029").union(category("Zs"))),
-            Map.entry("ID_Start", where(Character::isUnicodeIdentifierStart)),
-            Map.entry(
-                    "ID_Continue",
-                    where(c -> Character.isUnicodeIdentifierPart(c) && !Character.isIdentifierIgnorable(c))),
-            Map.entry("Emoji", where(Character::isEmoji)),
-            Map.entry("Emoji_Presentation", where(Character::isEmojiPresentation)),
-            Map.entry("Emoji_Modifier", where(Character::isEmojiModifier)),
-            Map.entry("Extended_Pictographic", where(Character::isExtendedPictographic)));
+    /** Made with the first one, as they take time. */
+    private static final class Binary {
+        static final Map<String, CharSet> ALL = Map.ofEntries(
+                Map.entry("Any", CharSet.ALL),
+                Map.entry("ASCII", CharSet.range(0, 0x7F)),
+                Map.entry("ASCII_Hex_Digit", CharSet.of("0123456789ABCDEFabcdef")),
+                Map.entry("Assigned", category("Cn").complement()),
+                Map.entry("Alphabetic", where(Character::isAlphabetic)),
+                Map.entry("Lowercase", where(Character::isLowerCase)),
+                Map.entry("Uppercase", where(Character::isUpperCase)),
+                Map.entry("Ideographic", where(Character::isIdeographic)),
+                Map.entry(
+                        "White_Space",
+                        CharSet.of("\t\n\u000B\f\r\u0085\u2028\u2029").union(category("Zs"))),
+                Map.entry("ID_Start", where(Character::isUnicodeIdentifierStart)),
+                Map.entry(
+                        "ID_Continue",
+                        where(c -> Character.isUnicodeIdentifierPart(c) && !Character.isIdentifierIgnorable(c))),
+                Map.entry("Emoji", where(Character::isEmoji)),
+                Map.entry("Emoji_Presentation", where(Character::isEmojiPresentation)),
+                Map.entry("Emoji_Modifier", where(Character::isEmojiModifier)),
+                Map.entry("Extended_Pictographic", where(Character::isExtendedPictographic)));
+    }
 
-    /** Short names of {@link #BINARY}. */
+    /** Short names of {@link Binary}. */
     private static final Map<String, String> SHORT = Map.of(
             "AHex", "ASCII_Hex_Digit",
             "Alpha", "Alphabetic",
@@ -60,7 +66,7 @@ final class UnicodeProperties {
             case "" ->
                 CATEGORIES.containsKey(value)
                         ? Optional.of(category(value))
-                        : Optional.ofNullable(BINARY.get(SHORT.getOrDefault(value, value)));
+                        : Optional.ofNullable(Binary.ALL.get(SHORT.getOrDefault(value, value)));
             case "General_Category", "gc" ->
                 CATEGORIES.containsKey(value) ? Optional.of(category(value)) : Optional.empty();
             case "Script", "sc" -> script(value);
@@ -70,7 +76,7 @@ final class UnicodeProperties {
 
     private static Optional<CharSet> script(String name) {
         try {
-            return Optional.ofNullable(SCRIPTS.get(Character.UnicodeScript.forName(name.toUpperCase(Locale.ROOT))));
+            return Optional.ofNullable(Scripts.ALL.get(Character.UnicodeScript.forName(name.toUpperCase(Locale.ROOT))));
         } catch (IllegalArgumentException _) {
             return Optional.empty();
         }
@@ -144,13 +150,25 @@ final class UnicodeProperties {
         return grouped(predicate::test).getOrDefault(true, CharSet.NONE);
     }
 
+    /** The next character that may have another property: most planes are unassigned, or for private use. */
+    static int after(int character) {
+        return switch (character) {
+            case 0x33FFF -> 0xE0000;
+            case 0xE0FFF -> 0xF0000;
+            case 0xF0000 -> 0xFFFFE;
+            case 0xFFFFE -> 0x100000;
+            case 0x100000 -> 0x10FFFE;
+            default -> character + 1;
+        };
+    }
+
     /** The characters of each value. */
     private static <T> Map<T, CharSet> grouped(IntFunction<T> value) {
         Map<T, List<Range>> ranges = new HashMap<>();
         for (Range all : CharSet.ALL.ranges()) {
             int first = all.first();
             T current = value.apply(first);
-            for (int c = first + 1; c <= all.last(); c++) {
+            for (int c = after(first); c <= all.last(); c = after(c)) {
                 T next = value.apply(c);
                 if (!next.equals(current)) {
                     ranges.computeIfAbsent(current, _ -> new ArrayList<>()).add(new Range(first, c - 1));

@@ -198,6 +198,31 @@ class RegexesTest {
         return texts;
     }
 
+    /** The characters that reading properties skips are like the one before them. */
+    @Test
+    void skippedCharactersHaveTheSameProperties() {
+        for (int c = 0; c < Character.MAX_CODE_POINT; c++) {
+            int next = UnicodeProperties.after(c);
+            for (int skipped = c + 1; skipped < Math.min(next, Character.MAX_CODE_POINT + 1); skipped++) {
+                assertThat(properties(skipped)).as("U+%X", skipped).isEqualTo(properties(c));
+            }
+            c = Math.max(c, next - 1);
+        }
+    }
+
+    private static int properties(int c) {
+        int properties =
+                Character.getType(c) << 16 | Character.UnicodeScript.of(c).ordinal();
+        return properties
+                ^ (Character.isAlphabetic(c)
+                                || Character.isIdeographic(c)
+                                || Character.isUnicodeIdentifierPart(c)
+                                || Character.isEmoji(c)
+                                || Character.isExtendedPictographic(c)
+                        ? 1 << 31
+                        : 0);
+    }
+
     @Test
     void classesAndEscapes() {
         String[][] cases = {
