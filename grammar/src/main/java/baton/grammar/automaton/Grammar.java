@@ -8,11 +8,11 @@ public final class Grammar {
     private static final long MOST_WORK = 50_000_000;
 
     private final Node start;
-    private final ByteClasses classes;
+    private final Symbols classes;
     private final List<String> specials;
     private final long bytes;
 
-    private Grammar(Node start, ByteClasses classes, List<String> specials, long bytes) {
+    private Grammar(Node start, Symbols classes, List<String> specials, long bytes) {
         this.start = start;
         this.classes = classes;
         this.specials = specials;
@@ -24,7 +24,7 @@ public final class Grammar {
         GrammarCompiler compiler = new GrammarCompiler(source);
         Node start = compiler.compile();
         long bytes = compiler.nodes().stream().mapToLong(Node::bytes).sum();
-        return new Grammar(start, ByteClasses.of(compiler.nodes()), compiler.specials(), bytes);
+        return new Grammar(start, Symbols.of(compiler.nodes()), compiler.specials(), bytes);
     }
 
     /** Whether a text without special tokens, in UTF-8, is of the grammar. */

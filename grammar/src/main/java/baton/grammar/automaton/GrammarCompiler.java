@@ -8,7 +8,6 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.BitSet;
 import java.util.Deque;
 import java.util.HashMap;
 import java.util.IdentityHashMap;
@@ -17,7 +16,6 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
-import java.util.Optional;
 import java.util.SequencedSet;
 import java.util.function.Supplier;
 
@@ -26,7 +24,7 @@ final class GrammarCompiler {
     private static final int MOST_NODES = 60_000;
 
     /** Most steps of all intersections and complements. */
-    private static final long MOST_PRODUCT_WORK = 1_000_000;
+    private static final long MOST_PRODUCT_WORK = 90_000;
 
     /** Deepest nesting of expressions, and longest chain of nodes that begin with each other. */
     private static final int MOST_DEPTH = 400;
@@ -38,11 +36,32 @@ final class GrammarCompiler {
     private final Map<String, Integer> specials = new LinkedHashMap<>();
     private final SequencedSet<Node.Reference> undefined = new LinkedHashSet<>();
     private final List<Node> nodes = new ArrayList<>();
+
+    /** Compiles operands of intersections and complements, to nodes over characters instead of bytes. */
+    private final GrammarCompiler operands;
+
     private long productWork = MOST_PRODUCT_WORK;
     private int depth;
 
     GrammarCompiler(GrammarSource source) {
         this.source = source;
+        this.operands = new GrammarCompiler(source, MOST_PRODUCT_WORK);
+    }
+
+    private GrammarCompiler(GrammarSource source, long mostWork) {
+        this.source = source;
+        this.operands = this;
+        this.productWork = mostWork;
+    }
+
+    /**
+     * The automaton of a regular expression's characters.
+     *
+     * @throws ConfigException if it takes more than so many steps
+     */
+    static RegularProduct.Made automaton(Expression regular, long mostWork) {
+        List<Expression> parts = regular instanceof Expression.And(List<Expression> all) ? all : List.of(regular);
+        return new GrammarCompiler(GrammarSource.of(regular), mostWork).product(parts);
     }
 
     /** All nodes, each after those it is made of, except in recursion. */
@@ -110,12 +129,7 @@ final class GrammarCompiler {
 
     private Node make(Expression expression) {
         return switch (expression) {
-            case Expression.Text(String text) ->
-                // Half of a surrogate pair is in no text.
-                text.codePoints().allMatch(CharSet.ALL::contains)
-                        ? intern(
-                                List.of("literal", text), () -> new Node.Literal(text.getBytes(StandardCharsets.UTF_8)))
-                        : characters(CharSet.NONE);
+            case Expression.Text(String text) -> text(text);
             case Expression.Chars(CharSet set) -> characters(set);
             case Expression.SpecialToken(String content) ->
                 intern(List.of("special", content), () -> {
@@ -126,10 +140,11 @@ final class GrammarCompiler {
             case Expression.Repeat _ -> sequence(List.of(expression));
             case Expression.Sequence(List<Expression> parts) -> sequence(parts);
             case Expression.Choice(List<Expression> parts) -> alternatives(nodes(parts));
-            case Expression.And(List<Expression> parts) -> intersection(parts);
-            case Expression.Not(Expression _) -> intersection(List.of(expression));
-            case Expression.Automaton(List<Expression.State> states) ->
-                intern(List.of("graph", states), () -> graph(states));
+            case Expression.And(List<Expression> parts) ->
+                add(graph(operands.product(parts).automaton()));
+            case Expression.Not _ ->
+                add(graph(operands.product(List.of(expression)).automaton()));
+            case Expression.Automaton automaton -> add(graph(automaton));
             case Expression.Members(
                     List<Expression.Member> members,
                     boolean anyOrder,
@@ -148,8 +163,26 @@ final class GrammarCompiler {
         return made;
     }
 
+    private Node text(String text) {
+        if (!text.codePoints().allMatch(CharSet.ALL::contains)) {
+            // Half of a surrogate pair is in no text.
+            return characters(CharSet.NONE);
+        }
+        if (isOfCharacters()) {
+            return sequence(text.codePoints()
+                    .<Expression>mapToObj(point -> new Expression.Chars(CharSet.of(point)))
+                    .toList());
+        }
+        return intern(List.of("literal", text), () -> new Node.Literal(text.getBytes(StandardCharsets.UTF_8)));
+    }
+
+    @SuppressWarnings("ReferenceEquality") // a compiler of operands is its own
+    private boolean isOfCharacters() {
+        return operands == this;
+    }
+
     private Node characters(CharSet set) {
-        return intern(List.of("characters", set), () -> new Node.Characters(new Utf8Set(set), set.isEmpty()));
+        return intern(List.of("characters", set), () -> new Node.Characters(set, !isOfCharacters()));
     }
 
     private Node alternatives(List<Node> parts) {
@@ -195,31 +228,17 @@ final class GrammarCompiler {
         });
     }
 
-    /** The automaton without states from which no text can be completed. */
-    private Node.Graph graph(List<Expression.State> states) {
-        BitSet live = new BitSet();
-        int before;
-        do {
-            before = live.cardinality();
-            for (int i = states.size() - 1; i >= 0; i--) {
-                Expression.State state = states.get(i);
-                boolean goesOn = state.steps().stream()
-                        .anyMatch(step -> live.get(step.next()) && !step.set().isEmpty());
-                live.set(i, live.get(i) || state.ends() || goesOn);
-            }
-        } while (live.cardinality() > before);
-        List<List<Node>> sets = new ArrayList<>();
-        int[][] next = new int[states.size()][];
-        boolean[] complete = new boolean[states.size()];
+    private Node.Graph graph(Expression.Automaton automaton) {
+        List<List<Node>> steps = new ArrayList<>();
+        int[][] next = new int[automaton.states().size()][];
+        boolean[] ends = new boolean[next.length];
         for (int i = 0; i < next.length; i++) {
-            List<Expression.Step> steps = states.get(i).steps().stream()
-                    .filter(step -> live.get(step.next()) && !step.set().isEmpty())
-                    .toList();
-            sets.add(steps.stream().map(step -> characters(step.set())).toList());
-            next[i] = steps.stream().mapToInt(Expression.Step::next).toArray();
-            complete[i] = states.get(i).ends();
+            Expression.State state = automaton.states().get(i);
+            steps.add(nodes(state.steps().stream().map(Expression.Step::text).toList()));
+            next[i] = state.steps().stream().mapToInt(Expression.Step::next).toArray();
+            ends[i] = state.ends();
         }
-        return new Node.Graph(live.get(0) ? sets : List.of(), next, complete);
+        return new Node.Graph(steps, next, ends, automaton.least(), automaton.most());
     }
 
     private Node members(
@@ -233,27 +252,8 @@ final class GrammarCompiler {
         return add(new Node.Members(texts, required, anyOrder, separator, others, least, most));
     }
 
-    /** Texts of all parts; those that are complements exclude. Of a repetition with bounds its texts are counted. */
-    private Node intersection(List<Expression> parts) {
-        for (Expression part : parts.reversed()) {
-            if (parts.size() > 1
-                    && part instanceof Expression.Repeat(Expression repeated, int least, int most)
-                    && (least > 0 || most < Expression.Repeat.UNBOUNDED)
-                    && !node(repeated).nullable) {
-                List<Expression> others = new ArrayList<>(parts);
-                others.remove(part);
-                others.add(Expression.repeat(repeated, 0, Expression.Repeat.UNBOUNDED));
-                Optional<RegularProduct.Made> counted = product(others, true);
-                if (counted.isPresent()) {
-                    RegularProduct.Made made = counted.get();
-                    return add(new Node.Counted(made.table(), made.whole(), least, most));
-                }
-            }
-        }
-        return add(product(parts, false).orElseThrow().table());
-    }
-
-    private Optional<RegularProduct.Made> product(List<Expression> parts, boolean counts) {
+    /** Texts of all parts; those that are complements exclude. */
+    private RegularProduct.Made product(List<Expression> parts) {
         List<Node> included = new ArrayList<>();
         List<Node> excluded = new ArrayList<>();
         for (Expression part : parts) {
@@ -266,12 +266,11 @@ final class GrammarCompiler {
         if (included.isEmpty()) {
             included.add(node(Expression.any()));
         }
-        IdentityHashMap<Node, Boolean> operands = new IdentityHashMap<>();
-        included.forEach(operand -> settle(operand, operands));
-        excluded.forEach(operand -> settle(operand, operands));
-        Optional<RegularProduct.Made> made =
-                RegularProduct.of(included, excluded, operands.keySet(), counts, productWork);
-        productWork -= made.map(RegularProduct.Made::work).orElse(0L);
+        IdentityHashMap<Node, Boolean> settled = new IdentityHashMap<>();
+        included.forEach(operand -> settle(operand, settled));
+        excluded.forEach(operand -> settle(operand, settled));
+        RegularProduct.Made made = RegularProduct.of(included, excluded, settled.keySet(), productWork);
+        productWork -= made.work();
         return made;
     }
 

@@ -1,5 +1,6 @@
 package baton.grammar.automaton;
 
+import baton.grammar.rule.CharSet;
 import baton.kv.ConfigException;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -87,17 +88,18 @@ abstract sealed class Node {
 
     /** One character of a set. */
     static final class Characters extends Node {
-        final Utf8Set set;
-        private final boolean empty;
+        final CharSet characters;
+        final CharacterSteps set;
 
-        Characters(Utf8Set set, boolean empty) {
-            this.set = set;
-            this.empty = empty;
+        /** @param utf8 whether the symbols of the automaton are bytes, or else characters */
+        Characters(CharSet characters, boolean utf8) {
+            this.characters = characters;
+            set = new CharacterSteps(characters, utf8);
         }
 
         @Override
         void evaluate() {
-            productive = !empty;
+            productive = !characters.isEmpty();
             delimited = true;
         }
 
@@ -272,153 +274,6 @@ abstract sealed class Node {
         }
     }
 
-    /** A deterministic automaton over bytes. A text can be completed from each of its states. */
-    static final class Table extends Node {
-        static final int NONE = -1;
-
-        final ByteClasses classes;
-        final int[][] next;
-        final boolean[] complete;
-
-        /** @param next the next state by state and class; the start is state 0; no states are no text */
-        Table(ByteClasses classes, int[][] next, boolean[] complete) {
-            this.classes = classes;
-            this.next = next;
-            this.complete = complete;
-        }
-
-        @Override
-        void evaluate() {
-            productive = next.length > 0;
-            nullable = productive && complete[0];
-            delimited = productive;
-            for (int state = 0; state < next.length; state++) {
-                delimited &= !complete[state] || Arrays.stream(next[state]).allMatch(edge -> edge == NONE);
-            }
-        }
-
-        @Override
-        long bytes() {
-            return 64 + (32L + 4L * classes.count()) * next.length;
-        }
-
-        @Override
-        void markBounds(boolean[] begins) {
-            classes.markBounds(begins);
-        }
-    }
-
-    /** The texts of a table in which some kind of text comes as often as two bounds say. */
-    static final class Counted extends Node {
-        /** Lengths times edges that are computed at most. */
-        private static final long MOST_WORK = 30_000_000;
-
-        final Table table;
-
-        /** By state: whether the text that is counted has come as a whole before it. */
-        final boolean[] whole;
-
-        final int least;
-        final int most;
-
-        /** How often the text may come until the end, by state; of more than {@code least} only that they are, if there is no most. */
-        private final BitSet[] left;
-
-        /** The largest of the least numbers of {@code left}. */
-        private final int farthest;
-
-        Counted(Table table, boolean[] whole, int least, int most) {
-            this.table = table;
-            this.whole = whole;
-            this.least = least;
-            this.most = most;
-            int size = table.next.length;
-            left = new BitSet[size];
-            List<List<Integer>> before = new ArrayList<>();
-            for (int i = 0; i < size; i++) {
-                left[i] = new BitSet();
-                before.add(new ArrayList<>());
-            }
-            long edges = 0;
-            for (int i = 0; i < size; i++) {
-                for (int next : Arrays.stream(table.next[i])
-                        .filter(next -> next != Table.NONE)
-                        .distinct()
-                        .toArray()) {
-                    before.get(next).add(i);
-                    edges++;
-                }
-            }
-            int longest = most == Integer.MAX_VALUE ? least : most;
-            if (longest * edges > MOST_WORK) {
-                throw new ConfigException(
-                        "grammar", "an intersection with a repetition that is bounded by " + longest + " is too large");
-            }
-            BitSet ends = new BitSet();
-            for (int i = 0; i < size; i++) {
-                ends.set(i, table.complete[i]);
-            }
-            for (int length = 0; length <= longest && !ends.isEmpty(); length++) {
-                boolean all = length == longest && most == Integer.MAX_VALUE;
-                ends = collect(length, ends, before, all);
-            }
-            farthest = Arrays.stream(left)
-                    .mapToInt(lengths -> lengths.nextSetBit(0))
-                    .max()
-                    .orElse(0);
-        }
-
-        /** Notes a length for states and those before them, and returns those before which the text comes once more. */
-        private BitSet collect(int length, BitSet ends, List<List<Integer>> before, boolean all) {
-            BitSet longer = new BitSet();
-            Deque<Integer> reached = new ArrayDeque<>();
-            ends.stream().forEach(reached::add);
-            ends.stream().forEach(state -> left[state].set(length));
-            while (!reached.isEmpty()) {
-                int state = reached.pop();
-                for (int earlier : before.get(state)) {
-                    if (whole[state] && !all) {
-                        longer.set(earlier);
-                    } else if (!left[earlier].get(length)) {
-                        left[earlier].set(length);
-                        reached.push(earlier);
-                    }
-                }
-            }
-            return longer;
-        }
-
-        /** Whether a text can be completed from a state after so many. */
-        boolean goesOn(int state, int count) {
-            int more = left[state].nextSetBit(Math.max(least - count, 0));
-            return more >= 0 && (most == Integer.MAX_VALUE || more <= most - count);
-        }
-
-        /** A count after which the same texts come, as far as so many bytes. */
-        int equivalent(int count, int bytes) {
-            return count > least && (long) count + bytes + farthest <= most ? least : count;
-        }
-
-        @Override
-        void evaluate() {
-            productive = table.next.length > 0 && goesOn(0, 0);
-            nullable = productive && table.complete[0] && least == 0;
-        }
-
-        @Override
-        long bytes() {
-            return table.bytes()
-                    + Arrays.stream(left)
-                            .mapToLong(lengths -> 64 + lengths.size() / 8)
-                            .sum();
-        }
-
-        @Override
-        void markBounds(boolean[] begins) {
-            table.markBounds(begins);
-        }
-    }
-
     /** Members with separators between them: in their order, or in any. */
     static final class Members extends Node {
         final List<Node> members;
@@ -477,36 +332,144 @@ abstract sealed class Node {
         }
     }
 
-    /** A deterministic automaton over characters. A text can be completed from each of its states. */
+    /** A deterministic automaton: the texts of its steps, one after the other. A text can be completed after each step that it takes. */
     static final class Graph extends Node {
-        /** The characters of each step by state. */
+        /** States times lengths of rests that are found at most. */
+        private static final int MOST_LENGTHS = 300_000;
+
         final List<List<Node>> steps;
 
         /** The next state of each step by state. */
         final int[][] next;
 
-        final boolean[] complete;
+        final boolean[] ends;
+        final int least;
+        final int most;
 
-        /** @param steps of each state; the start is state 0; no states are no text */
-        Graph(List<List<Node>> steps, int[][] next, boolean[] complete) {
+        /** All parts of the steps. */
+        private final List<Node> parts;
+
+        /** The number of parts that have texts when {@link #left} was made. */
+        private long productiveParts = -1;
+
+        /** By state: of how many steps its rests are. Where there is no most, {@code least} stands for all larger numbers. */
+        private BitSet[] left = {};
+
+        /** The largest of the least numbers of {@code left}. */
+        private int farthest;
+
+        /** @param steps of each state; the start is state 0 */
+        Graph(List<List<Node>> steps, int[][] next, boolean[] ends, int least, int most) {
             this.steps = steps;
             this.next = next;
-            this.complete = complete;
+            this.ends = ends;
+            this.least = least;
+            this.most = most;
+            parts = steps.stream().flatMap(List::stream).distinct().toList();
+        }
+
+        private void findLengths() {
+            List<List<Integer>> before = new ArrayList<>();
+            BitSet reached = new BitSet();
+            left = new BitSet[next.length];
+            for (int i = 0; i < next.length; i++) {
+                left[i] = new BitSet();
+                before.add(new ArrayList<>());
+                reached.set(i, ends[i]);
+            }
+            for (int i = 0; i < next.length; i++) {
+                for (int step = 0; step < next[i].length; step++) {
+                    if (steps.get(i).get(step).productive) {
+                        before.get(next[i][step]).add(i);
+                    }
+                }
+            }
+            int longest = most == Integer.MAX_VALUE ? least - 1 : most;
+            int found = 0;
+            for (int length = 0; length <= longest && !reached.isEmpty(); length++) {
+                BitSet longer = new BitSet();
+                for (int state = reached.nextSetBit(0); state >= 0; state = reached.nextSetBit(state + 1)) {
+                    left[state].set(length);
+                    before.get(state).forEach(longer::set);
+                    found++;
+                }
+                if (found > MOST_LENGTHS) {
+                    throw new ConfigException(
+                            "grammar",
+                            "the lengths of texts up to " + longest + " take more than " + MOST_LENGTHS + " steps");
+                }
+                if (longer.equals(reached)) {
+                    int from = length;
+                    reached.stream().forEach(state -> left[state].set(from, longest + 1));
+                    length = longest;
+                }
+                reached = longer;
+            }
+            if (most == Integer.MAX_VALUE) {
+                Deque<Integer> open = new ArrayDeque<>();
+                reached.stream().forEach(open::add);
+                while (!open.isEmpty()) {
+                    int state = open.pop();
+                    if (!left[state].get(least)) {
+                        left[state].set(least);
+                        open.addAll(before.get(state));
+                    }
+                }
+            }
+            farthest = Arrays.stream(left)
+                    .mapToInt(lengths -> lengths.nextSetBit(0))
+                    .max()
+                    .orElse(0);
+        }
+
+        /** Whether a text can be completed from a state after so many steps. */
+        private boolean goesOn(int state, int count) {
+            int more = left[state].nextSetBit(Math.max(least - count, 0));
+            return more >= 0 && (most == Integer.MAX_VALUE || more <= most - count);
+        }
+
+        /** Whether a step of a state may come after so many. */
+        boolean takes(int state, int step, int count) {
+            return steps.get(state).get(step).productive && goesOn(next[state][step], count + 1);
+        }
+
+        /** A count after which the same texts come, as far as so many bytes. */
+        int equivalent(int count, int bytes) {
+            return count > least && (long) count + bytes + farthest <= most ? least : count;
         }
 
         @Override
         List<Node> parts() {
-            return steps.stream().flatMap(List::stream).distinct().toList();
+            return parts;
+        }
+
+        @Override
+        List<Node> firstParts() {
+            return steps.getFirst().stream().filter(part -> part.productive).toList();
         }
 
         @Override
         void evaluate() {
-            productive = !steps.isEmpty();
-            nullable = productive && complete[0];
-            delimited = productive;
-            for (int state = 0; state < next.length; state++) {
-                delimited &= !complete[state] || next[state].length == 0;
+            long count = parts.stream().filter(part -> part.productive).count();
+            if (count != productiveParts) {
+                productiveParts = count;
+                findLengths();
             }
+            productive = goesOn(0, 0);
+            nullable = productive && ends[0] && least == 0;
+            delimited = productive && parts.stream().allMatch(part -> part.delimited || !part.productive);
+            for (int state = 0; state < next.length; state++) {
+                delimited &= !ends[state] || next[state].length == 0;
+            }
+        }
+
+        @Override
+        long bytes() {
+            long bytes = 64;
+            for (int i = 0; i < next.length; i++) {
+                bytes += 64 + 12L * next[i].length + left[i].size() / 8;
+            }
+            return bytes;
         }
     }
 }

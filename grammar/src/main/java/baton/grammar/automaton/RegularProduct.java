@@ -1,221 +1,259 @@
 package baton.grammar.automaton;
 
+import baton.grammar.rule.CharSet;
+import baton.grammar.rule.Expression;
 import baton.kv.ConfigException;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.BitSet;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
+import java.util.Set;
+import java.util.TreeMap;
 
-/** Makes the deterministic automaton of the texts that are of several regular nodes and not of others. */
-@SuppressWarnings("ReferenceEquality") // equal states of one automaton are the same object
-final class RegularProduct {
-    private static final int MOST_STATES = 20_000;
+/** Makes the deterministic automaton of the characters of texts that are of several regular nodes and not of others. */
+public final class RegularProduct {
+    private static final int NONE = -1;
 
-    /** Larger automata keep their equivalent states. */
-    private static final int MOST_MINIMISED = 500;
+    /** Classes with more ranges have a step of their own, so that few different sets have many ranges. */
+    private static final int FEW_RANGES = 8;
 
-    private final List<Node> included;
-    private final List<Node> excluded;
-    private final ByteClasses classes;
+    /** Equivalent states are kept where they are not found in so many steps. */
+    private static final int MOST_REFINEMENT = 50_000;
+
+    private final List<Node> operands;
+
+    /** The operands from this one on exclude. */
+    private final int included;
+
+    /** Sets of characters that no operand tells apart. */
+    private final List<CharSet> classes;
+
     private final States states;
-    private final List<int[]> next = new ArrayList<>();
+    private final Map<List<State>, Integer> numbers = new HashMap<>();
     private final List<List<State>> tuples = new ArrayList<>();
+    private final List<int[]> next = new ArrayList<>();
 
-    private final boolean counts;
-
-    private RegularProduct(
-            List<Node> included, List<Node> excluded, Iterable<Node> all, boolean counts, long mostWork) {
+    private RegularProduct(List<Node> operands, int included, Iterable<Node> all, long mostWork) {
+        this.operands = operands;
         this.included = included;
-        this.counts = counts;
-        this.excluded = excluded;
-        classes = ByteClasses.of(all);
-        states = new States(classes, 0);
+        Set<CharSet> sets = new LinkedHashSet<>();
+        for (Node node : all) {
+            if (node instanceof Node.Characters characters) {
+                sets.add(characters.characters);
+            }
+        }
+        long ranges = sets.stream().mapToLong(set -> set.ranges().size()).sum();
+        if (ranges > mostWork) {
+            throw new MatchLimitException("it has more than " + mostWork + " ranges of characters");
+        }
+        classes = classes(sets);
+        states = new States(Symbols.of(classes), 0);
         states.allowWork(mostWork);
+        states.spend(ranges);
     }
 
     /**
-     * A table and how many steps it took.
+     * An automaton and how many steps it took.
      *
-     * @param whole by state: whether the last one of the included, a repetition without bounds, is where it begins anew
+     * @param automaton the texts of its steps are characters
      */
-    record Made(Node.Table table, boolean[] whole, long work) {}
+    public record Made(Expression.Automaton automaton, long work) {}
+
+    /**
+     * The automaton of an expression without rules and special tokens.
+     *
+     * @throws ConfigException if it takes more steps than {@code mostWork}
+     */
+    public static Made of(Expression regular, long mostWork) {
+        return GrammarCompiler.automaton(regular, mostWork);
+    }
 
     /**
      * Makes it.
      *
-     * @param included at least one
+     * @param included at least one, over characters
      * @param all the nodes that the others are made of, with them
-     * @param counts whether texts are to be counted that the last one of the included repeats
-     * @return empty if they cannot be counted, as one may go on after it is complete
-     * @throws ConfigException if it takes more steps than {@code mostWork}, or has too many states
+     * @throws ConfigException if it takes more steps than {@code mostWork}
      */
-    static Optional<Made> of(
-            List<Node> included, List<Node> excluded, Iterable<Node> all, boolean counts, long mostWork) {
+    static Made of(List<Node> included, List<Node> excluded, Iterable<Node> all, long mostWork) {
+        List<Node> operands = new ArrayList<>(included);
+        operands.addAll(excluded);
         try {
-            return new RegularProduct(included, excluded, all, counts, mostWork).build();
+            return new RegularProduct(operands, included.size(), all, mostWork).build();
         } catch (MatchLimitException e) {
-            throw tooLarge(String.valueOf(e.getMessage()));
+            throw new ConfigException(
+                    "grammar", "an intersection or complement of regular expressions is too large: " + e.getMessage());
         }
     }
 
-    private static ConfigException tooLarge(String why) {
-        return new ConfigException(
-                "grammar", "an intersection or complement of regular expressions is too large: " + why);
+    /** All characters, divided by some sets. */
+    private static List<CharSet> classes(Set<CharSet> sets) {
+        TreeMap<Integer, BitSet> changes = new TreeMap<>();
+        changes.put(0, new BitSet());
+        int number = 0;
+        for (CharSet set : sets) {
+            for (CharSet.Range range : set.ranges()) {
+                changes.computeIfAbsent(range.first(), _ -> new BitSet()).flip(number);
+                changes.computeIfAbsent(range.last() + 1, _ -> new BitSet()).flip(number);
+            }
+            number++;
+        }
+        Map<BitSet, List<CharSet.Range>> bySets = new LinkedHashMap<>();
+        BitSet of = new BitSet();
+        changes.forEach((first, change) -> {
+            of.xor(change);
+            Integer end = changes.higherKey(first);
+            int last = end == null ? Character.MAX_CODE_POINT : end - 1;
+            if (first <= last) {
+                bySets.computeIfAbsent((BitSet) of.clone(), _ -> new ArrayList<>())
+                        .add(new CharSet.Range(first, last));
+            }
+        });
+        return bySets.values().stream()
+                .map(ranges -> CharSet.union(ranges).intersection(CharSet.ALL))
+                .filter(set -> !set.isEmpty())
+                .toList();
     }
 
-    private Optional<Made> build() {
-        Map<List<State>, Integer> numbers = new HashMap<>();
-        number(tuple(-1, List.of()), numbers);
+    private Made build() {
+        State[] start = new State[operands.size()];
+        Arrays.setAll(start, i -> operands.get(i).productive ? states.start(operands.get(i)) : states.dead);
+        number(start);
         for (int i = 0; i < tuples.size(); i++) {
-            if (tuples.size() > MOST_STATES) {
-                throw tooLarge("more than " + MOST_STATES + " states");
-            }
-            int[] edges = new int[classes.count()];
+            int[] edges = new int[classes.size()];
             for (int symbol = 0; symbol < edges.length; symbol++) {
-                states.spend(tuples.get(i).size());
-                List<State> after = tuple(symbol, tuples.get(i));
-                boolean isDead = isDead(after);
-                if (counts && !isDead && counted(after).complete && !isWhole(after)) {
-                    return Optional.empty();
+                states.spend(operands.size());
+                State[] after = new State[operands.size()];
+                for (int operand = 0; operand < after.length; operand++) {
+                    after[operand] = states.next(tuples.get(i).get(operand), symbol);
                 }
-                edges[symbol] = isDead ? Node.Table.NONE : number(after, numbers);
+                edges[symbol] = number(after);
             }
             next.add(edges);
         }
-        return Optional.of(minimised());
+        return new Made(automaton(minimised()), states.work());
     }
 
-    private State counted(List<State> tuple) {
-        return tuple.get(included.size() - 1);
-    }
-
-    /** Whether the counted automaton is in its first state. */
-    private boolean isWhole(List<State> tuple) {
-        return counts && counted(tuple) == counted(tuples.getFirst());
-    }
-
-    private List<State> tuple(int symbol, List<State> before) {
-        List<State> after = new ArrayList<>();
-        for (int i = 0; i < included.size() + excluded.size(); i++) {
-            if (symbol < 0) {
-                Node node = i < included.size() ? included.get(i) : excluded.get(i - included.size());
-                after.add(node.productive ? states.start(node) : states.dead);
-            } else {
-                after.add(states.next(before.get(i), symbol));
+    private int number(State[] tuple) {
+        for (int i = 0; i < included; i++) {
+            if (tuple[i].isDead()) {
+                return NONE;
             }
         }
-        return after;
-    }
-
-    private boolean isDead(List<State> tuple) {
-        return tuple.subList(0, included.size()).stream().anyMatch(State::isDead);
-    }
-
-    private boolean isComplete(List<State> tuple) {
-        return tuple.subList(0, included.size()).stream().allMatch(state -> state.complete)
-                && tuple.subList(included.size(), tuple.size()).stream().noneMatch(state -> state.complete);
-    }
-
-    private int number(List<State> tuple, Map<List<State>, Integer> numbers) {
-        return numbers.computeIfAbsent(tuple, _ -> {
-            tuples.add(tuple);
+        Integer known = numbers.putIfAbsent(Arrays.asList(tuple), tuples.size());
+        if (known == null) {
+            tuples.add(Arrays.asList(tuple));
             return tuples.size() - 1;
-        });
+        }
+        return known;
     }
 
-    /** The same texts, without states from which none can be completed, and one state for equivalent ones. */
-    private Made minimised() {
+    private boolean ends(int state) {
+        List<State> tuple = tuples.get(state);
+        for (int i = 0; i < tuple.size(); i++) {
+            if (tuple.get(i).complete != (i < included)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /** The automaton of which the states are blocks of equivalent ones. */
+    private Expression.Automaton automaton(int[] block) {
+        List<Integer> first = new ArrayList<>();
+        for (int i = 0; i < block.length; i++) {
+            if (block[i] == first.size()) {
+                first.add(i);
+            }
+        }
+        Map<CharSet, Expression> characters = new HashMap<>();
+        List<Expression.State> all = new ArrayList<>();
+        for (int state : first) {
+            List<Expression.Step> steps = new ArrayList<>();
+            Map<Integer, List<CharSet.Range>> few = new LinkedHashMap<>();
+            for (int symbol = 0; symbol < classes.size(); symbol++) {
+                int edge = next.get(state)[symbol];
+                int to = edge == NONE ? NONE : block[edge];
+                CharSet set = classes.get(symbol);
+                if (to == NONE) {
+                    continue;
+                }
+                if (set.ranges().size() > FEW_RANGES) {
+                    steps.add(new Expression.Step(characters.computeIfAbsent(set, Expression.Chars::new), to));
+                } else {
+                    few.computeIfAbsent(to, _ -> new ArrayList<>()).addAll(set.ranges());
+                }
+            }
+            few.forEach((to, ranges) -> steps.add(
+                    new Expression.Step(characters.computeIfAbsent(CharSet.union(ranges), Expression.Chars::new), to)));
+            all.add(new Expression.State(ends(state), steps));
+        }
+        return new Expression.Automaton(all.isEmpty() ? List.of(new Expression.State(false, List.of())) : all);
+    }
+
+    /**
+     * A number of a block of equivalent states for each state from which a text can be completed. Blocks are numbered in the order of
+     * their first states.
+     */
+    private int[] minimised() {
         BitSet live = live();
         int[] block = new int[tuples.size()];
         for (int i = 0; i < block.length; i++) {
-            block[i] = !live.get(i)
-                    ? Node.Table.NONE
-                    : live.cardinality() > MOST_MINIMISED ? i : complete(i) + (isWhole(tuples.get(i)) ? 2 : 0);
+            block[i] = !live.get(i) ? NONE : ends(i) ? 1 : 0;
         }
-        boolean finer = live.cardinality() <= MOST_MINIMISED;
         int blocks = 0;
-        do {
-            Map<List<Integer>, Integer> numbers = new HashMap<>();
-            int[] refined = new int[block.length];
-            for (int i = 0; i < block.length; i++) {
-                if (block[i] == Node.Table.NONE) {
-                    refined[i] = Node.Table.NONE;
-                    continue;
-                }
+        for (int work = 0; work < MOST_REFINEMENT; work += live.cardinality() * classes.size()) {
+            Map<List<Integer>, Integer> numbered = new HashMap<>();
+            int[] refined = block.clone();
+            for (int i = live.nextSetBit(0); i >= 0; i = live.nextSetBit(i + 1)) {
                 List<Integer> signature = new ArrayList<>();
                 signature.add(block[i]);
-                for (int edge : finer ? next.get(i) : new int[0]) {
-                    signature.add(edge == Node.Table.NONE ? edge : block[edge]);
+                for (int edge : next.get(i)) {
+                    signature.add(edge == NONE ? edge : block[edge]);
                 }
-                refined[i] = numbers.computeIfAbsent(signature, _ -> numbers.size());
+                Integer known = numbered.putIfAbsent(signature, numbered.size());
+                refined[i] = known == null ? numbered.size() - 1 : known;
+            }
+            if (numbered.size() == blocks) {
+                return block;
             }
             block = refined;
-            finer &= numbers.size() > blocks;
-            blocks = numbers.size();
-        } while (finer);
-
-        int[][] edges = new int[blocks][];
-        boolean[] complete = new boolean[blocks];
-        boolean[] whole = new boolean[blocks];
-        for (int i = 0; i < block.length; i++) {
-            if (block[i] != Node.Table.NONE && edges[block[i]] == null) {
-                int[] renumbered = new int[classes.count()];
-                for (int symbol = 0; symbol < renumbered.length; symbol++) {
-                    int edge = next.get(i)[symbol];
-                    renumbered[symbol] = edge == Node.Table.NONE ? edge : block[edge];
-                }
-                edges[block[i]] = renumbered;
-                complete[block[i]] = complete(i) == 1;
-                whole[block[i]] = isWhole(tuples.get(i));
-            }
+            blocks = numbered.size();
         }
-        boolean empty = block[0] == Node.Table.NONE;
-        return new Made(new Node.Table(classes, empty ? new int[0][] : edges, complete), whole, states.work());
-    }
-
-    private int complete(int state) {
-        return isComplete(tuples.get(state)) ? 1 : 0;
+        int count = 0;
+        for (int i = live.nextSetBit(0); i >= 0; i = live.nextSetBit(i + 1)) {
+            block[i] = count++;
+        }
+        return block;
     }
 
     private BitSet live() {
-        int size = tuples.size();
-        int[] degree = new int[size + 1];
-        for (int[] edges : next) {
-            for (int edge : edges) {
-                if (edge != Node.Table.NONE) {
-                    degree[edge + 1]++;
-                }
-            }
-        }
-        for (int i = 0; i < size; i++) {
-            degree[i + 1] += degree[i];
-        }
-        int[] sources = new int[degree[size]];
-        int[] fill = Arrays.copyOf(degree, size);
-        for (int i = 0; i < size; i++) {
-            for (int edge : next.get(i)) {
-                if (edge != Node.Table.NONE) {
-                    sources[fill[edge]++] = i;
-                }
-            }
-        }
+        List<List<Integer>> before = new ArrayList<>();
+        next.forEach(_ -> before.add(new ArrayList<>()));
         BitSet live = new BitSet();
-        int[] queue = new int[size];
-        int end = 0;
-        for (int i = 0; i < size; i++) {
-            if (complete(i) == 1) {
+        List<Integer> open = new ArrayList<>();
+        for (int i = 0; i < next.size(); i++) {
+            int last = NONE;
+            for (int edge : next.get(i)) {
+                if (edge != NONE && edge != last) {
+                    before.get(edge).add(i);
+                    last = edge;
+                }
+            }
+            if (ends(i)) {
                 live.set(i);
-                queue[end++] = i;
+                open.add(i);
             }
         }
-        for (int i = 0; i < end; i++) {
-            for (int source = degree[queue[i]]; source < degree[queue[i] + 1]; source++) {
-                if (!live.get(sources[source])) {
-                    live.set(sources[source]);
-                    queue[end++] = sources[source];
+        while (!open.isEmpty()) {
+            for (int earlier : before.get(open.removeLast())) {
+                if (!live.get(earlier)) {
+                    live.set(earlier);
+                    open.add(earlier);
                 }
             }
         }

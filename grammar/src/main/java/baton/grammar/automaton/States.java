@@ -24,7 +24,7 @@ final class States {
 
     private static final BitSet UNUSED = new BitSet();
 
-    private final ByteClasses classes;
+    private final Symbols classes;
     private final int symbols;
     private final Map<Place.Key, Place> places = new HashMap<>();
     private final Map<State, State> states = new HashMap<>();
@@ -40,7 +40,7 @@ final class States {
     final State end;
 
     /** @param specials how many special tokens are symbols after the classes */
-    States(ByteClasses classes, int specials) {
+    States(Symbols classes, int specials) {
         this.classes = classes;
         symbols = classes.count() + specials;
         dead = intern(false, new Place[0], new State[0]);
@@ -85,9 +85,7 @@ final class States {
             case Node.Literal literal -> inLiteral(literal, 0);
             case Node.Characters characters -> inCharacter(characters, characters.set.start());
             case Node.Members members -> inMembers(members, 0, 0, 0, UNUSED);
-            case Node.Table table -> inTable(table, 0);
-            case Node.Counted counted -> inCounted(counted, 0, 0);
-            case Node.Graph graph -> inGraph(graph, 0);
+            case Node.Graph graph -> inGraph(graph, 0, 0);
             case Node.Alternatives _, Node.Reference _, Node.Special _, Node.Nonempty _ ->
                 alone(node.nullable, place(node, 0, UNUSED));
         };
@@ -101,7 +99,7 @@ final class States {
         return next(state, classes.count() + number);
     }
 
-    ByteClasses classes() {
+    Symbols classes() {
         return classes;
     }
 
@@ -160,15 +158,6 @@ final class States {
             case Node.Special special -> symbol == classes.count() + special.number ? end : dead;
             case Node.Reference rule -> next(start(rule.parts().getFirst()), symbol);
             case Node.Nonempty nonempty -> next(start(nonempty.part), symbol);
-            case Node.Table table -> {
-                int next = isByte ? table.next[(int) at][table.classes.of((byte) value)] : Node.Table.NONE;
-                yield next == Node.Table.NONE ? dead : inTable(table, next);
-            }
-            case Node.Counted counted -> {
-                Node.Table table = counted.table;
-                int next = isByte ? table.next[(int) (at >>> 32)][table.classes.of((byte) value)] : Node.Table.NONE;
-                yield next == Node.Table.NONE ? dead : afterInCounted(counted, next, (int) at);
-            }
             case Node.Alternatives alternatives -> {
                 Union union = new Union();
                 for (Node part : alternatives.parts) {
@@ -178,17 +167,7 @@ final class States {
                 }
                 yield union.state();
             }
-            case Node.Graph graph -> {
-                Union union = new Union();
-                List<Node> steps = graph.steps.get((int) at);
-                for (int i = 0; i < steps.size(); i++) {
-                    State after = next(start(steps.get(i)), symbol);
-                    if (after != dead) {
-                        union.append(after, inGraph(graph, graph.next[(int) at][i]));
-                    }
-                }
-                yield union.state();
-            }
+            case Node.Graph graph -> afterInGraph(graph, (int) (at >>> 32), (int) at, symbol);
             case Node.Sequence sequence -> afterInSequence(sequence, (int) (at >>> 32), (int) at, symbol);
             case Node.Members members -> afterInMembers(members, at, place.used(), symbol);
         };
@@ -200,40 +179,35 @@ final class States {
 
     private State inCharacter(Node.Characters characters, int state) {
         return switch (state) {
-            case Utf8Set.COMPLETE -> end;
-            case Utf8Set.NONE -> dead;
+            case CharacterSteps.COMPLETE -> end;
+            case CharacterSteps.NONE -> dead;
             default -> alone(false, place(characters, state, UNUSED));
         };
     }
 
-    private State inTable(Node.Table table, int state) {
-        for (int next : table.next[state]) {
-            if (next != Node.Table.NONE) {
-                return alone(table.complete[state], place(table, state, UNUSED));
-            }
-        }
-        return end;
-    }
-
-    private State afterInCounted(Node.Counted counted, int state, int count) {
-        int came = counted.whole[state] ? count + 1 : count;
-        return counted.goesOn(state, came) ? inCounted(counted, state, came) : dead;
-    }
-
-    /** The state in a table from which a text can be completed. */
-    State inCounted(Node.Counted counted, int state, int count) {
-        int came = counted.most == Integer.MAX_VALUE ? Math.min(count, counted.least) : count;
-        boolean complete = counted.table.complete[state] && came >= counted.least;
-        for (int next : counted.table.next[state]) {
-            if (next != Node.Table.NONE && counted.goesOn(next, counted.whole[next] ? came + 1 : came)) {
-                return alone(complete, place(counted, (long) state << 32 | came, UNUSED));
+    /** The state of a graph after so many steps. A text can be completed from it. */
+    State inGraph(Node.Graph graph, int state, int count) {
+        int came = graph.most == Integer.MAX_VALUE ? Math.min(count, graph.least) : count;
+        boolean complete = graph.ends[state] && came >= graph.least;
+        for (int step = 0; step < graph.next[state].length; step++) {
+            if (graph.takes(state, step, came)) {
+                return alone(complete, place(graph, (long) state << 32 | came, UNUSED));
             }
         }
         return complete ? end : dead;
     }
 
-    private State inGraph(Node.Graph graph, int state) {
-        return graph.next[state].length == 0 ? end : alone(graph.complete[state], place(graph, state, UNUSED));
+    private State afterInGraph(Node.Graph graph, int state, int count, int symbol) {
+        Union union = new Union();
+        for (int step = 0; step < graph.next[state].length; step++) {
+            if (graph.takes(state, step, count)) {
+                State after = next(start(graph.steps.get(state).get(step)), symbol);
+                if (after != dead) {
+                    union.append(after, inGraph(graph, graph.next[state][step], count + 1));
+                }
+            }
+        }
+        return union.state();
     }
 
     /** The state where part {@code index} of a sequence came {@code count} times. */

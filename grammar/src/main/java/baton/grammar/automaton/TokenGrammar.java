@@ -31,6 +31,8 @@ public final class TokenGrammar {
     @GuardedBy("this")
     private States states;
 
+    private volatile long bytes;
+
     /** @throws ConfigException if the vocabulary lacks a special token of the grammar */
     public TokenGrammar(Grammar grammar, TokenVocabulary vocabulary) {
         this.grammar = grammar;
@@ -45,6 +47,7 @@ public final class TokenGrammar {
             specials[i] = id;
         }
         states = grammar.states();
+        bytes = grammar.bytes() + states.bytes();
     }
 
     /** The matcher of a sequence that has no token. */
@@ -53,9 +56,9 @@ public final class TokenGrammar {
         return new TokenMatcher(this, states, states.start(grammar.start()));
     }
 
-    /** How much memory it takes, about. */
-    public synchronized long bytes() {
-        return grammar.bytes() + states.bytes();
+    /** How much memory it took after the last operation, about. Does not wait for one that is going on. */
+    public long bytes() {
+        return bytes;
     }
 
     /** Prepares work at a state, which may be one of states that have been given up. */
@@ -104,6 +107,7 @@ public final class TokenGrammar {
             allowed = TokenSet.of(bits);
             state.allowed = allowed;
             states.addBytes(allowed.bytes());
+            bytes = grammar.bytes() + states.bytes();
         }
         allowed.writeTo(mask);
     }
@@ -178,10 +182,10 @@ public final class TokenGrammar {
     /** A place after which the same texts come, as far as a token reaches. */
     @GuardedBy("this")
     private Place clipped(Place place) {
-        if (place.key.node() instanceof Node.Counted counted) {
+        if (place.key.node() instanceof Node.Graph graph) {
             int came = (int) place.key.at();
-            int same = counted.equivalent(came, vocabulary.deepest);
-            return same == came ? place : states.inCounted(counted, (int) (place.key.at() >>> 32), same).places[0];
+            int same = graph.equivalent(came, vocabulary.deepest);
+            return same == came ? place : states.inGraph(graph, (int) (place.key.at() >>> 32), same).places[0];
         }
         if (!(place.key.node() instanceof Node.Sequence sequence)) {
             return place;
@@ -288,7 +292,7 @@ public final class TokenGrammar {
             byte[] label = vocabulary.label;
             int[] depth = vocabulary.depth;
             int[] end = vocabulary.end;
-            ByteClasses classes = states.classes();
+            Symbols classes = states.classes();
             for (int node = from; node < to; ) {
                 int at = depth[node];
                 State after = states.next(path[at - 1], classes.of(label[node]));

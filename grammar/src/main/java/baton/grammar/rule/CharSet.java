@@ -52,7 +52,17 @@ public record CharSet(List<Range> ranges) {
     }
 
     public boolean contains(int codePoint) {
-        return ranges.stream().anyMatch(range -> range.first <= codePoint && codePoint <= range.last);
+        int low = 0;
+        int high = ranges.size();
+        while (low < high) {
+            int middle = (low + high) >>> 1;
+            if (ranges.get(middle).last < codePoint) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        return low < ranges.size() && ranges.get(low).first <= codePoint;
     }
 
     public CharSet union(CharSet other) {

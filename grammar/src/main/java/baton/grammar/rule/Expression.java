@@ -3,6 +3,7 @@ package baton.grammar.rule;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
+import java.util.function.UnaryOperator;
 
 /** A set of texts. Texts are sequences of Unicode characters and special tokens. */
 public sealed interface Expression {
@@ -16,22 +17,42 @@ public sealed interface Expression {
      * Texts that a deterministic automaton ends with.
      *
      * @param states the first one is the start
+     * @param least steps at least
+     * @param most steps at most, or {@link Repeat#UNBOUNDED}
      */
-    record Automaton(List<State> states) implements Expression {
+    record Automaton(List<State> states, int least, int most) implements Expression {
         public Automaton {
             states = List.copyOf(states);
         }
+
+        /** Without bounds of steps. */
+        public Automaton(List<State> states) {
+            this(states, 0, Repeat.UNBOUNDED);
+        }
+
+        /** The same states with other texts of their steps. */
+        public Automaton map(UnaryOperator<Expression> texts) {
+            List<State> mapped = new ArrayList<>();
+            for (State state : states) {
+                mapped.add(new State(
+                        state.ends,
+                        state.steps.stream()
+                                .map(step -> new Step(texts.apply(step.text), step.next))
+                                .toList()));
+            }
+            return new Automaton(mapped, least, most);
+        }
     }
 
-    /** A state of an {@link Automaton}; the sets of its steps have no character in common. */
+    /** A state of an {@link Automaton}; no text is of two steps. */
     record State(boolean ends, List<Step> steps) {
         public State {
             steps = List.copyOf(steps);
         }
     }
 
-    /** A step to the state with the number {@code next}. */
-    record Step(CharSet set, int next) {}
+    /** A step to the state with the number {@code next}; its text is not empty. */
+    record Step(Expression text, int next) {}
 
     /** One text of each, in order. */
     record Sequence(List<Expression> parts) implements Expression {
@@ -172,7 +193,12 @@ public sealed interface Expression {
     /** The expressions that this one is made of. */
     default List<Expression> parts() {
         return switch (this) {
-            case Text _, Chars _, Automaton _, Rule _, SpecialToken _ -> List.of();
+            case Text _, Chars _, Rule _, SpecialToken _ -> List.of();
+            case Automaton(List<State> states, int _, int _) ->
+                states.stream()
+                        .flatMap(state -> state.steps().stream())
+                        .map(Step::text)
+                        .toList();
             case Sequence(List<Expression> parts) -> parts;
             case Choice(List<Expression> parts) -> parts;
             case And(List<Expression> parts) -> parts;

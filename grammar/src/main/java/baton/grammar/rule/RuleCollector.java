@@ -34,7 +34,8 @@ public final class RuleCollector {
     private static Expression renamed(Expression expression, String prefix) {
         return switch (expression) {
             case Expression.Rule(String name) -> new Expression.Rule(prefix + name);
-            case Expression.Text _, Expression.Chars _, Expression.Automaton _, Expression.SpecialToken _ -> expression;
+            case Expression.Text _, Expression.Chars _, Expression.SpecialToken _ -> expression;
+            case Expression.Automaton automaton -> automaton.map(text -> renamed(text, prefix));
             case Expression.Sequence(List<Expression> parts) -> new Expression.Sequence(renamed(parts, prefix));
             case Expression.Choice(List<Expression> parts) -> new Expression.Choice(renamed(parts, prefix));
             case Expression.And(List<Expression> parts) -> new Expression.And(renamed(parts, prefix));

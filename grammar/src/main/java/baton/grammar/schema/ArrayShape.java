@@ -5,6 +5,7 @@ import baton.kv.ConfigException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.Set;
 
 /**
  * Arrays.
@@ -12,13 +13,34 @@ import java.util.Optional;
  * @param prefix conditions of the first items
  * @param rest condition of the other items
  * @param unique whether no two items are equal
+ * @param contained conditions that some of the items meet
  */
-record ArrayShape(List<Conjunction> prefix, Conjunction rest, int least, int most, boolean unique)
+record ArrayShape(
+        List<Conjunction> prefix, Conjunction rest, int least, int most, boolean unique, Set<Contained> contained)
         implements Shape<ArrayShape> {
+    /** A condition, and how many items meet it at least and at most. */
+    record Contained(Conjunction condition, int least, int most) {}
+
     /** A condition on all items is one on each of so many items at most. */
     private static final int FEW = 16;
 
     static final ArrayShape ALL = new ArrayShape(List.of(), Conjunction.ANY, 0, Repeat.UNBOUNDED, false);
+
+    ArrayShape(List<Conjunction> prefix, Conjunction rest, int least, int most, boolean unique) {
+        this(prefix, rest, least, most, unique, Set.of());
+    }
+
+    static ArrayShape containing(Conjunction condition, int least, int most) {
+        return condition.isAny()
+                ? ALL.withLength(least, most)
+                : new ArrayShape(
+                        List.of(),
+                        Conjunction.ANY,
+                        least,
+                        Repeat.UNBOUNDED,
+                        false,
+                        Set.of(new Contained(condition, least, most)));
+    }
 
     ArrayShape {
         for (int i = 0; i < prefix.size(); i++) {
@@ -33,7 +55,7 @@ record ArrayShape(List<Conjunction> prefix, Conjunction rest, int least, int mos
     }
 
     ArrayShape withLength(int shortest, int longest) {
-        return new ArrayShape(prefix, rest, Math.max(least, shortest), Math.min(most, longest), unique);
+        return new ArrayShape(prefix, rest, Math.max(least, shortest), Math.min(most, longest), unique, contained);
     }
 
     Conjunction item(int position) {
@@ -56,7 +78,8 @@ record ArrayShape(List<Conjunction> prefix, Conjunction rest, int least, int mos
                 rest.and(other.rest),
                 Math.max(least, other.least),
                 Math.min(most, other.most),
-                unique || other.unique);
+                unique || other.unique,
+                Shape.union(contained, other.contained));
         return both.least > both.most ? Optional.empty() : Optional.of(both);
     }
 
@@ -83,6 +106,14 @@ record ArrayShape(List<Conjunction> prefix, Conjunction rest, int least, int mos
             }
             for (int i = other.prefix.size(); i < longest; i++) {
                 addWithItem(not, i, other.rest);
+            }
+        }
+        for (Contained each : other.contained) {
+            if (each.least > 0) {
+                not.add(containing(each.condition, 0, each.least - 1));
+            }
+            if (each.most < Repeat.UNBOUNDED) {
+                not.add(containing(each.condition, each.most + 1, Repeat.UNBOUNDED));
             }
         }
         if (other.unique && most > 1) {

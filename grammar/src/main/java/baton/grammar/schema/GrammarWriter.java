@@ -1,8 +1,6 @@
 package baton.grammar.schema;
 
-import baton.grammar.rule.CharSet;
 import baton.grammar.rule.Expression;
-import baton.grammar.rule.GrammarSource;
 import baton.kv.ConfigException;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -13,67 +11,49 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
-import java.util.function.Supplier;
 import java.util.stream.Stream;
 
-/** Writes sets of values as rules of a grammar, one for each condition that occurs. */
+/** Writes sets of values as rules of a grammar, one for each condition that occurs. Several schemas share rules of scalars. */
 final class GrammarWriter {
-    private static final int MOST_RULES = 10_000;
     private static final int MOST_PATTERNS = 5;
     private static final int MOST_PROPERTIES = 1_000;
-    private static final int MOST_BLANKS = 24;
     private static final int MOST_UNIQUE = 64;
+    private static final int MOST_COUNTED = 5_000;
 
     private final SchemaReader reader;
-    private final SchemaOptions options;
+    private final SchemaRules all;
     private final Work work;
     private final Expression blanks;
     private final Expression comma;
     private final Expression colon;
-    private final JsonStrings strings = new JsonStrings(CharSet.ALL);
-    private final JsonStrings otherNames = new JsonStrings(JsonStrings.NOT_PRINTABLE);
-    private final JsonStrings constrainedNames = new JsonStrings(JsonStrings.ESCAPED);
-    private final Map<String, Expression> rules = new HashMap<>();
+    private final JsonStrings strings;
 
     /** Rules of conditions that have arrays or objects among their values. {@link #missing} are still to be written. */
     private final Map<Conjunction, Expression> ruleOf = new HashMap<>();
 
     private final ArrayDeque<Conjunction> missing = new ArrayDeque<>();
 
-    /** Rules of scalars and of names of properties, so that equal ones are one. */
-    private final Map<Object, Expression> shared = new HashMap<>();
-
-    /** Numbers and strings that are written. */
-    private final Map<Object, Expression> shapes = new HashMap<>();
-
-    private int made;
-
-    GrammarWriter(SchemaReader reader, SchemaOptions options, Expression blanks, Work work) {
+    GrammarWriter(SchemaReader reader, SchemaRules all) {
         this.reader = reader;
-        this.options = options;
-        this.work = work;
-        this.blanks = blanks.equals(Expression.empty()) ? blanks : share(blanks, () -> blanks);
-        this.comma = around(",");
-        this.colon = around(":");
+        this.all = all;
+        this.work = all.work;
+        this.blanks = all.blanks;
+        this.comma = all.comma;
+        this.colon = all.colon;
+        this.strings = all.strings;
     }
 
-    /** Any white space of JSON, but not without an end. */
-    static Expression anyBlanks() {
-        return Expression.repeat(new Expression.Chars(CharSet.of(" \t\r\n")), 0, MOST_BLANKS);
-    }
-
-    private Expression around(String sign) {
-        return Expression.sequence(blanks, Expression.text(sign), blanks);
-    }
-
-    GrammarSource source(Conjunction start) {
+    /** The values that meet a condition. Their rules are among all when all of them are written. */
+    Expression write(Conjunction start) {
+        Map<String, Expression> rules = new HashMap<>();
         Expression first = value(start);
         while (!missing.isEmpty()) {
             Conjunction next = missing.remove();
             Expression.Rule rule = (Expression.Rule) Objects.requireNonNull(ruleOf.get(next));
             rules.put(rule.name(), written(reader.values(next), path(next)));
         }
-        return new GrammarSource(rules, first);
+        all.rules.putAll(rules);
+        return first;
     }
 
     /** A value that meets a condition. */
@@ -85,29 +65,14 @@ final class GrammarWriter {
             if (values.isNone()) {
                 known = Expression.nothing();
             } else if (values.isScalar()) {
-                known = share(values, () -> written(values, path(condition)));
+                known = all.share(values, () -> written(values, path(condition)));
             } else {
-                known = newRule();
+                known = all.newRule(ruleOf.size());
                 missing.add(condition);
             }
             ruleOf.put(condition, known);
         }
         return known;
-    }
-
-    private Expression share(Object key, Supplier<Expression> expression) {
-        return shared.computeIfAbsent(key, _ -> {
-            Expression.Rule rule = newRule();
-            rules.put(rule.name(), expression.get());
-            return rule;
-        });
-    }
-
-    private Expression.Rule newRule() {
-        if (made == MOST_RULES) {
-            throw new ConfigException(SchemaDocument.ROOT, "combines more than " + MOST_RULES + " different values");
-        }
-        return new Expression.Rule("json" + made++);
     }
 
     private static String path(Conjunction condition) {
@@ -121,14 +86,14 @@ final class GrammarWriter {
     }
 
     private Expression written(Values values, String path) {
-        List<Expression> all = new ArrayList<>();
-        values.literals().stream().sorted().map(Expression::text).forEach(all::add);
-        values.numbers().forEach(number -> all.add(shapes.computeIfAbsent(number, _ -> number(number, path))));
+        List<Expression> choices = new ArrayList<>();
+        values.literals().stream().sorted().map(Expression::text).forEach(choices::add);
+        values.numbers().forEach(number -> choices.add(all.shapes.computeIfAbsent(number, _ -> number(number, path))));
         values.strings()
-                .forEach(string -> all.add(shapes.computeIfAbsent(string, _ -> strings.quoted(string.expression()))));
-        values.arrays().forEach(array -> all.add(array(array, path)));
-        values.objects().forEach(object -> all.add(object(object, path)));
-        return Expression.choice(all);
+                .forEach(string -> choices.add(all.shapes.computeIfAbsent(string, _ -> quoted(strings, string, path))));
+        values.arrays().forEach(array -> choices.add(array(array, path)));
+        values.objects().forEach(object -> choices.add(object(object, path)));
+        return Expression.choice(choices);
     }
 
     private Expression number(NumberShape number, String path) {
@@ -144,7 +109,9 @@ final class GrammarWriter {
         if (array.most() == 0) {
             return empty;
         }
-        Expression some = array.unique() && array.most() > 1 ? permutation(array, path) : items(array);
+        Expression some = !array.contained().isEmpty()
+                ? counted(array, path)
+                : array.unique() && array.most() > 1 ? permutation(array, path) : items(array);
         Expression filled = around("[", Expression.sequence(some, blanks), "]");
         return array.least() == 0 ? Expression.choice(empty, filled) : filled;
     }
@@ -168,6 +135,51 @@ final class GrammarWriter {
             tail = i < array.least() ? next : Expression.optional(next);
         }
         return Expression.sequence(value(array.prefix().getFirst()), tail);
+    }
+
+    /** One item or more, of which those that meet a condition are counted. A state has the position of the next item and the count. */
+    private Expression counted(ArrayShape array, String path) {
+        ArrayShape.Contained contained = array.contained().iterator().next();
+        boolean isBounded = contained.most() < Expression.Repeat.UNBOUNDED;
+        int highest = Math.max(contained.least(), isBounded ? contained.most() : 0);
+        int last = Math.max(1, array.prefix().size());
+        if (array.contained().size() > 1 || array.unique() && array.most() > 1) {
+            throw new ConfigException(
+                    SchemaDocument.field(path, "contains"),
+                    "stands beside another 'contains' or 'uniqueItems' for the same array, which cannot be decided item"
+                            + " by item");
+        }
+        if ((last + 1L) * (highest + 1L) > MOST_COUNTED) {
+            throw new ConfigException(
+                    SchemaDocument.field(path, contained.least() == highest ? "minContains" : "maxContains"),
+                    "is " + highest + ", must be less than " + MOST_COUNTED / (last + 1) + " in an array with "
+                            + array.prefix().size() + " prefixItems");
+        }
+        work.spend((last + 1) * (highest + 1) / 16);
+        List<Expression.State> states = new ArrayList<>();
+        for (int at = 0; at <= last; at++) {
+            int next = Math.min(at + 1, last) * (highest + 1);
+            Expression before = at == 0 ? Expression.empty() : comma;
+            Conjunction item = array.item(at);
+            Expression any = Expression.sequence(before, value(item));
+            Expression met = Expression.sequence(before, value(item.and(contained.condition())));
+            List<Expression> notMet = contained.condition().negations().stream()
+                    .map(negation -> Expression.sequence(before, value(item.and(negation))))
+                    .toList();
+            for (int count = 0; count <= highest; count++) {
+                List<Expression.Step> steps = new ArrayList<>();
+                if (count == highest && !isBounded) {
+                    steps.add(new Expression.Step(any, next + count));
+                } else {
+                    steps.add(new Expression.Step(Expression.choice(notMet), next + count));
+                    if (count < highest) {
+                        steps.add(new Expression.Step(met, next + count + 1));
+                    }
+                }
+                states.add(new Expression.State(at > 0 && count >= contained.least(), steps));
+            }
+        }
+        return new Expression.Automaton(states, Math.max(1, array.least()), array.most());
     }
 
     private Expression others(Expression item, int least, int most) {
@@ -243,18 +255,26 @@ final class GrammarWriter {
         if (object.most() == 0 || members.isEmpty() && !hasOthers) {
             return least == 0 ? empty : Expression.nothing();
         }
-        Expression some =
-                new Expression.Members(members, options.anyOrder(), comma, others, Math.max(1, least), object.most());
+        Expression some = new Expression.Members(
+                members, all.options.anyOrder(), comma, others, Math.max(1, least), object.most());
         Expression filled = around("{", Expression.sequence(some, blanks), "}");
         return least == 0 ? Expression.choice(empty, filled) : filled;
     }
 
-    private Expression name(StringShape shape) {
+    private Expression name(StringShape shape, String path) {
         if (shape.only().isPresent()) {
-            return strings.quoted(shape.expression());
+            return quoted(strings, shape, path);
         }
-        Optional<Expression> others = shape.isExcept() ? otherNames.except(shape.except()) : Optional.empty();
-        return others.orElseGet(() -> constrainedNames.quoted(shape.expression()));
+        Optional<Expression> others = shape.isExcept() ? all.otherNames.except(shape.except()) : Optional.empty();
+        return others.orElseGet(() -> quoted(all.constrainedNames, shape, path));
+    }
+
+    private Expression quoted(JsonStrings written, StringShape shape, String path) {
+        try {
+            return written.quoted(shape.expression(work));
+        } catch (ConfigException e) {
+            throw e.at(path);
+        }
     }
 
     /** A property with a name that the schema does not have. */
@@ -265,7 +285,7 @@ final class GrammarWriter {
                     SchemaDocument.field(path, "patternProperties"),
                     "has " + patterns.size() + " patterns for the same object, must be at most " + MOST_PATTERNS);
         }
-        List<Expression> all = new ArrayList<>();
+        List<Expression> properties = new ArrayList<>();
         for (int some = 0; some < 1 << patterns.size(); some++) {
             Set<StringPattern> matched = new HashSet<>();
             List<StringShape> names = List.of(StringShape.except(named));
@@ -290,10 +310,10 @@ final class GrammarWriter {
                         .toList();
             }
             for (StringShape name : names) {
-                Expression key = share(name, () -> name(name));
-                all.add(Expression.sequence(key, colon, value(condition)));
+                Expression key = all.share(name, () -> name(name, path));
+                properties.add(Expression.sequence(key, colon, value(condition)));
             }
         }
-        return Expression.choice(all);
+        return Expression.choice(properties);
     }
 }

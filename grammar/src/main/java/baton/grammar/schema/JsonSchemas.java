@@ -1,6 +1,5 @@
 package baton.grammar.schema;
 
-import baton.grammar.regex.Regexes;
 import baton.grammar.rule.Expression;
 import baton.grammar.rule.GrammarSource;
 import baton.kv.ConfigException;
@@ -36,10 +35,9 @@ public final class JsonSchemas {
      * @throws ConfigException if a keyword cannot be decided token by token; its field begins with {@code schema}
      */
     public static GrammarSource source(JsonNode schema, SchemaOptions options) {
-        Work work = new Work();
-        SchemaDocument document = new SchemaDocument(schema, work);
-        SchemaReader reader = new SchemaReader(document, options, work);
-        return new GrammarWriter(reader, options, blanks(options), work).source(Conjunction.of(document.root()));
+        SchemaRules rules = new SchemaRules(options);
+        Expression start = rules.add(schema);
+        return new GrammarSource(rules.rules(), start);
     }
 
     /**
@@ -62,16 +60,5 @@ public final class JsonSchemas {
     /** Any JSON object. */
     public static GrammarSource anyObject(SchemaOptions options) {
         return source(JsonNodeFactory.instance.objectNode().put("type", "object"), options);
-    }
-
-    private static Expression blanks(SchemaOptions options) {
-        if (options.disableAnyWhitespace()) {
-            return Expression.empty();
-        }
-        try {
-            return options.whitespacePattern().map(Regexes::expression).orElseGet(GrammarWriter::anyBlanks);
-        } catch (ConfigException e) {
-            throw e.at("whitespace_pattern");
-        }
     }
 }

@@ -14,8 +14,8 @@ import java.util.Set;
 import java.util.TreeSet;
 
 /**
- * Strings as JSON writes them. Each character is written as itself or as one of its escapes, so a text stands for one string,
- * and the texts of a difference or an intersection are those of its parts. Fewer escapes make smaller automata.
+ * Strings as JSON writes them. Each character is written as itself or as one of its escapes. Intersections and complements are found
+ * over characters, so that escapes are in no automaton of a product.
  */
 final class JsonStrings {
     private static final CharSet RAW =
@@ -55,10 +55,12 @@ final class JsonStrings {
     private final Map<CharSet, Expression> escapes = new HashMap<>();
 
     private final CharSet escapable;
+    private final Work work;
 
     /** @param escapable characters that escapes may stand for */
-    JsonStrings(CharSet escapable) {
+    JsonStrings(CharSet escapable, Work work) {
         this.escapable = escapable;
+        this.work = work;
     }
 
     /** A JSON string with the characters of an expression. */
@@ -118,11 +120,9 @@ final class JsonStrings {
                 new Expression.Choice(parts.stream().map(this::written).toList());
             case Expression.Repeat(Expression repeated, int least, int most) ->
                 Expression.repeat(written(repeated), least, most);
-            case Expression.And(List<Expression> parts) ->
-                new Expression.And(parts.stream().map(this::written).toList());
-            case Expression.Not(Expression excluded) ->
-                new Expression.And(List.of(written(Expression.any()), new Expression.Not(written(excluded))));
-            case Expression.Automaton _, Expression.Rule _, Expression.Members _, Expression.SpecialToken _ ->
+            case Expression.Automaton automaton -> automaton.map(this::written);
+            case Expression.And _, Expression.Not _ -> written(work.automaton(decoded));
+            case Expression.Rule _, Expression.Members _, Expression.SpecialToken _ ->
                 throw new IllegalArgumentException("no expression of strings: " + decoded);
         };
     }

@@ -34,7 +34,7 @@ final class NumberAutomaton {
     private static final int MOST_STATES = 10_000;
 
     /** So many positions with one comparison or remainder are a step of the translation. */
-    private static final int POSITIONS_OF_STEP = 16;
+    private static final int POSITIONS_OF_STEP = 4;
 
     private enum Phase {
         START,
@@ -114,7 +114,7 @@ final class NumberAutomaton {
         if (divisions.stream().anyMatch(division -> division.divisor() > LARGEST_DIVISOR)) {
             return Optional.empty();
         }
-        Map<String, CharSet> sets = new HashMap<>();
+        Map<String, Expression> sets = new HashMap<>();
         List<Expression.State> states = new ArrayList<>();
         List<Integer> trackers = new ArrayList<>();
         comparisons.forEach(_ -> trackers.add(Comparison.EQUAL));
@@ -133,8 +133,8 @@ final class NumberAutomaton {
                         .ifPresent(to -> characters.merge(number(to), "" + character, String::concat));
             }
             List<Expression.Step> steps = new ArrayList<>();
-            characters.forEach(
-                    (next, each) -> steps.add(new Expression.Step(sets.computeIfAbsent(each, CharSet::of), next)));
+            characters.forEach((next, each) -> steps.add(new Expression.Step(
+                    sets.computeIfAbsent(each, some -> new Expression.Chars(CharSet.of(some))), next)));
             states.add(new Expression.State(ends(positions.get(i)), steps));
         }
         return Optional.of(new Expression.Automaton(states));

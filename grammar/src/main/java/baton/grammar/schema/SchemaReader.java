@@ -57,13 +57,15 @@ final class SchemaReader {
     private final Map<SchemaNode, Values> read = new HashMap<>();
     private final Map<Conjunction, Values> combined = new HashMap<>();
 
-    private final Map<String, StringPattern> patterns = new HashMap<>();
+    private final Map<String, StringPattern> patterns;
 
     /** Schemas that are being read. */
     private final Set<SchemaNode> open = new HashSet<>();
 
-    SchemaReader(SchemaDocument document, SchemaOptions options, Work work) {
+    /** @param patterns patterns and formats that have been read */
+    SchemaReader(SchemaDocument document, SchemaOptions options, Work work, Map<String, StringPattern> patterns) {
         this.document = document;
+        this.patterns = patterns;
         this.options = options;
         this.work = work;
     }
@@ -97,6 +99,18 @@ final class SchemaReader {
         }
         combined.put(condition, all);
         return all;
+    }
+
+    /** A schema as a condition. One that is a reference and nothing else is the same condition as what it refers to. */
+    private Conjunction condition(SchemaNode schema) {
+        SchemaNode of = schema;
+        for (int i = 0;
+                i < MOST_OPEN && of.json().size() == 1 && of.json().path("$ref").isString();
+                i++) {
+            work.spend(1);
+            of = document.resolve(of, "$ref", of.json().get("$ref").asString());
+        }
+        return Conjunction.of(of);
     }
 
     private Values values(SchemaNode schema) {
@@ -425,7 +439,7 @@ final class SchemaReader {
         private void arrays() {
             boolean isList = keyword("items").map(JsonNode::isArray).orElse(false);
             List<Conjunction> prefix = list(isList ? "items" : "prefixItems").stream()
-                    .map(Conjunction::of)
+                    .map(SchemaReader.this::condition)
                     .toList();
             String others = isList ? "additionalItems" : "items";
             if (keyword(others).isEmpty() && keyword("unevaluatedItems").isPresent()) {
@@ -435,8 +449,11 @@ final class SchemaReader {
             ArrayShape shape = new ArrayShape(prefix, condition(others), 0, Repeat.UNBOUNDED, isUnique())
                     .withLength(least("minItems"), most("maxItems"));
             keep(shape.least() > shape.most() ? Values.ALL.withArrays() : Values.ALL.withArrays(shape));
-            if (keyword("contains").isPresent() && !all.arrays().isEmpty()) {
-                throw wrong(path("contains"), json.get("contains"), "absent: it cannot be decided item by item");
+            if (keyword("contains").isPresent()) {
+                int fewest = keyword("minContains").isPresent() ? least("minContains") : 1;
+                int most = most("maxContains");
+                ArrayShape contains = ArrayShape.containing(condition("contains"), fewest, most);
+                keep(fewest > most ? Values.ALL.withArrays() : Values.ALL.withArrays(contains));
             }
         }
 
@@ -452,13 +469,18 @@ final class SchemaReader {
         }
 
         private Conjunction condition(String name) {
-            return keyword(name).isPresent() ? Conjunction.of(document.child(schema, name)) : Conjunction.ANY;
+            return keyword(name).isPresent()
+                    ? SchemaReader.this.condition(document.child(schema, name))
+                    : Conjunction.ANY;
         }
 
         /** Unevaluated items and properties are additional ones, unless other schemas may evaluate some. */
         private void requireAlone(String keyword) {
             Optional<String> other =
                     IN_PLACE.stream().filter(json::has).sorted().findFirst();
+            if (keyword.equals("unevaluatedItems") && json.has("contains")) {
+                other = Optional.of("contains");
+            }
             if (other.isPresent() && !condition(keyword).isAny()) {
                 throw wrong(
                         path(keyword),
@@ -469,12 +491,12 @@ final class SchemaReader {
 
         private void objects() {
             Map<String, Conjunction> named = new LinkedHashMap<>();
-            map("properties").forEach((name, property) -> named.put(name, Conjunction.of(property)));
+            map("properties").forEach((name, property) -> named.put(name, SchemaReader.this.condition(property)));
             Map<StringPattern, Conjunction> patterns = new LinkedHashMap<>();
             map("patternProperties")
                     .forEach((source, property) -> patterns.merge(
                             pattern(SchemaDocument.field(path("patternProperties"), source), source),
-                            Conjunction.of(property),
+                            SchemaReader.this.condition(property),
                             Conjunction::and));
             String keyword = "additionalProperties";
             if (keyword(keyword).isEmpty() && keyword("unevaluatedProperties").isPresent()) {

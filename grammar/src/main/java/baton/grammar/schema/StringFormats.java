@@ -20,6 +20,10 @@ final class StringFormats {
             + "|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|02-(?:0[1-9]|1\\d|2[0-8]))|"
             + LEAP_YEAR + "-02-29)";
     private static final String SECOND_FRACTION = "(?:\\.\\d{1,30})?";
+
+    /** Shorter, as an automaton has it once for each offset. */
+    private static final String LEAP_FRACTION = "(?:\\.\\d{1,6})?";
+
     private static final String CLOCK =
             "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d" + SECOND_FRACTION + "(?:[Zz]|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)";
     private static final String TIME = "(?:" + CLOCK + "|" + leapSeconds(24 * 60) + ")";
@@ -105,16 +109,28 @@ final class StringFormats {
 
     /** The last second of a day in UTC that has one more, at offsets of whole quarters of an hour before some offset. */
     private static String leapSeconds(int end) {
-        int day = 24 * 60;
-        List<String> times = new ArrayList<>();
-        for (int offset = -day + 15; offset < end; offset += 15) {
-            int minute = Math.floorMod(day - 1 + offset, day);
-            String zone = (offset < 0 ? "-%02d:%02d" : "\\+%02d:%02d")
-                    .formatted(Math.abs(offset) / 60, Math.abs(offset) % 60);
-            String offsets = offset == 0 ? "(?:[Zz]|[+-]00:00)" : zone;
-            times.add(String.format(Locale.ROOT, "%02d:%02d:60", minute / 60, minute % 60) + SECOND_FRACTION + offsets);
+        List<String> hours = new ArrayList<>();
+        for (int hour = 0; hour < 24; hour++) {
+            List<String> minutes = new ArrayList<>();
+            for (int minute = 14; minute < 60; minute += 15) {
+                int east = 60 * hour + minute + 1;
+                String offsets = offset(east - 24 * 60) + (east < end ? "|" + offset(east) : "");
+                minutes.add(minute + ":60" + LEAP_FRACTION + "(?:" + offsets + ")");
+            }
+            hours.add(String.format(Locale.ROOT, "%02d:(?:%s)", hour, String.join("|", minutes)));
         }
-        return "(?:" + String.join("|", times) + ")";
+        return "(?:" + String.join("|", hours) + ")";
+    }
+
+    private static String offset(int minutes) {
+        return minutes == 0
+                ? "[Zz]|[+-]00:00"
+                : String.format(
+                        Locale.ROOT,
+                        "%s%02d:%02d",
+                        minutes < 0 ? "-" : "\\+",
+                        Math.abs(minutes) / 60,
+                        Math.abs(minutes) % 60);
     }
 
     /** Names of labels that have at most so many characters between the first and the last one. */

@@ -105,58 +105,23 @@ record StringShape(Optional<Set<String>> only, Set<String> except, int least, in
     }
 
     /** The strings as an expression of their characters. */
-    Expression expression() {
+    Expression expression(Work work) {
         if (only.isPresent()) {
             return Expression.oneOf(only.orElseThrow());
         }
         List<Expression> all = new ArrayList<>();
         patterns.forEach(pattern -> all.add(pattern.expression()));
-        boolean isLong = least == 0 || all.stream().anyMatch(each -> shortest(each) >= least);
-        boolean isShort = most == Expression.Repeat.UNBOUNDED || all.stream().anyMatch(each -> longest(each) <= most);
-        if (!isLong || !isShort) {
-            all.add(Expression.repeat(
-                    new Expression.Chars(CharSet.ALL), least, isShort ? Expression.Repeat.UNBOUNDED : most));
-        }
         if (!except.isEmpty()) {
             all.add(new Expression.Not(Expression.oneOf(except)));
         }
-        return switch (all.size()) {
-            case 0 -> Expression.any();
-            case 1 -> all.getFirst();
-            default -> new Expression.And(all);
-        };
-    }
-
-    /** A number of characters that each text of an expression has at least. */
-    private static long shortest(Expression expression) {
-        return switch (expression) {
-            case Expression.Text(String text) -> text.codePointCount(0, text.length());
-            case Expression.Chars _ -> 1;
-            case Expression.Sequence(List<Expression> parts) ->
-                bounded(parts.stream().mapToLong(StringShape::shortest).sum());
-            case Expression.Choice(List<Expression> parts) ->
-                parts.stream().mapToLong(StringShape::shortest).min().orElse(0);
-            case Expression.Repeat(Expression repeated, int least, int _) -> bounded(least * shortest(repeated));
-            default -> 0;
-        };
-    }
-
-    /** A number of characters that each text of an expression has at most. */
-    private static long longest(Expression expression) {
-        return switch (expression) {
-            case Expression.Text(String text) -> text.codePointCount(0, text.length());
-            case Expression.Chars _ -> 1;
-            case Expression.Sequence(List<Expression> parts) ->
-                bounded(parts.stream().mapToLong(StringShape::longest).sum());
-            case Expression.Choice(List<Expression> parts) ->
-                parts.stream().mapToLong(StringShape::longest).max().orElse(0);
-            case Expression.Repeat(Expression repeated, int _, int most) -> bounded(most * longest(repeated));
-            default -> Expression.Repeat.UNBOUNDED;
-        };
-    }
-
-    private static long bounded(long length) {
-        return Math.min(length, Expression.Repeat.UNBOUNDED);
+        boolean isOfAnyLength = least == 0 && most == Expression.Repeat.UNBOUNDED;
+        if (all.isEmpty()) {
+            return Expression.repeat(new Expression.Chars(CharSet.ALL), least, most);
+        }
+        return isOfAnyLength && all.size() == 1
+                ? all.getFirst()
+                : new Expression.Automaton(
+                        work.automaton(new Expression.And(all)).states(), least, most);
     }
 
     /** Whether they are all strings but some. */

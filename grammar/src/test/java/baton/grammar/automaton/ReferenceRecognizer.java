@@ -167,7 +167,7 @@ final class ReferenceRecognizer {
                 after.removeAll(ends(excluded, from));
                 yield after;
             }
-            case Expression.Automaton automaton -> automatonEnds(automaton, 0, from);
+            case Expression.Automaton automaton -> automatonEnds(automaton, 0, 0, from);
             case Expression.Members any -> membersEnds(any, from, new HashSet<>(), 0);
         };
     }
@@ -182,14 +182,14 @@ final class ReferenceRecognizer {
         return after;
     }
 
-    private Set<Integer> automatonEnds(Expression.Automaton automaton, int state, int from) {
+    private Set<Integer> automatonEnds(Expression.Automaton automaton, int state, int count, int from) {
         Set<Integer> after = new HashSet<>();
-        if (automaton.states().get(state).ends()) {
+        if (automaton.states().get(state).ends() && count >= automaton.least() && count <= automaton.most()) {
             after.add(from);
         }
         for (Expression.Step step : automaton.states().get(state).steps()) {
-            for (int next : computeEnds(new Expression.Chars(step.set()), from)) {
-                after.addAll(automatonEnds(automaton, step.next(), next));
+            for (int next : computeEnds(step.text(), from)) {
+                after.addAll(automatonEnds(automaton, step.next(), count + 1, next));
             }
         }
         return after;

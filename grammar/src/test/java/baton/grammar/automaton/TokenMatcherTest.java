@@ -186,12 +186,14 @@ class TokenMatcherTest {
                 List<Expression.Step> steps = new ArrayList<>();
                 for (String character : List.of("a", "b", "\u00e8")) {
                     if (random.nextBoolean()) {
-                        steps.add(new Expression.Step(CharSet.of(character), random.nextInt(3)));
+                        steps.add(new Expression.Step(Expression.text(character), random.nextInt(3)));
                     }
                 }
                 states.add(new Expression.State(random.nextInt(3) == 0, steps));
             }
-            return new Expression.Automaton(states);
+            int least = random.nextInt(3);
+            int most = random.nextBoolean() ? Expression.Repeat.UNBOUNDED : least + random.nextInt(3);
+            return new Expression.Automaton(states, least, most);
         }
 
         /** Members begin with different characters, so that no text is of two. */

@@ -1,13 +1,22 @@
 package baton.grammar.automaton;
 
+import baton.grammar.rule.CharSet;
 import java.util.Arrays;
+import java.util.List;
 
-/** Bytes that a grammar does not tell apart are of one class. Symbols after the classes are special tokens. */
-final class ByteClasses {
+/**
+ * The symbols of an automaton: classes of bytes, or of characters, that a grammar does not tell apart. Symbols after the classes are
+ * special tokens.
+ */
+final class Symbols {
     private final byte[] classOf = new byte[256];
     private final int[] representatives;
 
-    private ByteClasses(boolean[] begins) {
+    private Symbols(int[] representatives) {
+        this.representatives = representatives;
+    }
+
+    private Symbols(boolean[] begins) {
         int[] first = new int[256];
         int count = 0;
         for (int value = 0; value < 256; value++) {
@@ -20,12 +29,19 @@ final class ByteClasses {
     }
 
     /** The classes of the bytes of a node and of all that it is made of. */
-    static ByteClasses of(Iterable<Node> nodes) {
+    static Symbols of(Iterable<Node> nodes) {
         boolean[] begins = new boolean[257];
         for (Node node : nodes) {
             node.markBounds(begins);
         }
-        return new ByteClasses(begins);
+        return new Symbols(begins);
+    }
+
+    /** Some classes of characters. */
+    static Symbols of(List<CharSet> classes) {
+        return new Symbols(classes.stream()
+                .mapToInt(each -> each.ranges().getFirst().first())
+                .toArray());
     }
 
     int count() {
@@ -36,15 +52,8 @@ final class ByteClasses {
         return classOf[value & 0xff] & 0xff;
     }
 
-    /** A byte of the class. */
-    int representative(int byteClass) {
-        return representatives[byteClass];
-    }
-
-    /** Marks where classes begin. */
-    void markBounds(boolean[] begins) {
-        for (int first : representatives) {
-            begins[first] = true;
-        }
+    /** A byte, or a character, of the class. */
+    int representative(int symbol) {
+        return representatives[symbol];
     }
 }

@@ -7,8 +7,8 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
-/** The deterministic automaton of the UTF-8 of one character of a set. */
-final class Utf8Set {
+/** The deterministic automaton of one character of a set: of its UTF-8, or of the character itself. */
+final class CharacterSteps {
     /** The state after a whole character. */
     static final int COMPLETE = -1;
 
@@ -23,10 +23,15 @@ final class Utf8Set {
     private final Map<List<Integer>, Integer> known = new HashMap<>();
     private final int start;
 
-    Utf8Set(CharSet set) {
+    /** @param utf8 whether a step is a byte, or else the character */
+    CharacterSteps(CharSet set, boolean utf8) {
         List<int[]> sequences = new ArrayList<>();
         for (CharSet.Range range : set.ranges()) {
-            divide(range.first(), range.last(), sequences);
+            if (utf8) {
+                divide(range.first(), range.last(), sequences);
+            } else {
+                sequences.add(new int[] {range.first(), range.last()});
+            }
         }
         start = state(sequences, 0);
     }
