@@ -9,6 +9,7 @@ import baton.grammar.text.Grammars;
 import baton.grammar.text.StructuralTags;
 import baton.kv.ConfigException;
 import java.util.List;
+import java.util.function.Supplier;
 
 /** The format of an output. Equal formats have the same grammar, so a format is the key of compiled grammars. */
 public sealed interface OutputFormat {
@@ -21,6 +22,28 @@ public sealed interface OutputFormat {
 
     /** A grammar that is given. */
     record Rules(GrammarSource source) implements OutputFormat {}
+
+    /**
+     * A grammar that is made when it is compiled.
+     *
+     * @param key equal where the grammar is equal
+     */
+    record Keyed(Object key, Supplier<GrammarSource> grammar) implements OutputFormat {
+        @Override
+        public GrammarSource source() {
+            return grammar.get();
+        }
+
+        @Override
+        public boolean equals(Object other) {
+            return other instanceof Keyed keyed && key.equals(keyed.key);
+        }
+
+        @Override
+        public int hashCode() {
+            return key.hashCode();
+        }
+    }
 
     /** Any JSON object. */
     record JsonObject(SchemaOptions options) implements OutputFormat {

@@ -1,5 +1,6 @@
 package baton.grammar.rule;
 
+import java.util.IdentityHashMap;
 import java.util.Map;
 
 /**
@@ -12,9 +13,10 @@ public record GrammarSource(Map<String, Expression> rules, Expression start) {
     /** @throws IllegalArgumentException if an expression refers to a rule that is missing */
     public GrammarSource {
         rules = Map.copyOf(rules);
-        requireRules(rules, start);
+        Map<Expression, Boolean> checked = new IdentityHashMap<>();
+        requireRules(rules, start, checked);
         for (Expression rule : rules.values()) {
-            requireRules(rules, rule);
+            requireRules(rules, rule, checked);
         }
     }
 
@@ -23,12 +25,15 @@ public record GrammarSource(Map<String, Expression> rules, Expression start) {
         return new GrammarSource(Map.of(), start);
     }
 
-    private static void requireRules(Map<String, Expression> rules, Expression expression) {
+    private static void requireRules(
+            Map<String, Expression> rules, Expression expression, Map<Expression, Boolean> checked) {
         if (expression instanceof Expression.Rule(String name) && !rules.containsKey(name)) {
             throw new IllegalArgumentException("rule " + name + " is missing");
         }
-        for (Expression part : expression.parts()) {
-            requireRules(rules, part);
+        if (checked.put(expression, true) == null) {
+            for (Expression part : expression.parts()) {
+                requireRules(rules, part, checked);
+            }
         }
     }
 }

@@ -6,8 +6,8 @@ import baton.grammar.rule.Expression;
 import baton.grammar.rule.Expression.Repeat;
 import baton.grammar.rule.GrammarSource;
 import baton.grammar.rule.RuleCollector;
-import baton.grammar.schema.JsonSchemas;
 import baton.grammar.schema.SchemaOptions;
+import baton.grammar.schema.SchemaRules;
 import baton.kv.ConfigException;
 import java.util.List;
 import java.util.Optional;
@@ -28,7 +28,7 @@ public final class CallGrammar {
     private static final Expression SPACE = Expression.repeat(new Expression.Chars(CharSet.of(" \n")), 0, 2);
 
     private final Predicate<String> isSpecialToken;
-    private final RuleCollector rules = new RuleCollector();
+    private final SchemaRules schemas = new SchemaRules(OPTIONS);
     private final boolean parallel;
 
     private CallGrammar(Predicate<String> isSpecialToken, boolean parallel) {
@@ -43,7 +43,7 @@ public final class CallGrammar {
      * @param parallel whether there may be several
      * @param isSpecialToken whether a text is a special token of the model
      * @param content the format of the text before calls that are not required
-     * @throws ConfigException if a strict tool's schema has no grammar, or there are too many tools
+     * @throws ConfigException if there are too many tools; the format's grammar throws it if a strict tool's schema has no grammar
      */
     public static Optional<OutputFormat> of(
             ToolFormat format,
@@ -61,13 +61,21 @@ public final class CallGrammar {
                     "has " + tools.size() + " tools, must have at most " + MOST_TOOLS
                             + " where calls are required, a tool is strict or the answer has a format");
         }
-        CallGrammar grammar = new CallGrammar(isSpecialToken, parallel);
-        Expression calls = Expression.sequence(SPACE, format.calls(tools, grammar));
+        List<Object> key = List.of(format, tools, required, parallel, content);
+        return Optional.of(new OutputFormat.Keyed(
+                key, () -> new CallGrammar(isSpecialToken, parallel).source(format, tools, required, content)));
+    }
+
+    private GrammarSource source(
+            ToolFormat format, List<Tool> tools, boolean required, Optional<OutputFormat> content) {
+        RuleCollector rules = new RuleCollector();
+        Expression calls = Expression.sequence(SPACE, format.calls(tools, this));
         Expression start = required
                 ? calls
-                : content.map(other -> Expression.choice(grammar.rules.add(other.source()), calls))
-                        .orElseGet(() -> Expression.sequence(format.text(grammar), Expression.optional(calls)));
-        return Optional.of(new OutputFormat.Rules(grammar.rules.source(start)));
+                : content.map(other -> Expression.choice(rules.add(other.source()), calls))
+                        .orElseGet(() -> Expression.sequence(format.text(this), Expression.optional(calls)));
+        schemas.rules().forEach(rules::add);
+        return rules.source(start);
     }
 
     boolean isSpecialToken(String text) {
@@ -108,12 +116,13 @@ public final class CallGrammar {
         if (tool.parameters().isEmpty()) {
             return Expression.text("{}");
         }
-        return value(tool, tool.parameters().get(), "").orElseGet(() -> rules.add(JsonSchemas.anyObject(OPTIONS)));
+        return value(tool, tool.parameters().get(), "")
+                .orElseGet(() -> schemas.add(JsonTypes.emptyObject().put("type", "object")));
     }
 
     /** Any JSON value. */
     Expression anyValue() {
-        return rules.add(JsonSchemas.source(JsonTypes.emptyObject(), OPTIONS));
+        return schemas.add(JsonTypes.emptyObject());
     }
 
     /**
@@ -123,8 +132,7 @@ public final class CallGrammar {
      */
     Optional<Expression> value(Tool tool, JsonNode schema, String path) {
         try {
-            GrammarSource source = JsonSchemas.source(schema, OPTIONS);
-            return Optional.of(rules.add(source));
+            return Optional.of(schemas.add(schema));
         } catch (ConfigException e) {
             if (tool.strict()) {
                 throw e.at(tool.field() + ".parameters" + path);
