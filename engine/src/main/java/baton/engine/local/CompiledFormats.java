@@ -8,14 +8,14 @@ import baton.grammar.automaton.TokenVocabulary;
 import baton.kv.ConfigException;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.time.Duration;
+import java.util.Iterator;
 import java.util.LinkedHashMap;
-import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.WeakHashMap;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
-import java.util.stream.LongStream;
 import org.jspecify.annotations.Nullable;
 
 /** Formats of outputs, compiled for one vocabulary. Keeps those that were used last, within a number of bytes. May be used by any thread. */
@@ -33,6 +33,10 @@ final class CompiledFormats {
     /** The one that was used last comes last. */
     @GuardedBy("this")
     private final Map<OutputFormat, TokenGrammar> compiled = new LinkedHashMap<>(16, 0.75f, true);
+
+    /** Those of requests that have not been submitted, or have not ended, also if they are forgotten. */
+    @GuardedBy("this")
+    private final Map<OutputFormat, TokenGrammar> prepared = new WeakHashMap<>();
 
     @GuardedBy("this")
     private @Nullable TokenVocabulary vocabulary;
@@ -75,9 +79,14 @@ final class CompiledFormats {
         }
     }
 
-    /** The same for a format that will be used. */
+    /** The same for a format that will be used: {@link #get} finds its grammar as long as this object is referred to. */
     void prepare(OutputFormat format) {
-        get(format);
+        TokenGrammar grammar = get(format);
+        synchronized (this) {
+            // An equal format of an earlier request would remain the key.
+            prepared.remove(format);
+            prepared.put(format, grammar);
+        }
         forgetOldest();
     }
 
@@ -97,34 +106,26 @@ final class CompiledFormats {
     }
 
     private synchronized Optional<TokenGrammar> find(OutputFormat format) {
-        return Optional.ofNullable(compiled.get(format));
+        return Optional.ofNullable(compiled.get(format)).or(() -> Optional.ofNullable(prepared.get(format)));
     }
 
     private synchronized TokenGrammar keep(OutputFormat format, TokenGrammar made) {
         return compiled.computeIfAbsent(format, _ -> made);
     }
 
-    /** Forgets the oldest if all together take too much memory: a grammar grows while it is used, and may be busy when it is asked for its size. */
-    private void forgetOldest() {
-        List<TokenGrammar> oldest = kept();
-        long[] sizes = oldest.stream().mapToLong(TokenGrammar::bytes).toArray();
-        long bytes = LongStream.of(sizes).sum();
-        for (int i = 0; i < sizes.length && (bytes > mostBytes || sizes.length - i > MOST); i++) {
-            bytes -= sizes[i];
-            forget(oldest.get(i));
+    /** Forgets the oldest if all together take too much memory: a grammar grows while it is used. */
+    private synchronized void forgetOldest() {
+        long bytes = vocabulary().bytesOfLoops()
+                + compiled.values().stream().mapToLong(TokenGrammar::bytes).sum();
+        Iterator<TokenGrammar> oldest = compiled.values().iterator();
+        while (oldest.hasNext() && (bytes > mostBytes || compiled.size() > MOST)) {
+            bytes -= oldest.next().bytes();
+            oldest.remove();
         }
     }
 
-    private synchronized void forget(TokenGrammar grammar) {
-        compiled.values().remove(grammar);
-    }
-
-    private synchronized List<TokenGrammar> kept() {
-        return List.copyOf(compiled.values());
-    }
-
     /** Formats that are kept. */
-    int count() {
-        return kept().size();
+    synchronized int count() {
+        return compiled.size();
     }
 }

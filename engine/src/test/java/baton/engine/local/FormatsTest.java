@@ -323,6 +323,13 @@ class FormatsTest {
             used.prepare(formats.getLast());
             assertThat(used.count()).isBetween(1, formats.size() - 1);
             assertThat(used.get(formats.getLast())).isSameAs(last);
+
+            CompiledFormats none = new CompiledFormats(vocabulary, 1);
+            OutputFormat format = formats.getFirst();
+            assertThat(none.get(format)).isNotSameAs(none.get(format));
+            none.prepare(format);
+            assertThat(none.count()).isZero();
+            assertThat(none.get(format)).as("of a request that is prepared").isSameAs(none.get(format));
         }
     }
 }

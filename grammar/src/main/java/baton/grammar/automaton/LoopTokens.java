@@ -12,6 +12,15 @@ import java.util.List;
  * @param cameBefore how many times the expression came before each of {@code exits}
  */
 record LoopTokens(long[] within, int[][] byCount, int[] exits, int[] cameBefore) {
+    /** How much memory it takes, about. */
+    long bytes() {
+        long bytes = 64 + 8L * within.length + 8L * exits.length;
+        for (int[] tokens : byCount) {
+            bytes += 16 + 4L * tokens.length;
+        }
+        return bytes;
+    }
+
     /** Adds the tokens in which the expression comes at most so many times. */
     void addTo(long[] mask, int most) {
         for (int i = 0; i < within.length; i++) {

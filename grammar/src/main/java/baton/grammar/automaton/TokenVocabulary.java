@@ -47,6 +47,8 @@ public final class TokenVocabulary {
         }
     };
 
+    private volatile long bytesOfLoops;
+
     private TokenVocabulary(
             byte[][] bytes, Map<String, Integer> specialTokens, Set<Integer> endTokens, List<Integer> sorted) {
         this.size = bytes.length;
@@ -165,8 +167,17 @@ public final class TokenVocabulary {
             if (known == null) {
                 known = make.get();
                 loops.put(description.toString(), known);
+                bytesOfLoops = loops.values().stream()
+                        .flatMap(Optional::stream)
+                        .mapToLong(LoopTokens::bytes)
+                        .sum();
             }
             return known;
         }
+    }
+
+    /** How much memory the tokens of repetitions take, about, which all grammars share. */
+    public long bytesOfLoops() {
+        return bytesOfLoops;
     }
 }
