@@ -69,11 +69,13 @@ public final class CallGrammar {
     private GrammarSource source(
             ToolFormat format, List<Tool> tools, boolean required, Optional<OutputFormat> content) {
         RuleCollector rules = new RuleCollector();
-        Expression calls = Expression.sequence(SPACE, format.calls(tools, this));
+        Expression calls = format.calls(tools, this);
+        Expression later = Expression.sequence(SPACE, calls);
+        // White space before calls alone would decide for them, where a model writes it before all answers.
         Expression start = required
-                ? calls
+                ? later
                 : content.map(other -> Expression.choice(rules.add(other.source()), calls))
-                        .orElseGet(() -> Expression.sequence(format.text(this), Expression.optional(calls)));
+                        .orElseGet(() -> Expression.sequence(format.text(this), Expression.optional(later)));
         schemas.rules().forEach(rules::add);
         return rules.source(start);
     }

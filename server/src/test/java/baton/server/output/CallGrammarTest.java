@@ -127,6 +127,9 @@ class CallGrammarTest {
                 .isTrue();
         assertThat(accepts(grammar, "Well.")).isFalse();
         assertThat(accepts(grammar, "")).isFalse();
+        assertThat(accepts(grammar, "⏎<tool_call>⏎{\"name\": \"g\", \"arguments\": {}}⏎</tool_call>"))
+                .as("a document has no white space before it")
+                .isFalse();
     }
 
     @Test
