@@ -47,7 +47,7 @@ class DeadPeersTest {
             KvTransferConfig.Builder config() {
                 return KvTransferConfig.builder("NixlConnector", KvRole.BOTH)
                         .extra("side_channel_port", 0)
-                        .extra("handshake_timeout", 3);
+                        .extra("handshake_timeout", 1);
             }
 
             @Override
@@ -66,7 +66,7 @@ class DeadPeersTest {
             KvTransferConfig.Builder config() {
                 return KvTransferConfig.builder("NixlPushConnector", KvRole.BOTH)
                         .extra("side_channel_port", 0)
-                        .extra("handshake_timeout", 3);
+                        .extra("handshake_timeout", 1);
             }
 
             @Override
@@ -95,7 +95,7 @@ class DeadPeersTest {
                         .ip(HOST)
                         .port(FreePorts.inARow(1))
                         .extra("mem_pool_size_gb", 1)
-                        .extra("load_timeout", 2);
+                        .extra("load_timeout", 1);
             }
 
             @Override

@@ -216,9 +216,11 @@ class WindowsTest {
     void groupsAreNotHandedOverToOneGroup(@TempDir Path directory) throws Exception {
         Path model = model(directory, false);
         int[] prompt = LLMTest.prompt(300, 300);
-        try (LocalEngine prefill = nixl("NixlConnector", model, 1, 1);
+        // The decode instance cannot connect and says nothing, so the blocks are held until the lease expires.
+        try (LocalEngine prefill =
+                        LocalEngine.start(nixl("NixlConnector", model, 1).build(), EngineListener.NONE);
                 LocalEngine decode = LocalEngine.start(
-                        nixl("NixlConnector", model)
+                        nixl("NixlConnector", model, 1)
                                 .disableHybridKvCacheManager(true)
                                 .build(),
                         EngineListener.NONE);
@@ -251,7 +253,7 @@ class WindowsTest {
         }
     }
 
-    private static EngineConfigBuilder nixl(String connector, Path model) {
+    private static EngineConfigBuilder nixl(String connector, Path model, int leaseSeconds) {
         return EngineConfig.of(model)
                 .dtype(DType.F32)
                 .maxModelLen(1300)
@@ -262,15 +264,14 @@ class WindowsTest {
                 .kvTransfer(KvTransferConfig.builder(connector, KvRole.BOTH)
                         .extra("side_channel_port", 0)
                         .extra("transfer_agent", "embedded")
-                        // Where the decode instance cannot connect, it says nothing.
-                        .extra("kv_lease_duration", 8)
+                        .extra("kv_lease_duration", leaseSeconds)
                         .loadFailurePolicy(LoadFailurePolicy.RECOMPUTE)
                         .build());
     }
 
     private static LocalEngine nixl(String connector, Path model, int ranks, int stages) throws IOException {
         return LocalEngine.start(
-                nixl(connector, model)
+                nixl(connector, model, 8)
                         .parallel(new ParallelConfig(ranks, stages, CpuBinding.NONE))
                         .build(),
                 EngineListener.NONE);
@@ -299,7 +300,7 @@ class WindowsTest {
                 .build();
         // So few that blocks are used again, and come from memory.
         EngineConfig small =
-                nixl("NixlConnector", model).numBlocks(112).kvTransfer(both).build();
+                nixl("NixlConnector", model, 8).numBlocks(112).kvTransfer(both).build();
         try (LocalEngine prefill = LocalEngine.start(small, EngineListener.NONE);
                 LocalEngine decode = nixl("NixlConnector", model, 1, 1)) {
             for (int round = 0; round < 2; round++) {
