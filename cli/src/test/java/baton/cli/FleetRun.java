@@ -12,6 +12,7 @@ import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.net.http.HttpResponse.BodyHandlers;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
@@ -31,10 +32,15 @@ import tools.jackson.databind.node.ObjectNode;
  * @param url of a router, a gateway or an instance
  * @param clients requests under way at once
  * @param decodes instances that take prompts over, whose metrics are read before and after
+ * @param asIds whether prompts are token ids: for systems whose tokenizer puts no special token in front of a text
  */
-record FleetRun(URI url, int requests, int clients, List<Instance> decodes) {
+record FleetRun(URI url, int requests, int clients, List<Instance> decodes, boolean asIds) {
     private static final String BOS = "<|bos|>";
     private static final int SPARE_TOKENS = 4;
+
+    FleetRun(URI url, int requests, int clients, List<Instance> decodes) {
+        this(url, requests, clients, decodes, false);
+    }
 
     /** What happens in the middle of a run. */
     interface Event {
@@ -145,11 +151,15 @@ record FleetRun(URI url, int requests, int clients, List<Instance> decodes) {
         ObjectNode body = Instances.JSON
                 .createObjectNode()
                 .put("model", "tiny-ledger")
-                // A tokenizer adds the token itself.
-                .put("prompt", asked.promptText().substring(BOS.length()))
                 .put("max_tokens", asked.answer().length + SPARE_TOKENS)
                 .put("temperature", 0)
                 .put("stream", stream);
+        if (asIds) {
+            Arrays.stream(asked.prompt()).forEach(body.putArray("prompt")::add);
+        } else {
+            // A tokenizer adds the token itself.
+            body.put("prompt", asked.promptText().substring(BOS.length()));
+        }
         HttpResponse<String> response = http.send(
                 HttpRequest.newBuilder(url.resolve("/v1/completions"))
                         .timeout(Instances.DEADLINE)
