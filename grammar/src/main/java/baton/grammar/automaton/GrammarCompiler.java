@@ -60,8 +60,7 @@ final class GrammarCompiler {
      * @throws ConfigException if it takes more than so many steps
      */
     static RegularProduct.Made automaton(Expression regular, long mostWork) {
-        List<Expression> parts = regular instanceof Expression.And(List<Expression> all) ? all : List.of(regular);
-        return new GrammarCompiler(GrammarSource.of(regular), mostWork).product(parts);
+        return new GrammarCompiler(GrammarSource.of(regular), mostWork).product(List.of(regular));
     }
 
     /** All nodes, each after those it is made of, except in recursion. */
@@ -256,13 +255,7 @@ final class GrammarCompiler {
     private RegularProduct.Made product(List<Expression> parts) {
         List<Node> included = new ArrayList<>();
         List<Node> excluded = new ArrayList<>();
-        for (Expression part : parts) {
-            if (part instanceof Expression.Not(Expression inner)) {
-                excluded.add(node(inner));
-            } else {
-                included.add(node(part));
-            }
-        }
+        addOperands(parts, included, excluded);
         if (included.isEmpty()) {
             included.add(node(Expression.any()));
         }
@@ -272,6 +265,16 @@ final class GrammarCompiler {
         RegularProduct.Made made = RegularProduct.of(included, excluded, settled.keySet(), productWork);
         productWork -= made.work();
         return made;
+    }
+
+    private void addOperands(List<Expression> parts, List<Node> included, List<Node> excluded) {
+        for (Expression part : parts) {
+            switch (part) {
+                case Expression.And(List<Expression> inner) -> addOperands(inner, included, excluded);
+                case Expression.Not(Expression inner) -> excluded.add(node(inner));
+                default -> included.add(node(part));
+            }
+        }
     }
 
     /**

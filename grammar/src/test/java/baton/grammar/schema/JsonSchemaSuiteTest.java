@@ -77,7 +77,6 @@ class JsonSchemaSuiteTest {
                         "$dynamicRef",
                         "$ref",
                         "$schema",
-                        "contains",
                         "dependencies",
                         "format",
                         "minProperties",
