@@ -13,6 +13,7 @@ import baton.grammar.automaton.Grammar;
 import baton.grammar.automaton.TokenGrammar;
 import baton.grammar.automaton.TokenMatcher;
 import baton.grammar.automaton.TokenVocabulary;
+import baton.grammar.schema.RandomSchemas;
 import baton.grammar.schema.SchemaOptions;
 import baton.kv.ConfigException;
 import baton.testkit.RealModels;
@@ -23,6 +24,7 @@ import java.nio.file.Path;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Random;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.stream.IntStream;
@@ -82,7 +84,7 @@ class RandomSchemasTest {
     }
 
     private void documentsAreValid(Path model, int generations) {
-        RandomSchemas random = new RandomSchemas(seed);
+        RandomSchemas random = new RandomSchemas(new Random(seed), true);
         try (LLM llm = new LLM(EngineConfig.of(model).maxModelLen(1024).build())) {
             TokenVocabulary vocabulary = llm.engine()
                     .tokenizer()
@@ -91,7 +93,7 @@ class RandomSchemasTest {
             for (int done = 0; done < generations; done += AT_ONCE * SAMPLES) {
                 Map<GenerationCollector, String> asked = new LinkedHashMap<>();
                 for (int i = 0; i < AT_ONCE; i++) {
-                    String schema = random.next().toString();
+                    String schema = schema(random);
                     GenerationRequest request = new GenerationRequest(
                             "r" + (done + i), prompt, sampling(schema, SAMPLES, 300, seed + done + i));
                     GenerationCollector collector = new GenerationCollector(request);
@@ -103,6 +105,19 @@ class RandomSchemasTest {
         }
         System.out.println("tests.seed=" + seed + " " + model.getFileName() + ": " + ends);
         assertThat(ends.getOrDefault("stop", 0)).as("documents").isGreaterThan(generations * 2 / 3);
+    }
+
+    /** A schema that has documents. */
+    private static String schema(RandomSchemas random) {
+        while (true) {
+            String schema = JSON.writeValueAsString(random.schema());
+            try {
+                Grammar.compile(format(schema).source());
+                return schema;
+            } catch (ConfigException _) {
+                // Another one has.
+            }
+        }
     }
 
     private void check(String schema, RequestOutput output, TokenVocabulary vocabulary) {
@@ -149,11 +164,11 @@ class RandomSchemasTest {
 
     @Test
     void noSchemaStopsTheEngine() {
-        RandomSchemas random = new RandomSchemas(seed);
+        RandomSchemas random = new RandomSchemas(new Random(seed), true);
         int compiled = 0;
         try (LLM llm = new LLM(LLMTest.config().maxModelLen(256).build())) {
             for (int i = 0; i < FUZZED; i++) {
-                String schema = random.fuzzed();
+                String schema = JSON.writeValueAsString(random.hostile());
                 SamplingParams sampling = sampling(schema, 1, 20, seed + i);
                 try {
                     llm.engine().prepare(sampling);
@@ -171,6 +186,6 @@ class RandomSchemasTest {
             assertThat(llm.generate("A", SamplingParams.greedy(2)).tokens()).hasSize(2);
         }
         System.out.println("tests.seed=" + seed + ": " + compiled + " of " + FUZZED + " fuzzed schemas have documents");
-        assertThat(compiled).isBetween(FUZZED / 10, FUZZED * 9 / 10);
+        assertThat(compiled).isBetween(FUZZED / 50, FUZZED * 9 / 10);
     }
 }

@@ -7,7 +7,7 @@ import java.util.Map;
 import java.util.Random;
 
 /** Random schemas as values of Jackson. */
-final class RandomSchemas {
+public final class RandomSchemas {
     private static final List<String> NAMES = List.of("a", "b", "name", "x_1", "é", "a\"b");
     private static final List<String> PATTERNS =
             List.of("^[a-z]{2,4}$", "a", "^x_", "[0-9]+$", "^(?:ab|cd)*$", "^[^a]*$", "\\d{3}-\\d{4}");
@@ -17,20 +17,23 @@ final class RandomSchemas {
             List.of("null", "boolean", "integer", "number", "string", "array", "object");
 
     private final Random random;
+    private final boolean isBrief;
 
-    RandomSchemas(Random random) {
+    /** @param isBrief whether strings, arrays and objects are short */
+    public RandomSchemas(Random random, boolean isBrief) {
         this.random = random;
+        this.isBrief = isBrief;
     }
 
     /** A schema of keywords that are mostly supported, with definitions that it refers to. */
-    Object schema() {
+    public Object schema() {
         Map<String, Object> schema = value(3);
         schema.put("$defs", Map.of("one", value(2), "two", value(1)));
         return schema;
     }
 
     /** A schema of any keywords with any values. */
-    Object hostile() {
+    public Object hostile() {
         Map<String, Object> schema = new LinkedHashMap<>();
         List<String> keywords = List.of(
                 "type",
@@ -205,8 +208,8 @@ final class RandomSchemas {
         if (chance(3)) {
             schema.put("minLength", random.nextInt(4));
         }
-        if (chance(3)) {
-            schema.put("maxLength", 3 + random.nextInt(10));
+        if (isBrief || chance(3)) {
+            schema.put("maxLength", (isBrief ? 10 : 3) + random.nextInt(10));
         }
         if (chance(3)) {
             schema.put("pattern", pick(PATTERNS));
@@ -216,7 +219,7 @@ final class RandomSchemas {
     }
 
     private void array(Map<String, Object> schema, int depth) {
-        if (chance(2)) {
+        if (isBrief || chance(2)) {
             schema.put("items", chance(8) ? false : value(depth));
         }
         if (chance(3)) {
@@ -225,8 +228,12 @@ final class RandomSchemas {
         if (chance(3)) {
             schema.put("minItems", random.nextInt(3));
         }
-        if (chance(3)) {
+        if (isBrief || chance(3)) {
             schema.put("maxItems", 1 + random.nextInt(4));
+        }
+        if (chance(6)) {
+            schema.put("contains", value(0));
+            schema.put(chance(2) ? "minContains" : "maxContains", random.nextInt(3));
         }
         if (chance(6)) {
             schema.put("items", Map.of("enum", List.of("a", 1, 2.5, true)));
@@ -245,10 +252,10 @@ final class RandomSchemas {
                     "required",
                     properties.keySet().stream().filter(_ -> chance(2)).toList());
         }
-        if (chance(2)) {
-            schema.put("additionalProperties", chance(2) ? false : value(depth));
+        if (isBrief || chance(2)) {
+            schema.put("additionalProperties", isBrief || chance(2) ? false : value(depth));
         }
-        if (chance(5)) {
+        if (!isBrief && chance(5)) {
             schema.put("patternProperties", Map.of(pick(PATTERNS), value(depth)));
         }
         if (chance(8)) {

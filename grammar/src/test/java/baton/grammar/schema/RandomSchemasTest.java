@@ -53,7 +53,7 @@ class RandomSchemasTest {
         int unjudged = 0;
         for (int i = 0; i < SCHEMAS; i++) {
             Random random = new Random(SEED + i);
-            String schema = MAPPER.writeValueAsString(new RandomSchemas(random).schema());
+            String schema = MAPPER.writeValueAsString(new RandomSchemas(random, false).schema());
             SchemaOptions options = i % 2 == 0 ? SchemaOptions.DEFAULT : SchemaOptions.DEFAULT.withAnyOrder();
             TokenGrammar grammar;
             try {
@@ -98,7 +98,7 @@ class RandomSchemasTest {
         long started = System.nanoTime();
         for (int i = 0; i < HOSTILE; i++) {
             Random random = new Random(SEED + i);
-            String schema = MAPPER.writeValueAsString(new RandomSchemas(random).hostile());
+            String schema = MAPPER.writeValueAsString(new RandomSchemas(random, false).hostile());
             long start = System.nanoTime();
             try {
                 Grammar.compile(JsonSchemas.source(schema, SchemaOptions.DEFAULT));
