@@ -11,6 +11,7 @@ import baton.transfer.TransferException;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Set;
@@ -116,7 +117,9 @@ final class VllmMirror {
                 runtime.background(),
                 context.ticker());
         // Not waited for: peers may start later than this instance.
-        mirror.peers.forEach(mirror::asked);
+        for (PeerAddress peer : mirror.peers) {
+            CompletableFuture<Void> _ = mirror.asked(peer);
+        }
         return Optional.of(mirror);
     }
 
@@ -165,20 +168,23 @@ final class VllmMirror {
     }
 
     private CompletableFuture<Void> asked(PeerAddress peer) {
-        Question next = new Question(ticker.nanos(), new CompletableFuture<>());
-        Question now =
-                questions.merge(peer, next, (last, ask) -> ask.asked - last.asked < FRESH.toNanos() ? last : ask);
-        if (now != next) {
-            return now.answer.copy().completeOnTimeout(null, SHORT.toMillis(), TimeUnit.MILLISECONDS);
+        CompletableFuture<Void> own = new CompletableFuture<>();
+        CompletableFuture<Void> answer = Objects.requireNonNull(questions.merge(
+                        peer,
+                        new Question(ticker.nanos(), own),
+                        (last, next) -> next.asked - last.asked < FRESH.toNanos() ? last : next))
+                .answer;
+        if (answer != own) {
+            return answer.copy().completeOnTimeout(null, SHORT.toMillis(), TimeUnit.MILLISECONDS);
         }
         background.execute(() -> {
             try {
                 learn(peer);
             } finally {
-                next.answer.complete(null);
+                own.complete(null);
             }
         });
-        return next.answer;
+        return own;
     }
 
     /** A peer's last answer stays valid while it does not answer. */
