@@ -70,6 +70,8 @@ final class RouterVerticle extends VerticleBase {
             Map.entry("/v1/completions", new Route(HttpMethod.POST, false, this::handOff)),
             Map.entry("/v1/chat/completions", new Route(HttpMethod.POST, false, this::handOff)),
             Map.entry("/v1/responses", new Route(HttpMethod.POST, false, this::handOff)),
+            Map.entry("/v1/completions/render", new Route(HttpMethod.POST, false, this::proxyPost)),
+            Map.entry("/v1/chat/completions/render", new Route(HttpMethod.POST, false, this::proxyPost)),
             Map.entry("/tokenize", new Route(HttpMethod.POST, false, this::proxyPost)),
             Map.entry("/detokenize", new Route(HttpMethod.POST, false, this::proxyPost)),
             Map.entry("/v1/models", new Route(HttpMethod.GET, false, this::proxyGet)),

@@ -830,12 +830,16 @@ class RouterTest {
         get(router, "/v1/models/tiny");
         get(router, "/version");
         post(router, "/tokenize", "{ \"prompt\":1 }");
+        post(router, "/v1/completions/render", "{ \"prompt\":2 }");
+        post(router, "/v1/chat/completions/render", "{ \"messages\":3 }");
         assertThat(decode.received.stream().map(r -> r.method() + " " + r.uri() + " " + r.body()))
                 .containsExactly(
                         "GET /v1/models?a=b ",
                         "GET /v1/models/tiny ",
                         "GET /version ",
-                        "POST /tokenize { \"prompt\":1 }");
+                        "POST /tokenize { \"prompt\":1 }",
+                        "POST /v1/completions/render { \"prompt\":2 }",
+                        "POST /v1/chat/completions/render { \"messages\":3 }");
         assertThat(prefill.received).isEmpty();
     }
 

@@ -117,6 +117,11 @@ public final class ApiServer implements AutoCloseable {
         ApiRequest read(RequestReader reader, JsonFields fields, Preparation preparation);
     }
 
+    /** Makes an answer that may be long, beside the event loop. */
+    private interface Listing {
+        Buffer answer(JsonFields fields, Preparation preparation);
+    }
+
     private ApiServer(
             ServerConfig config, Engine engine, PrometheusMetrics metrics, Ticker ticker, InstantSource clock) {
         this.ticker = ticker;
@@ -162,6 +167,12 @@ public final class ApiServer implements AutoCloseable {
                         Map.of(
                                 HttpMethod.POST,
                                 exchange -> generate(exchange, ApiRequest.Api.RESPONSES, RequestReader::responses))),
+                Map.entry(
+                        "/v1/completions/render",
+                        Map.of(HttpMethod.POST, exchange -> render(exchange, RequestReader::completion))),
+                Map.entry(
+                        "/v1/chat/completions/render",
+                        Map.of(HttpMethod.POST, exchange -> render(exchange, RequestReader::chat))),
                 Map.entry(InstanceInfo.MODELS, Map.of(HttpMethod.GET, info::models)),
                 Map.entry("/health", Map.of(HttpMethod.GET, this::health)),
                 Map.entry("/ping", Map.of(HttpMethod.GET, this::health, HttpMethod.POST, this::health)),
@@ -170,6 +181,7 @@ public final class ApiServer implements AutoCloseable {
                 Map.entry("/kv_transfer_params", Map.of(HttpMethod.GET, info::kvTransferParams)),
                 Map.entry("/kv_event_sources", Map.of(HttpMethod.GET, info::kvEventSources)),
                 Map.entry("/version", Map.of(HttpMethod.GET, info::version)),
+                Map.entry("/is_sleeping", Map.of(HttpMethod.GET, info::isSleeping)),
                 Map.entry("/tokenize", Map.of(HttpMethod.POST, this::tokenize)),
                 Map.entry("/detokenize", Map.of(HttpMethod.POST, this::detokenize)),
                 Map.entry("/reset_prefix_cache", Map.of(HttpMethod.POST, this::resetPrefixCache)));
@@ -484,10 +496,7 @@ public final class ApiServer implements AutoCloseable {
                         preparation,
                         () -> {
                             JsonFields fields = parse.parse(body, preparation);
-                            Optional<String> own = reader.requestId(fields).map(id -> requireId("request_id", id));
-                            String id = header.or(() -> own)
-                                    .orElseGet(
-                                            () -> UUID.randomUUID().toString().replace("-", ""));
+                            String id = requestId(header, fields);
                             try {
                                 return Map.entry(id, read.read(reader, fields, preparation));
                             } catch (RuntimeException e) {
@@ -557,6 +566,12 @@ public final class ApiServer implements AutoCloseable {
         return Optional.ofNullable(request.getHeader("X-Request-Id")).map(id -> requireId("X-Request-Id", id));
     }
 
+    /** The header's id, else the body's, else a random one. */
+    private String requestId(Optional<String> header, JsonFields fields) {
+        Optional<String> own = reader.requestId(fields).map(id -> requireId("request_id", id));
+        return header.or(() -> own).orElseGet(() -> UUID.randomUUID().toString().replace("-", ""));
+    }
+
     private static String requireId(String field, String id) {
         if (!REQUEST_ID.matcher(id).matches()) {
             throw ApiException.badField(
@@ -592,7 +607,8 @@ public final class ApiServer implements AutoCloseable {
         }));
     }
 
-    private void tokenize(HttpExchange exchange) {
+    /** Answers with token ids, or with the text of them, without the engine. */
+    private void list(HttpExchange exchange, Listing listing) {
         preparers.readBody(
                 exchange,
                 (body, preparation) -> preparers.prepare(
@@ -600,32 +616,43 @@ public final class ApiServer implements AutoCloseable {
                         preparation,
                         () -> {
                             preparation.check();
-                            JsonFields fields = bodies.parse(body.getBytes(), preparation);
-                            TokenList list = new TokenList(
-                                    reader.tokenize(fields, preparation),
-                                    fields.bool("return_token_strs").orElse(false));
-                            preparation.reserve(list.bytes());
-                            return preparation.keep(list.document(engine));
+                            return preparation.keep(
+                                    listing.answer(bodies.parse(body.getBytes(), preparation), preparation));
                         },
                         answer -> preparers.send(exchange, preparation, answer)));
     }
 
+    private void tokenize(HttpExchange exchange) {
+        list(exchange, (fields, preparation) -> {
+            TokenList list = new TokenList(
+                    reader.tokenize(fields, preparation),
+                    fields.bool("return_token_strs").orElse(false));
+            preparation.reserve(list.bytes());
+            return list.document(engine);
+        });
+    }
+
     private void detokenize(HttpExchange exchange) {
-        preparers.readBody(
-                exchange,
-                (body, preparation) -> preparers.prepare(
-                        exchange,
-                        preparation,
-                        () -> {
-                            preparation.check();
-                            String text = reader.detokenize(bodies.parse(body.getBytes(), preparation), preparation);
-                            return preparation.keep(new Json().document(out -> {
-                                out.writeStartObject();
-                                out.writeStringProperty("prompt", text);
-                                out.writeEndObject();
-                            }));
-                        },
-                        answer -> preparers.send(exchange, preparation, answer)));
+        list(exchange, (fields, preparation) -> {
+            String text = reader.detokenize(fields, preparation);
+            return new Json().document(out -> {
+                out.writeStartObject();
+                out.writeStringProperty("prompt", text);
+                out.writeEndObject();
+            });
+        });
+    }
+
+    /** Answers with the prompts of a request as token ids, which vLLM's {@code /inference/v1/generate} and routers take. */
+    private void render(HttpExchange exchange, Reading read) {
+        Optional<String> header = requestIdHeader(exchange.request());
+        list(exchange, (fields, preparation) -> {
+            String id = requestId(header, fields);
+            RenderedRequest rendered =
+                    new RenderedRequest(read.read(reader, fields, preparation), id, fields, engine.maxModelLen());
+            preparation.reserve(rendered.bytes());
+            return rendered.document();
+        });
     }
 
     private void resetPrefixCache(HttpExchange exchange) {

@@ -80,4 +80,13 @@ final class InstanceInfo {
             out.writeEndObject();
         }));
     }
+
+    /** vLLM's instances can sleep, this one never does. */
+    void isSleeping(HttpExchange exchange) {
+        exchange.json(200, writer.json().document(out -> {
+            out.writeStartObject();
+            out.writeBooleanProperty("is_sleeping", false);
+            out.writeEndObject();
+        }));
+    }
 }

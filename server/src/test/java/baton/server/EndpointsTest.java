@@ -74,6 +74,11 @@ class EndpointsTest {
     }
 
     @Test
+    void itNeverSleeps() throws Exception {
+        assertThat(fixture.get("/is_sleeping").body()).isEqualTo("{\"is_sleeping\":false}");
+    }
+
+    @Test
     void kvTransferParamsEndpointNamesTheConnector() throws Exception {
         assertThat(fixture.get("/kv_transfer_params").body())
                 .isEqualTo("{\"kv_transfer_params\":null,\"kv_connector\":null}");
