@@ -318,6 +318,14 @@ final class ServeCommand implements Callable<Integer> {
     private boolean[] switchesWithoutEffect = {};
 
     @Option(
+            names = "--global-cache-hit-threshold",
+            paramLabel = "SHARE",
+            defaultValue = "0",
+            description = "cache_hit_threshold of requests that have none: the share of a prompt, 0 to 1, that caches"
+                    + " must hold if it is to be computed here (default: ${DEFAULT-VALUE}).")
+    private double globalCacheHitThreshold;
+
+    @Option(
             names = "--kv-auth-secret-file",
             paramLabel = "FILE",
             description =
@@ -396,6 +404,7 @@ final class ServeCommand implements Callable<Integer> {
         if (shutdownSeconds < 0) {
             throw new ConfigException("shutdown_timeout", "is " + shutdownSeconds + ", must be at least 0");
         }
+        SamplingParams.builder().cacheHitThreshold(globalCacheHitThreshold).build();
         Spans.requireEndpoint(otlpTracesEndpoint);
         ListenAddress.require("host", host, "port", port);
         Duration shutdownTimeout = Duration.ofSeconds(shutdownSeconds);
@@ -448,7 +457,8 @@ final class ServeCommand implements Callable<Integer> {
         ApiServer api;
         try {
             api = ApiServer.start(
-                    server.samplingDefaults(sampling -> SamplingParams.apply(engine.generationDefaults(), sampling))
+                    server.samplingDefaults(sampling -> SamplingParams.apply(engine.generationDefaults(), sampling)
+                                    .cacheHitThreshold(globalCacheHitThreshold))
                             .build(),
                     engine,
                     metrics);

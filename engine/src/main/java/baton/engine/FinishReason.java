@@ -6,6 +6,8 @@ public enum FinishReason {
     STOP("stop"),
     /** {@code max_tokens}, the model's length, or no token that the request allows next in a format that is not complete. */
     LENGTH("length"),
+    /** Caches hold less of its tokens than {@code cache_hit_threshold} requires. */
+    CACHE_THRESHOLD("cache_threshold"),
     /** Its client left or asked for it. */
     ABORT("abort"),
     /** It failed; the event's message says how. */

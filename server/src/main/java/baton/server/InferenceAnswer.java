@@ -134,7 +134,7 @@ final class InferenceAnswer implements AnswerForm {
                         switch (end.reason()) {
                             case LENGTH -> LENGTH;
                             case STOP -> STOP;
-                            case ABORT, ERROR -> ABORTED;
+                            case ABORT, CACHE_THRESHOLD, ERROR -> ABORTED;
                         });
         switch (end.stopReason().orElse("")) {
             case Number id -> info.integer(3, id.longValue());

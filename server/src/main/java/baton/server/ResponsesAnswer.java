@@ -236,7 +236,7 @@ final class ResponsesAnswer implements AnswerForm {
 
     private String status() {
         return switch (finish) {
-            case LENGTH -> INCOMPLETE;
+            case LENGTH, CACHE_THRESHOLD -> INCOMPLETE;
             case ABORT -> "cancelled";
             case STOP, ERROR -> COMPLETED;
         };
@@ -266,8 +266,9 @@ final class ResponsesAnswer implements AnswerForm {
                 .putNull("error")
                 .putNull("incomplete_details")
                 .put("model", request.model());
-        if (finish == FinishReason.LENGTH) {
-            response.putObject("incomplete_details").put("reason", "max_output_tokens");
+        if (finish == FinishReason.LENGTH || finish == FinishReason.CACHE_THRESHOLD) {
+            response.putObject("incomplete_details")
+                    .put("reason", finish == FinishReason.LENGTH ? "max_output_tokens" : finish.wireName());
         }
         ArrayNode output = response.putArray("output");
         items.forEach(item -> output.add(item.shown()));

@@ -87,6 +87,10 @@ final class SamplingReader {
         fields.value("bad_words_token_ids").ifPresent(value -> builder.badWords(badWords(value)));
         thinkingBudget(fields).ifPresent(builder::thinkingBudget);
         FormatReader.read(fields).ifPresent(builder::format);
+        fields.number("cache_hit_threshold").ifPresent(builder::cacheHitThreshold);
+        if (isPrefillLeg(fields)) {
+            builder.cacheHitThreshold(0);
+        }
         return builder;
     }
 
@@ -118,6 +122,14 @@ final class SamplingReader {
                             .orElseThrow(() -> ApiException.badField(
                                     name, "is " + tokens + ", which needs --reasoning-parser deepseek_r1 or qwen3"));
                 });
+    }
+
+    /** A prefill leg computes what the decode leg lacks. */
+    private static boolean isPrefillLeg(JsonFields fields) {
+        return fields.object("kv_transfer_params")
+                .flatMap(params -> params.value("do_remote_decode"))
+                .filter(value -> value.isBoolean() && value.asBoolean())
+                .isPresent();
     }
 
     private Map<Integer, Double> logitBias(JsonFields fields) {

@@ -280,6 +280,7 @@ final class WarmUp {
                 .put("truncate_prompt_tokens", tokens)
                 .put("max_tokens", most)
                 .put("ignore_eos", true)
+                .put("cache_hit_threshold", 0)
                 .put("temperature", 0);
     }
 

@@ -110,6 +110,30 @@ class CompletionsTest {
         }
     }
 
+    /** A prefill leg computes what caches lack. */
+    @Test
+    void theCacheHitThresholdIsTheRequestsElseTheServersButOfAPrefillLeg() throws Exception {
+        try (ServerFixture strict =
+                new ServerFixture(config -> config.samplingDefaults(sampling -> sampling.cacheHitThreshold(0.25)))) {
+            strict.engine.answers("x");
+            for (Map.Entry<String, Double> each : Map.of(
+                            "", 0.25,
+                            ",\"cache_hit_threshold\":0", 0.0,
+                            ",\"cache_hit_threshold\":0.75", 0.75,
+                            ",\"kv_transfer_params\":{\"do_remote_decode\":true}", 0.0)
+                    .entrySet()) {
+                strict.post("/v1/completions", "{\"prompt\":\"a\"" + each.getKey() + "}");
+                assertThat(strict.engine.nextSubmitted().request.sampling().cacheHitThreshold())
+                        .isEqualTo(each.getValue());
+            }
+            HttpResponse<String> refused =
+                    strict.post("/v1/completions", "{\"prompt\":\"a\",\"cache_hit_threshold\":1.5}");
+            assertThat(refused.statusCode()).isEqualTo(400);
+            assertThat(ServerFixture.json(refused).at("/error/message").asString())
+                    .isEqualTo("cache_hit_threshold: is 1.5, must be in [0, 1]");
+        }
+    }
+
     @Test
     void promptsAreStringsOrTokenIdsOneOrMany() throws Exception {
         fixture.engine.answers("x");

@@ -145,6 +145,10 @@ final class Admission {
                     }
                 }
             }
+            if (request.missesCacheThreshold(local + external)) {
+                plan.missCache(request);
+                continue;
+            }
             waiting.setToLoad(request, async);
             int needed = blocks.most(request);
             if (!reached && unreached > 0 && unreached + needed > blocks.size() / UNREACHED_PART) {

@@ -306,6 +306,7 @@ public final class EngineCore implements AutoCloseable {
                 publisher.tell(() -> listener.onKvEvents(events));
             }
             step.refused().forEach(publisher::fail);
+            step.cacheMisses().forEach(publisher::endForCacheMiss);
             outcome.failures().forEach(publisher::fail);
             if (logits.failure().isPresent()) {
                 String why = logits.failure().get();

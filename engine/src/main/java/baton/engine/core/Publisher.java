@@ -72,7 +72,16 @@ final class Publisher {
         }
     }
 
+    /** Caches hold less of a request than it requires. */
+    void endForCacheMiss(Request request) {
+        finish(request, FinishReason.CACHE_THRESHOLD, Optional.empty(), Optional.empty());
+    }
+
     void fail(LoadFailure failure) {
+        if (failure.request().missesCacheThreshold(failure.request().computedTokens)) {
+            endForCacheMiss(failure.request());
+            return;
+        }
         fail(
                 failure.request(),
                 "KV load failed: " + failure.invalidBlocks()
@@ -86,16 +95,19 @@ final class Publisher {
         }
     }
 
-    /** Ends a request. Its answer is given when the connector does not hold it any more; that of an aborted or failed one at once. */
+    /**
+     * Ends a request. Its answer is given when the connector does not hold it any more; that of an aborted or failed one, and of one that misses its cache
+     * threshold, at once.
+     */
     void finish(Request request, FinishReason reason, Optional<Object> stopReason, Optional<String> error) {
         RequestEnd end = switch (reason) {
             case STOP -> RequestEnd.STOPPED;
             case LENGTH -> RequestEnd.LENGTH;
-            case ABORT -> RequestEnd.ABORTED;
+            case ABORT, CACHE_THRESHOLD -> RequestEnd.ABORTED;
             case ERROR -> RequestEnd.ERROR;
         };
         Release release = scheduler.finish(request, end);
-        boolean unanswerable = release.error().isPresent() && reason != FinishReason.ABORT && error.isEmpty();
+        boolean unanswerable = release.error().isPresent() && end != RequestEnd.ABORTED && error.isEmpty();
         if (unanswerable) {
             LOG.error("Failing {}: {}", request, release.error().get());
         }
@@ -111,7 +123,7 @@ final class Publisher {
                             release.kvTransferParams(),
                             unanswerable ? release.error() : error));
         };
-        if (told == FinishReason.ABORT || told == FinishReason.ERROR) {
+        if (end == RequestEnd.ABORTED || told == FinishReason.ERROR) {
             answer.run();
         } else {
             held.giveWhenReady(request.id(), release.answerIsHeld(), answer);

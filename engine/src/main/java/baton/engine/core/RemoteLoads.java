@@ -72,12 +72,13 @@ final class RemoteLoads {
             // Of a shorter prefix the windows' blocks may be gone.
             int first = blocks.hasWindows() ? 0 : bad[0];
             cut.add(request);
-            countFailure(request, request.computedTokens - first * blockSize);
+            boolean ends = policy == LoadFailurePolicy.FAIL || request.missesCacheThreshold(first * blockSize);
+            countFailure(request, ends ? 0 : request.computedTokens - first * blockSize);
             blocks.invalidateFrom(request, first);
             request.connectorDone = true;
             request.hidden = null;
             request.externalHit = Math.max(0, Math.min(request.externalHit, request.computedTokens - request.localHit));
-            if (policy == LoadFailurePolicy.FAIL) {
+            if (ends) {
                 failures.add(new LoadFailure(request, bad.length));
             } else if (request.state != Request.State.WAITING_FOR_REMOTE_KVS
                     && (request.computedTokens == 0 || !recomputed.add(request.blocks.get(0, first)))) {
@@ -90,12 +91,10 @@ final class RemoteLoads {
         return cut;
     }
 
-    private void countFailure(Request request, int lostTokens) {
+    private void countFailure(Request request, int recomputedTokens) {
         request.load.fail();
         counters.loadFailures++;
-        if (policy == LoadFailurePolicy.RECOMPUTE) {
-            counters.recomputedTokens += lostTokens;
-        }
+        counters.recomputedTokens += recomputedTokens;
     }
 
     /**
@@ -144,7 +143,7 @@ final class RemoteLoads {
             if (request.loadingTokens == 0) {
                 continue;
             }
-            countFailure(request, request.loadingTokens);
+            countFailure(request, policy == LoadFailurePolicy.FAIL ? 0 : request.loadingTokens);
             if (policy == LoadFailurePolicy.FAIL) {
                 failures.add(new LoadFailure(request, blocks.blocksFor(request.loadingTokens)));
             }

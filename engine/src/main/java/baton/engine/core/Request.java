@@ -306,6 +306,11 @@ public final class Request implements KvRequest {
         return length - promptLength;
     }
 
+    /** Whether caches that hold so many of its tokens hold less than the request requires. */
+    boolean missesCacheThreshold(int known) {
+        return known < sampling.cacheHitThreshold() * length;
+    }
+
     boolean wantsPromptLogprobs() {
         return sampling.promptLogprobs().isPresent();
     }

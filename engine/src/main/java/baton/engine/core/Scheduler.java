@@ -70,6 +70,11 @@ import org.slf4j.LoggerFactory;
  *   they are never handed out again. So are not the blocks that a preemption has just taken back; in that case the engine ends.
  *   An InvalidFieldException from onNewRequest or match is no failure: a client's parameter is refused, and that request ends with an error.
  *
+ * Requests with a cache_hit_threshold
+ *
+ *   One ends when it would be scheduled, for the first time or after a preemption, if the prefix cache and the connector together have less
+ *   of its tokens than it requires; and when a load that fails leaves it with less.
+ *
  * Warming up
  *
  *   A request that warms up is scheduled in the same way, but its blocks are not published and the connector does not see it.
@@ -95,24 +100,26 @@ final class Scheduler {
      * The tokens that a step computes, in the order of the batch.
      *
      * @param refused requests that must end, since the connector refuses them, with its reasons
+     * @param cacheMisses requests that must end, since caches hold less of them than they require
      */
     record Step(
             List<Slice> slices,
             Set<String> finished,
             Set<String> preempted,
             Map<Request, String> refused,
+            List<Request> cacheMisses,
             ConnectorMetadata metadata) {
         /** This step without the slices of requests that do not run any more. */
         Step ofRunning() {
             List<Slice> left = slices.stream()
                     .filter(slice -> slice.request().state == Request.State.RUNNING)
                     .toList();
-            return new Step(left, finished, preempted, refused, metadata);
+            return new Step(left, finished, preempted, refused, cacheMisses, metadata);
         }
 
         /** This step without its slices, which were not computed. */
         Step notComputed() {
-            return new Step(List.of(), finished, preempted, refused, metadata);
+            return new Step(List.of(), finished, preempted, refused, cacheMisses, metadata);
         }
 
         int tokens() {
@@ -310,7 +317,7 @@ final class Scheduler {
         preempted.addAll(loads.takenBack());
         loads.forgetTakenBack();
         ConnectorMetadata metadata = connectorView.metadata(slices, finished, preempted);
-        return new Step(slices, finished, preempted, refused, metadata);
+        return new Step(slices, finished, preempted, refused, plan.cacheMisses(), metadata);
     }
 
     private void scheduleRunning(StepPlan plan) {

@@ -2,6 +2,7 @@ package baton.engine.core;
 
 import baton.engine.core.Scheduler.Slice;
 import baton.kv.InvalidFieldException;
+import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
@@ -15,6 +16,7 @@ final class StepPlan {
     private final Map<Request, Slice> slices = new LinkedHashMap<>();
     private final Set<String> preempted = new HashSet<>();
     private final Map<Request, InvalidFieldException> refused = new LinkedHashMap<>();
+    private final List<Request> cacheMisses = new ArrayList<>();
     private int tokensLeft;
     /** Rows of logits that this step may still make for prompt log probabilities. */
     private int logitsRowsLeft;
@@ -62,6 +64,11 @@ final class StepPlan {
         refused.put(request, why);
     }
 
+    /** Caches hold less of the request than it requires, so it is not scheduled. */
+    void missCache(Request request) {
+        cacheMisses.add(request);
+    }
+
     /** In the order of the batch. */
     List<Slice> slices() {
         return List.copyOf(slices.values());
@@ -70,6 +77,10 @@ final class StepPlan {
     /** Ids of requests that have lost their blocks to other ones. */
     Set<String> preempted() {
         return Collections.unmodifiableSet(preempted);
+    }
+
+    List<Request> cacheMisses() {
+        return List.copyOf(cacheMisses);
     }
 
     Map<Request, InvalidFieldException> refused() {

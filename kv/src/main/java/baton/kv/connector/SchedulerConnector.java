@@ -144,7 +144,7 @@ public interface SchedulerConnector extends AutoCloseable {
         STOPPED,
         /** Its token limit; the usual end of a prefill leg. */
         LENGTH,
-        /** Its client left. */
+        /** Its client left, or caches hold less of it than it requires. */
         ABORTED,
         /** It failed. */
         ERROR

@@ -172,6 +172,7 @@ public sealed interface HandoffFlow
         JsonObjectText.Edit edit = PromptField.askForOneToken(body, RenderedPrompt.ask(body, body.edit()))
                 .drop("stream_options", "min_tokens", "min_completion_tokens")
                 .setIfPresent("max_completion_tokens", "1")
+                .setIfPresent("cache_hit_threshold", "0")
                 .setIfPresent("n", "1")
                 .setIfPresent("best_of", "1")
                 .set("stream", Boolean.toString(streams));

@@ -33,6 +33,7 @@ class HandoffFlowTest {
                 "{\"max_tokens\":5,\"stream\":true,\"stream_options\":{}}|{\"max_tokens\":1,\"stream\":false}",
                 "{\"max_completion_tokens\":5}|{\"max_completion_tokens\":1,\"max_tokens\":1,\"stream\":false}",
                 "{\"min_tokens\":5,\"min_completion_tokens\":5}|{\"max_tokens\":1,\"stream\":false}",
+                "{\"cache_hit_threshold\":0.5}|{\"cache_hit_threshold\":0,\"max_tokens\":1,\"stream\":false}",
                 "{\"n\":4,\"best_of\":8}|{\"n\":1,\"best_of\":1,\"max_tokens\":1,\"stream\":false}",
                 "{\"cache_salt\":\"s\",\"messages\":[]}|{\"cache_salt\":\"s\",\"messages\":[],\"return_token_ids\":true,\"max_tokens\":1,\"stream\":false}",
                 "{\"prompt\":\"a\",\"return_token_ids\":false}|{\"prompt\":\"a\",\"return_token_ids\":true,\"max_tokens\":1,\"stream\":false}",
