@@ -326,6 +326,12 @@ final class ServeCommand implements Callable<Integer> {
     private double globalCacheHitThreshold;
 
     @Option(
+            names = "--gpu-metric-names",
+            description = "Show the KV cache's metrics under vLLM's old names too: vllm:gpu_cache_usage_perc,"
+                    + " vllm:gpu_prefix_cache_queries, _hits and _hit_rate.")
+    private boolean gpuMetricNames;
+
+    @Option(
             names = "--kv-auth-secret-file",
             paramLabel = "FILE",
             description =
@@ -410,6 +416,9 @@ final class ServeCommand implements Callable<Integer> {
         Duration shutdownTimeout = Duration.ofSeconds(shutdownSeconds);
         String name = server.build().servedModelNames().getFirst();
         PrometheusMetrics metrics = new PrometheusMetrics(name);
+        if (gpuMetricNames) {
+            metrics.addGpuNames();
+        }
         Optional<PublishedKvEvents> events = publishedKvEvents(config);
         Optional<OtlpExporter> spans = Spans.exporter(otlpTracesEndpoint, "baton-serve", host, port);
         try {

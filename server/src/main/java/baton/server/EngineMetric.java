@@ -37,6 +37,14 @@ enum EngineMetric {
             "source"),
     GENERATION_TOKENS(COUNTER, "vllm:generation_tokens", "Tokens generated"),
     PREEMPTIONS(COUNTER, "vllm:num_preemptions", "Times that a request lost its blocks to others"),
+    /** Instances have no adapters; schedulers of fleets read the labels. */
+    LORA_REQUESTS(
+            GAUGE,
+            "vllm:lora_requests_info",
+            "LoRA adapters of requests, which this server does not have; always 1",
+            "max_lora",
+            "running_lora_adapters",
+            "waiting_lora_adapters"),
     SUCCESS(COUNTER, "vllm:request_success", "Requests that ended, by finish reason", "finished_reason"),
     TIME_TO_FIRST_TOKEN(
             "vllm:time_to_first_token_seconds",

@@ -91,6 +91,7 @@ public final class PrometheusMetrics implements EngineListener {
                 .forEach(from -> record(EngineMetric.PROMPT_TOKENS_BY_SOURCE, 0, from));
         Stream.concat(Stream.of("device"), Stream.of(CacheSource.values()).map(CacheSource::label))
                 .forEach(from -> record(EngineMetric.PROMPT_TOKENS_CACHED_BY_SOURCE, 0, from));
+        record(EngineMetric.LORA_REQUESTS, 1, "0", "", "");
         for (FinishReason reason : FinishReason.values()) {
             record(EngineMetric.SUCCESS, 0, reason.wireName());
         }
@@ -122,6 +123,33 @@ public final class PrometheusMetrics implements EngineListener {
     /** Adds a gauge that is kept elsewhere, as {@link #addCounter}. */
     public void addGauge(String name, String help, LongSupplier value) {
         register(GaugeWithCallback.builder().callback(to -> to.call(value.getAsLong())), name, help);
+    }
+
+    /** Adds the metrics of the KV cache under the names that vLLM had for them, which some routers read. */
+    public void addGpuNames() {
+        Counter queries = register(
+                Counter.builder().withoutExemplars(),
+                "vllm:gpu_prefix_cache_queries",
+                EngineMetric.PREFIX_QUERIES.help);
+        Counter hits = register(
+                Counter.builder().withoutExemplars(), "vllm:gpu_prefix_cache_hits", EngineMetric.PREFIX_HITS.help);
+        register(
+                GaugeWithCallback.builder()
+                        .callback(to -> to.call(queries.get() == 0 ? 0 : hits.get() / queries.get())),
+                "vllm:gpu_prefix_cache_hit_rate",
+                "Share of tokens looked up in the prefix cache that were found, since the start");
+        alsoRecord(EngineMetric.PREFIX_QUERIES, (value, _) -> queries.inc(value));
+        alsoRecord(EngineMetric.PREFIX_HITS, (value, _) -> hits.inc(value));
+        alsoRecord(
+                EngineMetric.CACHE_USAGE,
+                recorder(Kind.GAUGE, "vllm:gpu_cache_usage_perc", EngineMetric.CACHE_USAGE.help, Buckets.NONE));
+    }
+
+    private void alsoRecord(EngineMetric metric, Recorder second) {
+        recorders.computeIfPresent(metric, (_, first) -> (value, own) -> {
+            first.record(value, own);
+            second.record(value, own);
+        });
     }
 
     /** 1, 2, 5, 10, 20, 50, ... up to and including {@code most}. */

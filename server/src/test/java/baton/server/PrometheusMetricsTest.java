@@ -108,6 +108,21 @@ class PrometheusMetricsTest {
     }
 
     @Test
+    void theCachesMetricsHaveTheirOldNamesTooIfThatIsWanted() {
+        metrics.addGpuNames();
+        EngineStatus status = new EngineStatus(3, 5, 2, 0, 200, 50, Optional.empty());
+        metrics.onStep(new StepStats(40, 3, 1, 100, 64, 36, 32, 0.01, status));
+        assertThat(lines(metrics, status))
+                .contains(
+                        "vllm:gpu_cache_usage_perc{" + LABELS + "} 0.25",
+                        "vllm:kv_cache_usage_perc{" + LABELS + "} 0.25",
+                        "vllm:gpu_prefix_cache_queries_total{" + LABELS + "} 100.0",
+                        "vllm:gpu_prefix_cache_hits_total{" + LABELS + "} 64.0",
+                        "vllm:prefix_cache_hits_total{" + LABELS + "} 64.0",
+                        "vllm:gpu_prefix_cache_hit_rate{" + LABELS + "} 0.64");
+    }
+
+    @Test
     void waitingRequestsAreCountedByTheStageOfTheirLoad() {
         EngineStatus status = new EngineStatus(3, 9, 4, 2, 1, 0, 200, 50, false, Optional.empty(), Optional.empty());
         metrics.onStart(CONFIG, 64, DType.BF16, 200);
