@@ -50,6 +50,8 @@ import org.slf4j.LoggerFactory;
  * <p>A chunk is stored when the step that computed the last of its tokens is over. A request that ends while chunks of it are being copied
  * into memory keeps its blocks until then.
  *
+ * <p>A request with {@code remote_prefiller}, of a router that sends both legs at once, waits as long for chunks that are not stored yet.
+ *
  * <p>Where other instances look for chunks, the answer to a request waits until its prompt's are in all stores: an instance that is asked
  * next finds them. It waits up to {@link StorePolicy#acquire}; after that answers wait for no store until one has taken something.
  */
@@ -57,6 +59,10 @@ public final class StoreScheduler implements SchedulerConnector {
     private static final String MAX_OFFLOAD_TOKENS = "max_offload_tokens";
     private static final String MAX_LOAD_TOKENS = "max_load_tokens";
     private static final String LOAD_TIERS = "kv_load_tiers";
+    private static final String REMOTE_PREFILLER = "remote_prefiller";
+
+    /** How often it looks for chunks that another instance computes. */
+    private static final long LOOK_AGAIN_NANOS = 5_000_000;
 
     private static final Logger log = LoggerFactory.getLogger(StoreScheduler.class);
 
@@ -115,8 +121,12 @@ public final class StoreScheduler implements SchedulerConnector {
         final boolean fromMemory;
         final boolean fromOthers;
         Optional<StoredPrefix> stored = Optional.empty();
+        /** Whether another instance computes the prompt at the same time. */
+        boolean prefilledElsewhere;
+
         boolean waits;
         long waitingSince;
+        long lookedAt;
         /** Chunks from the front that are stored, being stored, or not to be stored. */
         int savedChunks;
 
@@ -207,7 +217,9 @@ public final class StoreScheduler implements SchedulerConnector {
                 others |= medium.map(KvEvent.MEDIUM_STORAGE::equalsIgnoreCase).orElse(true);
             }
         }
-        return new State(limit(fields, MAX_OFFLOAD_TOKENS), limit(fields, MAX_LOAD_TOKENS), memory, others);
+        State state = new State(limit(fields, MAX_OFFLOAD_TOKENS), limit(fields, MAX_LOAD_TOKENS), memory, others);
+        state.prefilledElsewhere = fields.object(REMOTE_PREFILLER).isPresent();
+        return state;
     }
 
     private static long limit(JsonFields params, String name) {
@@ -238,6 +250,11 @@ public final class StoreScheduler implements SchedulerConnector {
         }
         if (state.stored.filter(prefix -> prefix.first() == first).isEmpty()) {
             giveBack(state);
+            if (state.prefilledElsewhere
+                    && state.waits
+                    && context.ticker().nanos() - state.lookedAt < LOOK_AGAIN_NANOS) {
+                return new KvMatch.Pending();
+            }
             List<Value> wanted = values.all(request, first, chunks);
             if (awaitsSave(state, ChunkValues.keysOf(values.ofChunks(wanted)))) {
                 return new KvMatch.Pending();
@@ -253,11 +270,17 @@ public final class StoreScheduler implements SchedulerConnector {
         }
         StoredPrefix stored = state.stored.get();
         if (!stored.isReady()) {
-            if (!state.waits) {
-                state.waits = true;
-                state.waitingSince = context.ticker().nanos();
-            }
+            startWaiting(state);
             return new KvMatch.Pending();
+        }
+        if (state.prefilledElsewhere && stored.end() < chunks) {
+            startWaiting(state);
+            state.lookedAt = context.ticker().nanos();
+            state.prefilledElsewhere = mayWait(state);
+            if (state.prefilledElsewhere) {
+                giveBack(state);
+                return new KvMatch.Pending();
+            }
         }
         if (state.waits) {
             state.waits = false;
@@ -291,10 +314,18 @@ public final class StoreScheduler implements SchedulerConnector {
         if (present == wanted.size() || !saving.contains(wanted.get(present))) {
             return false;
         }
+        startWaiting(state);
+        return mayWait(state);
+    }
+
+    private void startWaiting(State state) {
         if (!state.waits) {
             state.waits = true;
             state.waitingSince = context.ticker().nanos();
         }
+    }
+
+    private boolean mayWait(State state) {
         return context.ticker().nanos() - state.waitingSince < policy.acquire().toNanos();
     }
 

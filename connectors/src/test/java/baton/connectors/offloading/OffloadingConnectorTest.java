@@ -244,6 +244,29 @@ class OffloadingConnectorTest {
     }
 
     @Test
+    void aPromptThatAnotherInstanceComputesAtTheSameTimeIsAwaited() {
+        settings.put("load_timeout_seconds", 1);
+        start();
+        String params =
+                "{\"remote_prefiller\": {\"kv_request_id\": \"k\", \"remote_host\": \"h\", \"remote_port\": 7777}}";
+        FakeKvRequest early = with(request(100), params);
+        engine.scheduler().onNewRequest(early);
+        assertThat(engine.scheduler().match(early, 0)).isEqualTo(new KvMatch.Pending());
+        computed(request(100));
+        ticker.advance(Duration.ofMillis(100));
+        assertThat(engine.scheduler().match(early, 0)).isEqualTo(new KvMatch.Tokens(96, true));
+        engine.endWithoutBlocks(early, RequestEnd.ABORTED);
+        FakeKvRequest never = with(new FakeKvRequest("never", FakeKvRequest.counting(5000, 100), BLOCK), params);
+        engine.scheduler().onNewRequest(never);
+        assertThat(engine.scheduler().match(never, 0)).isEqualTo(new KvMatch.Pending());
+        ticker.advance(Duration.ofMillis(990));
+        assertThat(engine.scheduler().match(never, 0)).isEqualTo(new KvMatch.Pending());
+        ticker.advance(Duration.ofMillis(10));
+        assertThat(engine.scheduler().match(never, 0)).isEqualTo(new KvMatch.None());
+        engine.endWithoutBlocks(never, RequestEnd.ABORTED);
+    }
+
+    @Test
     void resettingTheCacheEmptiesMemory() {
         start();
         computed(request(100));
