@@ -80,7 +80,7 @@ spec:
   clusterIP: None
   selector: {{- include "baton.selector" . | nindent 4 }}
   ports:
-    - {name: http, port: 8000, targetPort: http}
+    - {name: http, port: {{ $values.port }}, targetPort: http}
 ---
 apiVersion: apps/v1
 kind: StatefulSet
@@ -97,10 +97,14 @@ spec:
     matchLabels: {{- include "baton.selector" . | nindent 6 }}
   template:
     metadata:
-      labels: {{- include "baton.labels" . | nindent 8 }}
+      labels:
+        {{- include "baton.labels" . | nindent 8 }}
+        {{- with $values.podLabels }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
       annotations:
         prometheus.io/scrape: "true"
-        prometheus.io/port: "8000"
+        prometheus.io/port: {{ $values.port | quote }}
         prometheus.io/path: /metrics
         {{- with $root.Values.podAnnotations }}
         {{- toYaml . | nindent 8 }}
@@ -130,6 +134,9 @@ spec:
                 labelSelector:
                   matchLabels: {{- include "baton.selector" . | nindent 20 }}
       {{- end }}
+      {{- with $values.initContainers }}
+      initContainers: {{- toYaml . | nindent 8 }}
+      {{- end }}
       containers:
         - name: {{ $role }}
           image: {{ include "baton.image" $root | quote }}
@@ -155,7 +162,7 @@ spec:
             - serve
             - {{ $root.Values.model.path | quote }}
             - --host=0.0.0.0
-            - --port=8000
+            - --port={{ $values.port }}
             - --tensor-parallel-size={{ $values.tensorParallelSize }}
             - --kv-cache-memory-bytes={{ $values.kvCacheMemory }}
             - --shutdown-timeout={{ $root.Values.shutdown.timeoutSeconds }}
@@ -173,7 +180,7 @@ spec:
             - {{ . | quote }}
             {{- end }}
           ports:
-            - {name: http, containerPort: 8000}
+            - {name: http, containerPort: {{ $values.port }}}
             - {name: kv, containerPort: 5600}
           {{- include "baton.probes" (dict "startup" 300 "ready" "/health" "live" "") | nindent 10 }}
           lifecycle:

@@ -3,6 +3,7 @@ package baton.cli;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
+import baton.kv.KvEventsConfigArgs;
 import baton.kv.KvTransferConfig;
 import baton.kv.KvTransferConfigArgs;
 import baton.kv.connector.KvConnectors;
@@ -45,7 +46,7 @@ class HelmChartTest {
     private Path directory;
 
     @ParameterizedTest
-    @ValueSource(strings = {"small", "nixl", "offload"})
+    @ValueSource(strings = {"small", "nixl", "offload", "llmd"})
     void everyManifestIsValid(String values) throws Exception {
         Path manifests = Files.writeString(directory.resolve("manifests.yaml"), rendered(values));
         Path schemas = directory.resolve("schemas");
@@ -79,7 +80,7 @@ class HelmChartTest {
     }
 
     @ParameterizedTest
-    @ValueSource(strings = {"small", "nixl", "offload"})
+    @ValueSource(strings = {"small", "nixl", "offload", "llmd"})
     void everyContainerIsStartedAsTheProgramAllows(String values) throws Exception {
         List<String> commands = new ArrayList<>();
         for (JsonNode manifest : documents(rendered(values))) {
@@ -112,7 +113,29 @@ class HelmChartTest {
                         .toList());
             }
         }
-        assertThat(commands).containsExactlyInAnyOrder("serve", "serve", "route");
+        assertThat(commands)
+                .containsExactlyInAnyOrderElementsOf(
+                        values.equals("llmd") ? List.of("serve", "serve") : List.of("serve", "serve", "route"));
+    }
+
+    /** llm-d's sidecar has the port that its scheduler sends to, and asks the instance at the port after it. */
+    @Test
+    void underLlmdPodsHaveTheirRoleAndDecodeASidecar() throws Exception {
+        for (JsonNode manifest : documents(rendered("llmd"))) {
+            JsonNode template = manifest.at("/spec/template");
+            if (template.isMissingNode()) {
+                continue;
+            }
+            String role = template.at("/metadata/labels/llm-d.ai~1role").asString();
+            assertThat(role).isIn("prefill", "decode");
+            boolean decodes = role.equals("decode");
+            assertThat(template.at("/spec/containers/0/ports/0/containerPort").asInt())
+                    .isEqualTo(decodes ? 8200 : 8000);
+            JsonNode sidecar = template.at("/spec/initContainers/0");
+            assertThat(sidecar.path("restartPolicy").asString("")).isEqualTo(decodes ? "Always" : "");
+            assertThat(sidecar.path("args").valueStream().map(JsonNode::asString))
+                    .containsAll(decodes ? List.of("--port=8000", "--model-server-port=8200") : List.of());
+        }
     }
 
     private void requireAccepted(List<String> arguments) throws IOException {
@@ -122,7 +145,7 @@ class HelmChartTest {
                     arguments.contains("--kv-auth-secret-file=/etc/baton/kv-auth") ? withSecret(arguments) : arguments);
             KvTransferConfig config = parsed.config().orElseThrow();
             KvConnectors.check(config, 1);
-            rest = parsed.rest();
+            rest = KvEventsConfigArgs.parse(parsed.rest()).rest();
         }
         Baton.commandLine(new ServeCommand()).parseArgs(rest.toArray(String[]::new));
     }
