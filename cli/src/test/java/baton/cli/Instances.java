@@ -77,16 +77,12 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
 
     /** The same of a model, with memory for its KV cache. */
     Instance serve(String name, Path model, String kvCacheBytes, String... options) throws IOException {
-        List<String> arguments = new ArrayList<>(List.of(
-                "serve",
-                model.toString(),
-                "--port",
-                freePort(),
-                "--threads",
-                "1",
-                "--kv-cache-memory-bytes",
-                kvCacheBytes));
+        List<String> arguments = new ArrayList<>(
+                List.of("serve", model.toString(), "--threads", "1", "--kv-cache-memory-bytes", kvCacheBytes));
         arguments.addAll(List.of(options));
+        if (!arguments.contains("--port")) {
+            arguments.addAll(List.of("--port", freePort()));
+        }
         return start(name, withoutWarmUp(arguments));
     }
 
