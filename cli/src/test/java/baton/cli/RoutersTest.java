@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.cli.FleetRun.Counts;
 import baton.cli.Instances.Instance;
 import baton.kv.FreePorts;
+import baton.testkit.Await;
 import baton.testkit.InstalledProgram;
 import java.net.URI;
 import java.nio.file.Path;
@@ -32,8 +33,11 @@ class RoutersTest {
     private static final int REQUESTS = Integer.getInteger("tests.requests", 1000);
     private static final int CLIENTS = 6;
 
-    /** Until a router has noticed that an instance is gone its requests may fail. */
-    private static final int MOST_FAILED = 20 * CLIENTS;
+    /** Some routers go on to give every second request to the instance that is gone, until it is there again or a health check fails. */
+    private static final int MOST_FAILED = REQUESTS / 2;
+
+    private static final List<String> HEALTH_CHECKS = List.of(
+            "--health-check-interval-secs", "1", "--health-failure-threshold", "1", "--health-success-threshold", "1");
 
     private static final String TRANSFER = "--kv-transfer-config.";
 
@@ -88,7 +92,12 @@ class RoutersTest {
                 "--decode-model-labels",
                 "decode",
                 "--routing-logic",
-                "disaggregated_prefill_orchestrated");
+                "disaggregated_prefill_orchestrated",
+                "--static-model-types",
+                pools.list(_ -> "completion"),
+                "--static-backend-health-checks",
+                "--static-backend-health-check-interval",
+                "1");
         disaggregated("production-stack, nixl", pools, command);
     }
 
@@ -99,6 +108,7 @@ class RoutersTest {
         Path program = InstalledProgram.assumeInstalled(InstalledProgram.FLEETS, name);
         Pools pools = new Pools(List.of(serve("first"), serve("second")), List.of(), List.of());
         List<String> command = new ArrayList<>(List.of(program.toString(), "launch", "--policy", "round_robin"));
+        command.addAll(HEALTH_CHECKS);
         command.add("--worker-urls");
         pools.prefills().forEach(each -> command.add(url(each).toString()));
         run(name + ", whole requests", pools, command, "--prometheus-port");
@@ -136,7 +146,10 @@ class RoutersTest {
                     TRANSFER + "kv_connector_extra_config.mooncake_protocol",
                     "tcp",
                     TRANSFER + "kv_connector_extra_config.bootstrap_port",
-                    ports.getLast().toString()));
+                    ports.getLast().toString(),
+                    // A decode leg that names the killed instance's engine fetches nothing.
+                    TRANSFER + "kv_connector_extra_config.abort_request_timeout",
+                    "5"));
             decodes.add(serve(
                     "decode-" + number,
                     TRANSFER + "kv_connector",
@@ -156,6 +169,7 @@ class RoutersTest {
         List<String> command = new ArrayList<>(List.of(program.toString()));
         command.addAll(List.of(options));
         command.addAll(List.of("--policy", "round_robin"));
+        command.addAll(HEALTH_CHECKS);
         for (int i = 0; i < pools.prefills().size(); i++) {
             command.addAll(List.of("--prefill", url(pools.prefills().get(i)).toString()));
             if (!pools.bootstrapPorts().isEmpty()) {
@@ -195,7 +209,9 @@ class RoutersTest {
         Path log = INSTANCES.directory("router").resolve(name.replaceAll("\\W+", "-") + ".log");
         URI url = URI.create("http://127.0.0.1:" + port);
         try (InstalledProgram router = InstalledProgram.start(log, all)) {
-            router.awaitHealthy(url.resolve("/health"));
+            // Some are healthy before they know an instance.
+            FleetRun first = new FleetRun(url, 1, 1, List.of());
+            Await.until(Instances.DEADLINE, router::tail, () -> first.ask().right() == 1);
             Counts undisturbed = new FleetRun(url, REQUESTS, CLIENTS, pools.decodes()).ask();
             System.out.println(name + ": " + undisturbed);
             Instance victim = pools.prefills().getFirst();
