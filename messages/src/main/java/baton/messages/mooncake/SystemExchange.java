@@ -6,15 +6,13 @@ import baton.messages.PeerAccess;
 import baton.messages.PeerAddress;
 import baton.messages.PeerChannel;
 import baton.messages.SideChannel;
+import baton.messages.http.RegistryClient;
 import baton.messages.zeromq.ZeroMqPeerChannel;
 import baton.messages.zeromq.ZeroMqSideChannel;
-import java.io.IOException;
 import java.net.ConnectException;
 import java.net.InetAddress;
 import java.net.URI;
-import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
-import java.net.http.HttpResponse;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
@@ -24,7 +22,6 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executor;
-import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -41,15 +38,11 @@ public final class SystemExchange implements MooncakeExchange {
             new ZeroMqSideChannel.Limits(16 << 20, 16 << 20, 2, 4096, Duration.ofSeconds(5), Duration.ofDays(1));
 
     private static final Duration TELL = Duration.ofSeconds(5);
-    private static final int ATTEMPTS = 3;
-    private static final Duration BETWEEN_ATTEMPTS = Duration.ofMillis(100);
-    private static final int MOST_BYTES = 1 << 20;
 
     private final PeerAccess access;
     private final Executor background;
     private final PeerChannel channel = new ZeroMqPeerChannel(LIMITS);
-    private final HttpClient http =
-            HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
+    private final RegistryClient http;
     private final Set<Registry> registries = ConcurrentHashMap.newKeySet();
 
     /**
@@ -59,6 +52,7 @@ public final class SystemExchange implements MooncakeExchange {
     public SystemExchange(PeerAccess access, Executor background) {
         this.access = access;
         this.background = background;
+        this.http = new RegistryClient(access, background);
         access.expectPeersByAddress();
     }
 
@@ -202,31 +196,14 @@ public final class SystemExchange implements MooncakeExchange {
                     .header("Content-Type", "application/json")
                     .POST(HttpRequest.BodyPublishers.ofString(rank.toJson()))
                     .build();
-            all = all.thenCompose(_ -> send(request, ATTEMPTS));
+            all = all.thenCompose(_ -> http.send(request));
         }
         return all.thenRun(() -> {});
     }
 
     @Override
     public CompletableFuture<EngineTable> query(String address, Duration timeout) {
-        try {
-            URI base = URI.create(address);
-            if (!"http".equals(base.getScheme()) || base.getHost() == null) {
-                throw new IllegalArgumentException("it must be http://host:port");
-            }
-            if (!access.mayConnect(base.getHost())) {
-                access.refuse(address, access.notAllowed());
-                throw new IllegalArgumentException(access.notAllowed());
-            }
-            HttpRequest request = HttpRequest.newBuilder(base.resolve("/query"))
-                    .timeout(timeout)
-                    .GET()
-                    .build();
-            return send(request, ATTEMPTS).thenApply(SystemExchange::table);
-        } catch (IllegalArgumentException e) {
-            return CompletableFuture.failedFuture(new MessageException(
-                    "bootstrap server '" + PeerAddress.shown(address) + "': " + e.getMessage(), e));
-        }
+        return http.get(address, "/query", timeout).thenApply(SystemExchange::table);
     }
 
     private static EngineTable table(String text) {
@@ -237,42 +214,10 @@ public final class SystemExchange implements MooncakeExchange {
         }
     }
 
-    /** A server that does not answer is asked again; one that refuses is not. */
-    private CompletableFuture<String> send(HttpRequest request, int attempts) {
-        return http.sendAsync(
-                        request, HttpResponse.BodyHandlers.limiting(HttpResponse.BodyHandlers.ofString(), MOST_BYTES))
-                .thenApply(answer -> {
-                    if (answer.statusCode() != 200) {
-                        throw new CompletionException(new MessageException(request.uri() + ": status "
-                                + answer.statusCode() + ": " + PeerAddress.shown(answer.body())));
-                    }
-                    return answer.body();
-                })
-                .exceptionallyCompose(failure -> {
-                    Throwable cause = cause(failure);
-                    if (cause instanceof IOException && attempts > 1) {
-                        Executor later = CompletableFuture.delayedExecutor(
-                                BETWEEN_ATTEMPTS.toMillis(), TimeUnit.MILLISECONDS, background);
-                        return CompletableFuture.supplyAsync(() -> request, later)
-                                .thenCompose(again -> send(again, attempts - 1));
-                    }
-                    return CompletableFuture.failedFuture(
-                            cause instanceof MessageException
-                                    ? cause
-                                    : new MessageException(request.uri() + ": " + cause, cause));
-                });
-    }
-
-    private static Throwable cause(Throwable failure) {
-        return failure instanceof CompletionException wrapped && wrapped.getCause() != null
-                ? wrapped.getCause()
-                : failure;
-    }
-
     @Override
     public void close() {
         registries.forEach(Registry::close);
         channel.close();
-        http.shutdownNow();
+        http.close();
     }
 }

@@ -25,7 +25,8 @@ import java.util.function.Consumer;
 import java.util.stream.Stream;
 
 /**
- * Calls are ZeroMQ DEALER sockets with an identity, listeners ROUTER sockets: what vLLM's P2pNcclEngine and its proxy speak.
+ * Calls are ZeroMQ DEALER sockets with an identity, listeners ROUTER sockets: what vLLM's P2pNcclEngine and its proxy speak. Or calls
+ * are PUSH sockets, listeners PULL sockets: what SGLang's prefill and decode instances speak.
  *
  * <p>Unlike libzmq's, a socket here is one connection: when it ends its user is notified and has to connect again. A message may
  * begin with an empty frame, as REQ sockets send it; the answer then has one too.
@@ -39,6 +40,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
 
     private final ZeroMqSideChannel.Limits limits;
     private final Ticker ticker;
+    private final Sockets sockets;
     private final Set<BoundSocket> routers = ConcurrentHashMap.newKeySet();
     private final Set<Dealer> dealers = ConcurrentHashMap.newKeySet();
     private volatile boolean closed;
@@ -54,8 +56,33 @@ public final class ZeroMqPeerChannel implements PeerChannel {
     }
 
     public ZeroMqPeerChannel(ZeroMqSideChannel.Limits limits, Ticker ticker) {
+        this(limits, ticker, Sockets.DEALER_ROUTER);
+    }
+
+    public ZeroMqPeerChannel(ZeroMqSideChannel.Limits limits, Ticker ticker, Sockets sockets) {
         this.limits = limits;
         this.ticker = ticker;
+        this.sockets = sockets;
+    }
+
+    /** The types of the sockets of both sides. */
+    public enum Sockets {
+        DEALER_ROUTER("DEALER", Set.of("ROUTER", "REP", "DEALER"), BoundSocket.Kind.router("peer channel", true)),
+        /** Messages of the calling side only. */
+        PUSH_PULL(
+                "PUSH",
+                Set.of("PULL"),
+                new BoundSocket.Kind("one-way peer channel", "PULL", Set.of("PUSH"), true, true));
+
+        private final String calling;
+        private final Set<String> called;
+        private final BoundSocket.Kind listening;
+
+        Sockets(String calling, Set<String> called, BoundSocket.Kind listening) {
+            this.calling = calling;
+            this.called = called;
+            this.listening = listening;
+        }
     }
 
     @Override
@@ -65,7 +92,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
                 limits,
                 host,
                 port,
-                BoundSocket.Kind.router("peer channel", true),
+                sockets.listening,
                 reception::admits,
                 caller -> new Visit(caller, reception));
         router.start();
@@ -235,7 +262,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
                         new BufferedOutputStream(socket.getOutputStream()),
                         limits.frames(),
                         limits.answerBytes());
-                String unusedIdentity = zmtp.handshake("DEALER", identity, Set.of("ROUTER", "REP", "DEALER"));
+                String unusedIdentity = zmtp.handshake(sockets.calling, identity, sockets.called);
                 connected.complete(zmtp);
                 while (zmtp.awaitMessage()) {
                     List<byte[]> frames = zmtp.receive();

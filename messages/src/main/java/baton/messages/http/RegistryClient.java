@@ -1,0 +1,101 @@
+package baton.messages.http;
+
+import baton.messages.MessageException;
+import baton.messages.PeerAccess;
+import baton.messages.PeerAddress;
+import java.io.IOException;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.time.Duration;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.Executor;
+import java.util.concurrent.TimeUnit;
+
+/** Asks registries of instances, each up to three times. */
+public final class RegistryClient implements AutoCloseable {
+    private static final int ATTEMPTS = 3;
+    private static final Duration BETWEEN_ATTEMPTS = Duration.ofMillis(100);
+    private static final int MOST_BYTES = 1 << 20;
+
+    private final PeerAccess access;
+    private final Executor background;
+    private final HttpClient http =
+            HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
+
+    /** @param access which registries may be asked */
+    public RegistryClient(PeerAccess access, Executor background) {
+        this.access = access;
+        this.background = background;
+    }
+
+    /**
+     * Sends a {@code GET} request.
+     *
+     * @param address {@code http://host:port}
+     * @param path with its query
+     * @return the answer's body; fails with a {@link MessageException}
+     */
+    public CompletableFuture<String> get(String address, String path, Duration timeout) {
+        try {
+            URI base = URI.create(address);
+            if (!"http".equals(base.getScheme()) || base.getHost() == null) {
+                throw new IllegalArgumentException("it must be http://host:port");
+            }
+            if (!access.mayConnect(base.getHost())) {
+                access.refuse(address, access.notAllowed());
+                throw new IllegalArgumentException(access.notAllowed());
+            }
+            return send(HttpRequest.newBuilder(base.resolve(path))
+                    .timeout(timeout)
+                    .GET()
+                    .build());
+        } catch (IllegalArgumentException e) {
+            return CompletableFuture.failedFuture(new MessageException(
+                    "bootstrap server '" + PeerAddress.shown(address) + "': " + e.getMessage(), e));
+        }
+    }
+
+    /** Sends a request with a timeout. A server that does not answer is asked again; one that refuses is not. */
+    public CompletableFuture<String> send(HttpRequest request) {
+        return send(request, ATTEMPTS);
+    }
+
+    private CompletableFuture<String> send(HttpRequest request, int attempts) {
+        return http.sendAsync(
+                        request, HttpResponse.BodyHandlers.limiting(HttpResponse.BodyHandlers.ofString(), MOST_BYTES))
+                .thenApply(answer -> {
+                    if (answer.statusCode() != 200) {
+                        throw new CompletionException(new MessageException(request.uri() + ": status "
+                                + answer.statusCode() + ": " + PeerAddress.shown(answer.body())));
+                    }
+                    return answer.body();
+                })
+                .exceptionallyCompose(failure -> {
+                    Throwable cause = cause(failure);
+                    if (cause instanceof IOException && attempts > 1) {
+                        Executor later = CompletableFuture.delayedExecutor(
+                                BETWEEN_ATTEMPTS.toMillis(), TimeUnit.MILLISECONDS, background);
+                        return CompletableFuture.supplyAsync(() -> request, later)
+                                .thenCompose(again -> send(again, attempts - 1));
+                    }
+                    return CompletableFuture.failedFuture(
+                            cause instanceof MessageException
+                                    ? cause
+                                    : new MessageException(request.uri() + ": " + cause, cause));
+                });
+    }
+
+    private static Throwable cause(Throwable failure) {
+        return failure instanceof CompletionException wrapped && wrapped.getCause() != null
+                ? wrapped.getCause()
+                : failure;
+    }
+
+    @Override
+    public void close() {
+        http.shutdownNow();
+    }
+}
