@@ -126,6 +126,7 @@ class FloorsTest {
             entry("baton.connectors.mooncake.WritePlan", "digests by the host; copies blocks of a device"),
             entry("baton.connectors.onesided.BlockChecksums", "digests by the host; a device digests its own"),
             entry("baton.connectors.onesided.RearrangedBlocks", "rearranges by the host; copies blocks of a device"),
+            entry("baton.connectors.sglang.SglangPages", "copies by the host, over a staging pool"),
             entry("baton.engine.kernel.KernelCheck", "a check of the processor's kernels"),
             entry("baton.engine.kernel.PagedAttention", "a kernel of the processor"),
             entry("baton.engine.kernel.RowKernels", "a kernel of the processor"),

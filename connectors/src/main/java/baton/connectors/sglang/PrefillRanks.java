@@ -1,0 +1,134 @@
+package baton.connectors.sglang;
+
+import baton.connectors.sglang.SglangMetadata.Source;
+import baton.messages.PeerAddress;
+import baton.messages.sglang.PrefillTopology;
+import baton.messages.sglang.SglangExchange;
+import baton.transfer.TransferException;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.Supplier;
+
+/** The prefill ranks that this decode rank takes pages from. The rank's thread owns it. */
+final class PrefillRanks {
+    private static final int MOST = 4096;
+
+    private final RoomReceiver receiver;
+    private final SglangRank local;
+    /** By registry. */
+    private final Map<PeerAddress, CompletableFuture<PrefillTopology>> topologies = new LinkedHashMap<>();
+
+    private final Map<Key, CompletableFuture<PeerAddress>> ranks = new LinkedHashMap<>();
+    /** Ranks that know this one. */
+    private final Set<PeerAddress> registered = new HashSet<>();
+
+    /** @param dpRank of the instance among those that share the registry */
+    private record Key(PeerAddress bootstrap, int dpRank) {}
+
+    PrefillRanks(RoomReceiver receiver) {
+        this.receiver = receiver;
+        this.local = receiver.local;
+    }
+
+    /**
+     * The rank that has this rank's heads and layers.
+     *
+     * @return empty as long as the registry has not answered
+     * @throws TransferException if the registry does not answer, or this rank cannot take pages of its instance
+     */
+    Optional<PeerAddress> find(Source source) throws TransferException {
+        if (topologies.size() > MOST || ranks.size() > MOST) {
+            topologies.clear();
+            ranks.clear();
+        }
+        SglangExchange exchange = local.exchange();
+        Duration timeout = local.settings().handshake();
+        Optional<PrefillTopology> topology =
+                answer(topologies, source.bootstrap(), () -> exchange.topology(source.bootstrap(), timeout));
+        if (topology.isEmpty()) {
+            return Optional.empty();
+        }
+        require(topology.get());
+        Key key = new Key(
+                source.bootstrap(), (int) (source.room() % topology.get().dpSize()));
+        return answer(
+                ranks,
+                key,
+                () -> exchange.rank(
+                        key.bootstrap(),
+                        key.dpRank(),
+                        local.rank().tensor(),
+                        local.rank().pipeline(),
+                        timeout));
+    }
+
+    /** Asks where that has not been done; a failure is forgotten, so that it is asked again for the next request. */
+    private <K, T> Optional<T> answer(Map<K, CompletableFuture<T>> answers, K key, Supplier<CompletableFuture<T>> ask)
+            throws TransferException {
+        CompletableFuture<T> answer = answers.get(key);
+        if (answer == null) {
+            answer = ask.get();
+            answers.put(key, answer);
+            CompletableFuture<?> _ =
+                    answer.whenComplete((_, _) -> local.context().wake().run());
+        }
+        if (!answer.isDone()) {
+            return Optional.empty();
+        }
+        if (answer.isCompletedExceptionally()) {
+            answers.remove(key);
+            throw new TransferException(
+                    "bootstrap server: " + answer.exceptionNow().getMessage());
+        }
+        return Optional.of(answer.resultNow());
+    }
+
+    private void require(PrefillTopology topology) throws TransferException {
+        int blockSize = local.cache().layout().blockSize();
+        String dtype = local.cache().layout().dtype().torchName();
+        requireEqual("page_size", topology.pageSize().orElse(blockSize), blockSize);
+        requireEqual("attn_tp_size", topology.tpSize(), local.context().tensorParallelSize());
+        requireEqual("pp_size", topology.ppSize(), local.context().pipelineParallelSize());
+        requireEqual("attn_cp_size", topology.cpSize(), 1);
+        requireEqual("decode_allocation_policy", topology.policy(), PrefillTopology.EARLY);
+        requireEqual(
+                "kv_cache_dtype",
+                topology.dtype().filter(name -> !name.equals("auto")).orElse(dtype),
+                dtype);
+        requireEqual("follow_bootstrap_room", topology.followsRoom() || topology.dpSize() == 1, true);
+    }
+
+    private static void requireEqual(String field, Object theirs, Object own) throws TransferException {
+        if (!theirs.equals(own)) {
+            throw new TransferException("%s of the prefill instance is %s, must be %s"
+                    .formatted(field, PeerAddress.shown("" + theirs), own));
+        }
+    }
+
+    /** Sends a message to a rank; before the first one, this rank makes itself known. */
+    void send(PeerAddress rank, WantedPages wanted) {
+        List<List<byte[]>> messages = new ArrayList<>();
+        if (registered.add(rank)) {
+            messages.add(receiver.self.encode(local.address()));
+        }
+        messages.add(wanted.encode());
+        local.exchange().send(rank, messages, () -> receiver.happened(() -> receiver.lost(rank)));
+    }
+
+    /** The connection to a rank has ended: its instance may be another one, elsewhere. */
+    void forget(PeerAddress rank) {
+        registered.remove(rank);
+        ranks.values()
+                .removeIf(answer -> answer.isDone()
+                        && !answer.isCompletedExceptionally()
+                        && answer.resultNow().equals(rank));
+        topologies.clear();
+    }
+}

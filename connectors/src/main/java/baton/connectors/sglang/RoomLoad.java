@@ -1,0 +1,109 @@
+package baton.connectors.sglang;
+
+import baton.connectors.onesided.Arrival;
+import baton.connectors.onesided.Load;
+import baton.connectors.onesided.LoadCheck;
+import baton.connectors.onesided.Rejection;
+import baton.connectors.sglang.SglangMetadata.Wish;
+import baton.messages.PeerAddress;
+import baton.transfer.TransferException;
+import java.util.Map;
+import java.util.Optional;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * One prompt's load: finds the prefill rank, sends it free pages ({@link WrittenPages}), and copies what has come into the pool
+ * ({@link CopiedPages}).
+ */
+final class RoomLoad extends Load {
+    private static final Logger log = LoggerFactory.getLogger(RoomLoad.class);
+
+    private final RoomReceiver receiver;
+    private final SglangRank local;
+    private final Wish wish;
+    private Optional<WrittenPages> written = Optional.empty();
+
+    RoomLoad(RoomReceiver receiver, Wish wish, long now) {
+        super(
+                wish.blocks(),
+                receiver.local.rank(),
+                receiver.local.stats(),
+                now,
+                receiver.local.settings().waiting());
+        this.receiver = receiver;
+        this.local = receiver.local;
+        this.wish = wish;
+    }
+
+    @Override
+    protected boolean isReported() {
+        return wish.blocks().length > 0;
+    }
+
+    @Override
+    protected Optional<? extends Arrival> connect(long now) {
+        try {
+            Optional<PeerAddress> rank = receiver.prefills.find(wish.source());
+            if (rank.isPresent()) {
+                // Without free pages it waits for those of another load.
+                written = local.pages()
+                        .take(wish.blocks().length)
+                        .map(place -> new WrittenPages(receiver, wish, rank.get(), place));
+            }
+        } catch (TransferException e) {
+            fail(NO_HANDSHAKE, String.valueOf(e.getMessage()), now);
+        }
+        return written;
+    }
+
+    @Override
+    protected Optional<? extends LoadCheck> check(long now) {
+        WrittenPages here = written.orElseThrow();
+        if (local.pages().room(here.place().row()) != wish.source().room()) {
+            reject(Rejection.MISMATCH, "the row that came beside the pages is of another room");
+            return Optional.empty();
+        }
+        return Optional.of(new CopiedPages(local, here.place(), wish));
+    }
+
+    @Override
+    protected Optional<String> late(boolean isConnected) {
+        return Optional.of(
+                "the prompt has not come within " + local.settings().waiting().toSeconds() + " s");
+    }
+
+    @Override
+    protected void onWrong(Map<Integer, Rejection> wrong) {
+        log.warn(
+                "request {}: the {} blocks that came do not have the checksum of the prefill instance",
+                wish.requestId(),
+                wrong.size());
+        local.stats().add(Rejection.CORRUPT.measurement(wrong.size()));
+    }
+
+    @Override
+    protected void onRejected(Rejection cause, String why) {
+        local.stats().add(cause.measurement(1));
+        onFailed(cause.label(), why, local.now());
+    }
+
+    @Override
+    protected void onFailed(String type, String message, long now) {
+        if (isReported()) {
+            log.warn(
+                    "request {}: the prompt of room {} does not come: {}",
+                    wish.requestId(),
+                    wish.source().room(),
+                    message);
+            local.stats().count("baton:sglang_failed_loads");
+        }
+    }
+
+    /** Its pages are free, unless they are held. */
+    @Override
+    protected void settle(long now) {
+        written.filter(pages -> !pages.isHeld())
+                .ifPresent(pages -> local.pages().give(pages.place()));
+    }
+}

@@ -1,0 +1,155 @@
+package baton.connectors.sglang;
+
+import baton.connectors.onesided.LoadTable;
+import baton.connectors.sglang.SglangMetadata.Wish;
+import baton.connectors.sglang.SglangPages.Place;
+import baton.kv.InvalidFieldException;
+import baton.messages.PeerAddress;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Queue;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** The decode side of one rank: has prompts written into its pages. The rank's thread owns it. */
+final class RoomReceiver extends LoadTable<RoomLoad> {
+    private static final Logger log = LoggerFactory.getLogger(RoomReceiver.class);
+    /** Numbers of {@code KVPoll}. */
+    static final int FAILED = 0;
+
+    static final int SUCCESS = 4;
+
+    final SglangRank local;
+    final DecodeRank self;
+    final PrefillRanks prefills;
+    /** Loads whose pages a prefill rank may write, by room. */
+    private final Map<Long, WrittenPages> arriving = new LinkedHashMap<>();
+    /** Pages of loads that have failed, by the generation of the message that asks the prefill rank to stop. */
+    private final Map<Long, Held> held = new LinkedHashMap<>();
+    /** Events of other threads. */
+    private final Queue<Runnable> events = new ConcurrentLinkedQueue<>();
+
+    private long generations;
+    private long unreported;
+
+    /** Pages that a prefill rank may still write to. */
+    private record Held(Place place, long until) {}
+
+    /** @param session of the transfer agent, by which prefill ranks find it */
+    RoomReceiver(SglangRank local, String session) {
+        this.local = local;
+        this.self = new DecodeRank(
+                session,
+                local.pages().kvBuffers(),
+                local.pages().rowBuffers(),
+                local.rank().tensor(),
+                local.context().tensorParallelSize(),
+                local.pages().itemBytes(),
+                true);
+        this.prefills = new PrefillRanks(this);
+    }
+
+    boolean isBusy() {
+        return !isEmpty() || !held.isEmpty();
+    }
+
+    void start(Wish wish, long now) {
+        // An id that ended without blocks may be used again.
+        String id = wish.blocks().length == 0 ? wish.requestId() + "/" + ++unreported : wish.requestId();
+        start(id, new RoomLoad(this, wish, now));
+    }
+
+    /** Runs an event of another thread in the rank's thread. */
+    void happened(Runnable event) {
+        events.add(event);
+        local.context().wake().run();
+    }
+
+    /** Pages are registered with a prefill rank. False if another load has the room. */
+    boolean begin(long room, WrittenPages pages) {
+        return arriving.putIfAbsent(room, pages) == null;
+    }
+
+    /** False if they had ended, or never began. */
+    boolean end(long room, WrittenPages pages) {
+        return arriving.remove(room, pages);
+    }
+
+    /** The connection to a prefill rank has ended. */
+    void lost(PeerAddress rank) {
+        prefills.forget(rank);
+        arriving.values().forEach(pages -> pages.lost(rank));
+    }
+
+    /** Asks a prefill rank to stop; its pages are free when it has answered, or when it must have stopped. */
+    void hold(long room, PeerAddress rank, Place place) {
+        long generation = ++generations;
+        held.put(
+                generation,
+                new Held(place, local.now() + local.settings().release().toNanos()));
+        local.exchange()
+                .send(
+                        rank,
+                        List.of(List.of(
+                                DecodeRank.ascii(WantedPages.ABORT),
+                                DecodeRank.ascii(room),
+                                DecodeRank.ascii(local.address().host()),
+                                DecodeRank.ascii(local.address().port()),
+                                DecodeRank.ascii(generation))),
+                        () -> {});
+    }
+
+    /** A message has come. */
+    void arrived(List<byte[]> frames) {
+        try {
+            switch (DecodeRank.text(frames, 0)) {
+                case "ABORT_ACK" -> {
+                    if (frames.size() > 3) {
+                        free(DecodeRank.number(frames, 3, Long.MAX_VALUE));
+                    }
+                }
+                // As SGLang sends rows with SGLANG_MOONCAKE_SEND_AUX_TCP; the row's room is not checked then.
+                case "AUX_DATA" -> log.debug("a row as a message is dropped");
+                default -> status(frames);
+            }
+        } catch (InvalidFieldException e) {
+            log.warn("a message of a prefill rank is dropped: {}", e.getMessage());
+            local.stats().count("baton:sglang_bad_messages");
+        }
+    }
+
+    private void free(long generation) {
+        Held freed = held.remove(generation);
+        if (freed != null) {
+            local.pages().give(freed.place());
+        }
+    }
+
+    private void status(List<byte[]> frames) {
+        if (frames.size() < 3) {
+            throw new InvalidFieldException("status", "has " + frames.size() + " frames, must have 3");
+        }
+        WrittenPages pages = arriving.get(DecodeRank.number(frames, 0, Long.MAX_VALUE));
+        long status = DecodeRank.number(frames, 1, SUCCESS);
+        if (pages != null && (status == FAILED || status == SUCCESS)) {
+            pages.ended(status == SUCCESS);
+        }
+    }
+
+    /** Goes on as far as possible. */
+    void work(long now) {
+        for (Runnable event = events.poll(); event != null; event = events.poll()) {
+            event.run();
+        }
+        for (Map.Entry<Long, Held> each : new ArrayList<>(held.entrySet())) {
+            if (now - each.getValue().until() >= 0) {
+                local.stats().count("baton:sglang_silent_peers");
+                free(each.getKey());
+            }
+        }
+        advance(now);
+    }
+}
