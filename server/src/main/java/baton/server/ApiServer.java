@@ -44,7 +44,6 @@ import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
-import tools.jackson.databind.node.ObjectNode;
 
 /**
  * The OpenAI HTTP API of one instance, as vLLM serves it.
@@ -504,13 +503,7 @@ public final class ApiServer implements AutoCloseable {
                                     // Another instance may still be tried.
                                     throw e;
                                 }
-                                refused(
-                                        api,
-                                        id,
-                                        fields.value("kv_transfer_params")
-                                                .filter(ObjectNode.class::isInstance)
-                                                .map(ObjectNode.class::cast)
-                                                .map(params -> JsonFields.of("kv_transfer_params", params)));
+                                refused(api, id, RequestFields.readableKvTransferParams(fields));
                                 throw e;
                             }
                         },

@@ -8,6 +8,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.function.BiConsumer;
 import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Values of requests' fields, and the fields of vLLM's requests that this server does not apply: those that would change the answer
@@ -27,6 +28,8 @@ final class RequestFields {
             "logits_processors",
             "functions",
             "audio");
+
+    static final String BOOTSTRAP_ROOM = "bootstrap_room";
 
     /** Fields that change no answer of this server, which are checked for their type alone. */
     private static final Map<String, BiConsumer<JsonFields, String>> NO_EFFECT = Map.ofEntries(
@@ -71,6 +74,36 @@ final class RequestFields {
             case NUMBER, BINARY, POJO -> true;
             case NULL, MISSING -> false;
         };
+    }
+
+    /**
+     * {@code kv_transfer_params}. Without them, what SGLang's routers send in their place: {@code bootstrap_room} of both legs, with the
+     * address of the prefill instance's bootstrap server.
+     */
+    static Optional<JsonFields> kvTransferParams(JsonFields fields) {
+        fields.value(BOOTSTRAP_ROOM)
+                .filter(room -> !room.isIntegralNumber() || !room.canConvertToLong() || room.asLong() < 0)
+                .ifPresent(room -> {
+                    throw ApiException.badField(
+                            BOOTSTRAP_ROOM, "must be a number from 0 to 2^63 - 1, is " + Json.shown(room));
+                });
+        return fields.object("kv_transfer_params").or(() -> bootstrap(fields));
+    }
+
+    private static Optional<JsonFields> bootstrap(JsonFields fields) {
+        ObjectNode bootstrap = JsonFields.empty("").toJson();
+        for (String name : List.of("bootstrap_host", "bootstrap_port", BOOTSTRAP_ROOM)) {
+            fields.value(name).ifPresent(value -> bootstrap.set(name, value));
+        }
+        return bootstrap.has(BOOTSTRAP_ROOM) ? Optional.of(JsonFields.of("", bootstrap)) : Optional.empty();
+    }
+
+    /** The same, of a request that has errors. */
+    static Optional<JsonFields> readableKvTransferParams(JsonFields fields) {
+        return fields.value("kv_transfer_params")
+                .filter(ObjectNode.class::isInstance)
+                .map(params -> JsonFields.of("kv_transfer_params", (ObjectNode) params))
+                .or(() -> bootstrap(fields));
     }
 
     /** A string, or an array of strings. */

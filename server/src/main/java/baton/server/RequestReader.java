@@ -7,6 +7,7 @@ import baton.engine.SamplingParamsBuilder;
 import baton.engine.text.ChatTemplate;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.KvTransferConfig;
 import baton.server.grpc.GenerateMessage;
 import baton.server.output.CallGrammar;
 import baton.server.output.OutputParser;
@@ -98,6 +99,7 @@ final class RequestReader {
         boolean generates = !(echo && maxTokens.equals(Optional.of(0)));
         maxTokens = generates ? maxTokens : Optional.of(1);
         maxTokens.map(OptionalInt::of).orElse(most).ifPresent(builder::maxTokens);
+        cutPrefillLeg(fields, builder);
         OptionalInt logprobs =
                 RequestFields.integer(fields, "logprobs").map(OptionalInt::of).orElse(OptionalInt.empty());
         logprobs.ifPresent(builder::logprobs);
@@ -118,7 +120,7 @@ final class RequestReader {
         });
         SamplingParams sampling = builder.build();
 
-        Optional<JsonFields> kvTransferParams = fields.object("kv_transfer_params");
+        Optional<JsonFields> kvTransferParams = RequestFields.kvTransferParams(fields);
         boolean addSpecialTokens = fields.bool("add_special_tokens").orElse(true);
         SamplingReader.requireFewStops(sampling, requireFewSequences(fields, sampling.n()));
         FormatReader.prepare(fields, engine, sampling, preparation);
@@ -159,6 +161,14 @@ final class RequestReader {
         }
     }
 
+    /** SGLang's routers send the same request to both legs; that of a prefill instance makes one token. */
+    private void cutPrefillLeg(JsonFields fields, SamplingParamsBuilder builder) {
+        KvTransferConfig transfer = engine.config().kvTransfer();
+        if (fields.value(RequestFields.BOOTSTRAP_ROOM).isPresent() && transfer.isProducer() && !transfer.isConsumer()) {
+            builder.maxTokens(1).minTokens(0).n(1);
+        }
+    }
+
     private ApiRequestBuilder chat(JsonFields fields, ApiRequest.Api api, Preparation preparation) {
         String model = model(fields);
         RequestFields.refuseUnsupported(fields);
@@ -168,6 +178,7 @@ final class RequestReader {
                 fields.value("max_completion_tokens").isPresent() ? "max_completion_tokens" : "max_tokens";
         Optional<Integer> maxTokens = RequestFields.integer(fields, maxTokensField);
         maxTokens.ifPresent(builder::maxTokens);
+        cutPrefillLeg(fields, builder);
         OptionalInt logprobs = SamplingReader.chatLogprobs(fields);
         logprobs.ifPresent(builder::logprobs);
         SamplingReader.readPromptLogprobs(fields, builder, fields.bool("stream").orElse(false));
@@ -176,7 +187,7 @@ final class RequestReader {
 
         Optional<Prompts.Kept> kept = kept(fields, maxTokens.orElse(1));
         ChatPrompt chat = chatPrompt(fields, preparation);
-        Optional<JsonFields> kvTransferParams = fields.object("kv_transfer_params");
+        Optional<JsonFields> kvTransferParams = RequestFields.kvTransferParams(fields);
         int[] whole = prompts.handedOver(kvTransferParams)
                 .orElseGet(() -> prompts.encode(
                         "messages",
@@ -320,7 +331,7 @@ final class RequestReader {
                 .showPromptLogprobs(fields.value("prompt_logprobs").isPresent())
                 .returnTokenIds(fields.bool("return_token_ids").orElse(false))
                 .tokensAsIds(fields.bool("return_tokens_as_token_ids").orElse(false))
-                .kvTransferParams(fields.object("kv_transfer_params").flatMap(Prompts::forConnector))
+                .kvTransferParams(RequestFields.kvTransferParams(fields).flatMap(Prompts::forConnector))
                 .cacheSalt(cacheSalt)
                 .priority(RequestFields.integer(fields, "priority").orElse(0))
                 .repeated(JsonFields.empty(""));
