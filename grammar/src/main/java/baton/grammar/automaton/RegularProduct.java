@@ -24,6 +24,9 @@ public final class RegularProduct {
     /** Equivalent states are kept where they are not found in so many steps. */
     private static final int MOST_REFINEMENT = 50_000;
 
+    /** Steps that each product takes. */
+    private static final int WORK_OF_PRODUCT = 200;
+
     private final List<Node> operands;
 
     /** The operands from this one on exclude. */
@@ -53,7 +56,7 @@ public final class RegularProduct {
         classes = classes(sets);
         states = new States(Symbols.of(classes), 0);
         states.allowWork(mostWork);
-        states.spend(ranges);
+        states.spend(ranges + WORK_OF_PRODUCT);
     }
 
     /**

@@ -19,7 +19,10 @@ record ArrayShape(
         List<Conjunction> prefix, Conjunction rest, int least, int most, boolean unique, Set<Contained> contained)
         implements Shape<ArrayShape> {
     /** A condition, and how many items meet it at least and at most. */
-    record Contained(Conjunction condition, int least, int most) {}
+    record Contained(Conjunction condition, int least, int most) {
+        /** No condition. */
+        static final Contained NONE = new Contained(Conjunction.ANY, 0, Repeat.UNBOUNDED);
+    }
 
     /** A condition on all items is one on each of so many items at most. */
     private static final int FEW = 16;

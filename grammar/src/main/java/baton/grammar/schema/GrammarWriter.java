@@ -18,7 +18,7 @@ final class GrammarWriter {
     private static final int MOST_PATTERNS = 5;
     private static final int MOST_PROPERTIES = 1_000;
     private static final int MOST_UNIQUE = 64;
-    private static final int MOST_COUNTED = 5_000;
+    private static final int MOST_COUNTED = 1_000;
 
     private final SchemaReader reader;
     private final SchemaRules all;
@@ -109,9 +109,8 @@ final class GrammarWriter {
         if (array.most() == 0) {
             return empty;
         }
-        Expression some = !array.contained().isEmpty()
-                ? counted(array, path)
-                : array.unique() && array.most() > 1 ? permutation(array, path) : items(array);
+        boolean isUnique = array.unique() && array.most() > 1 && array.contained().isEmpty();
+        Expression some = isUnique ? permutation(array, path) : items(array, path);
         Expression filled = around("[", Expression.sequence(some, blanks), "]");
         return array.least() == 0 ? Expression.choice(empty, filled) : filled;
     }
@@ -120,58 +119,47 @@ final class GrammarWriter {
         return Expression.sequence(Expression.text(open), blanks, content, Expression.text(close));
     }
 
-    /** One item or more. */
-    private Expression items(ArrayShape array) {
-        int first = array.prefix().size();
-        Expression rest = array.most() > first ? value(array.rest()) : Expression.nothing();
-        if (first == 0) {
-            return Expression.sequence(rest, others(rest, Math.max(0, array.least() - 1), less(array.most(), 1)));
+    /** One item or more. A state has the position of the next item, and how many came that meet a condition on some of them. */
+    private Expression items(ArrayShape array, String path) {
+        if (array.contained().isEmpty() && array.prefix().isEmpty()) {
+            Expression item = value(array.rest());
+            Expression others = Expression.sequence(comma, item);
+            return Expression.sequence(
+                    item, Expression.repeat(others, Math.max(0, array.least() - 1), less(array.most(), 1)));
         }
-        Expression tail = array.most() > first
-                ? others(rest, Math.max(0, array.least() - first), less(array.most(), first))
-                : Expression.empty();
-        for (int i = first - 1; i > 0; i--) {
-            Expression next = Expression.sequence(comma, value(array.prefix().get(i)), tail);
-            tail = i < array.least() ? next : Expression.optional(next);
-        }
-        return Expression.sequence(value(array.prefix().getFirst()), tail);
-    }
-
-    /** One item or more, of which those that meet a condition are counted. A state has the position of the next item and the count. */
-    private Expression counted(ArrayShape array, String path) {
-        ArrayShape.Contained contained = array.contained().iterator().next();
-        boolean isBounded = contained.most() < Expression.Repeat.UNBOUNDED;
-        int highest = Math.max(contained.least(), isBounded ? contained.most() : 0);
-        int last = Math.max(1, array.prefix().size());
         if (array.contained().size() > 1 || array.unique() && array.most() > 1) {
             throw new ConfigException(
                     SchemaDocument.field(path, "contains"),
                     "stands beside another 'contains' or 'uniqueItems' for the same array, which cannot be decided item"
                             + " by item");
         }
+        ArrayShape.Contained contained = array.contained().stream().findFirst().orElse(ArrayShape.Contained.NONE);
+        boolean isBounded = contained.most() < Expression.Repeat.UNBOUNDED;
+        int highest = isBounded ? contained.most() : contained.least();
+        int last = Math.max(1, array.prefix().size());
         if ((last + 1L) * (highest + 1L) > MOST_COUNTED) {
             throw new ConfigException(
-                    SchemaDocument.field(path, contained.least() == highest ? "minContains" : "maxContains"),
-                    "is " + highest + ", must be less than " + MOST_COUNTED / (last + 1) + " in an array with "
-                            + array.prefix().size() + " prefixItems");
+                    SchemaDocument.field(path, array.contained().isEmpty() ? "prefixItems" : "contains"),
+                    "takes " + (last + 1L) * (highest + 1L) + " positions of 'prefixItems' times counts of 'contains',"
+                            + " must take at most " + MOST_COUNTED);
         }
         work.spend((last + 1) * (highest + 1) / 16);
         List<Expression.State> states = new ArrayList<>();
         for (int at = 0; at <= last; at++) {
             int next = Math.min(at + 1, last) * (highest + 1);
+            Conjunction item = at < array.most() ? array.item(at) : Conjunction.NEVER;
             Expression before = at == 0 ? Expression.empty() : comma;
-            Conjunction item = array.item(at);
             Expression any = Expression.sequence(before, value(item));
             Expression met = Expression.sequence(before, value(item.and(contained.condition())));
-            List<Expression> notMet = contained.condition().negations().stream()
+            Expression notMet = Expression.choice(contained.condition().negations().stream()
                     .map(negation -> Expression.sequence(before, value(item.and(negation))))
-                    .toList();
+                    .toList());
             for (int count = 0; count <= highest; count++) {
                 List<Expression.Step> steps = new ArrayList<>();
                 if (count == highest && !isBounded) {
                     steps.add(new Expression.Step(any, next + count));
                 } else {
-                    steps.add(new Expression.Step(Expression.choice(notMet), next + count));
+                    steps.add(new Expression.Step(notMet, next + count));
                     if (count < highest) {
                         steps.add(new Expression.Step(met, next + count + 1));
                     }
@@ -180,10 +168,6 @@ final class GrammarWriter {
             }
         }
         return new Expression.Automaton(states, Math.max(1, array.least()), array.most());
-    }
-
-    private Expression others(Expression item, int least, int most) {
-        return Expression.repeat(Expression.sequence(comma, item), least, most);
     }
 
     private static int less(int count, int by) {

@@ -34,7 +34,7 @@ final class NumberAutomaton {
     private static final int MOST_STATES = 10_000;
 
     /** So many positions with one comparison or remainder are a step of the translation. */
-    private static final int POSITIONS_OF_STEP = 4;
+    private static final int POSITIONS_OF_STEP = 8;
 
     private enum Phase {
         START,

@@ -559,7 +559,7 @@ final class SchemaReader {
             list("allOf").forEach(each -> keep(SchemaReader.this.values(each)));
             List<SchemaNode> any = list("anyOf");
             if (!any.isEmpty()) {
-                keep(any.stream().map(SchemaReader.this::values).reduce(Values.NONE, Values::or));
+                keep(Values.any(any.stream().map(SchemaReader.this::values).toList()));
             }
             List<SchemaNode> one = list("oneOf");
             if (!one.isEmpty()) {

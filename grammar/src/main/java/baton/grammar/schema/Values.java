@@ -5,6 +5,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
+import java.util.function.Function;
 
 /**
  * A set of JSON values: those of each type. Shapes of a type are a union.
@@ -84,14 +85,19 @@ record Values(
     }
 
     Values or(Values other) {
-        Set<String> either = new LinkedHashSet<>(literals);
-        either.addAll(other.literals);
+        return any(List.of(this, other));
+    }
+
+    /** The values of all. */
+    static Values any(List<Values> all) {
+        Set<String> literals = new LinkedHashSet<>();
+        all.forEach(each -> literals.addAll(each.literals));
         return new Values(
-                either,
-                or(numbers, other.numbers, NumberShape.ALL),
-                or(strings, other.strings, StringShape.ALL),
-                or(arrays, other.arrays, ArrayShape.ALL),
-                or(objects, other.objects, ObjectShape.ALL));
+                literals,
+                any(all, Values::numbers, NumberShape.ALL),
+                any(all, Values::strings, StringShape.ALL),
+                any(all, Values::arrays, ArrayShape.ALL),
+                any(all, Values::objects, ObjectShape.ALL));
     }
 
     Values minus(Values other, String path, Work work) {
@@ -117,13 +123,10 @@ record Values(
         return List.copyOf(both);
     }
 
-    private static <S extends Shape<S>> List<S> or(List<S> a, List<S> b, S all) {
-        if (a.contains(all) || b.contains(all)) {
-            return List.of(all);
-        }
-        Set<S> either = new LinkedHashSet<>(a);
-        either.addAll(b);
-        return List.copyOf(either);
+    private static <S extends Shape<S>> List<S> any(List<Values> all, Function<Values, List<S>> shapes, S whole) {
+        Set<S> union = new LinkedHashSet<>();
+        all.forEach(each -> union.addAll(shapes.apply(each)));
+        return union.contains(whole) ? List.of(whole) : List.copyOf(union);
     }
 
     private static <S extends Shape<S>> List<S> minus(List<S> a, List<S> b, String path, Work work) {
