@@ -116,6 +116,9 @@ final class OffloadingSimConnectors extends FaultyConnectors {
                 random.nextBoolean(),
                 "load_timeout_seconds",
                 LOAD_TIMEOUT_SECONDS));
+        if (random.nextInt(3) == 0) {
+            chosen.put("sync_load_budget_bytes", 1 << random.nextInt(8, 16));
+        }
         if (random.nextInt(4) > 0) {
             Map<String, Object> tier = new HashMap<>(Map.of("type", "fs", "root_dir", "simulated"));
             if (random.nextBoolean()) {
@@ -216,7 +219,7 @@ final class OffloadingSimConnectors extends FaultyConnectors {
             this.memory = memory;
         }
 
-        private StoreTask copy(int keys, Deadline deadline, Supplier<StoreTask> action) {
+        private StoreTask copy(int keys, Deadline deadline, boolean awaited, Supplier<StoreTask> action) {
             StoreTask task = new StoreTask(keys, deadline);
             Runnable copy = () -> {
                 if (!task.isDone()) {
@@ -230,7 +233,8 @@ final class OffloadingSimConnectors extends FaultyConnectors {
                 task.end();
             };
             task.onDone(task::end);
-            if (faults.happens("copy late")) {
+            // A step waits for its loads by another clock.
+            if (!awaited && faults.happens("copy late")) {
                 copies.after(random.nextLong(100 * MILLI), copy);
             } else {
                 copy.run();
@@ -239,11 +243,12 @@ final class OffloadingSimConnectors extends FaultyConnectors {
         }
 
         public StoreTask get(List<BlockHash> keys, List<ValueRanges> to, Deadline deadline) {
-            return copy(keys.size(), deadline, () -> memory.get(keys, to, deadline));
+            boolean awaited = settings.containsKey("sync_load_budget_bytes");
+            return copy(keys.size(), deadline, awaited, () -> memory.get(keys, to, deadline));
         }
 
         public StoreTask put(List<BlockHash> keys, List<ValueRanges> from, Deadline deadline) {
-            return copy(keys.size(), deadline, () -> memory.put(keys, from, deadline));
+            return copy(keys.size(), deadline, false, () -> memory.put(keys, from, deadline));
         }
 
         public void close() {
