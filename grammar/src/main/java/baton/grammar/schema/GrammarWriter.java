@@ -109,7 +109,8 @@ final class GrammarWriter {
         if (array.most() == 0) {
             return empty;
         }
-        boolean isUnique = array.unique() && array.most() > 1 && array.contained().isEmpty();
+        boolean isUnique =
+                array.unique() && array.most() > 1 && array.contained().isEmpty();
         Expression some = isUnique ? permutation(array, path) : items(array, path);
         Expression filled = around("[", Expression.sequence(some, blanks), "]");
         return array.least() == 0 ? Expression.choice(empty, filled) : filled;
