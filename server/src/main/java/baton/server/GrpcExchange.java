@@ -28,6 +28,7 @@ final class GrpcExchange extends HttpExchange {
 
     private final Vertx vertx;
     private OptionalLong timer = OptionalLong.empty();
+    private boolean answered;
 
     GrpcExchange(
             HttpServerRequest request,
@@ -153,7 +154,14 @@ final class GrpcExchange extends HttpExchange {
         response().reset(CANCEL);
     }
 
+    /** Of a stream of HTTP/2 the end is known to the response only after its trailers. */
+    @Override
+    boolean isAnswered() {
+        return answered || super.isAnswered();
+    }
+
     private Future<Void> close(int status, String message, Buffer last) {
+        answered = true;
         response().putTrailer("grpc-status", Integer.toString(status));
         if (!message.isEmpty()) {
             response().putTrailer("grpc-message", percentEncoded(message));

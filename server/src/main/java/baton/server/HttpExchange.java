@@ -268,6 +268,11 @@ sealed class HttpExchange permits GrpcExchange {
         response.end(last);
     }
 
+    /** Whether the end of the answer is given to the connection. */
+    boolean isAnswered() {
+        return response.ended();
+    }
+
     /** Called once, when nothing more can be written. */
     void over() {}
 
@@ -321,7 +326,7 @@ sealed class HttpExchange permits GrpcExchange {
     }
 
     private void left() {
-        if (!clientLeft && !response.ended()) {
+        if (!clientLeft && !isAnswered()) {
             clientLeft = true;
             whenClientLeaves.ifPresent(Runnable::run);
             log(CLIENT_LEFT, id, Optional.empty(), OptionalDouble.empty(), "client_left", Optional.empty());

@@ -17,7 +17,9 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Queue;
 import java.util.Set;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -30,11 +32,13 @@ class GrpcTest {
     private static final String CHECK = "grpc.health.v1.Health/Check";
     private static final int[] PROMPT = {5, 300, 7};
 
+    private final Queue<String> accessLines = new ConcurrentLinkedQueue<>();
     private final ServerFixture fixture = new ServerFixture(
             config -> config.grpcPort(0)
                     .servedModelNames(List.of(ServerFixture.MODEL, "alias"))
                     .apiKey("secret")
                     .maxBodyBytes(10_000)
+            .accessLog(accessLines::add)
                     .kvEventSources(
                             Map.of(
                                     0,
@@ -303,5 +307,6 @@ class GrpcTest {
         assertThat(watch.next().number(1)).isEqualTo(2);
         fixture.server.close(Duration.ofSeconds(20));
         assertThat(watch.end().getKey()).isZero();
+        assertThat(accessLines).as("calls that failed").hasSize(1).allMatch(line -> line.contains(" 404 "));
     }
 }
