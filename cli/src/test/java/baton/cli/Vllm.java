@@ -16,6 +16,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -88,6 +89,11 @@ final class Vllm implements AutoCloseable {
 
     /** Starts an instance; does not wait for it. It ends with this process, however that ends. */
     static Vllm start(Path environment, Path log, Setup setup) throws IOException {
+        return start(environment, log, setup, Map.of());
+    }
+
+    /** @param variables of the environment, beside those that all have */
+    static Vllm start(Path environment, Path log, Setup setup, Map<String, String> variables) throws IOException {
         int port = FreePorts.inARow(2);
         ObjectNode transfer = Instances.JSON.createObjectNode();
         transfer.put("kv_connector", setup.connector())
@@ -112,7 +118,7 @@ final class Vllm implements AutoCloseable {
                 Integer.toString(BLOCK),
                 "--kv-transfer-config",
                 transfer.toString());
-        Map<String, String> variables = Map.of(
+        Map<String, String> all = new HashMap<>(Map.of(
                 "PATH",
                 environment.resolve("bin") + ":" + System.getenv("PATH"),
                 "VLLM_CPU_KVCACHE_SPACE",
@@ -128,9 +134,10 @@ final class Vllm implements AutoCloseable {
                 "VLLM_NIXL_SIDE_CHANNEL_HOST",
                 "127.0.0.1",
                 "VLLM_NIXL_SIDE_CHANNEL_PORT",
-                Integer.toString(port + 1));
+                Integer.toString(port + 1)));
+        all.putAll(variables);
         return new Vllm(
-                InstalledProgram.start(log, setup.directory(), variables, command),
+                InstalledProgram.start(log, setup.directory(), all, command),
                 URI.create("http://127.0.0.1:" + port),
                 port + 1);
     }
