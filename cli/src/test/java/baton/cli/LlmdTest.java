@@ -160,8 +160,8 @@ class LlmdTest {
     @Test
     void offloading() throws Exception {
         String tier = "[{\"type\":\"fs\",\"root_dir\":\"" + INSTANCES.directory("offloaded") + "\"}]";
-        Map<String, String> settings = Map.of(
-                "cpu_bytes_to_use", "100000000", "secondary_tiers", tier, "load_timeout_seconds", "10");
+        Map<String, String> settings =
+                Map.of("cpu_bytes_to_use", "100000000", "secondary_tiers", tier, "load_timeout_seconds", "10");
         try (Fleet fleet = new Fleet("offloading")) {
             fleet.prefill(serve("offloading-prefill", "OffloadingConnector", "kv_both", settings));
             fleet.decode(serve("offloading-decode", "OffloadingConnector", "kv_both", settings));
@@ -242,7 +242,8 @@ class LlmdTest {
                 assertThat(reply.tokenIds()).isEqualTo(alone);
                 assertThat(holder.prompts().since(before).cached())
                         .as("conversation %d", conversation)
-                        .isGreaterThanOrEqualTo(reply.json().at("/usage/prompt_tokens").asInt() - BLOCK);
+                        .isGreaterThanOrEqualTo(
+                                reply.json().at("/usage/prompt_tokens").asInt() - BLOCK);
             }
         }
     }

@@ -40,6 +40,7 @@ class RoutersTest {
             "--health-check-interval-secs", "1", "--health-failure-threshold", "1", "--health-success-threshold", "1");
 
     private static final String TRANSFER = "--kv-transfer-config.";
+    private static final String EXTRA = TRANSFER + "kv_connector_extra_config.";
 
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
@@ -67,7 +68,13 @@ class RoutersTest {
     @Test
     void vllmRouterWithMooncake() throws Exception {
         Path program = InstalledProgram.assumeInstalled(InstalledProgram.FLEETS, "vllm-router");
-        Pools pools = mooncake();
+        Pools pools = written(
+                "MooncakeConnector",
+                EXTRA + "mooncake_protocol",
+                "tcp",
+                // A decode leg that names the killed instance's engine fetches nothing.
+                EXTRA + "abort_request_timeout",
+                "5");
         List<String> command = pdCommand(program, pools, "--vllm-pd-disaggregation", "--kv-connector", "mooncake");
         disaggregated("vllm-router, mooncake", pools, command, "--prometheus-port");
     }
@@ -101,6 +108,17 @@ class RoutersTest {
         disaggregated("production-stack, nixl", pools, command);
     }
 
+    @ParameterizedTest
+    @ValueSource(strings = {"smg", "sglang-router"})
+    void sglangsRoutersWithItsBootstrap(String name) throws Exception {
+        Path program = InstalledProgram.assumeInstalled(InstalledProgram.FLEETS, name);
+        // A decode leg may ask the restarted instance for a prompt of the killed one.
+        Pools pools = written("SglangConnector", EXTRA + "bootstrap_timeout", "5", EXTRA + "waiting_timeout", "5");
+        List<String> command = pdCommand(program, pools, "launch", "--pd-disaggregation");
+        command.addAll(HEALTH_CHECKS);
+        disaggregated(name + ", SGLang's bootstrap", pools, command, "--prometheus-port");
+    }
+
     /** Without SGLang's bootstrap these distribute whole requests. */
     @ParameterizedTest
     @ValueSource(strings = {"smg", "sglang-router"})
@@ -131,36 +149,22 @@ class RoutersTest {
         return new Pools(prefills, decodes, List.of());
     }
 
-    private static Pools mooncake() throws Exception {
+    /** Prefill instances write prompts where decode instances want them, and each runs a registry. */
+    private static Pools written(String connector, String... options) throws Exception {
         List<Instance> prefills = new ArrayList<>();
         List<Instance> decodes = new ArrayList<>();
         List<Integer> ports = new ArrayList<>();
         for (String number : List.of("1", "2")) {
             ports.add(FreePorts.inARow(1));
-            prefills.add(serve(
-                    "prefill-" + number,
-                    TRANSFER + "kv_connector",
-                    "MooncakeConnector",
-                    TRANSFER + "kv_role",
-                    "kv_producer",
-                    TRANSFER + "kv_connector_extra_config.mooncake_protocol",
-                    "tcp",
-                    TRANSFER + "kv_connector_extra_config.bootstrap_port",
-                    ports.getLast().toString(),
-                    // A decode leg that names the killed instance's engine fetches nothing.
-                    TRANSFER + "kv_connector_extra_config.abort_request_timeout",
-                    "5"));
-            decodes.add(serve(
-                    "decode-" + number,
-                    TRANSFER + "kv_connector",
-                    "MooncakeConnector",
-                    TRANSFER + "kv_role",
-                    "kv_consumer",
-                    TRANSFER + "kv_load_failure_policy",
-                    "recompute",
-                    TRANSFER + "kv_connector_extra_config.mooncake_protocol",
-                    "tcp",
-                    "--no-enable-prefix-caching"));
+            List<String> prefill = new ArrayList<>(List.of(options));
+            prefill.addAll(List.of(TRANSFER + "kv_connector", connector, TRANSFER + "kv_role"));
+            List<String> decode = new ArrayList<>(prefill);
+            prefill.addAll(List.of(
+                    "kv_producer", EXTRA + "bootstrap_port", ports.getLast().toString()));
+            decode.addAll(List.of(
+                    "kv_consumer", TRANSFER + "kv_load_failure_policy", "recompute", "--no-enable-prefix-caching"));
+            prefills.add(serve("prefill-" + number, prefill.toArray(String[]::new)));
+            decodes.add(serve("decode-" + number, decode.toArray(String[]::new)));
         }
         return new Pools(prefills, decodes, ports);
     }
