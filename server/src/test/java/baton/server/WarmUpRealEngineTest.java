@@ -110,6 +110,7 @@ class WarmUpRealEngineTest {
         return metrics.lines()
                 .filter(line -> !line.startsWith("#")
                         && !line.startsWith("vllm:cache_config_info")
+                        && !line.startsWith("vllm:lora_requests_info")
                         && !line.startsWith("baton:kv_blocks_total")
                         && !line.endsWith(" 0.0")
                         && !line.endsWith(" 0"))
