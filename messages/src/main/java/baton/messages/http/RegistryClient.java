@@ -13,11 +13,13 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 
 /** Asks registries of instances, each up to three times. */
 public final class RegistryClient implements AutoCloseable {
     private static final int ATTEMPTS = 3;
     private static final Duration BETWEEN_ATTEMPTS = Duration.ofMillis(100);
+    private static final Duration LONGEST = Duration.ofMinutes(1);
     private static final int MOST_BYTES = 1 << 20;
 
     private final PeerAccess access;
@@ -58,14 +60,18 @@ public final class RegistryClient implements AutoCloseable {
         }
     }
 
-    /** Sends a request with a timeout. A server that does not answer is asked again; one that refuses is not. */
+    /** Sends a request with a timeout, which is that of the whole answer. A server that does not answer is asked again; one that refuses is not. */
     public CompletableFuture<String> send(HttpRequest request) {
         return send(request, ATTEMPTS);
     }
 
     private CompletableFuture<String> send(HttpRequest request, int attempts) {
-        return http.sendAsync(
-                        request, HttpResponse.BodyHandlers.limiting(HttpResponse.BodyHandlers.ofString(), MOST_BYTES))
+        CompletableFuture<HttpResponse<String>> exchange = http.sendAsync(
+                request, HttpResponse.BodyHandlers.limiting(HttpResponse.BodyHandlers.ofString(), MOST_BYTES));
+        // The request's own timeout ends with the headers of the answer.
+        return exchange.copy()
+                .orTimeout(request.timeout().orElse(LONGEST).toNanos(), TimeUnit.NANOSECONDS)
+                .whenComplete((_, _) -> exchange.cancel(true))
                 .thenApply(answer -> {
                     if (answer.statusCode() != 200) {
                         throw new CompletionException(new MessageException(request.uri() + ": status "
@@ -75,7 +81,7 @@ public final class RegistryClient implements AutoCloseable {
                 })
                 .exceptionallyCompose(failure -> {
                     Throwable cause = cause(failure);
-                    if (cause instanceof IOException && attempts > 1) {
+                    if ((cause instanceof IOException || cause instanceof TimeoutException) && attempts > 1) {
                         Executor later = CompletableFuture.delayedExecutor(
                                 BETWEEN_ATTEMPTS.toMillis(), TimeUnit.MILLISECONDS, background);
                         return CompletableFuture.supplyAsync(() -> request, later)
@@ -84,7 +90,12 @@ public final class RegistryClient implements AutoCloseable {
                     return CompletableFuture.failedFuture(
                             cause instanceof MessageException
                                     ? cause
-                                    : new MessageException(request.uri() + ": " + cause, cause));
+                                    : new MessageException(
+                                            request.uri() + ": "
+                                                    + (cause instanceof TimeoutException
+                                                            ? "no complete answer in time"
+                                                            : cause),
+                                            cause));
                 });
     }
 

@@ -11,7 +11,6 @@ import com.sun.net.httpserver.HttpServer;
 import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.nio.charset.StandardCharsets;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -89,7 +88,7 @@ public final class RegistryServer implements AutoCloseable {
                     "the bootstrap server cannot listen on " + host + ":" + port + ": " + e.getMessage(), e);
         }
         server.setExecutor(threads);
-        new HashMap<>(handlers).forEach((name, handler) -> {
+        handlers.forEach((name, handler) -> {
             String[] parts = name.split(" ", 2);
             server.createContext(parts[1], exchange -> serve(exchange, parts[0], handler));
         });
