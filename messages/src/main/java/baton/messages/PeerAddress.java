@@ -32,6 +32,16 @@ public record PeerAddress(String host, int port) {
     }
 
     /**
+     * Reads an address that is written as a host and a port.
+     *
+     * @param host an IPv6 address may have brackets
+     * @return empty if they are no address
+     */
+    public static Optional<PeerAddress> find(String host, long port) {
+        return find((host.contains(":") && !host.startsWith("[") ? "[" + host + "]" : host) + ":" + port);
+    }
+
+    /**
      * Reads {@code host:port}.
      *
      * @param field for the error

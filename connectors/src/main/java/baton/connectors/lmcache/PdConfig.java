@@ -158,7 +158,7 @@ final class PdConfig {
         if (port == 0) {
             throw new ConfigException(config.field(PORT), "is 0, must be a port that the sender is told too");
         }
-        return PeerAddress.find(new PeerAddress(host, port).toString())
+        return PeerAddress.find(host, port)
                 .orElseThrow(() -> new ConfigException(
                         config.field(HOST), "is '" + PeerAddress.shown(host) + "', must be a name or an address"));
     }

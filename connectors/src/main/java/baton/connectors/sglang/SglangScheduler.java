@@ -160,8 +160,7 @@ final class SglangScheduler implements SchedulerConnector {
                     .orElseThrow(() -> new InvalidFieldException(
                             params.field(HOST), "is missing, must be the host of the prefill instance"));
             int port = params.integerAtLeast(PORT, 1).orElse(DEFAULT_PORT);
-            PeerAddress address = PeerAddress.find(
-                            host.contains(":") && !host.startsWith("[") ? "[" + host + "]:" + port : host + ":" + port)
+            PeerAddress address = PeerAddress.find(host, port)
                     .orElseThrow(() -> new InvalidFieldException(
                             params.field(HOST),
                             "is '" + PeerAddress.shown(host) + "' with " + PORT + " " + port

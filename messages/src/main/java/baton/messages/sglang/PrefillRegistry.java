@@ -77,8 +77,15 @@ final class PrefillRegistry implements AutoCloseable {
     private static Answer dpRanks(Request request) {
         JsonFields body = JsonFields.parse("query", request.body());
         ObjectNode answer = JsonFields.empty("answer").toJson();
-        for (JsonNode room : body.value("bootstrap_rooms")
-                .orElseThrow(() -> new ConfigException(body.field("bootstrap_rooms"), "is missing"))) {
+        JsonNode rooms = body.value("bootstrap_rooms")
+                .filter(JsonNode::isArray)
+                .orElseThrow(() -> new ConfigException(body.field("bootstrap_rooms"), "must be an array of rooms"));
+        for (JsonNode room : rooms) {
+            if (!room.isIntegralNumber()) {
+                throw new ConfigException(
+                        body.field("bootstrap_rooms"),
+                        "has " + PeerAddress.shown(room.toString()) + ", must have whole numbers");
+            }
             answer.put(room.asString(), 0);
         }
         return Answer.ok(answer.toString());

@@ -3,6 +3,7 @@ package baton.messages.sglang;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import java.util.Optional;
+import tools.jackson.databind.node.ObjectNode;
 
 /**
  * The ranks of a prefill instance and its cache: the answer to {@code GET /route} with -1 for all ranks, SGLang's
@@ -27,15 +28,15 @@ public record PrefillTopology(
     public static final String EARLY = "early";
 
     String toJson() {
-        return JsonFields.empty("route")
+        ObjectNode json = JsonFields.empty("route")
                 .toJson()
                 .put("attn_tp_size", tpSize)
                 .put("attn_cp_size", cpSize)
                 .put("dp_size", dpSize)
-                .put("pp_size", ppSize)
-                .put("page_size", pageSize.orElse(null))
-                .put("kv_cache_dtype", dtype.orElse(null))
-                .put("follow_bootstrap_room", followsRoom)
+                .put("pp_size", ppSize);
+        pageSize.ifPresentOrElse(size -> json.put("page_size", size), () -> json.putNull("page_size"));
+        dtype.ifPresentOrElse(name -> json.put("kv_cache_dtype", name), () -> json.putNull("kv_cache_dtype"));
+        return json.put("follow_bootstrap_room", followsRoom)
                 .put("enable_dsa_cache_layer_split", false)
                 .put("decode_allocation_policy", policy)
                 .put("enable_kv_cache_sharding", false)

@@ -38,6 +38,7 @@ public final class SglangExchange implements AutoCloseable {
             new ZeroMqSideChannel.Limits(4 << 20, 64 << 10, 32, 4096, Duration.ofSeconds(5), Duration.ofDays(1));
 
     private static final Duration TELL = Duration.ofSeconds(5);
+    private static final int MOST_LINKS = 4096;
 
     private final PeerAccess access;
     private final Executor background;
@@ -87,6 +88,11 @@ public final class SglangExchange implements AutoCloseable {
      * @param lost runs once when the connection ends, or cannot be had: messages may be lost. Ignored where there is a connection already
      */
     public void send(PeerAddress to, List<List<byte[]>> messages, Runnable lost) {
+        if (links.size() >= MOST_LINKS && !links.containsKey(to)) {
+            access.refuse(to.toString(), "there are " + MOST_LINKS + " connections to others");
+            background.execute(lost);
+            return;
+        }
         links.compute(to, (_, known) -> {
             Link link = known == null ? new Link(to, lost) : known;
             messages.forEach(link::tell);
@@ -170,8 +176,9 @@ public final class SglangExchange implements AutoCloseable {
         return route(registry, dp, 0, tp, pp, timeout)
                 .thenApply(text -> read(text, answer -> {
                     JsonFields json = JsonFields.parse("route", answer);
-                    return PeerAddress.find(json.string("rank_ip").orElse("") + ":"
-                                    + json.integer("rank_port").orElse(0L))
+                    return PeerAddress.find(
+                                    json.string("rank_ip").orElse(""),
+                                    json.integer("rank_port").orElse(0L))
                             .orElseThrow(() -> new ConfigException("rank_ip", "and rank_port must be an address"));
                 }));
     }
