@@ -27,6 +27,7 @@ record DecodeRank(
     private static final int FRAMES = 20;
     private static final int DCP_SIZE = 16;
     private static final int MOST_RANKS = 65_535;
+    private static final int MOST_BUFFERS = 1024;
 
     /** @param own where status messages go */
     List<byte[]> encode(PeerAddress own) {
@@ -59,8 +60,13 @@ record DecodeRank(
             throw new InvalidFieldException(
                     WHAT, "is of a rank with decode context parallelism, which is not supported");
         }
+        String session = text(frames, 3);
+        if (PeerAddress.find(session).isEmpty()) {
+            throw new InvalidFieldException(
+                    WHAT, "has the session '" + PeerAddress.shown(session) + "', must be host:port");
+        }
         return new DecodeRank(
-                text(frames, 3),
+                session,
                 numbers(frames, 4),
                 numbers(frames, 5),
                 (int) number(frames, 7, MOST_RANKS),
@@ -104,9 +110,10 @@ record DecodeRank(
 
     private static long[] numbers(List<byte[]> frames, int frame) {
         byte[] bytes = frames.get(frame);
-        if (bytes.length % Long.BYTES != 0) {
+        if (bytes.length % Long.BYTES != 0 || bytes.length > MOST_BUFFERS * Long.BYTES) {
             throw new InvalidFieldException(
-                    "frame " + frame, "has " + bytes.length + " bytes, must be whole addresses");
+                    "frame " + frame,
+                    "has " + bytes.length + " bytes, must be at most " + MOST_BUFFERS + " whole addresses");
         }
         LongBuffer numbers =
                 ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN).asLongBuffer();

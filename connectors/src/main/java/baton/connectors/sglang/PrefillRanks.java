@@ -23,14 +23,17 @@ final class PrefillRanks {
     private final RoomReceiver receiver;
     private final SglangRank local;
     /** By registry. */
-    private final Map<PeerAddress, CompletableFuture<PrefillTopology>> topologies = new LinkedHashMap<>();
+    private final Map<PeerAddress, Answer<PrefillTopology>> topologies = new LinkedHashMap<>();
 
-    private final Map<Key, CompletableFuture<PeerAddress>> ranks = new LinkedHashMap<>();
+    private final Map<Key, Answer<PeerAddress>> ranks = new LinkedHashMap<>();
     /** Ranks that know this one. */
     private final Set<PeerAddress> registered = new HashSet<>();
 
     /** @param dpRank of the instance among those that share the registry */
     private record Key(PeerAddress bootstrap, int dpRank) {}
+
+    /** An answer of a registry that was asked at {@code asked}. */
+    private record Answer<T>(long asked, CompletableFuture<T> future) {}
 
     PrefillRanks(RoomReceiver receiver) {
         this.receiver = receiver;
@@ -40,10 +43,11 @@ final class PrefillRanks {
     /**
      * The rank that has this rank's heads and layers.
      *
+     * @param since a question that failed and was asked before is asked again
      * @return empty as long as the registry has not answered
      * @throws TransferException if the registry does not answer, or this rank cannot take pages of its instance
      */
-    Optional<PeerAddress> find(Source source) throws TransferException {
+    Optional<PeerAddress> find(Source source, long since) throws TransferException {
         if (topologies.size() > MOST || ranks.size() > MOST) {
             topologies.clear();
             ranks.clear();
@@ -51,7 +55,7 @@ final class PrefillRanks {
         SglangExchange exchange = local.exchange();
         Duration timeout = local.settings().handshake();
         Optional<PrefillTopology> topology =
-                answer(topologies, source.bootstrap(), () -> exchange.topology(source.bootstrap(), timeout));
+                answer(topologies, source.bootstrap(), since, () -> exchange.topology(source.bootstrap(), timeout));
         if (topology.isEmpty()) {
             return Optional.empty();
         }
@@ -61,6 +65,7 @@ final class PrefillRanks {
         return answer(
                 ranks,
                 key,
+                since,
                 () -> exchange.rank(
                         key.bootstrap(),
                         key.dpRank(),
@@ -69,21 +74,21 @@ final class PrefillRanks {
                         timeout));
     }
 
-    /** Asks where that has not been done; a failure is forgotten, so that it is asked again for the next request. */
-    private <K, T> Optional<T> answer(Map<K, CompletableFuture<T>> answers, K key, Supplier<CompletableFuture<T>> ask)
+    /** Asks where that has not been done; all loads that wait for an answer fail with it. */
+    private <K, T> Optional<T> answer(Map<K, Answer<T>> answers, K key, long since, Supplier<CompletableFuture<T>> ask)
             throws TransferException {
-        CompletableFuture<T> answer = answers.get(key);
-        if (answer == null) {
-            answer = ask.get();
-            answers.put(key, answer);
+        Answer<T> known = answers.get(key);
+        if (known == null || known.asked() - since < 0 && known.future().isCompletedExceptionally()) {
+            known = new Answer<>(local.now(), ask.get());
+            answers.put(key, known);
             CompletableFuture<?> _ =
-                    answer.whenComplete((_, _) -> local.context().wake().run());
+                    known.future().whenComplete((_, _) -> local.context().wake().run());
         }
+        CompletableFuture<T> answer = known.future();
         if (!answer.isDone()) {
             return Optional.empty();
         }
         if (answer.isCompletedExceptionally()) {
-            answers.remove(key);
             throw new TransferException(
                     "bootstrap server: " + answer.exceptionNow().getMessage());
         }
@@ -105,20 +110,20 @@ final class PrefillRanks {
         requireEqual("follow_bootstrap_room", topology.followsRoom() || topology.dpSize() == 1, true);
     }
 
-    private static void requireEqual(String field, Object theirs, Object own) throws TransferException {
-        if (!theirs.equals(own)) {
+    private static void requireEqual(String field, Object found, Object own) throws TransferException {
+        if (!found.equals(own)) {
             throw new TransferException("%s of the prefill instance is %s, must be %s"
-                    .formatted(field, PeerAddress.shown("" + theirs), own));
+                    .formatted(field, PeerAddress.shown("" + found), own));
         }
     }
 
     /** Sends a message to a rank; before the first one, this rank makes itself known. */
-    void send(PeerAddress rank, WantedPages wanted) {
+    void send(PeerAddress rank, List<byte[]> message) {
         List<List<byte[]>> messages = new ArrayList<>();
         if (registered.add(rank)) {
             messages.add(receiver.self.encode(local.address()));
         }
-        messages.add(wanted.encode());
+        messages.add(message);
         local.exchange().send(rank, messages, () -> receiver.happened(() -> receiver.lost(rank)));
     }
 
@@ -126,9 +131,9 @@ final class PrefillRanks {
     void forget(PeerAddress rank) {
         registered.remove(rank);
         ranks.values()
-                .removeIf(answer -> answer.isDone()
-                        && !answer.isCompletedExceptionally()
-                        && answer.resultNow().equals(rank));
+                .removeIf(answer -> answer.future().isDone()
+                        && !answer.future().isCompletedExceptionally()
+                        && answer.future().resultNow().equals(rank));
         topologies.clear();
     }
 }

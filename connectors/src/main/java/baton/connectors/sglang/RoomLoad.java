@@ -44,7 +44,7 @@ final class RoomLoad extends Load {
     @Override
     protected Optional<? extends Arrival> connect(long now) {
         try {
-            Optional<PeerAddress> rank = receiver.prefills.find(wish.source());
+            Optional<PeerAddress> rank = receiver.prefills.find(wish.source(), since());
             if (rank.isPresent()) {
                 // Without free pages it waits for those of another load.
                 written = local.pages()

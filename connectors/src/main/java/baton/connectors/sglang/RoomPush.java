@@ -9,7 +9,6 @@ import baton.transfer.Range;
 import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferAgent.Peer;
 import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
@@ -32,8 +31,8 @@ final class RoomPush extends Push {
     private Optional<Place> place = Optional.empty();
     private Optional<CompletableFuture<Peer>> peer = Optional.empty();
     private boolean started;
-    /** Answers to decode ranks that have given it up. */
-    private final List<Runnable> acknowledgements = new ArrayList<>();
+    /** The answer to the decode rank that has given it up. */
+    private Optional<Runnable> acknowledgement = Optional.empty();
 
     RoomPush(RoomSender sender, SglangRank local, WantedPages wanted, DecodeRank rank, long deadline) {
         super(deadline);
@@ -49,8 +48,14 @@ final class RoomPush extends Push {
         return wanted.room();
     }
 
+    /** How many pages the decode rank wants. */
+    int pages() {
+        return wanted.pages().length;
+    }
+
+    /** @param acknowledge runs when nothing is written any more; of several calls, that of the last */
     void abort(Runnable acknowledge) {
-        acknowledgements.add(acknowledge);
+        acknowledgement = Optional.of(acknowledge);
         fail("aborted by the decode instance");
     }
 
@@ -154,10 +159,7 @@ final class RoomPush extends Push {
         } else {
             transfers.count(local.stats());
         }
-        if (acknowledgements.isEmpty()) {
-            sender.tellStatus(wanted, !hasFailed());
-        }
-        acknowledgements.forEach(Runnable::run);
+        acknowledgement.ifPresentOrElse(Runnable::run, () -> sender.tellStatus(wanted, !hasFailed()));
         return true;
     }
 

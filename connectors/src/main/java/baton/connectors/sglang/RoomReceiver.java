@@ -36,7 +36,7 @@ final class RoomReceiver extends LoadTable<RoomLoad> {
     private long unreported;
 
     /** Pages that a prefill rank may still write to. */
-    private record Held(Place place, long until) {}
+    private record Held(long room, Place place, long until) {}
 
     /** @param session of the transfer agent, by which prefill ranks find it */
     RoomReceiver(SglangRank local, String session) {
@@ -89,17 +89,15 @@ final class RoomReceiver extends LoadTable<RoomLoad> {
         long generation = ++generations;
         held.put(
                 generation,
-                new Held(place, local.now() + local.settings().release().toNanos()));
-        local.exchange()
-                .send(
-                        rank,
-                        List.of(List.of(
-                                DecodeRank.ascii(WantedPages.ABORT),
-                                DecodeRank.ascii(room),
-                                DecodeRank.ascii(local.address().host()),
-                                DecodeRank.ascii(local.address().port()),
-                                DecodeRank.ascii(generation))),
-                        () -> {});
+                new Held(room, place, local.now() + local.settings().release().toNanos()));
+        prefills.send(
+                rank,
+                List.of(
+                        DecodeRank.ascii(WantedPages.ABORT),
+                        DecodeRank.ascii(room),
+                        DecodeRank.ascii(local.address().host()),
+                        DecodeRank.ascii(local.address().port()),
+                        DecodeRank.ascii(generation)));
     }
 
     /** A message has come. */
@@ -107,17 +105,29 @@ final class RoomReceiver extends LoadTable<RoomLoad> {
         try {
             switch (DecodeRank.text(frames, 0)) {
                 case "ABORT_ACK" -> {
+                    // SGLang answers at once, before its writes have ended, where it names no generation.
                     if (frames.size() > 3) {
-                        free(DecodeRank.number(frames, 3, Long.MAX_VALUE));
+                        released(
+                                DecodeRank.number(frames, 1, Long.MAX_VALUE),
+                                DecodeRank.number(frames, 3, Long.MAX_VALUE));
                     }
                 }
-                // As SGLang sends rows with SGLANG_MOONCAKE_SEND_AUX_TCP; the row's room is not checked then.
+                // As SGLang sends rows with SGLANG_MOONCAKE_SEND_AUX_TCP. The load is refused: the row here has no
+                // room.
                 case "AUX_DATA" -> log.debug("a row as a message is dropped");
                 default -> status(frames);
             }
         } catch (InvalidFieldException e) {
             log.warn("a message of a prefill rank is dropped: {}", e.getMessage());
             local.stats().count("baton:sglang_bad_messages");
+        }
+    }
+
+    /** The prefill rank of a room has stopped writing. */
+    private void released(long room, long generation) {
+        Held answered = held.get(generation);
+        if (answered != null && answered.room() == room) {
+            free(generation);
         }
     }
 

@@ -27,6 +27,8 @@ final class RoomSender {
     private static final int MOST_DECODE_RANKS = 4096;
     /** Rooms that decode ranks may wait for; further ones are refused. */
     private static final int MOST_PUSHES = 10_000;
+    /** Of all these rooms together. */
+    private static final long MOST_PAGES = 1L << 24;
     /** Rooms that are remembered after their end. */
     private static final int MOST_ENDED = 20_000;
 
@@ -42,6 +44,8 @@ final class RoomSender {
     private final Set<Long> ended = new LinkedHashSet<>();
 
     private final Set<String> sent = new LinkedHashSet<>();
+    /** Of {@link #pushes}. */
+    private long pages;
 
     /** A prompt that no decode rank has taken yet. */
     private record Kept(Ready prompt, long until) {}
@@ -133,6 +137,7 @@ final class RoomSender {
             tellStatus(wanted, false);
             return;
         }
+        pages += wanted.pages().length;
         pushes.put(
                 wanted.room(),
                 new RoomPush(
@@ -174,9 +179,15 @@ final class RoomSender {
         if (ended.contains(wanted.room())) {
             return Optional.of("the prefill request has ended without its blocks, or the prompt is not kept any more");
         }
-        if (pushes.containsKey(wanted.room()) || pushes.size() >= MOST_PUSHES) {
-            return Optional.of(
-                    pushes.containsKey(wanted.room()) ? "another rank waits for it" : "too many requests wait");
+        if (pushes.containsKey(wanted.room())) {
+            return Optional.of("another rank waits for it");
+        }
+        if (wanted.pages().length > local.cache().blocks()) {
+            return Optional.of("it wants %d pages, the pool has %d blocks"
+                    .formatted(wanted.pages().length, local.cache().blocks()));
+        }
+        if (pushes.size() >= MOST_PUSHES || pages + wanted.pages().length > MOST_PAGES) {
+            return Optional.of("too many requests wait");
         }
         return Optional.empty();
     }
@@ -190,7 +201,7 @@ final class RoomSender {
         List<byte[]> acknowledgement = new ArrayList<>(
                 List.of(DecodeRank.ascii("ABORT_ACK"), DecodeRank.ascii(room), DecodeRank.ascii(local.number())));
         if (frames.size() > 4) {
-            acknowledgement.add(frames.get(4));
+            acknowledgement.add(DecodeRank.ascii(DecodeRank.number(frames, 4, Long.MAX_VALUE)));
         }
         Optional<PeerAddress> from = frames.size() < 4 ? Optional.empty() : Optional.of(WantedPages.address(frames, 2));
         Runnable acknowledge =
@@ -220,6 +231,7 @@ final class RoomSender {
         for (RoomPush push : List.copyOf(pushes.values())) {
             if (push.advance(now)) {
                 pushes.remove(push.room());
+                pages -= push.pages();
                 end(push.room());
             }
         }

@@ -32,6 +32,9 @@ final class SglangPages {
     /** The last one is optional: SGLang's own checksums are of another kind. */
     private static final int CHECKSUM = 10;
 
+    /** Rooms are numbers from 0. */
+    private static final long NO_ROOM = -1;
+
     private static final int ROWS = 4096;
     /** Beside a checksum of this class. */
     private static final long SIGNATURE = 0x4e4f_5441_42L;
@@ -189,11 +192,12 @@ final class SglangPages {
         }
     }
 
-    /** Empties a row that a prefill instance is to write. */
+    /** Empties a row that a prefill instance is to write; it is of no room then. */
     void clearRow(int row) {
         for (int buffer = 0; buffer < ROW_BYTES.length; buffer++) {
             row(buffer, row).fill((byte) 0);
         }
+        row(ROOM, row).set(LONG, 0, NO_ROOM);
     }
 
     private MemorySegment row(int buffer, int row) {

@@ -26,17 +26,26 @@ import java.util.Optional;
 import java.util.Queue;
 import java.util.Set;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
 import org.jspecify.annotations.Nullable;
 
 /** One rank's side of the connector: an agent, a socket for messages, and what moves pages. */
 final class SglangWorker implements WorkerConnector {
+    /** Of messages that wait for the rank's thread. */
+    private static final int WAITING_BYTES = 32 << 20;
+    /** Of a frame, beside its content. */
+    private static final int FRAME_BYTES = 64;
+
     private final ConnectorContext context;
     private final SglangSettings settings;
     private final ConnectorRuntime runtime;
     private final SglangExchange exchange;
     private final Rank rank;
     private final TransferStats stats;
-    /** Messages of other ranks, as they arrive. */
+    /** Bytes that are free. */
+    private final Semaphore space = new Semaphore(WAITING_BYTES);
+    /** Messages of other ranks, as they arrive, in {@link #space}. */
     private final Queue<List<byte[]>> arrivals = new ConcurrentLinkedQueue<>();
 
     private @Nullable Parts parts;
@@ -81,10 +90,7 @@ final class SglangWorker implements WorkerConnector {
         try {
             // Closing the agent ends the registration. Mooncake has no permits.
             TransferAgent.Registration _ = agent.register(memory.region());
-            PeerAddress address = exchange.listen(settings.host(), message -> {
-                arrivals.add(message);
-                context.wake().run();
-            });
+            PeerAddress address = exchange.listen(settings.host(), this::arrived);
             SglangRank local = new SglangRank(
                     context,
                     settings,
@@ -110,6 +116,24 @@ final class SglangWorker implements WorkerConnector {
             memory.close();
             throw new ConfigException("kv_ip", String.valueOf(e.getMessage()), e);
         }
+    }
+
+    /** A connection's thread waits for space, so that a peer that sends much fills its own connection. */
+    private void arrived(List<byte[]> message) {
+        try {
+            if (!space.tryAcquire(bytes(message), settings.bootstrap().toNanos(), TimeUnit.NANOSECONDS)) {
+                throw new IllegalStateException("messages are not taken");
+            }
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new IllegalStateException("interrupted", e);
+        }
+        arrivals.add(message);
+        context.wake().run();
+    }
+
+    private static int bytes(List<byte[]> message) {
+        return message.stream().mapToInt(frame -> frame.length + FRAME_BYTES).sum();
     }
 
     @Override
@@ -168,6 +192,7 @@ final class SglangWorker implements WorkerConnector {
         own.local().agent().takeNotifications();
         for (List<byte[]> message = arrivals.poll(); message != null; message = arrivals.poll()) {
             List<byte[]> frames = message;
+            space.release(bytes(frames));
             own.sender().ifPresent(sender -> sender.arrived(frames, now));
             own.receiver().ifPresent(receiver -> receiver.arrived(frames));
         }

@@ -69,10 +69,10 @@ record WantedPages(long room, PeerAddress from, String session, int[] pages, int
 
     /** The address in two frames. */
     static PeerAddress address(List<byte[]> frames, int frame) {
-        try {
-            return new PeerAddress(DecodeRank.text(frames, frame), (int) DecodeRank.number(frames, frame + 1, 65_535));
-        } catch (IllegalArgumentException e) {
-            throw new InvalidFieldException("frame " + frame, "is no address: " + e.getMessage(), e);
-        }
+        String host = DecodeRank.text(frames, frame);
+        return PeerAddress.find(host, DecodeRank.number(frames, frame + 1, 65_535))
+                .orElseThrow(() -> new InvalidFieldException(
+                        "frame " + frame,
+                        "is '" + PeerAddress.shown(host) + "', must be a host with a port behind it"));
     }
 }

@@ -34,13 +34,14 @@ final class WrittenPages implements Arrival {
         receiver.prefills.send(
                 rank,
                 new WantedPages(
-                        room,
-                        receiver.local.address(),
-                        receiver.self.session(),
-                        place.pages(),
-                        place.row(),
-                        1,
-                        wish.prefix()));
+                                room,
+                                receiver.local.address(),
+                                receiver.self.session(),
+                                place.pages(),
+                                place.row(),
+                                1,
+                                wish.prefix())
+                        .encode());
     }
 
     Place place() {
