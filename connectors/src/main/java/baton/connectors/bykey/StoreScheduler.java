@@ -282,6 +282,8 @@ public final class StoreScheduler implements SchedulerConnector {
                 return new KvMatch.Pending();
             }
         }
+        // A request that is preempted later has tokens that no other instance stores.
+        state.prefilledElsewhere = false;
         if (state.waits) {
             state.waits = false;
             measurements.add(Measurement.seconds(LOOKUP_DELAY, (context.ticker().nanos() - state.waitingSince) / 1e9)

@@ -174,7 +174,9 @@ public final class StoreSession {
     /** Returns when the loads of these requests, of one step, are over. */
     void awaitLoaded(Rank rank, Set<String> requests) {
         synchronized (this) {
-            if (!deadline().awaitUninterruptibly(this, () -> isLoaded(rank, requests))) {
+            // The loads have begun, and end at deadlines of their own.
+            Deadline later = Deadline.after(context.ticker(), policy.copy().multipliedBy(2));
+            if (!later.awaitUninterruptibly(this, () -> isLoaded(rank, requests))) {
                 throw new IllegalStateException("loads of " + requests + " are not over");
             }
         }
