@@ -27,31 +27,34 @@ record RenderedRequest(ApiRequest request, String id, JsonFields fields, int max
     /** Memory for each token. */
     private static final int BYTES_PER_ID = 32;
 
-    /** Memory for the answer. */
+    /** Memory for each byte beside the tokens: a growing buffer has room for up to twice its content. */
+    private static final int BYTES_PER_BYTE = 2;
+
+    /** Memory for the answer, in which each prompt has the other fields again. */
     long bytes() {
-        return request.prompts().stream()
-                        .mapToLong(prompt -> prompt.ids().length)
-                        .sum()
-                * BYTES_PER_ID;
+        long ids = request.prompts().stream()
+                .mapToLong(prompt -> prompt.ids().length)
+                .sum();
+        int others = new Json().document(out -> prompt(out, 0, new int[0])).length();
+        return ids * BYTES_PER_ID + (long) request.prompts().size() * others * BYTES_PER_BYTE;
     }
 
     /** To be called beside the event loop, as prompts may be long. */
     Buffer document() {
         return new Json().document(out -> {
             if (request.api() == ApiRequest.Api.CHAT) {
-                prompt(out, 0);
+                prompt(out, 0, request.prompts().getFirst().ids());
                 return;
             }
             out.writeStartArray();
             for (int index = 0; index < request.prompts().size(); index++) {
-                prompt(out, index);
+                prompt(out, index, request.prompts().get(index).ids());
             }
             out.writeEndArray();
         });
     }
 
-    private void prompt(JsonGenerator out, int index) {
-        int[] ids = request.prompts().get(index).ids();
+    private void prompt(JsonGenerator out, int index, int[] ids) {
         out.writeStartObject();
         out.writeStringProperty(
                 "request_id", request.api().idPrefix() + id + (request.prompts().size() == 1 ? "" : "-" + index));

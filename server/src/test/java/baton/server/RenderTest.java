@@ -64,6 +64,15 @@ class RenderTest {
     }
 
     @Test
+    void fieldsThatEachPromptRepeatsCountAsMemory() throws Exception {
+        try (ServerFixture small = new ServerFixture(config -> config.maxPreparingBytes(4 << 20))) {
+            String body = "{\"prompt\":[" + "[1],".repeat(999) + "[1]],\"cache_salt\":\"" + "s".repeat(4096) + "\"}";
+            assertThat(small.post("/v1/completions/render", body).statusCode()).isEqualTo(413);
+            assertThat(small.server.preparingBytes()).isZero();
+        }
+    }
+
+    @Test
     void errorsAreThoseOfTheRequestItself() throws Exception {
         HttpResponse<String> bad = fixture.post("/v1/completions/render", "{\"prompt\":[1,\"x\"]}");
         assertThat(bad.statusCode()).isEqualTo(400);
