@@ -9,7 +9,9 @@ import baton.server.grpc.ProtoStruct;
 import baton.server.grpc.ProtoWriter;
 import io.vertx.core.buffer.Buffer;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalInt;
 
@@ -25,6 +27,7 @@ final class InferenceAnswer implements AnswerForm {
     private final ApiRequest request;
     private final boolean showsText;
     private final boolean showsPromptIds;
+    private final Map<Integer, Integer> lastIds = new HashMap<>();
     private boolean begun;
 
     InferenceAnswer(ApiRequest request) {
@@ -93,7 +96,12 @@ final class InferenceAnswer implements AnswerForm {
         if (!output.logprobs().isEmpty()) {
             logprobs(sequence, 5, Optional.empty(), output.logprobs(), request.logprobs());
         }
-        output.finished().ifPresent(end -> sequence.message(8, finishInfo(end, output.ids(), kvTransferParams)));
+        if (output.ids().length > 0) {
+            lastIds.put(output.index(), output.ids()[output.ids().length - 1]);
+        }
+        output.finished()
+                .ifPresent(end -> sequence.message(
+                        8, finishInfo(end, Optional.ofNullable(lastIds.get(output.index())), kvTransferParams)));
         return sequence;
     }
 
@@ -126,7 +134,8 @@ final class InferenceAnswer implements AnswerForm {
         }
     }
 
-    private static ProtoWriter finishInfo(Finished end, int[] lastIds, Optional<JsonFields> kvTransferParams) {
+    private static ProtoWriter finishInfo(
+            Finished end, Optional<Integer> lastId, Optional<JsonFields> kvTransferParams) {
         ProtoWriter info = new ProtoWriter()
                 .integer(1, end.usage().outputTokens())
                 .integer(
@@ -141,9 +150,7 @@ final class InferenceAnswer implements AnswerForm {
             case String stop when !stop.isEmpty() -> info.string(5, stop);
             case Object _ -> {
                 // The end of sequence is the last token.
-                if (end.reason() == FinishReason.STOP && lastIds.length > 0) {
-                    info.integer(4, lastIds[lastIds.length - 1]);
-                }
+                lastId.filter(_ -> end.reason() == FinishReason.STOP).ifPresent(id -> info.integer(4, id));
             }
         }
         kvTransferParams.ifPresent(params -> info.message(6, ProtoStruct.of(params.toJson())));

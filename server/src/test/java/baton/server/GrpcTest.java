@@ -157,6 +157,20 @@ class GrpcTest {
         assertThat(call.end().getKey()).isZero();
     }
 
+    /** The token of the end may have been sent before the end itself. */
+    @Test
+    void aStreamNamesTheTokenThatEndedIt() throws Exception {
+        fixture.engine.script(session -> {
+            session.output(0, new int[] {300}, "a", List.of());
+            session.output(0, new int[] {9}, "", List.of());
+        });
+        Call call = call(STREAM, request().message(9, new ProtoWriter().bool(5, true)));
+        assertThat(call.next().message(2).numbers(4)).containsExactly(300L);
+        assertThat(call.next().message(2).numbers(4)).containsExactly(9L);
+        fixture.engine.nextSubmitted().finish(0, FinishReason.STOP);
+        assertThat(call.next().message(2).message(8).number(4)).isEqualTo(9);
+    }
+
     @Test
     void samplingParametersReachTheEngine() throws Exception {
         fixture.engine.answers("x");
