@@ -46,7 +46,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The OpenAI HTTP API of one instance, as vLLM serves it.
+ * The OpenAI HTTP API of one instance, and the gRPC services of vLLM, as vLLM serves them.
  *
  * <h2>Threads</h2>
  *
@@ -409,8 +409,7 @@ public final class ApiServer implements AutoCloseable {
         HttpConnection connection = exchange.request().connection();
         Optional.ofNullable(idleTimers.remove(connection)).ifPresent(vertx::cancelTimer);
         inProgress.merge(connection, 1, Integer::sum);
-        exchange.response().endHandler(_ -> {
-            exchange.over();
+        exchange.whenOver(() -> {
             if (inProgress.computeIfPresent(connection, (_, count) -> count - 1) instanceof Integer count
                     && count == 0) {
                 inProgress.remove(connection);

@@ -116,6 +116,7 @@ final class GrpcExchange extends HttpExchange {
     @Override
     void over() {
         timer.ifPresent(vertx::cancelTimer);
+        super.over();
     }
 
     @Override

@@ -51,6 +51,7 @@ sealed class HttpExchange permits GrpcExchange {
 
     private String id = "-";
     private Optional<Runnable> whenClientLeaves = Optional.empty();
+    private Optional<Runnable> whenOver = Optional.empty();
 
     /**
      * @param warmsUp whether the request is one of the warm-up
@@ -273,8 +274,16 @@ sealed class HttpExchange permits GrpcExchange {
         return response.ended();
     }
 
-    /** Called once, when nothing more can be written. */
-    void over() {}
+    /** Runs {@code action} once, when nothing more can be written: after the answer's end, or when the client has left. */
+    void whenOver(Runnable action) {
+        whenOver = Optional.of(action);
+        response.endHandler(_ -> over());
+    }
+
+    void over() {
+        whenOver.ifPresent(Runnable::run);
+        whenOver = Optional.empty();
+    }
 
     /** Stops work on a request that has been answered. */
     final void drop() {
@@ -331,5 +340,6 @@ sealed class HttpExchange permits GrpcExchange {
             whenClientLeaves.ifPresent(Runnable::run);
             log(CLIENT_LEFT, id, Optional.empty(), OptionalDouble.empty(), "client_left", Optional.empty());
         }
+        over();
     }
 }

@@ -19,6 +19,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
@@ -123,10 +124,12 @@ final class GrpcClient implements AutoCloseable {
     static final class Call {
         private final BlockingQueue<Message> messages = new LinkedBlockingQueue<>();
         private final BlockingQueue<Map.Entry<Integer, String>> ends = new LinkedBlockingQueue<>();
+        private final CountDownLatch closed = new CountDownLatch(1);
         private final HttpClientRequest request;
 
         private Call(HttpClientRequest request) {
             this.request = request;
+            request.connection().closeHandler(_ -> closed.countDown());
         }
 
         Message next() throws InterruptedException {
@@ -149,6 +152,12 @@ final class GrpcClient implements AutoCloseable {
 
         void cancel() {
             request.reset(8);
+        }
+
+        void awaitClosedConnection() throws InterruptedException {
+            if (!closed.await(10, TimeUnit.SECONDS)) {
+                throw new AssertionError("the connection was not closed within 10 s");
+            }
         }
 
         private static <T> T taken(BlockingQueue<T> queue, String what) throws InterruptedException {

@@ -263,17 +263,29 @@ class GrpcTest {
 
     @Test
     void aCallEndsAtItsDeadline() throws Exception {
-        Call before = call(STREAM, request(), "grpc-timeout", "300m");
-        assertEnds(before, 4, "deadline of 300m");
-        assertThat(fixture.engine.nextAbandoned())
-                .isEqualTo(fixture.engine.nextSubmitted().request.id());
-
-        Call within = call(STREAM, request(), "grpc-timeout", "1S");
-        Session session = fixture.engine.nextSubmitted();
-        session.output(0, "x");
+        Call before = call(STREAM, request(), "grpc-timeout", "2S");
+        Session silent = fixture.engine.nextSubmitted();
+        Call within = call(STREAM, request(), "grpc-timeout", "2000m");
+        Session begun = fixture.engine.nextSubmitted();
+        begun.output(0, "x");
         within.next();
-        assertEnds(within, 4, "deadline of 1S");
-        assertThat(fixture.engine.nextAbandoned()).isEqualTo(session.request.id());
+        assertEnds(before, 4, "deadline of 2S");
+        assertEnds(within, 4, "deadline of 2000m");
+        assertThat(List.of(fixture.engine.nextAbandoned(), fixture.engine.nextAbandoned()))
+                .containsExactlyInAnyOrder(silent.request.id(), begun.request.id());
+    }
+
+    @Test
+    void aConnectionIsIdleAfterItsCallsWereCancelled() throws Exception {
+        try (ServerFixture brief =
+                        new ServerFixture(config -> config.grpcPort(0).idleTimeout(Duration.ofSeconds(1)));
+                GrpcClient own = new GrpcClient(brief.server.grpcPort().orElseThrow())) {
+            Call call = own.call(STREAM, request());
+            String submitted = brief.engine.nextSubmitted().request.id();
+            call.cancel();
+            assertThat(brief.engine.nextAbandoned()).isEqualTo(submitted);
+            call.awaitClosedConnection();
+        }
     }
 
     @Test
