@@ -72,13 +72,21 @@ final class GrpcExchange extends HttpExchange {
      * @throws ApiException if the request is not a call of gRPC
      */
     void admitCall() {
-        String type = Optional.ofNullable(request().getHeader("Content-Type")).orElse("");
-        if (request().version() != HttpVersion.HTTP_2
-                || !(type.equals(TYPE) || type.startsWith(TYPE + "+proto") || type.startsWith(TYPE + ";"))) {
+        if (!isCall()) {
             throw ApiException.unsupportedMediaType("this port takes gRPC only: HTTP/2 with the Content-Type " + TYPE
-                    + "; the request is " + request().version() + " with '" + Json.shortened(type) + "'");
+                    + "; the request is " + request().version() + " with '" + Json.shortened(type()) + "'");
         }
         Optional.ofNullable(request().getHeader("grpc-timeout")).ifPresent(this::beginDeadline);
+    }
+
+    private boolean isCall() {
+        String type = type();
+        return request().version() == HttpVersion.HTTP_2
+                && (type.equals(TYPE) || type.startsWith(TYPE + "+proto") || type.startsWith(TYPE + ";"));
+    }
+
+    private String type() {
+        return Optional.ofNullable(request().getHeader("Content-Type")).orElse("");
     }
 
     private void beginDeadline(String timeout) {
@@ -143,8 +151,13 @@ final class GrpcExchange extends HttpExchange {
         close(status(error.status()), error.message(), last);
     }
 
+    /** With a status of HTTP if the request is no call: its client knows no other. */
     @Override
     void refuse(ApiException error) {
+        if (!isCall()) {
+            super.refuse(error);
+            return;
+        }
         begin();
         close(status(error.status()), error.message(), Buffer.buffer());
     }

@@ -10,8 +10,8 @@ import baton.server.grpc.ProtoReader;
 import baton.server.grpc.ProtoWriter;
 import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;
-import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -37,6 +37,9 @@ final class GrpcServices {
     private static final int NOT_SERVING = 2;
     private static final int SERVICE_UNKNOWN = 3;
     private static final long WATCH_MILLIS = 500;
+
+    /** Of a message that is read on the event loop. */
+    private static final int MOST_CONTROL_BYTES = 64 << 10;
 
     /** An upper bound of the memory of a byte of a message that ends a number, as a node of a tree and in copies of it. */
     private static final int BYTES_PER_NUMBER = 48;
@@ -132,6 +135,11 @@ final class GrpcServices {
         preparers.readBody(exchange, (body, preparation) -> {
             preparation.release();
             try {
+                if (body.length() > MOST_CONTROL_BYTES) {
+                    throw ApiException.tooLarge("the message of "
+                            + exchange.request().path().substring(1) + " may have " + MOST_CONTROL_BYTES
+                            + " bytes, this one has " + body.length());
+                }
                 next.accept(GrpcExchange.message(body));
             } catch (RuntimeException e) {
                 // The client gets an answer after any error.
@@ -202,7 +210,7 @@ final class GrpcServices {
     /** Requests that run end with their output so far; other ids are not known any more. */
     private ProtoWriter abort(byte[] message) {
         ProtoReader in = ProtoReader.of("AbortRequest", message);
-        List<String> ids = new ArrayList<>();
+        Set<String> ids = new HashSet<>();
         while (in.next()) {
             if (in.field() == 1) {
                 ids.add(in.string());
@@ -210,9 +218,7 @@ final class GrpcServices {
                 in.skip();
             }
         }
-        List.copyOf(live).stream()
-                .filter(stream -> ids.stream().anyMatch(stream::isCalled))
-                .forEach(ResponseStream::abort);
+        List.copyOf(live).stream().filter(stream -> stream.isCalledOneOf(ids)).forEach(ResponseStream::abort);
         return new ProtoWriter();
     }
 

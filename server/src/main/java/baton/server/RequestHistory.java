@@ -75,11 +75,11 @@ final class RequestHistory {
     /** The latest request with this id. */
     private Optional<RequestRecord> find(String id) {
         return live.stream()
-                .filter(stream -> !stream.warmsUp() && stream.isCalled(id))
+                .filter(stream -> !stream.warmsUp() && stream.isCalledOneOf(Set.of(id)))
                 .findFirst()
                 .map(ResponseStream::record)
                 .or(() -> ended.stream()
-                        .filter(record -> record.origin().isCalled(id))
+                        .filter(record -> record.origin().isCalledOneOf(Set.of(id)))
                         .findFirst());
     }
 }

@@ -10,6 +10,7 @@ import baton.trace.TraceContext;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalLong;
+import java.util.Set;
 import tools.jackson.databind.JsonNode;
 
 /**
@@ -82,8 +83,8 @@ record RequestRecord(
                     .map(host -> Json.shortened(host.asString()) + port.orElse(""));
         }
 
-        boolean isCalled(String id) {
-            return requestId.equals(id) || answerId.equals(id);
+        boolean isCalledOneOf(Set<String> ids) {
+            return ids.contains(requestId) || ids.contains(answerId);
         }
     }
 

@@ -22,6 +22,7 @@ import java.util.Optional;
 import java.util.OptionalDouble;
 import java.util.OptionalInt;
 import java.util.OptionalLong;
+import java.util.Set;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.function.Consumer;
 import org.slf4j.Logger;
@@ -93,9 +94,9 @@ final class ResponseStream {
         origin = RequestRecord.Origin.of(exchange, head, engine.config().kvTransfer());
     }
 
-    /** Whether the request has this id, in its {@code X-Request-Id} or in its answer. */
-    boolean isCalled(String id) {
-        return origin.isCalled(id);
+    /** Whether the request has one of these ids, in its {@code X-Request-Id} or in its answer. */
+    boolean isCalledOneOf(Set<String> ids) {
+        return origin.isCalledOneOf(ids);
     }
 
     /** The facts of the request that are known now. */

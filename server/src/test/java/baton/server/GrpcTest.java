@@ -12,6 +12,10 @@ import baton.server.GrpcClient.Message;
 import baton.server.grpc.ProtoStruct;
 import baton.server.grpc.ProtoWriter;
 import io.vertx.core.buffer.Buffer;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.List;
@@ -38,7 +42,7 @@ class GrpcTest {
                     .servedModelNames(List.of(ServerFixture.MODEL, "alias"))
                     .apiKey("secret")
                     .maxBodyBytes(10_000)
-            .accessLog(accessLines::add)
+                    .accessLog(accessLines::add)
                     .kvEventSources(
                             Map.of(
                                     0,
@@ -316,6 +320,31 @@ class GrpcTest {
                 .answer();
         assertThat(running.next().message(2).message(8).number(2)).as("aborted").isEqualTo(3);
         assertThat(running.end().getKey()).isZero();
+    }
+
+    @Test
+    void anotherRequestThanACallGetsAStatusOfHttp() throws Exception {
+        try (HttpClient http =
+                HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build()) {
+            HttpResponse<String> response = http.send(
+                    HttpRequest.newBuilder(URI.create("http://127.0.0.1:"
+                                    + fixture.server.grpcPort().orElseThrow() + "/" + CHECK))
+                            .build(),
+                    HttpResponse.BodyHandlers.ofString());
+            assertThat(response.statusCode()).isEqualTo(415);
+            assertThat(response.body()).contains("this port takes gRPC only");
+        }
+    }
+
+    @Test
+    void aControlCallHasAShortMessage() throws Exception {
+        try (ServerFixture large = new ServerFixture(config -> config.grpcPort(0));
+                GrpcClient own = new GrpcClient(large.server.grpcPort().orElseThrow())) {
+            assertEnds(
+                    own.call("vllm.Control/Abort", new ProtoWriter().string(1, "x".repeat(65_536))),
+                    8,
+                    "vllm.Control/Abort may have 65536 bytes");
+        }
     }
 
     @Test
