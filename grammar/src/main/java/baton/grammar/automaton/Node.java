@@ -352,8 +352,16 @@ abstract sealed class Node {
         /** The number of parts that have texts when {@link #left} was made. */
         private long productiveParts = -1;
 
-        /** By state: of how many steps its rests are. Where there is no most, {@code least} stands for all larger numbers. */
+        /**
+         * By state: of how many steps its rests are, as far as two periods. Where there is no most, {@code least} stands for all larger numbers
+         * unless they repeat.
+         */
         private BitSet[] left = {};
+
+        /** The number from which on {@link #left} repeats itself with {@link #period}, if one was found. */
+        private int repeatsFrom = Integer.MAX_VALUE;
+
+        private int period = 1;
 
         /** The largest of the least numbers of {@code left}. */
         private int farthest;
@@ -385,8 +393,20 @@ abstract sealed class Node {
                 }
             }
             int longest = most == Integer.MAX_VALUE ? least - 1 : most;
+            int last = longest;
             int found = 0;
-            for (int length = 0; length <= longest && !reached.isEmpty(); length++) {
+            repeatsFrom = Integer.MAX_VALUE;
+            BitSet earlier = new BitSet();
+            int lengthOfEarlier = 0;
+            for (int length = 0; length <= last && !reached.isEmpty(); length++) {
+                if (repeatsFrom == Integer.MAX_VALUE && reached.equals(earlier)) {
+                    repeatsFrom = lengthOfEarlier;
+                    period = length - lengthOfEarlier;
+                    last = Math.min(longest, length + period - 1);
+                } else if ((length & length - 1) == 0) {
+                    earlier = reached;
+                    lengthOfEarlier = length;
+                }
                 BitSet longer = new BitSet();
                 for (int state = reached.nextSetBit(0); state >= 0; state = reached.nextSetBit(state + 1)) {
                     left[state].set(length);
@@ -398,14 +418,9 @@ abstract sealed class Node {
                             "grammar",
                             "the lengths of texts up to " + longest + " take more than " + MOST_LENGTHS + " steps");
                 }
-                if (longer.equals(reached)) {
-                    int from = length;
-                    reached.stream().forEach(state -> left[state].set(from, longest + 1));
-                    length = longest;
-                }
                 reached = longer;
             }
-            if (most == Integer.MAX_VALUE) {
+            if (most == Integer.MAX_VALUE && repeatsFrom == Integer.MAX_VALUE) {
                 Deque<Integer> open = new ArrayDeque<>();
                 reached.stream().forEach(open::add);
                 while (!open.isEmpty()) {
@@ -424,8 +439,10 @@ abstract sealed class Node {
 
         /** Whether a text can be completed from a state after so many steps. */
         private boolean goesOn(int state, int count) {
-            int more = left[state].nextSetBit(Math.max(least - count, 0));
-            return more >= 0 && (most == Integer.MAX_VALUE || more <= most - count);
+            int fewest = Math.max(least - count, 0);
+            int periods = fewest < repeatsFrom ? 0 : (fewest - repeatsFrom) / period * period;
+            int more = left[state].nextSetBit(fewest - periods);
+            return more >= 0 && (most == Integer.MAX_VALUE || more <= most - count - periods);
         }
 
         /** Whether a step of a state may come after so many. */

@@ -231,6 +231,31 @@ class JsonSchemasTest {
     }
 
     @Test
+    void lengthsOfTextsWithoutAnEndMayBeLarge() {
+        for (String pattern : List.of("^[a-z]{1,50}.*$", "^(ab)*$", "^a*$", "^((ab)*|(abab)*|(ababab)*)$")) {
+            Grammar grammar = compile(
+                    "{\"type\":\"string\",\"pattern\":\"%s\",\"minLength\":70000,\"maxLength\":2000000000}"
+                            .formatted(pattern),
+                    SchemaOptions.DEFAULT);
+            String letters = pattern.contains("b") ? "ab" : "aa";
+            assertThat(accepts(grammar, "\"" + letters.repeat(34_999) + "\"")).as(pattern).isFalse();
+            assertThat(accepts(grammar, "\"" + letters.repeat(35_000) + "\"")).as(pattern).isTrue();
+        }
+        Grammar items = compile(
+                "{\"type\":\"array\",\"prefixItems\":[{\"const\":1},{\"const\":2}],\"items\":{\"const\":3},\"maxItems\":2000000000}",
+                COMPACT);
+        assertThat(accepts(items, "[1,2,3,3,3]")).isTrue();
+        assertThat(accepts(items, "[1,3]")).isFalse();
+        Grammar fours = compile(
+                "{\"type\":\"string\",\"pattern\":\"^(?:[0-9a-f]{4})*$\",\"maxLength\":4099}", SchemaOptions.DEFAULT);
+        for (int length : new int[] {0, 4, 4096, 4098, 4100}) {
+            assertThat(accepts(fours, "\"" + "0".repeat(length) + "\""))
+                    .as("%d", length)
+                    .isEqualTo(length % 4 == 0 && length < 4099);
+        }
+    }
+
+    @Test
     @Timeout(60)
     void hostileSchemasAreRefusedSoon() {
         String alternatives = IntStream.range(0, 40)
