@@ -24,7 +24,7 @@ final class GrammarCompiler {
     private static final int MOST_NODES = 60_000;
 
     /** Most steps of all intersections and complements. */
-    private static final long MOST_PRODUCT_WORK = 90_000;
+    private static final long MOST_PRODUCT_WORK = 300_000;
 
     /** Deepest nesting of expressions, and longest chain of nodes that begin with each other. */
     private static final int MOST_DEPTH = 400;
@@ -60,7 +60,10 @@ final class GrammarCompiler {
      * @throws ConfigException if it takes more than so many steps
      */
     static RegularProduct.Made automaton(Expression regular, long mostWork) {
-        return new GrammarCompiler(GrammarSource.of(regular), mostWork).product(List.of(regular));
+        GrammarCompiler compiler = new GrammarCompiler(GrammarSource.of(regular), mostWork);
+        RegularProduct.Made made = compiler.product(List.of(regular));
+        // Products within operands count, too.
+        return new RegularProduct.Made(made.automaton(), mostWork - compiler.productWork);
     }
 
     /** All nodes, each after those it is made of, except in recursion. */

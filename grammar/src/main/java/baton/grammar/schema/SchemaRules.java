@@ -15,9 +15,6 @@ public final class SchemaRules {
     private static final int MOST_RULES = 10_000;
     private static final int MOST_BLANKS = 24;
 
-    /** Steps by which each schema enlarges what all may take. */
-    private static final int STEPS_OF_SCHEMA = 300;
-
     final SchemaOptions options;
     final Work work = new Work();
     final Expression blanks;
@@ -51,7 +48,7 @@ public final class SchemaRules {
      * @throws ConfigException if a keyword cannot be decided token by token; its field begins with {@code schema}
      */
     public Expression add(JsonNode schema) {
-        work.allow(STEPS_OF_SCHEMA);
+        work.allowSchema();
         SchemaDocument document = new SchemaDocument(schema, work);
         SchemaReader reader = new SchemaReader(document, options, work, patterns);
         return new GrammarWriter(reader, this).write(Conjunction.of(document.root()));

@@ -3,30 +3,50 @@ package baton.grammar.schema;
 import baton.grammar.automaton.RegularProduct;
 import baton.grammar.rule.Expression;
 import baton.kv.ConfigException;
+import java.util.HashMap;
+import java.util.Map;
 
 /** Counts the steps of a translation, so that every schema is translated or refused soon. */
 final class Work {
-    private static final int MOST = 20_000;
+    private static final int MOST = 30_000;
 
     /** Shapes of one type, of combined schemas. */
     private static final int MOST_SHAPES = 500;
 
     /** Steps of all intersections and complements of strings. */
-    private static final long MOST_PRODUCTS = 90_000;
+    private static final long MOST_PRODUCTS = 300_000;
 
+    /** Steps by which each schema enlarges what all may take. */
+    private static final int STEPS_OF_SCHEMA = 300;
+
+    private static final int PRODUCTS_OF_SCHEMA = 1_000;
+
+    private final Map<Expression, Expression.Automaton> automata = new HashMap<>();
     private int left = MOST;
     private long leftOfProducts = MOST_PRODUCTS;
 
-    /** @throws ConfigException if an expression of strings takes too many steps */
+    /**
+     * The automaton of an expression of strings. Equal expressions are made into one.
+     *
+     * @throws ConfigException if it takes too many steps; then none are left
+     */
     Expression.Automaton automaton(Expression strings) {
-        RegularProduct.Made made = RegularProduct.of(strings, leftOfProducts);
-        leftOfProducts -= made.work();
-        return made.automaton();
+        Expression.Automaton known = automata.get(strings);
+        if (known == null) {
+            long most = leftOfProducts;
+            leftOfProducts = 0;
+            RegularProduct.Made made = RegularProduct.of(strings, most);
+            leftOfProducts = most - made.work();
+            known = made.automaton();
+            automata.put(strings, known);
+        }
+        return known;
     }
 
-    /** Enlarges what is left. */
-    void allow(int steps) {
-        left += steps;
+    /** Enlarges what is left by what one more schema may take. */
+    void allowSchema() {
+        left += STEPS_OF_SCHEMA;
+        leftOfProducts += PRODUCTS_OF_SCHEMA;
     }
 
     /** @throws ConfigException if a union has too many shapes */

@@ -16,6 +16,8 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import tools.jackson.databind.node.JsonNodeFactory;
+import tools.jackson.databind.node.ObjectNode;
 
 class JsonSchemasTest {
     private static final SchemaOptions COMPACT = new SchemaOptions(false, true, Optional.empty(), false);
@@ -238,8 +240,12 @@ class JsonSchemasTest {
                             .formatted(pattern),
                     SchemaOptions.DEFAULT);
             String letters = pattern.contains("b") ? "ab" : "aa";
-            assertThat(accepts(grammar, "\"" + letters.repeat(34_999) + "\"")).as(pattern).isFalse();
-            assertThat(accepts(grammar, "\"" + letters.repeat(35_000) + "\"")).as(pattern).isTrue();
+            assertThat(accepts(grammar, "\"" + letters.repeat(34_999) + "\""))
+                    .as(pattern)
+                    .isFalse();
+            assertThat(accepts(grammar, "\"" + letters.repeat(35_000) + "\""))
+                    .as(pattern)
+                    .isTrue();
         }
         Grammar items = compile(
                 "{\"type\":\"array\",\"prefixItems\":[{\"const\":1},{\"const\":2}],\"items\":{\"const\":3},\"maxItems\":2000000000}",
@@ -253,6 +259,28 @@ class JsonSchemasTest {
                     .as("%d", length)
                     .isEqualTo(length % 4 == 0 && length < 4099);
         }
+    }
+
+    @Test
+    void manyLengthsOfOneFormatAreOneProduct() {
+        String schema = "{\"type\":\"object\",\"properties\":{%s}}"
+                .formatted(list(60, i -> "\"a%d\":{\"format\":\"email\",\"maxLength\":%d}".formatted(i, 100 + i)));
+
+        assertThat(accepts(compile(schema, COMPACT), "{\"a0\":\"a@b.example\"}"))
+                .isTrue();
+    }
+
+    @Test
+    void schemasAfterOneThatTookAllStepsTakeFew() {
+        SchemaRules rules = new SchemaRules(SchemaOptions.DEFAULT);
+        ObjectNode schema = JsonNodeFactory.instance.objectNode();
+        schema.put("type", "string").put("minLength", 1).put("pattern", "^(a|b)*a(a|b){30}$");
+        assertThatThrownBy(() -> rules.add(schema)).hasMessageContaining("too large");
+        schema.remove("pattern");
+        schema.put("format", "email");
+        assertThatThrownBy(() -> rules.add(schema)).hasMessageContaining("too large");
+        schema.put("pattern", "^[a-z]+$").remove("format");
+        rules.add(schema);
     }
 
     @Test
@@ -286,6 +314,12 @@ class JsonSchemasTest {
                                 i -> "\"%d\":{\"minimum\":%d.5,\"maximum\":%d.25,\"multipleOf\":0.0%d}"
                                         .formatted(i, -i, i * 104729L, 1 + i % 9))),
                 "{\"properties\":{%s}}".formatted(list(2000, i -> "\"%d\":{}".formatted(i))),
+                "{\"properties\":{%s}}"
+                        .formatted(list(
+                                100,
+                                i ->
+                                        "\"%d\":{\"pattern\":\"^a(?!(x|y)*x(x|y){10}%d$).*$\",\"minLength\":1,\"type\":\"string\"}"
+                                                .formatted(i, i))),
                 "{\"patternProperties\":{\"a\":{},\"b\":{},\"c\":{},\"d\":{},\"e\":{},\"f\":{\"type\":\"null\"}}}");
         for (String schema : schemas) {
             assertThatThrownBy(() -> JsonSchemas.source(schema, SchemaOptions.DEFAULT))
