@@ -5,6 +5,7 @@ import baton.engine.TokenLogprobs;
 import baton.engine.kernel.ParallelFor;
 import baton.engine.model.Logits;
 import baton.engine.sampling.SequenceSampler.Sampled;
+import baton.grammar.automaton.MatchLimitException;
 import baton.grammar.automaton.TokenGrammar;
 import baton.kv.ConfigException;
 import java.util.ArrayList;
@@ -143,7 +144,7 @@ public final class Sampler {
     /**
      * Checks that a format leaves a token to begin with. May be called by any thread.
      *
-     * @throws ConfigException if none of the tokens that the format begins with may be chosen
+     * @throws ConfigException if none of the tokens that the format begins with may be chosen, or finding them takes too much work
      */
     public static void checkBeginning(
             SamplingParams params, TokenGrammar format, int vocabularySize, Set<Integer> eosIds) {
@@ -151,7 +152,11 @@ public final class Sampler {
             return;
         }
         FormatGuide guide = new FormatGuide(format.matcher(), params, eosIds, vocabularySize);
-        guide.find(0);
+        try {
+            guide.find(0);
+        } catch (MatchLimitException e) {
+            throw new ConfigException("format", "takes too much work: " + e.getMessage(), e);
+        }
         boolean isAnyLeft = IntStream.range(0, vocabularySize)
                 .anyMatch(id -> guide.allows(id)
                         && params.allowedTokenIds()

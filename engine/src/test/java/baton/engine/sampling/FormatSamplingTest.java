@@ -1,5 +1,6 @@
 package baton.engine.sampling;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
@@ -16,6 +17,7 @@ import baton.grammar.rule.CharSet;
 import baton.grammar.rule.Expression;
 import baton.grammar.rule.Expression.Repeat;
 import baton.grammar.rule.GrammarSource;
+import baton.kv.ConfigException;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
@@ -198,6 +200,21 @@ class FormatSamplingTest {
                 .isEqualTo(new Choice.NoneLeft(false));
         assertThat(generate(stop.includeStopInOutput(true).build(), texts("abz"), prefer('z')))
                 .isEqualTo(new Output("ab", chosen('z')));
+    }
+
+    @Test
+    void aFormatThatCannotBeginWithinItsBoundsIsRefused() {
+        Expression a = Expression.text("a");
+        Expression nested =
+                Expression.choice(Expression.sequence(a, new Expression.Rule("r"), Expression.text("b")), a);
+        TokenVocabulary tokens = TokenVocabulary.of(
+                2, id -> id == EOS ? new byte[0] : "a".repeat(2_000).getBytes(UTF_8), Map.of(), Set.of(EOS));
+        TokenGrammar format = new TokenGrammar(
+                Grammar.compile(new GrammarSource(Map.of("r", nested), new Expression.Rule("r"))), tokens);
+        SamplingParams params = greedy().badWords(List.of(List.of(EOS))).build();
+        assertThatThrownBy(() -> Sampler.checkBeginning(params, format, 2, Set.of(EOS)))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageStartingWith("format: takes too much work");
     }
 
     @Test
