@@ -94,13 +94,16 @@ class OffloadingTest {
         }
     }
 
-    @ParameterizedTest(name = "memory of {0} MB, {1}, chunks of {2}, files: {3}, tensor parallel size {4}, {5} bytes within a step")
+    @ParameterizedTest(
+            name =
+                    "memory of {0} MB, {1}, chunks of {2}, files: {3}, tensor parallel size {4}, {5} bytes within a step")
     @CsvSource({
         "200, lru, 1, false, 1, 1000000",
         "1, arc, 3, true, 1, 0",
         "2, lru, 1, true, 2, 1000000000",
     })
-    void answersEqualThoseOfAnEngineAlone(int megabytes, String eviction, int chunk, boolean files, int ranks, long within) {
+    void answersEqualThoseOfAnEngineAlone(
+            int megabytes, String eviction, int chunk, boolean files, int ranks, long within) {
         EngineConfig config = config(Map.of(
                         "cpu_bytes_to_use",
                         megabytes * 1e6,
