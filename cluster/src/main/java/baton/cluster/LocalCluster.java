@@ -101,6 +101,12 @@ public final class LocalCluster implements AutoCloseable {
                 return List.of(SETTING + "mooncake_protocol", "tcp", SETTING + "bootstrap_port", "0");
             }
         },
+        SglangConnector("kv_transfer_params") {
+            @Override
+            public List<String> settings(KvRole role, Place place) {
+                return List.of(SETTING + "bootstrap_port", "0");
+            }
+        },
         OffloadingConnector("content-keyed") {
             @Override
             public List<String> settings(KvRole role, Place place) {

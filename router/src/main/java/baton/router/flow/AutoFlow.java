@@ -18,6 +18,7 @@ public record AutoFlow() implements HandoffFlow {
     private static final String NIXL_PUSH = "NixlPushConnector";
     private static final String MOONCAKE = "MooncakeConnector";
     private static final String MULTI = "MultiConnector";
+    private static final String SGLANG = "SglangConnector";
     private static final String SHARED_STORAGE = "SharedStorageConnector";
     /** The name of {@link #SHARED_STORAGE} in vLLM since 0.12. */
     private static final String EXAMPLE = "ExampleConnector";
@@ -108,8 +109,7 @@ public record AutoFlow() implements HandoffFlow {
                 && !prefill.settings().version().equals(decode.settings().version());
         String name = from.name();
         if (isNixl(name) && isNixl(to.name())) {
-            // Baton's have both directions. vLLM's NixlConnector only reads: as prefill it never writes, and as decode
-            // it
+            // Baton's have both directions. vLLM's NixlConnector only reads: as prefill it never writes, and as decode it
             // breaks on a request that names no blocks. Its NixlPushConnector has another version of the protocol.
             return baton
                     ? Optional.of(new PushFlow())
@@ -126,7 +126,7 @@ public record AutoFlow() implements HandoffFlow {
                 prefill.kvAddress().isPresent() && decode.kvAddress().isPresent()
                         ? Optional.of(new P2pFlow())
                         : Optional.empty();
-            case MULTI -> Optional.of(new KvTransferParamsFlow());
+            case MULTI, SGLANG -> Optional.of(new KvTransferParamsFlow());
             // Finds blocks by content, in a store that both know.
             default -> Optional.of(new ContentKeyedFlow());
         };

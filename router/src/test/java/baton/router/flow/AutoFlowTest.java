@@ -40,6 +40,7 @@ class AutoFlowTest {
         "vllm:LMCacheConnectorV1, vllm:LMCacheConnectorV1, content-keyed",
         "vllm:LMCacheConnectorV1, vllm:ExampleConnector, -",
         "vllm:MultiConnector, vllm:MultiConnector, kv_transfer_params",
+        "baton:SglangConnector, baton:SglangConnector, kv_transfer_params",
         // Neither has said where its connector listens.
         "vllm:P2pNcclConnector, vllm:P2pNcclConnector, -",
         "-, vllm:NixlConnector, -",
