@@ -20,6 +20,8 @@ record HandoverPicture(
         List<String> way,
         double prefillMillis,
         Answer answer) {
+    /** Beginnings of the metrics of connectors that move from memory to memory. */
+    private static final List<String> ONE_SIDED = List.of("vllm:nixl_", "vllm:mooncake_", "baton:sglang_");
 
     /** The hand-over between two readings of both metrics pages. */
     static HandoverPicture between(
@@ -43,18 +45,21 @@ record HandoverPicture(
 
     /** @param prefill growth of a metric of the prefill instance, {@code decode} likewise */
     private static List<String> way(ToDoubleFunction<String> prefill, ToDoubleFunction<String> decode) {
-        double read = decode.applyAsDouble("vllm:nixl_bytes_transferred_sum");
-        double written = prefill.applyAsDouble("vllm:nixl_bytes_transferred_sum");
         double lookedUp = decode.applyAsDouble("baton:kv_lookup_bytes_total");
         double sent = decode.applyAsDouble("baton:p2p_received_bytes_total");
         double stored = decode.applyAsDouble("vllm:kv_offload_tiering_read_bytes_total");
-        if (read > 0) {
-            return List.of("KV       %s read from prefill's memory in %s"
-                    .formatted(mebibytes(read), millis(decode.applyAsDouble("vllm:nixl_xfer_time_seconds_sum"))));
-        }
-        if (written > 0) {
-            return List.of("KV       %s written into decode's memory in %s"
-                    .formatted(mebibytes(written), millis(prefill.applyAsDouble("vllm:nixl_xfer_time_seconds_sum"))));
+        for (String transfers : ONE_SIDED) {
+            double read = decode.applyAsDouble(transfers + "bytes_transferred_sum");
+            double written = prefill.applyAsDouble(transfers + "bytes_transferred_sum");
+            String time = transfers + "xfer_time_seconds_sum";
+            if (read > 0) {
+                return List.of("KV       %s read from prefill's memory in %s"
+                        .formatted(mebibytes(read), millis(decode.applyAsDouble(time))));
+            }
+            if (written > 0) {
+                return List.of("KV       %s written into decode's memory in %s"
+                        .formatted(mebibytes(written), millis(prefill.applyAsDouble(time))));
+            }
         }
         if (lookedUp > 0) {
             return List.of("KV       %s and the last hidden state, asked for and had after %s"
