@@ -33,6 +33,7 @@ import tools.jackson.databind.node.ObjectNode;
 @Tag("fleets")
 @Isolated("The fleet needs the cores.")
 @Timeout(1800)
+@SuppressWarnings("InlineFormatString") // configurations of many lines
 class LlmdTest {
     private static final String LLMD = "BATON_LLMD";
     private static final String MODEL = "tiny-ledger";

@@ -71,8 +71,9 @@ final class Vllm implements AutoCloseable {
 
     /** The environment; skips the test, with the reason, where there is none. */
     static Path assumeInstalled() {
-        Path environment =
-                InstalledProgram.assumeInstalled(VARIABLE, "vllm").getParent().getParent();
+        Path environment = InstalledProgram.assumeInstalled(VARIABLE, "vllm")
+                .resolve("../..")
+                .normalize();
         assumeTrue(nixlLibrary(environment).isPresent(), () -> environment + " has no libnixl_capi.so of NIXL");
         return environment;
     }

@@ -410,8 +410,8 @@ public final class ApiServer implements AutoCloseable {
         Optional.ofNullable(idleTimers.remove(connection)).ifPresent(vertx::cancelTimer);
         inProgress.merge(connection, 1, Integer::sum);
         exchange.whenOver(() -> {
-            if (inProgress.computeIfPresent(connection, (_, count) -> count - 1) instanceof Integer count
-                    && count == 0) {
+            Integer left = inProgress.computeIfPresent(connection, (_, count) -> count - 1);
+            if (left != null && left == 0) {
                 inProgress.remove(connection);
                 idleTimers.computeIfAbsent(connection, this::startIdleTimer);
             }

@@ -80,12 +80,16 @@ final class GrpcClient implements AutoCloseable {
             return fields.containsKey(field);
         }
 
+        private Object last(int field) {
+            return fields.getOrDefault(field, List.of()).getLast();
+        }
+
         long number(int field) {
-            return (Long) fields.get(field).getLast();
+            return (Long) last(field);
         }
 
         String text(int field) {
-            return new String((byte[]) fields.get(field).getLast(), StandardCharsets.UTF_8);
+            return new String((byte[]) last(field), StandardCharsets.UTF_8);
         }
 
         Message message(int field) {
@@ -100,7 +104,7 @@ final class GrpcClient implements AutoCloseable {
 
         /** Of a packed field. */
         List<Long> numbers(int field) {
-            ByteBuffer in = ByteBuffer.wrap((byte[]) fields.get(field).getLast());
+            ByteBuffer in = ByteBuffer.wrap((byte[]) last(field));
             List<Long> numbers = new ArrayList<>();
             while (in.hasRemaining()) {
                 numbers.add(varint(in));
@@ -110,8 +114,7 @@ final class GrpcClient implements AutoCloseable {
 
         /** Of a packed field. */
         List<Float> floats(int field) {
-            ByteBuffer in =
-                    ByteBuffer.wrap((byte[]) fields.get(field).getLast()).order(ByteOrder.LITTLE_ENDIAN);
+            ByteBuffer in = ByteBuffer.wrap((byte[]) last(field)).order(ByteOrder.LITTLE_ENDIAN);
             List<Float> floats = new ArrayList<>();
             while (in.hasRemaining()) {
                 floats.add(in.getFloat());

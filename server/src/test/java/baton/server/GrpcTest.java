@@ -20,6 +20,7 @@ import java.time.Duration;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.Queue;
 import java.util.Set;
@@ -115,9 +116,12 @@ class GrpcTest {
         Map<String, Message> params = new HashMap<>();
         end.message(6).messages(1).forEach(entry -> params.put(entry.text(1), entry.message(2)));
         assertThat(params.keySet()).isEqualTo(taken.names());
-        assertThat(params.get("do_remote_prefill").number(4)).isEqualTo(1);
-        assertThat(params.get("remote_host").text(3)).isEqualTo("h");
-        assertThat(Double.longBitsToDouble(params.get("f").number(2))).isEqualTo(0.5);
+        assertThat(Objects.requireNonNull(params.get("do_remote_prefill")).number(4))
+                .isEqualTo(1);
+        assertThat(Objects.requireNonNull(params.get("remote_host")).text(3)).isEqualTo("h");
+        assertThat(Double.longBitsToDouble(
+                        Objects.requireNonNull(params.get("f")).number(2)))
+                .isEqualTo(0.5);
     }
 
     @Test

@@ -16,6 +16,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Stream;
 
@@ -85,7 +86,7 @@ public final class InstalledProgram implements AutoCloseable {
 
     /** Starts a program in the directory of its log; does not wait for it. */
     public static InstalledProgram start(Path log, List<String> command) throws IOException {
-        return start(log, log.toAbsolutePath().getParent(), Map.of(), command);
+        return start(log, Objects.requireNonNull(log.toAbsolutePath().getParent()), Map.of(), command);
     }
 
     /**

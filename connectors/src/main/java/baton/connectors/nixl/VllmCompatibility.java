@@ -24,7 +24,7 @@ import tools.jackson.databind.JsonNode;
  * {@code vllm_compat}: what vLLM instances that hand over to this one and from it were started with, for the hash that their handshake
  * compares ({@code nixl/metadata.py:compute_nixl_compatibility_hash} of vLLM 0.32 and 0.33).
  *
- * @param versions {@code version}: {@code vllm.__version__}, with the suffix of a build if it has one; of instances of several versions all
+ * @param versions the field's {@code vllm.__version__}, with the suffix of a build if it has one; of instances of several versions all
  * @param model {@code model}: the value of {@code --model}, to the letter
  * @param attentionBackend {@code attn_backend_name}
  * @param cacheDtype {@code cache_dtype}, of {@code --kv-cache-dtype}

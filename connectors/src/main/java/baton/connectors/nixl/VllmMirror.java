@@ -167,6 +167,7 @@ final class VllmMirror {
                 Stream.concat(peers.stream(), host).map(this::asked).toArray(CompletableFuture[]::new));
     }
 
+    @SuppressWarnings("ReferenceEquality") // the thread that made the question asks it
     private CompletableFuture<Void> asked(PeerAddress peer) {
         CompletableFuture<Void> own = new CompletableFuture<>();
         CompletableFuture<Void> answer = Objects.requireNonNull(questions.merge(

@@ -10,6 +10,7 @@ import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.Set;
 import org.slf4j.Logger;
@@ -144,7 +145,7 @@ final class RoomSender {
                         this,
                         local,
                         wanted,
-                        ranks.get(wanted.session()),
+                        Objects.requireNonNull(ranks.get(wanted.session())),
                         now + local.settings().bootstrap().toNanos()));
     }
 

@@ -59,7 +59,7 @@ final class SglangPages {
     }
 
     static long bytes(KvCache cache) {
-        return 2 * cache.layout().layers() * cache.blocks() * itemBytes(cache.layout())
+        return 2L * cache.layout().layers() * cache.blocks() * itemBytes(cache.layout())
                 + ROWS * rowOffset(ROW_BYTES.length);
     }
 
@@ -141,7 +141,7 @@ final class SglangPages {
     }
 
     private long kvOffset(int buffer) {
-        return buffer * cache.blocks() * itemBytes;
+        return (long) buffer * cache.blocks() * itemBytes;
     }
 
     /** Addresses of the buffers that rows lie in. */

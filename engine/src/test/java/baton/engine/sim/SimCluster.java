@@ -719,7 +719,7 @@ final class SimCluster implements AutoCloseable {
                 return;
             }
             switch (reason) {
-                case ABORT, STOP -> throw new AssertionError(ended.id + " ended with " + reason);
+                case ABORT, STOP, CACHE_THRESHOLD -> throw new AssertionError(ended.id + " ended with " + reason);
                 case ERROR -> {
                     count("errors", 1);
                     if (loadFailurePolicy == LoadFailurePolicy.RECOMPUTE && modelFaults == 0) {

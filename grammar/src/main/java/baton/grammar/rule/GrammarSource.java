@@ -1,7 +1,9 @@
 package baton.grammar.rule;
 
+import java.util.Collections;
 import java.util.IdentityHashMap;
 import java.util.Map;
+import java.util.Set;
 
 /**
  * Rules by their names, and the expression of whole texts.
@@ -13,7 +15,7 @@ public record GrammarSource(Map<String, Expression> rules, Expression start) {
     /** @throws IllegalArgumentException if an expression refers to a rule that is missing */
     public GrammarSource {
         rules = Map.copyOf(rules);
-        Map<Expression, Boolean> checked = new IdentityHashMap<>();
+        Set<Expression> checked = Collections.newSetFromMap(new IdentityHashMap<>());
         requireRules(rules, start, checked);
         for (Expression rule : rules.values()) {
             requireRules(rules, rule, checked);
@@ -25,12 +27,11 @@ public record GrammarSource(Map<String, Expression> rules, Expression start) {
         return new GrammarSource(Map.of(), start);
     }
 
-    private static void requireRules(
-            Map<String, Expression> rules, Expression expression, Map<Expression, Boolean> checked) {
+    private static void requireRules(Map<String, Expression> rules, Expression expression, Set<Expression> checked) {
         if (expression instanceof Expression.Rule(String name) && !rules.containsKey(name)) {
             throw new IllegalArgumentException("rule " + name + " is missing");
         }
-        if (checked.put(expression, true) == null) {
+        if (checked.add(expression)) {
             for (Expression part : expression.parts()) {
                 requireRules(rules, part, checked);
             }

@@ -211,8 +211,8 @@ class RegexesTest {
     }
 
     private static int properties(int c) {
-        int properties =
-                Character.getType(c) << 16 | Character.UnicodeScript.of(c).ordinal();
+        int properties = Character.getType(c) << 16
+                | Character.UnicodeScript.of(c).name().hashCode() & 0xffff;
         return properties
                 ^ (Character.isAlphabetic(c)
                                 || Character.isIdeographic(c)

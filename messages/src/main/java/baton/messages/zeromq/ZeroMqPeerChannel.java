@@ -75,7 +75,11 @@ public final class ZeroMqPeerChannel implements PeerChannel {
                 new BoundSocket.Kind("one-way peer channel", "PULL", Set.of("PUSH"), true, true));
 
         private final String calling;
+
+        @SuppressWarnings("ImmutableEnumChecker") // made by Set.of
         private final Set<String> called;
+
+        @SuppressWarnings("ImmutableEnumChecker") // a record of constants
         private final BoundSocket.Kind listening;
 
         Sockets(String calling, Set<String> called, BoundSocket.Kind listening) {

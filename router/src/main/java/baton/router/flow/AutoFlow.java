@@ -109,7 +109,8 @@ public record AutoFlow() implements HandoffFlow {
                 && !prefill.settings().version().equals(decode.settings().version());
         String name = from.name();
         if (isNixl(name) && isNixl(to.name())) {
-            // Baton's have both directions. vLLM's NixlConnector only reads: as prefill it never writes, and as decode it
+            // Baton's have both directions. vLLM's NixlConnector only reads: as prefill it never writes, and as decode
+            // it
             // breaks on a request that names no blocks. Its NixlPushConnector has another version of the protocol.
             return baton
                     ? Optional.of(new PushFlow())
