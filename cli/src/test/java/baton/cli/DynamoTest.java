@@ -32,7 +32,7 @@ class DynamoTest {
     private static final int CLIENTS = 6;
     private static final String GRPC_PORT = "--grpc-port";
 
-    /** Dynamo goes on calling a sidecar whose instance is gone; the next instance answers after a few seconds. */
+    /** Dynamo goes on calling the sidecar of an instance that is gone; the next instance answers after a few seconds. */
     private static final int MOST_FAILED = REQUESTS / 2;
 
     private final Deque<InstalledProgram> programs = new ArrayDeque<>();

@@ -31,8 +31,8 @@ import tools.jackson.databind.node.ObjectNode;
  *
  * @param url of a router, a gateway or an instance
  * @param clients requests under way at once
- * @param decodes instances that take prompts over, whose metrics are read before and after
- * @param asIds whether prompts are token ids: for systems whose tokenizer puts no special token in front of a text
+ * @param decodes instances that take prompts over; their metrics are read before and after
+ * @param asIds whether prompts are token ids: for systems with a tokenizer that puts no special token in front of a text
  */
 record FleetRun(URI url, int requests, int clients, List<Instance> decodes, boolean asIds) {
     private static final String BOS = "<|bos|>";

@@ -27,7 +27,7 @@ import tools.jackson.databind.node.ObjectNode;
 
 /**
  * llm-d's scheduler (EPP) behind Envoy, with its sidecar in front of each decode instance of Baton's, found by a file. The environment variable
- * {@code BATON_LLMD} names a directory whose {@code bin/} has {@code epp} and {@code pd-sidecar} of llm-d-router, {@code BATON_FLEETS} that with
+ * {@code BATON_LLMD} names a directory with {@code bin/epp} and {@code bin/pd-sidecar} of llm-d-router, {@code BATON_FLEETS} that with
  * {@code envoy}. {@code -Dtests.requests=N} sends N requests through each flow.
  */
 @Tag("fleets")
@@ -221,7 +221,7 @@ class LlmdTest {
                 Await.until(Instances.DEADLINE, fleet::tails, () -> each.metric("baton:kv_event_subscribers", "") == 1);
             }
             for (int conversation = 0; conversation < 12; conversation++) {
-                // A text, whose tokens the scheduler asks for.
+                // The scheduler asks for the tokens of a text.
                 String facts = IntStream.range(100 * conversation, 100 * conversation + 60)
                         .mapToObj(number -> "Fact " + number)
                         .collect(Collectors.joining(", "));

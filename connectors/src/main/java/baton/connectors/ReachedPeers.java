@@ -1,5 +1,7 @@
 package baton.connectors;
 
+import baton.kv.connector.KvMatch;
+import baton.kv.connector.KvRequest;
 import baton.kv.connector.WorkerReport;
 import java.util.HashMap;
 import java.util.LinkedHashSet;
@@ -23,6 +25,16 @@ public final class ReachedPeers<K> {
 
     public boolean contains(K peer) {
         return reached.contains(peer);
+    }
+
+    /**
+     * A prompt that a peer holds whole, behind the tokens that are here. Its last token is computed in any case, for its logits; the slot
+     * of that token comes with its block.
+     */
+    public KvMatch match(KvRequest request, int computedTokens, K peer) {
+        return request.promptLength() - 1 <= computedTokens
+                ? new KvMatch.None()
+                : new KvMatch.Tokens(request.promptLength() - computedTokens, true, contains(peer));
     }
 
     /** A request loads these blocks from a peer. */

@@ -44,7 +44,7 @@ import java.util.stream.Stream;
  * @param allowedTokenIds the only tokens that may be chosen, at least one; empty means all
  * @param badWords sequences of tokens, each of at least one, whose last token is not chosen when the output ends with the others
  * @param thinkingBudget of the reasoning in the output; empty means any length
- * @param cacheHitThreshold share of the prompt, in [0, 1], whose KV caches must hold when the sequence is to run, here or at the connector;
+ * @param cacheHitThreshold share of the prompt, in [0, 1], that KV caches must hold when the sequence is to run, here or at the connector;
  *     one with less ends with {@link FinishReason#CACHE_THRESHOLD}; 0 for no such limit. A field of llm-d's vLLM
  * @param format of the output; tokens that would leave it are not chosen, and the output ends only where the format is complete
  */

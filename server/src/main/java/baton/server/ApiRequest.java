@@ -80,7 +80,7 @@ record ApiRequest(
         COMPLETION("cmpl-", "text_completion", "text_completion"),
         CHAT("chatcmpl-", "chat.completion", "chat.completion.chunk"),
         RESPONSES("resp_", "response", "response"),
-        /** vLLM's gRPC, whose answers have no name of their own and show the request's id. */
+        /** vLLM's gRPC: answers have no name of their own and show the request's id. */
         INFERENCE("", "", "");
 
         private final String idPrefix;

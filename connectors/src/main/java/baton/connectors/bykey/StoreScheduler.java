@@ -102,7 +102,7 @@ public final class StoreScheduler implements SchedulerConnector {
 
     private int lateWrites;
     private final Set<String> released = new HashSet<>();
-    /** Requests whose loads fit into the next step, and the bytes of a rank that these have. */
+    /** Requests with loads that fit into the next step, and the bytes of these loads on a rank. */
     private final Set<String> matchedWithinStep = new HashSet<>();
 
     private long bytesWithinStep;

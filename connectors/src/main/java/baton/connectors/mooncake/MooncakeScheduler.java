@@ -9,7 +9,6 @@ import baton.kv.ConfigException;
 import baton.kv.Deadline;
 import baton.kv.InvalidFieldException;
 import baton.kv.JsonFields;
-import baton.kv.PromptDigest;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HandshakeMetadata;
@@ -238,17 +237,9 @@ final class MooncakeScheduler implements SchedulerConnector {
     @Override
     public KvMatch match(KvRequest request, int computedTokens) {
         Tracked tracked = requests.get(request.id());
-        // The prompt's last token is computed here in any case, for its logits; its slot comes with its block.
-        if (tracked == null
-                || tracked.source.isEmpty()
-                || tracked.settled
-                || request.promptLength() - 1 <= computedTokens) {
-            return new KvMatch.None();
-        }
-        return new KvMatch.Tokens(
-                request.promptLength() - computedTokens,
-                true,
-                reached.contains(tracked.source.get().instance()));
+        return tracked == null || tracked.source.isEmpty() || tracked.settled
+                ? new KvMatch.None()
+                : reached.match(request, computedTokens, tracked.source.get().instance());
     }
 
     @Override
@@ -269,12 +260,12 @@ final class MooncakeScheduler implements SchedulerConnector {
         long waitsSince = reached.contains(tracked.source.get().instance())
                 ? context.ticker().nanos()
                 : tracked.came;
-        loads.add(new Load(request.id(), tracked.source.get(), blocks, digest(request), waitsSince));
-    }
-
-    private String digest(KvRequest request) {
-        return PromptDigest.of(
-                context.model(), request.loraId(), request.cacheSalt(), request.tokens(0, request.promptLength()));
+        loads.add(new Load(
+                request.id(),
+                tracked.source.get(),
+                blocks,
+                request.digest(context.model(), request.promptLength()),
+                waitsSince));
     }
 
     @Override
@@ -321,7 +312,7 @@ final class MooncakeScheduler implements SchedulerConnector {
             return Release.NOW;
         }
         int[] blocks = Arrays.copyOf(blockTable, Math.ceilDiv(request.promptLength(), blockSize));
-        ready.add(new Ready(request.id(), transferId, blocks, digest(request)));
+        ready.add(new Ready(request.id(), transferId, blocks, request.digest(context.model(), request.promptLength())));
         return new Release(
                 true,
                 bootstrap.map(address ->

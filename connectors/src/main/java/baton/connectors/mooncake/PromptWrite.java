@@ -13,7 +13,6 @@ import baton.connectors.onesided.TransferGroup;
 import baton.messages.PeerAddress;
 import baton.messages.mooncake.MooncakeExchange.Question;
 import baton.transfer.Range;
-import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferAgent.Peer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -27,8 +26,6 @@ import org.slf4j.LoggerFactory;
 /** One request's blocks, on their way to one decode rank. */
 final class PromptWrite extends Push {
     private static final Logger log = LoggerFactory.getLogger(PromptWrite.class);
-    /** Ranges of one transfer. */
-    private static final int RANGES = 1 << 15;
 
     private final PromptSender sender;
     private final LocalRank local;
@@ -163,18 +160,11 @@ final class PromptWrite extends Push {
             return;
         }
         started = true;
-        for (int i = 0; i < ranges.size(); i += RANGES) {
-            List<Range> some = ranges.subList(i, Math.min(i + RANGES, ranges.size()));
-            transfers.start(
-                    some.size(),
-                    () -> local.agent()
-                            .start(
-                                    Operation.WRITE,
-                                    connected.resultNow(),
-                                    some,
-                                    Optional.empty(),
-                                    local.settings().timeouts().transfer()));
-        }
+        transfers.write(
+                local.agent(),
+                connected.resultNow(),
+                ranges,
+                local.settings().timeouts().transfer());
     }
 
     @Override

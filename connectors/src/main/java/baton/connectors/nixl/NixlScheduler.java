@@ -18,7 +18,6 @@ import baton.connectors.onesided.TransferStats;
 import baton.kv.ConfigException;
 import baton.kv.InvalidFieldException;
 import baton.kv.JsonFields;
-import baton.kv.PromptDigest;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HandshakeMetadata;
@@ -312,7 +311,7 @@ final class NixlScheduler implements SchedulerConnector {
             return Optional.of(new Refusal(Rejection.TRUNCATED, "blocks are named without their generations"));
         }
         return proof.model().equals(context.model().digest())
-                        && proof.prompt().equals(promptDigest(request, Math.min(source.tokens(), length)))
+                        && proof.prompt().equals(request.digest(context.model(), Math.min(source.tokens(), length)))
                 ? Optional.empty()
                 : Optional.of(new Refusal(Rejection.MISMATCH, "they are of another prompt or model"));
     }
@@ -590,7 +589,7 @@ final class NixlScheduler implements SchedulerConnector {
                                 .toArray(),
                         tokens == request.promptLength()
                                 ? tracked.promptDigest(request)
-                                : promptDigest(request, tokens),
+                                : request.digest(context.model(), tokens),
                         incarnation.key());
         long now = context.ticker().nanos();
         JsonFields params = reference.toParams((now + nanos) / 1e9, context.pipelineParallelSize());
@@ -627,10 +626,6 @@ final class NixlScheduler implements SchedulerConnector {
         server.ifPresent(HandshakeServer::close);
         server = Optional.empty();
         requests.clear();
-    }
-
-    private String promptDigest(KvRequest request, int tokens) {
-        return PromptDigest.of(context.model(), request.loraId(), request.cacheSalt(), request.tokens(0, tokens));
     }
 
     private Tracked tracked(KvRequest request) {
@@ -682,7 +677,7 @@ final class NixlScheduler implements SchedulerConnector {
         private Optional<String> digest = Optional.empty();
 
         private String promptDigest(KvRequest request) {
-            String known = digest.orElseGet(() -> NixlScheduler.this.promptDigest(request, request.promptLength()));
+            String known = digest.orElseGet(() -> request.digest(context.model(), request.promptLength()));
             digest = Optional.of(known);
             return known;
         }

@@ -90,7 +90,7 @@ final class VllmMirror {
     }
 
     /**
-     * That of an instance whose settings do not say which hash a vLLM instance has: none, or one of several. Its peers are asked already.
+     * The hash of an instance with settings that name no hash of a vLLM instance, or several. Its peers are asked already.
      *
      * @param first of this instance's ranks
      */

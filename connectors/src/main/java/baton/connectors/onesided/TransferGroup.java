@@ -1,7 +1,9 @@
 package baton.connectors.onesided;
 
 import baton.kv.Ticker;
+import baton.transfer.Range;
 import baton.transfer.Transfer;
+import baton.transfer.TransferAgent;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -10,6 +12,8 @@ import java.util.function.Supplier;
 
 /** Transfers of one purpose, which are over together: when one has failed, the others are cancelled. */
 public final class TransferGroup {
+    private static final int MOST_RANGES = 1 << 15;
+
     private final Ticker ticker;
     private final List<Started> started = new ArrayList<>();
     private Optional<String> failure = Optional.empty();
@@ -26,6 +30,14 @@ public final class TransferGroup {
         Transfer transfer = start.get();
         started.add(new Started(transfer, ranges, Duration.ofNanos(ticker.nanos() - before)));
         return transfer;
+    }
+
+    /** Starts writes of all ranges to a peer, in transfers of at most {@value #MOST_RANGES}. */
+    public void write(TransferAgent agent, TransferAgent.Peer peer, List<Range> ranges, Duration timeout) {
+        for (int i = 0; i < ranges.size(); i += MOST_RANGES) {
+            List<Range> some = ranges.subList(i, Math.min(i + MOST_RANGES, ranges.size()));
+            start(some.size(), () -> agent.start(TransferAgent.Operation.WRITE, peer, some, Optional.empty(), timeout));
+        }
     }
 
     public boolean isEmpty() {

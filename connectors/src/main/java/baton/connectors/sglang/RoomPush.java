@@ -5,12 +5,9 @@ import baton.connectors.onesided.TaskGroup;
 import baton.connectors.onesided.TransferGroup;
 import baton.connectors.sglang.SglangMetadata.Ready;
 import baton.connectors.sglang.SglangPages.Place;
-import baton.transfer.Range;
-import baton.transfer.TransferAgent.Operation;
 import baton.transfer.TransferAgent.Peer;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
-import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import org.slf4j.Logger;
@@ -19,8 +16,6 @@ import org.slf4j.LoggerFactory;
 /** One prompt's pages, on their way to a decode rank. */
 final class RoomPush extends Push {
     private static final Logger log = LoggerFactory.getLogger(RoomPush.class);
-    /** Ranges of one transfer. */
-    private static final int RANGES = 1 << 15;
 
     private final RoomSender sender;
     private final SglangRank local;
@@ -117,19 +112,11 @@ final class RoomPush extends Push {
             return;
         }
         started = true;
-        List<Range> ranges = local.pages().ranges(place.orElseThrow(), rank, wanted);
-        for (int i = 0; i < ranges.size(); i += RANGES) {
-            List<Range> some = ranges.subList(i, Math.min(i + RANGES, ranges.size()));
-            transfers.start(
-                    some.size(),
-                    () -> local.agent()
-                            .start(
-                                    Operation.WRITE,
-                                    connected.resultNow(),
-                                    some,
-                                    Optional.empty(),
-                                    local.settings().transfer()));
-        }
+        transfers.write(
+                local.agent(),
+                connected.resultNow(),
+                local.pages().ranges(place.orElseThrow(), rank, wanted),
+                local.settings().transfer());
     }
 
     @Override

@@ -25,7 +25,7 @@ final class RoomReceiver extends LoadTable<RoomLoad> {
     final SglangRank local;
     final DecodeRank self;
     final PrefillRanks prefills;
-    /** Loads whose pages a prefill rank may write, by room. */
+    /** Loads into pages that a prefill rank may write, by room. */
     private final Map<Long, WrittenPages> arriving = new LinkedHashMap<>();
     /** Pages of loads that have failed, by the generation of the message that asks the prefill rank to stop. */
     private final Map<Long, Held> held = new LinkedHashMap<>();

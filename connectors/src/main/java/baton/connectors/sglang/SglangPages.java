@@ -204,7 +204,7 @@ final class SglangPages {
         return memory.asSlice(rowStart(buffer, row), ROW_BYTES[buffer]);
     }
 
-    /** Writes a row for a prompt, whose pages are filled; any thread. */
+    /** Writes the row of a prompt after its pages are filled; any thread. */
     void writeRow(Place place, Ready prompt) {
         clearRow(place.row());
         row(TOKENS, place.row()).set(INT, 0, prompt.token());

@@ -7,7 +7,6 @@ import baton.connectors.sglang.SglangMetadata.Wish;
 import baton.kv.ConfigException;
 import baton.kv.InvalidFieldException;
 import baton.kv.JsonFields;
-import baton.kv.PromptDigest;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HandshakeMetadata;
@@ -202,17 +201,9 @@ final class SglangScheduler implements SchedulerConnector {
     @Override
     public KvMatch match(KvRequest request, int computedTokens) {
         Tracked tracked = requests.get(request.id());
-        // The prompt's last token is computed here in any case, for its logits; its slot comes with its block.
-        if (tracked == null
-                || tracked.source.isEmpty()
-                || tracked.settled
-                || request.promptLength() - 1 <= computedTokens) {
-            return new KvMatch.None();
-        }
-        return new KvMatch.Tokens(
-                request.promptLength() - computedTokens,
-                true,
-                reached.contains(tracked.source.get().bootstrap()));
+        return tracked == null || tracked.source.isEmpty() || tracked.settled
+                ? new KvMatch.None()
+                : reached.match(request, computedTokens, tracked.source.get().bootstrap());
     }
 
     @Override
@@ -237,12 +228,8 @@ final class SglangScheduler implements SchedulerConnector {
         int end = Math.ceilDiv(computedTokens + externalTokens, blockSize);
         int[] blocks = Arrays.copyOfRange(blockTable, computedTokens / blockSize, end);
         reached.loads(request.id(), source.bootstrap(), blocks);
-        wishes.add(new Wish(request.id(), source, blocks, computedTokens, digest(request)));
-    }
-
-    private String digest(KvRequest request) {
-        return PromptDigest.of(
-                context.model(), request.loraId(), request.cacheSalt(), request.tokens(0, request.promptLength()));
+        wishes.add(new Wish(
+                request.id(), source, blocks, computedTokens, request.digest(context.model(), request.promptLength())));
     }
 
     @Override
@@ -294,7 +281,13 @@ final class SglangScheduler implements SchedulerConnector {
             unnamed.put(request.id(), room);
         }
         int token = request.length() > prompt ? request.tokens(prompt, prompt + 1)[0] : 0;
-        ready.add(new Ready(request.id(), room, blocks, token, tracked.cached, digest(request)));
+        ready.add(new Ready(
+                request.id(),
+                room,
+                blocks,
+                token,
+                tracked.cached,
+                request.digest(context.model(), request.promptLength())));
         return new Release(
                 true,
                 bootstrap.map(address -> JsonFields.of(

@@ -39,7 +39,7 @@ record WantedPages(long room, PeerAddress from, String session, int[] pages, int
                 new byte[0]);
     }
 
-    /** @throws InvalidFieldException if the frames are no such message, or are a dummy's, whose rank needs no pages */
+    /** @throws InvalidFieldException if the frames are no such message, or are those of a dummy rank, which needs no pages */
     static WantedPages decode(List<byte[]> frames) {
         if (frames.size() < 8) {
             throw new InvalidFieldException(WHAT, "has " + frames.size() + " frames, must have at least 8");

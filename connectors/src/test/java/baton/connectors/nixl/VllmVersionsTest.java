@@ -28,7 +28,7 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-/** One prefill instance whose blocks are read by vLLM instances of two versions, each of which compares the hash with its own. */
+/** vLLM instances of two versions read blocks of one prefill instance. Each compares the hash with its own. */
 @Timeout(60)
 class VllmVersionsTest {
     private static final KvLayout MODEL = new KvLayout(6, 4, 32, 32, DType.F32);

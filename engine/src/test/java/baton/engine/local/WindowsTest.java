@@ -41,7 +41,7 @@ import tools.jackson.databind.JsonNode;
 class WindowsTest {
     private static final int WINDOW = 100;
 
-    /** Answers of models with the window in all layers, or not, whose layers keep all. */
+    /** Answers of models that keep all blocks, with the window in all layers or not. */
     private final Map<Boolean, List<List<Integer>>> expected = new HashMap<>();
 
     /** The tiny model with a window in all layers, and in four of six. */

@@ -2,6 +2,8 @@ package baton.kv.connector;
 
 import baton.kv.BlockHash;
 import baton.kv.JsonFields;
+import baton.kv.ModelFingerprint;
+import baton.kv.PromptDigest;
 import java.util.List;
 import java.util.Optional;
 
@@ -28,6 +30,11 @@ public interface KvRequest {
     Optional<String> cacheSalt();
 
     Optional<String> loraId();
+
+    /** {@link PromptDigest} of its first tokens. */
+    default String digest(ModelFingerprint model, int tokens) {
+        return PromptDigest.of(model, loraId(), cacheSalt(), tokens(0, tokens));
+    }
 
     /**
      * True if {@link SchedulerConnector#match} is asked about it. False if the engine computes the whole prompt in any case, because
