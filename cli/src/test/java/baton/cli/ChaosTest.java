@@ -44,7 +44,7 @@ import tools.jackson.databind.node.ObjectNode;
  */
 @Tag("thorough")
 class ChaosTest {
-    private static final long SECONDS = Long.getLong("tests.chaos_seconds", 180);
+    private static final long SECONDS = Long.getLong("tests.chaos_seconds", 120);
     private static final long SEED = Long.getLong("tests.seed", 7);
     private static final int CLIENTS = 8;
     private static final int PROMPTS = 12;

@@ -8,6 +8,8 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.ConcurrentHashMap;
 
 /** Makes objects that forward to another one, for tests that replace some of its methods. */
 public final class Forwarding {
@@ -36,6 +38,7 @@ public final class Forwarding {
                 changed.put(signature, method);
             }
         }
+        Map<Method, Optional<Method>> found = new ConcurrentHashMap<>();
         return type.cast(Proxy.newProxyInstance(
                 type.getClassLoader(), new Class<?>[] {type}, (self, method, arguments) -> {
                     if (method.getDeclaringClass() == Object.class) {
@@ -45,9 +48,10 @@ public final class Forwarding {
                             default -> inner.toString();
                         };
                     }
-                    Method own = changed.get(Signature.of(method));
+                    Optional<Method> own =
+                            found.computeIfAbsent(method, each -> Optional.ofNullable(changed.get(Signature.of(each))));
                     try {
-                        return own == null ? method.invoke(inner, arguments) : own.invoke(changes, arguments);
+                        return own.isPresent() ? own.get().invoke(changes, arguments) : method.invoke(inner, arguments);
                     } catch (InvocationTargetException e) {
                         throw e.getCause();
                     }

@@ -202,30 +202,33 @@ final class BlockPool {
     void checkInvariants() {
         int listed = 0;
         for (int block = next[anchor]; block != anchor; block = next[block]) {
-            require(references[block] == 0, "free block=" + block + " has references=" + references[block]);
-            require(next[previous[block]] == block && previous[next[block]] == block, "links of block=" + block);
-            require(++listed <= size(), "free list has a cycle");
+            require(references[block] == 0, "free, but has references", block);
+            require(next[previous[block]] == block && previous[next[block]] == block, "broken links", block);
+            require(++listed <= size(), "in a cycle of the free list", block);
         }
-        require(listed == free, "free=" + free + " but listed=" + listed);
+        require(listed == free, "number of free blocks is not that of the free list", listed);
+        int hashed = 0;
         for (int block = first; block < references.length; block++) {
-            require(references[block] >= 0, "block=" + block + " has references=" + references[block]);
-            require(references[block] > 0 || next[block] != NONE, "block=" + block + " is neither held nor free");
+            require(references[block] >= 0, "negative references", block);
+            require(references[block] > 0 || next[block] != NONE, "neither held nor free", block);
             BlockHash hash = hashes[block];
-            require(
-                    hash == null
-                            || Integer.valueOf(block)
-                                    .equals(index.get(groupOf[block]).get(hash)),
-                    "hash of block=" + block);
+            if (hash != null) {
+                Integer indexed = index.get(groupOf[block]).get(hash);
+                require(indexed != null && indexed == block, "index does not have its hash", block);
+                hashed++;
+            }
         }
-        require(
-                index.stream().mapToInt(Map::size).sum()
-                        == Arrays.stream(hashes).filter(hash -> hash != null).count(),
-                "index size");
+        int indexed = 0;
+        for (Map<BlockHash, Integer> ofGroup : index) {
+            indexed += ofGroup.size();
+        }
+        require(indexed == hashed, "index has more hashes than blocks have", indexed);
     }
 
-    private static void require(boolean holds, String what) {
+    /** Called for each block in each step of tests: so the message is only made if the rule is broken. */
+    private static void require(boolean holds, String broken, int value) {
         if (!holds) {
-            throw new IllegalStateException("block pool is broken: " + what);
+            throw new IllegalStateException("block pool is broken: " + broken + ": " + value);
         }
     }
 

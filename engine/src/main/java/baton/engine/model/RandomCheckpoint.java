@@ -26,7 +26,7 @@ import java.util.Set;
 public final class RandomCheckpoint {
     private static final double STANDARD_DEVIATION = 0.02;
 
-    /** Values drawn before they repeat; prime, so that the rows of a matrix differ. */
+    /** Values drawn before they repeat, if a checkpoint has so many; prime, so that the rows of a matrix differ. */
     private static final int DRAWN = 4_194_301;
 
     private RandomCheckpoint() {}
@@ -80,15 +80,15 @@ public final class RandomCheckpoint {
                 directory.resolve("config.json"), CheckpointConfig.write(config).toPrettyString());
         Map<String, List<Long>> shapes = Checkpoint.tensorShapes(config);
         try (Arena arena = Arena.ofConfined()) {
-            MemorySegment drawn = draw(config.dtype(), seed, arena);
+            long elements = shapes.values().stream()
+                    .mapToLong(RandomCheckpoint::elements)
+                    .sum();
+            MemorySegment drawn = draw((int) Math.min(DRAWN, elements), config.dtype(), seed, arena);
             List<SafetensorsWriter.Tensor> tensors = new ArrayList<>();
             long start = 0;
             for (Map.Entry<String, List<Long>> shape : shapes.entrySet()) {
                 boolean norm = shape.getKey().endsWith("norm.weight");
-                long bytes = config.dtype().bytes();
-                for (long size : shape.getValue()) {
-                    bytes *= size;
-                }
+                long bytes = elements(shape.getValue()) * config.dtype().bytes();
                 long from = start;
                 long length = bytes;
                 tensors.add(new SafetensorsWriter.Tensor(
@@ -103,10 +103,14 @@ public final class RandomCheckpoint {
         }
     }
 
-    private static MemorySegment draw(DType dtype, long seed, Arena arena) {
+    private static long elements(List<Long> shape) {
+        return shape.stream().reduce(1L, (a, b) -> a * b);
+    }
+
+    private static MemorySegment draw(int count, DType dtype, long seed, Arena arena) {
         Random random = new Random(seed);
-        MemorySegment drawn = arena.allocate((long) DRAWN * dtype.bytes());
-        for (int i = 0; i < DRAWN; i++) {
+        MemorySegment drawn = arena.allocate((long) count * dtype.bytes());
+        for (int i = 0; i < count; i++) {
             set(drawn, dtype, i, (float) (random.nextGaussian() * STANDARD_DEVIATION));
         }
         return drawn;

@@ -216,6 +216,10 @@ class CheckpointSurveyTest {
                 published.put(experts, 8);
             }
         }
+        ObjectNode shallow = published.deepCopy().put("num_hidden_layers", 4);
+        if (published.has("num_hidden_layers") && survey(shallow).isSupported()) {
+            published = shallow;
+        }
         for (String field : List.copyOf(published.propertyNames())) {
             for (JsonNode value : odd) {
                 ObjectNode config = published.deepCopy();

@@ -3,12 +3,13 @@ package baton.engine.sim;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import java.util.Map;
-import java.util.TreeMap;
+import java.util.concurrent.ConcurrentSkipListMap;
+import java.util.stream.LongStream;
 import org.junit.jupiter.api.Test;
 
 /** Worlds from seeds. A failure says which seed replays it. */
 class SimulationTest {
-    private static final int WORLDS = Integer.getInteger("tests.worlds", 250);
+    private static final int WORLDS = Integer.getInteger("tests.worlds", 120);
 
     /** The connectors of a world of that seed. */
     private static SimNode.SimConnectors connectors(SimCluster.Site site, long seed) {
@@ -40,10 +41,10 @@ class SimulationTest {
     @Test
     void everyWorldEndsRight() {
         long seed = Long.getLong("tests.seed", System.nanoTime());
-        Map<String, Long> happened = new TreeMap<>();
-        for (int i = 0; i < WORLDS; i++) {
-            live(seed + i).forEach((what, times) -> happened.merge(what, times, Long::sum));
-        }
+        Map<String, Long> happened = new ConcurrentSkipListMap<>();
+        LongStream.range(seed, seed + WORLDS)
+                .parallel()
+                .forEach(each -> live(each).forEach((what, times) -> happened.merge(what, times, Long::sum)));
         long faults = happened.entrySet().stream()
                 .filter(each -> each.getKey().startsWith(SimCluster.FAULT))
                 .mapToLong(Map.Entry::getValue)
