@@ -18,11 +18,14 @@ import java.util.stream.Stream;
 import org.junit.jupiter.api.DynamicTest;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestFactory;
+import org.junit.jupiter.api.parallel.Execution;
+import org.junit.jupiter.api.parallel.ExecutionMode;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 
+@Execution(ExecutionMode.CONCURRENT)
 class TemplateTest {
     private static final Clock CLOCK = Clock.fixed(Instant.parse("2026-03-05T14:07:09Z"), ZoneOffset.UTC);
     private static final Duration BOUND = Duration.ofSeconds(20);

@@ -102,8 +102,13 @@ class OtlpExporterTest {
     @Test
     void aFullQueueDropsAndCounts() throws Exception {
         try (ServerSocket silent = new ServerSocket(0, 10, InetAddress.getLoopbackAddress())) {
-            OtlpExporter exporter =
-                    exporter(settings(URI.create("http://127.0.0.1:" + silent.getLocalPort() + "/v1/traces"), 5, 2));
+            OtlpExporter exporter = exporter(new OtlpSettings(
+                    URI.create("http://127.0.0.1:" + silent.getLocalPort() + "/v1/traces"),
+                    "baton-test",
+                    5,
+                    2,
+                    Duration.ZERO,
+                    Duration.ofMillis(300)));
             IntStream.range(0, 100).forEach(i -> exporter.export(span(exporter, "span " + i)));
             assertThat(exporter.dropped()).isGreaterThanOrEqualTo(90);
             exporter.close();
