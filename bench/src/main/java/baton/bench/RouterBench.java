@@ -37,14 +37,16 @@ import java.util.concurrent.atomic.AtomicLongArray;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
 import java.util.stream.LongStream;
+import java.util.stream.Stream;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Measures what {@code baton route} costs, in a process of its own in front of instances that compute nothing, and in the same run, in
  * turns: the client asking the prefill and the decode instance itself, where there is an {@code nginx}, nginx as a plain reverse proxy
- * of the decode instance, which is one leg and not two, and other P/D proxies, with a tenth of the requests.
+ * of the decode instance, which is one leg and not two, and other P/D proxies. A slow one gets a tenth of the requests.
  *
  * @param requests of each round
+ * @param promptTokens of each prompt, about
  * @param events of each answer
  * @param rounds of each case that count, after two that do not
  * @param streams answered at once in the last part
@@ -55,6 +57,7 @@ import tools.jackson.databind.node.ObjectNode;
  */
 public record RouterBench(
         int requests,
+        int promptTokens,
         int events,
         int rounds,
         int streams,
@@ -63,7 +66,8 @@ public record RouterBench(
         Consumer<String> progress,
         Runnable warmedUp) {
     static final String DIRECT = "direct";
-    static final String ROUTER = "router";
+    /** Baton's, in the figures. */
+    public static final String ROUTER = "router";
     static final String NGINX = "nginx";
 
     private static final Duration DEADLINE = Duration.ofMinutes(2);
@@ -72,13 +76,16 @@ public record RouterBench(
     /** Kept by the client to each server, except for the streams; a request that finds none free waits, which counts. */
     private static final int CONNECTIONS = 64;
 
-    private static final int WARM_UPS = 2;
+    static final int WARM_UPS = 2;
     private static final int STREAM_EVENTS = 20;
     private static final long STREAM_MILLIS = 100;
     private static final long AT_ONCE = 0;
 
     /** How long pauses of the processors are looked for before each round that measures latency. */
     private static final Duration LOOK = Duration.ofMillis(300);
+
+    /** A proxy that takes longer for a round, by its first requests, gets a tenth of them. */
+    private static final Duration LONGEST_ROUND = Duration.ofSeconds(10);
 
     /** One direct request is sent for so many of a proxy. */
     private static final int REQUESTS_PER_DIRECT = 4;
@@ -89,6 +96,7 @@ public record RouterBench(
     /** @throws ConfigException if a number is not positive */
     public RouterBench {
         Require.positive("requests", requests);
+        Require.positive("prompt-tokens", promptTokens);
         Require.positive("events", events);
         Require.positive("rounds", rounds);
         Require.positive("streams", streams);
@@ -163,7 +171,13 @@ public record RouterBench(
                         (proxyPort, _) -> each.arguments(proxyPort, instances.prefillPort(), instances.decodePort()));
                 proxies.add(proxy);
                 OptionalLong pid = OptionalLong.of(proxy.pid());
-                targets.add(through(client, each.name(), proxy.port(), direct, pid, Math.max(1, requests / 10)));
+                Target probed = through(client, each.name(), proxy.port(), direct, pid, Math.max(1, requests / 10));
+                awaitAnswer(probed);
+                double rate = closed(vertx, probed).rate();
+                targets.add(
+                        requests > rate * LONGEST_ROUND.toSeconds()
+                                ? probed
+                                : through(client, each.name(), proxy.port(), direct, pid, requests));
             }
             KeptConnections wide = client(vertx, streams);
             Ask streamed = (request, count, millis) -> answer(wide, port, request, count, millis);
@@ -176,6 +190,22 @@ public record RouterBench(
         }
     }
 
+    /** Some proxies listen before they know an instance. */
+    private static void awaitAnswer(Target proxy) throws IOException, InterruptedException {
+        long begun = System.nanoTime();
+        while (true) {
+            try {
+                StubInstances.await(proxy.ask().ask("probe", 1, AT_ONCE));
+                return;
+            } catch (IOException e) {
+                if (System.nanoTime() - begun >= DEADLINE.toNanos()) {
+                    throw new IOException(proxy.name() + " gives no right answer: " + e.getMessage(), e);
+                }
+                Thread.sleep(200);
+            }
+        }
+    }
+
     private static KeptConnections client(Vertx vertx, int connections) {
         return KeptConnections.open(
                 vertx,
@@ -184,7 +214,7 @@ public record RouterBench(
                 Optional.empty());
     }
 
-    private static Target through(
+    private Target through(
             KeptConnections client, String name, int port, Ask meanwhile, OptionalLong pid, int requests) {
         return new Target(
                 name,
@@ -232,23 +262,16 @@ public record RouterBench(
             Vertx vertx, List<Target> targets, Target router, Ask streamed, long routerPid, ObjectNode json)
             throws IOException, InterruptedException {
         Machine.here().writeTo(json.putObject("machine"));
-        RouterFigures figures = new RouterFigures(events, requests);
+        RouterFigures figures = new RouterFigures(events, requests, promptTokens);
         for (int round = -WARM_UPS; round < rounds; round++) {
             progress.accept(round < 0 ? "warm-up" : "rate, round " + (round + 1) + " of " + rounds);
             for (Target each : targets) {
-                OptionalLong before = cpu(each.pid());
-                Load load = closed(vertx, each);
-                OptionalLong after = cpu(each.pid());
-                if (round >= 0) {
-                    figures.of(each.name())
-                            .closed()
-                            .add(
-                                    before.isPresent() && after.isPresent()
-                                            ? load.withCpu(
-                                                    (after.getAsLong() - before.getAsLong()) * 1e-6 / each.requests())
-                                            : load);
-                    figures.write(json);
+                Case of = figures.of(each.name());
+                (round < 0 ? of.first() : of.closed()).add(closedWithCpu(vertx, each));
+                if (each.pid().isPresent()) {
+                    of.resident().add(residentBytes(each.pid().getAsLong()));
                 }
+                figures.write(json);
             }
         }
         double half = figures.of(ROUTER).rate() / 2;
@@ -280,23 +303,45 @@ public record RouterBench(
         streams(vertx, streamed, json);
         progress.accept("memory over " + memoryRequests + " requests");
         for (int done = 0; done < memoryRequests; done += requests) {
-            Load load = closed(vertx, router);
+            Load load = closedWithCpu(vertx, router);
             figures.watched().add(new Watched(ResidentMemory.bytes(routerPid), load));
             figures.write(json);
         }
     }
 
-    /** Processor time in ns that a process has taken; empty for none. */
-    private static OptionalLong cpu(OptionalLong pid) {
-        return pid.stream()
-                .mapToObj(ProcessHandle::of)
-                .flatMap(Optional::stream)
-                .flatMap(each -> each.info().totalCpuDuration().stream())
-                .mapToLong(Duration::toNanos)
-                .findFirst();
+    private Load closedWithCpu(Vertx vertx, Target target) throws IOException, InterruptedException {
+        if (target.pid().isEmpty()) {
+            return closed(vertx, target);
+        }
+        long pid = target.pid().getAsLong();
+        long before = cpuNanos(pid);
+        Load load = closed(vertx, target);
+        return load.withCpu((cpuNanos(pid) - before) * 1e-6 / target.requests());
     }
 
-    private static Future<Buffer> post(KeptConnections client, int port, String name, int count, long millis) {
+    private static List<ProcessHandle> withDescendants(long pid) {
+        return ProcessHandle.of(pid).stream()
+                .flatMap(each -> Stream.concat(Stream.of(each), each.descendants()))
+                .toList();
+    }
+
+    private static long residentBytes(long pid) throws IOException {
+        long bytes = 0;
+        for (ProcessHandle each : withDescendants(pid)) {
+            bytes += ResidentMemory.bytes(each.pid());
+        }
+        return bytes;
+    }
+
+    /** Processor time that a process and those that it has started have taken. */
+    private static long cpuNanos(long pid) {
+        return withDescendants(pid).stream()
+                .flatMap(each -> each.info().totalCpuDuration().stream())
+                .mapToLong(Duration::toNanos)
+                .sum();
+    }
+
+    private Future<Buffer> post(KeptConnections client, int port, String name, int count, long millis) {
         RequestOptions options = new RequestOptions()
                 .setMethod(HttpMethod.POST)
                 .setHost(HOST)
@@ -306,7 +351,7 @@ public record RouterBench(
                         options,
                         request -> request.putHeader("Content-Type", "application/json")
                                 .idleTimeout(DEADLINE.toMillis())
-                                .send(StubInstances.request(name, count, millis)))
+                                .send(StubInstances.request(name, count, millis, promptTokens)))
                 .compose(response -> response.body()
                         .compose(body -> response.statusCode() == 200
                                 ? Future.succeededFuture(body)
@@ -314,7 +359,7 @@ public record RouterBench(
     }
 
     /** Fails if a byte of the answer is not what the decode instance sends for that request. */
-    private static Future<Void> answer(KeptConnections client, int port, String name, int count, long millis) {
+    private Future<Void> answer(KeptConnections client, int port, String name, int count, long millis) {
         return post(client, port, name, count, millis)
                 .compose(body -> body.toString().equals(StubInstances.answer(name, count))
                         ? Future.succeededFuture()

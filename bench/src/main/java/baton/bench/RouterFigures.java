@@ -19,21 +19,25 @@ import tools.jackson.databind.node.ObjectNode;
  *
  * @param events of each answer
  * @param requests of each round
+ * @param promptTokens of each prompt
  */
-record RouterFigures(int events, int requests, Map<String, Case> cases, List<Watched> watched) {
+record RouterFigures(int events, int requests, int promptTokens, Map<String, Case> cases, List<Watched> watched) {
     static final Layout FIGURES = new Layout()
             .head("{machine/processor}, {machine/processors} processors\n")
             .head(
-                    "{requests} requests a round, answers of {events} events; client, instances and proxies share the processors")
+                    "{requests} requests a round, prompts of {prompt_tokens} tokens, answers of {events} events; client, instances and proxies share the processors")
             .head(
                     "latency at {open_rate|%.0f} requests/s, or half of its own rate where that is less, from the time a request was due;"
                             + " nginx has one leg, the others two")
+            .head("CPU at first: in " + RouterBench.WARM_UPS + " rounds before those that count")
             .table(
                     "",
                     "cases",
                     Column.of("", "{name}"),
                     Column.of("requests/s", "{rate|%.0f}"),
                     Column.of("CPU ms a request", "{cpu_ms|%.3f}"),
+                    Column.of("at first", "{first_cpu_ms|%.3f}"),
+                    Column.of("MiB", "{resident_bytes|%.0f|9.5367431640625e-7}"),
                     Column.of("p50 ms", "{p50_ms|%.2f}"),
                     Column.of("p99 ms", "{p99_ms|%.2f}"),
                     Column.of("direct meanwhile, p50", "{direct_meanwhile_p50_ms|%.2f}"),
@@ -52,10 +56,12 @@ record RouterFigures(int events, int requests, Map<String, Case> cases, List<Wat
                     + " {pauses_per_second|%.1f} times a second, {pauses_share|%.1f|100} % of the time")
             .line(
                     "  memory of the router over {memory/requests|%,d} requests: {memory/first|%d|9.5367431640625e-7} MiB after the first"
-                            + " {requests|%,d}, at most {memory/most|%d|9.5367431640625e-7}, at the end {memory/last|%d|9.5367431640625e-7}");
+                            + " {requests|%,d}, at most {memory/most|%d|9.5367431640625e-7}, at the end {memory/last|%d|9.5367431640625e-7}")
+            .line(
+                    "  processor time of the router in the last {requests|%,d} of these: {memory/cpu_ms|%.3f} ms a request");
 
-    RouterFigures(int events, int requests) {
-        this(events, requests, new LinkedHashMap<>(), new ArrayList<>());
+    RouterFigures(int events, int requests, int promptTokens) {
+        this(events, requests, promptTokens, new LinkedHashMap<>(), new ArrayList<>());
     }
 
     /**
@@ -80,11 +86,13 @@ record RouterFigures(int events, int requests, Map<String, Case> cases, List<Wat
     /**
      * One way to the instances.
      *
+     * @param first rounds before all others
      * @param closed rounds with a fixed number of requests in flight
      * @param open rounds with requests at fixed times
      * @param meanwhile direct requests to the same instances that were sent between those of {@code open}
+     * @param resident bytes of the proxy's processes in memory after each round of {@code closed}
      */
-    record Case(List<Load> closed, List<Load> open, List<Load> meanwhile) {
+    record Case(List<Load> first, List<Load> closed, List<Load> open, List<Load> meanwhile, List<Long> resident) {
         double rate() {
             return median(closed, Load::rate);
         }
@@ -94,7 +102,10 @@ record RouterFigures(int events, int requests, Map<String, Case> cases, List<Wat
     record Watched(long resident, Load load) {}
 
     Case of(String name) {
-        return cases.computeIfAbsent(name, _ -> new Case(new ArrayList<>(), new ArrayList<>(), new ArrayList<>()));
+        return cases.computeIfAbsent(
+                name,
+                _ -> new Case(
+                        new ArrayList<>(), new ArrayList<>(), new ArrayList<>(), new ArrayList<>(), new ArrayList<>()));
     }
 
     private static double median(List<Load> loads, ToDoubleFunction<Load> of) {
@@ -103,7 +114,8 @@ record RouterFigures(int events, int requests, Map<String, Case> cases, List<Wat
 
     /** All rounds of requests of one way. */
     private List<Load> loads(String name) {
-        List<Load> loads = new ArrayList<>(of(name).closed);
+        List<Load> loads = new ArrayList<>(of(name).first);
+        loads.addAll(of(name).closed);
         loads.addAll(of(name).open);
         switch (name) {
             case RouterBench.DIRECT -> cases.values().forEach(each -> loads.addAll(each.meanwhile));
@@ -114,22 +126,23 @@ record RouterFigures(int events, int requests, Map<String, Case> cases, List<Wat
     }
 
     void write(ObjectNode json) {
-        json.put("events", events).put("requests", requests);
+        json.put("events", events).put("requests", requests).put("prompt_tokens", promptTokens);
         ArrayNode rows = json.putArray("cases");
         ArrayNode failures = json.putArray("failures");
         for (String name : List.copyOf(cases.keySet())) {
             Case each = of(name);
             List<Load> loads = loads(name);
             int failed = loads.stream().mapToInt(Load::failed).sum();
-            ObjectNode row =
-                    rows.addObject().put("name", name).put("rate", each.rate()).put("failed", failed);
+            ObjectNode row = rows.addObject().put("name", name).put("failed", failed);
+            if (!each.closed.isEmpty()) {
+                row.put("rate", each.rate());
+            }
             percentiles(row, "", each.open);
             percentiles(row, "direct_meanwhile_", each.meanwhile);
-            List<Double> cpu = each.closed.stream()
-                    .flatMap(load -> load.cpuMillis.stream())
-                    .toList();
-            if (!cpu.isEmpty()) {
-                row.put("cpu_ms", Timing.median(cpu));
+            cpu(row, "first_cpu_ms", each.first);
+            cpu(row, "cpu_ms", each.closed);
+            if (!each.resident.isEmpty()) {
+                row.put("resident_bytes", each.resident.getLast());
             }
             if (failed > 0) {
                 failures.addObject()
@@ -157,13 +170,22 @@ record RouterFigures(int events, int requests, Map<String, Case> cases, List<Wat
         ArrayNode memory = json.putArray("resident_bytes");
         watched.forEach(each -> memory.add(each.resident));
         if (!watched.isEmpty()) {
-            json.putObject("memory")
-                    .put("requests", (long) requests * watched.size())
+            ObjectNode node = json.putObject("memory");
+            cpu(node, "cpu_ms", List.of(watched.getLast().load));
+            node.put("requests", (long) requests * watched.size())
                     .put("first", watched.getFirst().resident)
                     .put(
                             "most",
                             watched.stream().mapToLong(Watched::resident).max().orElse(0))
                     .put("last", watched.getLast().resident);
+        }
+    }
+
+    private static void cpu(ObjectNode row, String name, List<Load> loads) {
+        List<Double> millis =
+                loads.stream().flatMap(load -> load.cpuMillis.stream()).toList();
+        if (!millis.isEmpty()) {
+            row.put(name, Timing.median(millis));
         }
     }
 

@@ -7,21 +7,39 @@ import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.HttpServer;
 import io.vertx.core.http.HttpServerRequest;
 import io.vertx.core.http.HttpServerResponse;
+import io.vertx.core.json.JsonArray;
 import io.vertx.core.json.JsonObject;
 import java.io.IOException;
 import java.time.Duration;
+import java.util.Collections;
+import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
 /**
  * A prefill and a decode instance that compute nothing: prefill answers at once, decode streams as many events as {@code max_tokens}
- * says. The prompt's text names the request and the time between its events: {@code NAME/MILLISECONDS}.
+ * says. The field {@code user} has the request's name and the time between its events: {@code NAME/MILLISECONDS}.
  */
 final class StubInstances implements AutoCloseable {
     private static final Duration DEADLINE = Duration.ofSeconds(10);
     private static final String HOST = "127.0.0.1";
-    private static final Buffer PREFILLED = Buffer.buffer(
-            "{\"id\":\"cmpl\",\"object\":\"text_completion\",\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"length\"}]}");
+    private static final String MODEL = "stub";
+
+    /** Of a prefill leg, but for the token ids of its prompt. */
+    private static final String PREFILLED =
+            "{\"id\":\"cmpl\",\"object\":\"text_completion\",\"model\":\"stub\",\"kv_transfer_params\":"
+                    + "{\"do_remote_prefill\":true,\"do_remote_decode\":false,\"remote_engine_id\":\"stub\",\"remote_block_ids\":[1,2,3,4],"
+                    + "\"remote_host\":\"127.0.0.1\",\"remote_port\":1,\"tp_size\":1},\"usage\":{\"prompt_tokens\":%1$d,\"completion_tokens\":1,"
+                    + "\"total_tokens\":%1$d},\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"length\"%2$s}]}";
+
+    /** By what some routers know a model and others the load. */
+    private static final Map<String, String> QUERIES = Map.of(
+            "/health",
+            "{}",
+            "/v1/models",
+            "{\"object\":\"list\",\"data\":[{\"id\":\"" + MODEL + "\",\"object\":\"model\"}]}",
+            "/metrics",
+            "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0\n");
 
     private final Vertx vertx;
     private final HttpServer prefill;
@@ -76,22 +94,26 @@ final class StubInstances implements AutoCloseable {
         if (request.method().equals(HttpMethod.POST)) {
             var _ = request.body().onSuccess(body -> answer.send(request.response(), body));
         } else {
-            var _ = request.response()
-                    .setStatusCode(request.path().equals("/health") ? 200 : 404)
-                    .end();
+            String told = QUERIES.get(request.path());
+            var _ = request.response().setStatusCode(told == null ? 404 : 200).end(told == null ? "" : told);
         }
     }
 
     private static void prefill(HttpServerResponse response, Buffer body) {
-        var _ = response.putHeader("Content-Type", "application/json").end(PREFILLED);
+        JsonObject json = body.toJsonObject();
+        int tokens = json.getString("prompt").split(" ").length;
+        String ids = json.getBoolean("return_token_ids", false)
+                ? ",\"prompt_token_ids\":" + new JsonArray(Collections.nCopies(tokens, 12_345))
+                : "";
+        var _ = response.putHeader("Content-Type", "application/json").end(PREFILLED.formatted(tokens, ids));
     }
 
     private static void decode(Vertx vertx, HttpServerResponse response, Buffer body) {
         JsonObject json = body.toJsonObject();
-        String prompt = json.getString("prompt");
-        int slash = prompt.indexOf('/');
-        String name = prompt.substring(0, slash);
-        long millis = Long.parseLong(prompt.substring(slash + 1));
+        String user = json.getString("user");
+        int slash = user.indexOf('/');
+        String name = user.substring(0, slash);
+        long millis = Long.parseLong(user.substring(slash + 1));
         int events = json.getInteger("max_tokens");
         response.setChunked(true).putHeader("Content-Type", "text/event-stream");
         next(vertx, response, name, millis, 0, events);
@@ -117,11 +139,16 @@ final class StubInstances implements AutoCloseable {
                 + " \",\"finish_reason\":null}]}\n\n";
     }
 
-    /** The body of a request. */
-    static Buffer request(String name, int events, long millisBetween) {
+    /**
+     * The body of a request.
+     *
+     * @param promptTokens words in the prompt
+     */
+    static Buffer request(String name, int events, long millisBetween, int promptTokens) {
         return new JsonObject()
-                .put("model", "stub")
-                .put("prompt", name + "/" + millisBetween)
+                .put("model", MODEL)
+                .put("prompt", "word ".repeat(promptTokens))
+                .put("user", name + "/" + millisBetween)
                 .put("max_tokens", events)
                 .put("stream", true)
                 .toBuffer();

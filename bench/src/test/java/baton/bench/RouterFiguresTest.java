@@ -39,7 +39,7 @@ class RouterFiguresTest {
     @Test
     void failedRequestsArePrintedAndCounted() throws Exception {
         Load whole = load(10, 0);
-        RouterFigures figures = new RouterFigures(1, 10);
+        RouterFigures figures = new RouterFigures(1, 10, 100);
         for (String name : List.of(RouterBench.DIRECT, RouterBench.ROUTER)) {
             figures.of(name).closed().add(whole);
             figures.of(name).open().add(name.equals(RouterBench.ROUTER) ? load(10, 1) : whole);
@@ -59,7 +59,7 @@ class RouterFiguresTest {
 
     @Test
     void roundsThatWereMeasuredAreShownBeforeTheOthersAre() throws Exception {
-        RouterFigures figures = new RouterFigures(1, 10);
+        RouterFigures figures = new RouterFigures(1, 10, 100);
         figures.of(RouterBench.DIRECT).closed().add(load(10, 0));
         ObjectNode json = JsonNodeFactory.instance.objectNode();
         figures.write(json);

@@ -29,6 +29,13 @@ final class BenchRouterCommand implements Callable<Integer> {
     private int requests;
 
     @Option(
+            names = "--prompt-tokens",
+            defaultValue = "100",
+            paramLabel = "N",
+            description = "Words of each prompt (default: ${DEFAULT-VALUE}).")
+    private int promptTokens;
+
+    @Option(
             names = "--events",
             defaultValue = "16",
             paramLabel = "N",
@@ -92,6 +99,7 @@ final class BenchRouterCommand implements Callable<Integer> {
         }
         RouterBench bench = new RouterBench(
                 requests,
+                promptTokens,
                 events,
                 rounds,
                 streams,
@@ -101,6 +109,9 @@ final class BenchRouterCommand implements Callable<Integer> {
                 CompilerThreads::stepBack);
         JsonNode figures = output.measure(
                 RouterBench.FIGURES, json -> bench.run(Baton.command().withOptions(routerJavaOptions), json));
-        return figures.path("streams_right").asInt() == streams ? 0 : 1;
+        boolean lost = figures.path("failures")
+                .valueStream()
+                .anyMatch(each -> each.path("name").asString().equals(RouterBench.ROUTER));
+        return figures.path("streams_right").asInt() == streams && !lost ? 0 : 1;
     }
 }
