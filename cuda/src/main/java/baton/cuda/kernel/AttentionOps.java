@@ -12,7 +12,7 @@ import java.util.List;
  * Attention over a paged cache. Used by one stream at a time.
  *
  * <p>Sequences with few rows are computed in fp32 by {@link RowAttention}, as all are where the type of computation or the cache's is fp32, or
- * entries are latent. Others
+ * a block of threads has too little shared memory for a tile. Others
  * are computed on tensor cores by {@link TileAttention}. Both take positions in pieces that begin at fixed positions, and the choice depends on
  * the sequence's own rows: so a row's bits depend neither on other sequences nor on the number of blocks that compute it. They may depend on
  * whether few or many of its sequence's rows are computed at once.
@@ -88,7 +88,9 @@ public final class AttentionOps implements AutoCloseable {
         KvLayout layout = cache.layout();
         AttentionShape shape = shape(queries, results, layout, cap != 0, sinks != 0);
         Functions functions = kernels.of(shape);
-        boolean onTiles = TileAttention.suits(shape);
+        boolean onTiles = TileAttention.suits(shape)
+                && TileAttention.sharedBytes(shape, TileAttention.FEW_QUERIES)
+                        <= gpu.info().sharedBytes();
         AttentionInputs.Call call = new AttentionInputs.Call(
                 queries,
                 results,
@@ -118,9 +120,9 @@ public final class AttentionOps implements AutoCloseable {
             AttentionInputs.Call call,
             int sequences,
             int rows) {
-        int heads = call.queries().heads() / shape.sharing();
+        int units = call.queries().heads() / shape.sharing() * TileAttention.parts(shape);
         int many = TileAttention.MANY_QUERIES;
-        boolean isMany = Math.ceilDiv(rows, many) * heads * sequences >= multiprocessors
+        boolean isMany = Math.ceilDiv(rows, many) * units * sequences >= multiprocessors
                 && TileAttention.sharedBytes(shape, many) <= gpu.info().sharedBytes();
         int queries = isMany ? many : TileAttention.FEW_QUERIES;
         String name = TileAttention.name(queries);
@@ -130,7 +132,7 @@ public final class AttentionOps implements AutoCloseable {
                 stream,
                 name,
                 Math.ceilDiv(rows, queries),
-                heads,
+                units,
                 sequences,
                 shared,
                 call.arguments(FEW_ROWS).toArray());

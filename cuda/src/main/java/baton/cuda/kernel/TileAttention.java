@@ -22,6 +22,9 @@ import java.util.function.Consumer;
  * the values.
  *
  * <p>A position that a query does not attend to has a weight of 0 and changes no bit of its sums.
+ *
+ * <p>Sums of values of many elements are divided among blocks of threads, in parts of equal widths. Each of these blocks computes the scores, in the
+ * same order. Of latent entries one copy in shared memory is key and value.
  */
 final class TileAttention {
     static final int FEW_QUERIES = 64;
@@ -32,7 +35,7 @@ final class TileAttention {
     private static final int WARP = PtxAssembler.WARP;
     private static final int WARP_QUERIES = 16;
 
-    /** Head dims above need too many registers. */
+    /** Elements of values that a block of threads sums up: more need too many registers. */
     private static final int MOST_ELEMENTS = 256;
 
     /** Elements of a matrix' row, which is {@link PtxAssembler#ACCESS} bytes. */
@@ -54,6 +57,10 @@ final class TileAttention {
     private final int queries;
     private final int threads;
     private final int padded;
+
+    /** Elements of values that a block of threads sums up. */
+    private final int width;
+
     private final int positions;
     private final int rowBytes;
     private final U32 thread;
@@ -63,6 +70,9 @@ final class TileAttention {
     private final U32 group;
 
     private final U32 pair;
+
+    /** The first element of the values that the block sums up. */
+    private final U32 firstElement;
 
     /**
      * The tile of a block of threads.
@@ -110,6 +120,8 @@ final class TileAttention {
         this.shape = shape;
         this.type = shape.queries();
         this.padded = padded(shape);
+        this.width = padded / parts(shape);
+        this.firstElement = k.mul(k.rem(k.blockY(), parts(shape)), width);
         this.positions = positions(shape);
         this.rowBytes = entryBytes(shape);
     }
@@ -121,9 +133,30 @@ final class TileAttention {
     /** Whether the kernel can be made. */
     static boolean suits(AttentionShape shape) {
         return shape.queries() != DType.F32
-                && !shape.latent()
                 && (shape.cache() == shape.queries() || shape.cache() == DType.F8_E4M3)
-                && shape.headDim() <= MOST_ELEMENTS;
+                // The last part has no padding.
+                && (parts(shape) == 1 || shape.headDim() % INPUTS == 0)
+                && loadedChunks(shape) <= FEW_QUERIES / WARP_QUERIES * WARP;
+    }
+
+    /** Blocks of threads that divide the values of a tile among them. */
+    static int parts(AttentionShape shape) {
+        int inputs = padded(shape) / INPUTS;
+        int parts = Math.ceilDiv(padded(shape), MOST_ELEMENTS);
+        while (inputs % parts != 0) {
+            parts++;
+        }
+        return parts;
+    }
+
+    /** Chunks of an entry. */
+    private static int loadedChunks(AttentionShape shape) {
+        return shape.entryBytes() / (CHUNK * shape.cache().bytes());
+    }
+
+    /** Elements before the value of an entry in shared memory. */
+    private static int valueStart(AttentionShape shape) {
+        return shape.latent() ? 0 : padded(shape);
     }
 
     /** Elements of a key with those of a product that are zeros. */
@@ -141,7 +174,7 @@ final class TileAttention {
     }
 
     private static int entryBytes(AttentionShape shape) {
-        return (2 * padded(shape) + CHUNK) * Short.BYTES;
+        return (valueStart(shape) + padded(shape) + CHUNK) * Short.BYTES;
     }
 
     private static int bufferBytes(AttentionShape shape) {
@@ -153,7 +186,7 @@ final class TileAttention {
         return queries * queryBytes(shape) + 2 * bufferBytes(shape);
     }
 
-    /** Blocks are {@code (tiles, key/value heads, sequences)}, of tiles of {@code rows * sharing} queries. */
+    /** Blocks are {@code (tiles, key/value heads * parts, sequences)}, of tiles of {@code rows * sharing} queries. */
     static PtxKernel kernel(AttentionShape shape, int queries) {
         return new TileAttention(shape, queries).kernel();
     }
@@ -171,14 +204,19 @@ final class TileAttention {
         U32 firstPosition = k.add(sequence.start(), k.div(firstQuery, shape.sharing()));
         U32 lastPosition = k.add(sequence.start(), k.div(lastQuery, shape.sharing()));
         Tile tile = new Tile(
-                sequence, k.blockY(), firstQuery, lastQuery, code.first(firstPosition), k.add(lastPosition, 1));
+                sequence,
+                k.div(k.blockY(), parts(shape)),
+                firstQuery,
+                lastQuery,
+                code.first(firstPosition),
+                k.add(lastPosition, 1));
         U32 entries = k.add(shared, queries * queryBytes(shape));
         loadQueries(tile, shared);
         padEntries(entries);
 
         U32 ownQuery = k.add(k.add(firstQuery, k.mul(k.warp(), WARP_QUERIES)), group);
         Query[] own = {new Query(tile, ownQuery), new Query(tile, k.add(ownQuery, CHUNK))};
-        F32[][] results = variables(padded / CHUNK);
+        F32[][] results = variables(width / CHUNK);
         U32 from = k.mul(k.div(tile.first, positions), positions);
         U32 allFrom = code.first(lastPosition);
         loadEntries(tile, from, entries);
@@ -254,13 +292,15 @@ final class TileAttention {
             U32 to = k.mad(row, rowBytes, entries);
             int pad = shape.headDim() * Short.BYTES;
             k.storeU32(to, pad, zeros);
-            k.storeU32(to, padded * Short.BYTES + pad, zeros);
+            if (!shape.latent()) {
+                k.storeU32(to, padded * Short.BYTES + pad, zeros);
+            }
         });
     }
 
     /** Copies a tile of entries to shared memory, with zeros for positions that no query attends to. */
     private void loadEntries(Tile tile, U32 start, U32 to) {
-        int chunks = 2 * shape.chunks();
+        int chunks = loadedChunks(shape);
         int groups = threads / chunks;
         U32 chunk = k.rem(thread, chunks);
         U32 ofGroup = k.div(thread, chunks);
@@ -363,7 +403,8 @@ final class TileAttention {
     private void addValues(F32[][] weights, U32 buffer, F32[][] results) {
         // Positions 0 and 8 of elements 0, then of elements 8.
         U32 valueRow = k.and(lane, WARP_QUERIES - 1);
-        U32 value = k.add(k.mad(valueRow, rowBytes, buffer), k.mul(k.shr(lane, 4), PtxAssembler.ACCESS));
+        U32 ofPart = k.mad(firstElement, Short.BYTES, buffer);
+        U32 value = k.add(k.mad(valueRow, rowBytes, ofPart), k.mul(k.shr(lane, 4), PtxAssembler.ACCESS));
         for (int j = 0; j < weights.length; j += 2) {
             U32[] a = {
                 k.pack(type, weights[j][0], weights[j][1]),
@@ -372,7 +413,7 @@ final class TileAttention {
                 k.pack(type, weights[j + 1][2], weights[j + 1][3])
             };
             for (int e = 0; e < results.length; e += 2) {
-                int offset = j * CHUNK * rowBytes + (padded + e * CHUNK) * Short.BYTES;
+                int offset = j * CHUNK * rowBytes + (valueStart(shape) + e * CHUNK) * Short.BYTES;
                 U32[] b = k.loadMatrices(4, true, value, offset);
                 k.multiply(type, results[e], a, new U32[] {b[0], b[1]});
                 k.multiply(type, results[e + 1], a, new U32[] {b[2], b[3]});
@@ -384,8 +425,8 @@ final class TileAttention {
     private void storeResult(Query query, F32[][] results, int first) {
         F32 sum = k.acrossLanes(query.sum, 4, k::add);
         k.when(query.exists, () -> {
-            U64 to = code.results.at(k, query.row, query.head, pair);
-            for (int e = 0; e < shape.chunks(); e++) {
+            U64 to = code.results.at(k, query.row, query.head, k.add(firstElement, pair));
+            for (int e = 0; e < Math.min(width / CHUNK, shape.chunks()); e++) {
                 k.store(
                         shape.results(),
                         to,
