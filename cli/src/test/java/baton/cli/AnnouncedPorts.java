@@ -7,6 +7,7 @@ import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
@@ -69,6 +70,12 @@ final class AnnouncedPorts implements DamagingProxy.Rewriting, AutoCloseable {
             proxies.put(port, known);
         }
         return known.port();
+    }
+
+    synchronized List<DamagingProxy.Conversation> conversations() {
+        return proxies.values().stream()
+                .flatMap(proxy -> proxy.conversations().stream())
+                .toList();
     }
 
     private DamagingProxy open(int port) throws IOException {

@@ -5,12 +5,15 @@ import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Queue;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.function.Consumer;
 
 /**
  * Relays TCP connections to a server, on the loopback interface, and applies {@link Damages} to what passes: a network that corrupts.
@@ -19,6 +22,8 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 public final class DamagingProxy implements AutoCloseable {
     private static final int CONNECT_MILLIS = 5000;
     private static final int CHUNK = 64 << 10;
+    private static final int KEPT_CONNECTIONS = 32;
+    private static final int KEPT_BYTES = 256 << 10;
 
     private final String name;
     private final InetSocketAddress server;
@@ -27,6 +32,15 @@ public final class DamagingProxy implements AutoCloseable {
     private final ServerSocket door;
     private final Set<Socket> sockets = ConcurrentHashMap.newKeySet();
     private final Queue<DamagingProxy> further = new ConcurrentLinkedQueue<>();
+    private final Queue<Conversation> conversations = new ConcurrentLinkedQueue<>();
+
+    /**
+     * The first bytes that a client has sent over one connection.
+     *
+     * @param port of the server
+     * @param pieces as they arrived
+     */
+    public record Conversation(int port, List<byte[]> pieces) {}
 
     /** Changes bytes before they may be damaged. */
     @FunctionalInterface
@@ -72,6 +86,23 @@ public final class DamagingProxy implements AutoCloseable {
         return proxy.port();
     }
 
+    /** Of the first connections that had any bytes, those of further proxies included. */
+    public List<Conversation> conversations() {
+        List<Conversation> all = new ArrayList<>();
+        conversations.forEach(each -> all.add(new Conversation(each.port, List.copyOf(each.pieces))));
+        further.forEach(each -> all.addAll(each.conversations()));
+        return all;
+    }
+
+    private void keep(Conversation conversation, byte[] piece) {
+        if (conversation.pieces.isEmpty() && conversations.size() < KEPT_CONNECTIONS) {
+            conversations.add(conversation);
+        }
+        if (conversation.pieces.stream().mapToInt(each -> each.length).sum() < KEPT_BYTES) {
+            conversation.pieces.add(piece);
+        }
+    }
+
     private void accept() {
         while (!door.isClosed()) {
             try {
@@ -93,15 +124,16 @@ public final class DamagingProxy implements AutoCloseable {
             upstream.connect(server, CONNECT_MILLIS);
             Thread.ofVirtual()
                     .name("damaging-proxy")
-                    .start(() -> copy(upstream, client, lanes(name).getLast()));
-            copy(client, upstream, lanes(name).getFirst());
+                    .start(() -> copy(upstream, client, lanes(name).getLast(), _ -> {}));
+            Conversation conversation = new Conversation(server.getPort(), new CopyOnWriteArrayList<>());
+            copy(client, upstream, lanes(name).getFirst(), piece -> keep(conversation, piece));
         } catch (IOException _) {
             end(upstream);
             end(client);
         }
     }
 
-    private void copy(Socket from, Socket to, String lane) {
+    private void copy(Socket from, Socket to, String lane, Consumer<byte[]> kept) {
         byte[] buffer = new byte[CHUNK];
         try {
             int read = from.getInputStream().read(buffer);
@@ -109,6 +141,7 @@ public final class DamagingProxy implements AutoCloseable {
             while (read >= 0 && goesOn) {
                 byte[] bytes = Arrays.copyOf(buffer, read);
                 rewriting.rewrite(this, bytes);
+                kept.accept(bytes);
                 Damages.Passed passed = damages.pass(lane, bytes);
                 to.getOutputStream().write(passed.bytes());
                 goesOn = !passed.ends();
