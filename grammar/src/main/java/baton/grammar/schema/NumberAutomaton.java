@@ -9,6 +9,10 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
+import java.util.Set;
+import java.util.function.BiPredicate;
+import java.util.function.ToIntBiFunction;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -33,8 +37,13 @@ final class NumberAutomaton {
 
     private static final int MOST_STATES = 10_000;
 
-    /** So many positions with one comparison or remainder are a step of the translation. */
-    private static final int POSITIONS_OF_STEP = 8;
+    /** So many characters at positions with one comparison or remainder are a step of the translation. */
+    private static final int CHARACTERS_OF_STEP = 12;
+
+    /** The state of a comparison that holds whatever comes. No state of a division is equal to it. */
+    private static final int MET = -2;
+
+    private static final CharSet DIGITS = CharSet.range('0', '9');
 
     private enum Phase {
         START,
@@ -83,9 +92,9 @@ final class NumberAutomaton {
 
     NumberAutomaton(NumberShape shape) {
         this.shape = shape;
-        shape.min().ifPresent(min -> comparisons.add(new Comparison(min.value())));
-        shape.max().ifPresent(max -> comparisons.add(new Comparison(max.value())));
-        shape.except().forEach(value -> comparisons.add(new Comparison(value)));
+        shape.min().ifPresent(min -> comparisons.add(new Comparison(min.value(), Set.of(1), min.inclusive())));
+        shape.max().ifPresent(max -> comparisons.add(new Comparison(max.value(), Set.of(-1), max.inclusive())));
+        shape.except().forEach(value -> comparisons.add(new Comparison(value, Set.of(-1, 1), false)));
         shape.multiple().ifPresent(divisor -> divisions.add(new Division(divisor)));
         shape.notMultiples().forEach(divisor -> divisions.add(new Division(divisor)));
         int exponents = comparisons.stream()
@@ -124,20 +133,53 @@ final class NumberAutomaton {
             if (positions.size() > MOST_STATES) {
                 return Optional.empty();
             }
-            if (i % POSITIONS_OF_STEP == 0) {
-                work.spend(1 + trackers.size());
-            }
+            Position from = positions.get(i);
+            List<String> groups = characters(from);
+            work.spend((1 + trackers.size()) * groups.size() / CHARACTERS_OF_STEP);
             Map<Integer, String> characters = new LinkedHashMap<>();
-            for (char character : "-+.eE0123456789".toCharArray()) {
-                step(positions.get(i), character)
-                        .ifPresent(to -> characters.merge(number(to), "" + character, String::concat));
+            Map<Integer, Expression> more = new HashMap<>();
+            for (String each : groups) {
+                step(from, each.charAt(0)).ifPresent(to -> {
+                    Optional<CharSet> equal = equalDigits(to);
+                    int next = number(equal.isEmpty() ? to : to.next(to.phase, digits(to), to.trackers));
+                    characters.merge(next, each, String::concat);
+                    equal.ifPresent(set -> more.computeIfAbsent(
+                            next, _ -> Expression.repeat(new Expression.Chars(set), 0, digits(to) - to.count)));
+                });
             }
             List<Expression.Step> steps = new ArrayList<>();
-            characters.forEach((next, each) -> steps.add(new Expression.Step(
-                    sets.computeIfAbsent(each, some -> new Expression.Chars(CharSet.of(some))), next)));
-            states.add(new Expression.State(ends(positions.get(i)), steps));
+            characters.forEach((next, each) -> {
+                Expression one = sets.computeIfAbsent(each, some -> new Expression.Chars(CharSet.of(some)));
+                steps.add(new Expression.Step(
+                        more.containsKey(next) ? Expression.sequence(one, more.get(next)) : one, next));
+            });
+            states.add(new Expression.State(ends(from), steps));
         }
         return Optional.of(new Expression.Automaton(states));
+    }
+
+    /** The characters of a number, digits that lead to the same position together. */
+    private List<String> characters(Position from) {
+        List<String> all = new ArrayList<>(List.of("-", "+", ".", "e", "E", "0"));
+        for (int digit = 1; digit <= 9; digit++) {
+            if (digit == 1 || isToldFromLess(from, digit)) {
+                all.add("" + digit);
+            } else {
+                all.set(all.size() - 1, all.getLast() + digit);
+            }
+        }
+        return all;
+    }
+
+    /** Whether a digit may lead to another position than the digit that is less by 1, which is not 0. */
+    private boolean isToldFromLess(Position from, int digit) {
+        return switch (from.phase) {
+            case START, MINUS, INTEGER, POINT, FRACTION ->
+                !divisions.stream().allMatch(Division::isOfIntegers)
+                        || !isEach(from, (each, _) -> !each.isToldFromLess(from, digit));
+            case ZERO -> false;
+            case E, EXPONENT_SIGN, EXPONENT -> true;
+        };
     }
 
     private int number(Position position) {
@@ -171,9 +213,7 @@ final class NumberAutomaton {
             }
             case ZERO, INTEGER -> {
                 if (isDigit) {
-                    yield from.phase == Phase.INTEGER && hasRoom(from, integerDigits)
-                            ? integerDigit(from, digit)
-                            : null;
+                    yield from.phase == Phase.INTEGER && hasRoom(from) ? integerDigit(from, digit) : null;
                 }
                 yield character == '.'
                         ? from.next(Phase.POINT, 0, endOfInteger(from))
@@ -181,7 +221,7 @@ final class NumberAutomaton {
             }
             case POINT, FRACTION -> {
                 if (isDigit) {
-                    yield hasRoom(from, fractionDigits) ? fractionDigit(from, digit) : null;
+                    yield hasRoom(from) ? fractionDigit(from, digit) : null;
                 }
                 yield from.phase == Phase.FRACTION ? exponent(from, character) : null;
             }
@@ -193,21 +233,87 @@ final class NumberAutomaton {
             case EXPONENT_SIGN, EXPONENT ->
                 isDigit && from.count < MOST_EXPONENT_DIGITS ? exponentDigit(from, digit) : null;
         };
-        return Optional.ofNullable(to);
+        return Optional.ofNullable(to).flatMap(this::settled);
     }
 
-    private boolean hasRoom(Position from, int digits) {
-        return !isCounted || from.count < digits;
+    /** The position without comparisons of which the result is known; empty if one of them does not hold. */
+    private Optional<Position> settled(Position at) {
+        List<Integer> states = new ArrayList<>(at.trackers);
+        for (int i = 0; i < comparisons.size(); i++) {
+            Comparison comparison = comparisons.get(i);
+            OptionalInt order =
+                    states.get(i) == MET ? OptionalInt.empty() : comparison.known(at, states.get(i), hasExponents);
+            if (order.isPresent()) {
+                if (!comparison.isMet(order.getAsInt())) {
+                    return Optional.empty();
+                }
+                states.set(i, MET);
+            }
+        }
+        if (shape.multiple().isPresent() && states.get(comparisons.size()) == Division.NO_MULTIPLE) {
+            return Optional.empty();
+        }
+        return Optional.of(at.next(at.phase, at.count, states));
+    }
+
+    /** The digits of which any number may follow without a change but that of the count; empty if others may follow. */
+    private Optional<CharSet> equalDigits(Position at) {
+        boolean isDivided = !divisions.isEmpty();
+        boolean mayHaveExponent = at.isNormal && hasExponents;
+        boolean isEqual = isCounted
+                && switch (at.phase) {
+                    case INTEGER ->
+                        at.count > 1
+                                && divisions.stream().allMatch(Division::isOfIntegers)
+                                && isEach(at, (_, _) -> false);
+                    case FRACTION ->
+                        isDivided
+                                ? divisions.size() == 1
+                                        && shape.multiple().isPresent()
+                                        && at.count >= divisions.getFirst().digits()
+                                        && isEach(at, (each, state) -> each.isSettledByZeros(state, at.count))
+                                : isEach(at, (_, state) -> Comparison.isSettled(state, mayHaveExponent));
+                    default -> false;
+                };
+        return isEqual
+                ? Optional.of(isDivided && at.phase == Phase.FRACTION ? CharSet.of("0") : DIGITS)
+                : Optional.empty();
+    }
+
+    /** How many digits the part of a number may have in which a position is. */
+    private int digits(Position at) {
+        return at.phase == Phase.INTEGER ? integerDigits : fractionDigits;
+    }
+
+    private boolean isEach(Position at, BiPredicate<Comparison, Integer> test) {
+        for (int i = 0; i < comparisons.size(); i++) {
+            if (at.trackers.get(i) != MET && !test.test(comparisons.get(i), at.trackers.get(i))) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /** The states of comparisons after a step, and those of divisions as they are. */
+    private List<Integer> compared(Position from, ToIntBiFunction<Comparison, Integer> step) {
+        List<Integer> states = new ArrayList<>(from.trackers);
+        for (int i = 0; i < comparisons.size(); i++) {
+            if (states.get(i) != MET) {
+                states.set(i, step.applyAsInt(comparisons.get(i), states.get(i)));
+            }
+        }
+        return states;
+    }
+
+    private boolean hasRoom(Position from) {
+        return !isCounted || from.count < digits(from);
     }
 
     private Position integerDigit(Position from, int digit) {
-        List<Integer> states = new ArrayList<>();
-        for (int i = 0; i < from.trackers.size(); i++) {
-            int state = from.trackers.get(i);
-            states.add(
-                    i < comparisons.size()
-                            ? comparisons.get(i).integerDigit(state, from.count, digit)
-                            : divisions.get(i - comparisons.size()).next(state, digit));
+        List<Integer> states = compared(from, (each, state) -> each.integerDigit(state, from.count, digit));
+        for (int i = 0; i < divisions.size(); i++) {
+            int at = comparisons.size() + i;
+            states.set(at, divisions.get(i).next(states.get(at), digit));
         }
         return new Position(
                 from.phase,
@@ -220,25 +326,19 @@ final class NumberAutomaton {
     }
 
     private List<Integer> endOfInteger(Position from) {
-        List<Integer> states = new ArrayList<>(from.trackers);
-        for (int i = 0; i < comparisons.size(); i++) {
-            states.set(i, comparisons.get(i).endOfInteger(states.get(i), from.count, from.isNormal && hasExponents));
-        }
-        return states;
+        return compared(from, (each, state) -> each.endOfInteger(state, from.count, from.isNormal && hasExponents));
     }
 
     private Position fractionDigit(Position from, int digit) {
-        List<Integer> states = new ArrayList<>();
-        for (int i = 0; i < from.trackers.size(); i++) {
-            int state = from.trackers.get(i);
-            if (i < comparisons.size()) {
-                states.add(comparisons.get(i).fractionDigit(state, from.count, digit, from.isNormal && hasExponents));
-            } else {
-                Division division = divisions.get(i - comparisons.size());
-                states.add(
-                        from.count < division.digits()
-                                ? division.next(state, digit)
-                                : digit == 0 ? state : Division.NO_MULTIPLE);
+        List<Integer> states = compared(
+                from, (each, state) -> each.fractionDigit(state, from.count, digit, from.isNormal && hasExponents));
+        for (int i = 0; i < divisions.size(); i++) {
+            int at = comparisons.size() + i;
+            Division division = divisions.get(i);
+            if (from.count < division.digits()) {
+                states.set(at, division.next(states.get(at), digit));
+            } else if (digit != 0) {
+                states.set(at, Division.NO_MULTIPLE);
             }
         }
         return from.next(Phase.FRACTION, Math.min(from.count + 1, fractionDigits), states);
@@ -249,11 +349,14 @@ final class NumberAutomaton {
         if (character != 'e' && character != 'E' || !from.isNormal || !hasExponents) {
             return null;
         }
-        List<Integer> states = new ArrayList<>();
-        for (int i = 0; i < comparisons.size(); i++) {
-            states.add(comparisons.get(i).endOfMantissa(from.trackers.get(i), from.count));
-        }
-        return new Position(Phase.E, from.isNegative, true, 0, 0, false, states);
+        return new Position(
+                Phase.E,
+                from.isNegative,
+                true,
+                0,
+                0,
+                false,
+                compared(from, (each, state) -> each.endOfMantissa(state, from.count)));
     }
 
     private Position exponentDigit(Position from, int digit) {
@@ -268,43 +371,30 @@ final class NumberAutomaton {
     }
 
     private boolean ends(Position at) {
-        List<Integer> orders = new ArrayList<>();
         List<Integer> states = at.phase == Phase.FRACTION ? at.trackers : endOfInteger(at);
-        switch (at.phase) {
-            case START, MINUS, POINT, E, EXPONENT_SIGN -> {
-                return false;
-            }
-            case ZERO, INTEGER, FRACTION -> {
-                int fraction = at.phase == Phase.FRACTION ? at.count : 0;
-                for (int i = 0; i < comparisons.size(); i++) {
-                    orders.add(comparisons.get(i).order(states.get(i), fraction, at.isNegative));
-                }
-                for (int i = 0; i < divisions.size(); i++) {
-                    boolean isWanted = i == 0 && shape.multiple().isPresent();
-                    if (divisions.get(i).divides(states.get(comparisons.size() + i), fraction) != isWanted) {
-                        return false;
-                    }
-                }
-            }
+        int fraction = at.phase == Phase.FRACTION ? at.count : 0;
+        return switch (at.phase) {
+            case START, MINUS, POINT, E, EXPONENT_SIGN -> false;
+            case ZERO, INTEGER, FRACTION ->
+                isEach(
+                                at.next(at.phase, at.count, states),
+                                (each, state) -> each.isMet(each.order(state, fraction, at.isNegative)))
+                        && isDivided(states, fraction);
             case EXPONENT -> {
                 int exponent = at.isSmall ? -at.exponent : at.exponent;
-                for (int i = 0; i < comparisons.size(); i++) {
-                    orders.add(comparisons.get(i).orderOfExponent(at.trackers.get(i), exponent, at.isNegative));
-                }
+                yield isEach(at, (each, state) -> each.isMet(each.orderOfExponent(state, exponent, at.isNegative)));
             }
-        }
-        int next = 0;
-        if (shape.min().isPresent() && !isMet(orders.get(next++), shape.min().get())) {
-            return false;
-        }
-        if (shape.max().isPresent() && !isMet(-orders.get(next++), shape.max().get())) {
-            return false;
-        }
-        return !orders.subList(next, orders.size()).contains(0);
+        };
     }
 
-    private static boolean isMet(int order, NumberShape.Bound bound) {
-        return order > 0 || order == 0 && bound.inclusive();
+    private boolean isDivided(List<Integer> states, int fraction) {
+        for (int i = 0; i < divisions.size(); i++) {
+            boolean isWanted = i == 0 && shape.multiple().isPresent();
+            if (divisions.get(i).divides(states.get(comparisons.size() + i), fraction) != isWanted) {
+                return false;
+            }
+        }
+        return true;
     }
 
     /**
@@ -314,13 +404,18 @@ final class NumberAutomaton {
     private static final class Comparison {
         static final int EQUAL = 4;
 
+        private final Set<Integer> orders;
+        private final boolean mayBeEqual;
         private final int sign;
         private final String integer;
         private final String fraction;
         private final String significant;
         private final int exponent;
 
-        Comparison(BigDecimal bound) {
+        /** @param orders that hold: 1 for a number that is larger than the bound, -1 for one that is smaller */
+        Comparison(BigDecimal bound, Set<Integer> orders, boolean mayBeEqual) {
+            this.orders = orders;
+            this.mayBeEqual = mayBeEqual;
             sign = bound.signum();
             BigDecimal size = bound.abs().stripTrailingZeros();
             String plain = size.toPlainString();
@@ -329,6 +424,49 @@ final class NumberAutomaton {
             fraction = point < 0 ? "" : plain.substring(point + 1);
             significant = size.unscaledValue().toString();
             exponent = sign == 0 ? 0 : size.precision() - size.scale() - 1;
+        }
+
+        boolean isMet(int order) {
+            return order == 0 ? mayBeEqual : orders.contains(order);
+        }
+
+        /** The order of all numbers that begin so, if it is one. */
+        OptionalInt known(Position at, int state, boolean hasExponents) {
+            if (sign != 0 && at.isNegative != sign < 0) {
+                return OptionalInt.of(-sign);
+            }
+            int size = switch (at.phase) {
+                case INTEGER -> sign == 0 || at.count > integer.length() ? 1 : 0;
+                case POINT, FRACTION -> at.isNormal && hasExponents ? 0 : plain(state);
+                case EXPONENT_SIGN, EXPONENT -> {
+                    // More digits make it larger.
+                    int direction = at.isSmall ? -1 : 1;
+                    yield Integer.compare(direction * at.exponent, exponent) == direction ? direction : 0;
+                }
+                default -> 0;
+            };
+            return size == 0 ? OptionalInt.empty() : OptionalInt.of(signed(size, at.isNegative));
+        }
+
+        boolean isToldFromLess(Position at, int digit) {
+            boolean isInteger = at.phase != Phase.POINT && at.phase != Phase.FRACTION;
+            return isToldFromLess(isInteger ? integer : fraction, at.count, digit)
+                    || isToldFromLess(significant, isInteger ? 0 : at.count + 1, digit);
+        }
+
+        private static boolean isToldFromLess(String digits, int at, int digit) {
+            int own = at < digits.length() ? digits.charAt(at) - '0' : 0;
+            return digit == own || digit - 1 == own;
+        }
+
+        /** Whether no digit of a fraction changes the state. */
+        static boolean isSettled(int state, boolean mayHaveExponent) {
+            return plain(state) != 0 && (normal(state) != 0 || !mayHaveExponent);
+        }
+
+        /** Whether zeros at the end of a fraction of so many digits do not change the state. */
+        boolean isSettledByZeros(int state, int count) {
+            return plain(state) != 0 || count >= fraction.length();
         }
 
         private static int state(int plain, int normal) {
@@ -397,6 +535,10 @@ final class NumberAutomaton {
                                     .unscaledValue()
                                     .longValueExact(),
                     Math.max(0, divisor.scale()));
+        }
+
+        boolean isOfIntegers() {
+            return divisor == 1 && digits == 0;
         }
 
         int next(int remainder, int digit) {
