@@ -3,9 +3,13 @@ package baton.grammar.automaton;
 import baton.grammar.rule.CharSet;
 import baton.grammar.rule.Expression;
 import baton.kv.ConfigException;
+import java.nio.IntBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.BitSet;
+import java.util.Collection;
+import java.util.Collections;
+import java.util.Comparator;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
@@ -13,6 +17,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.stream.IntStream;
 
 /** Makes the deterministic automaton of the characters of texts that are of several regular nodes and not of others. */
 public final class RegularProduct {
@@ -173,72 +178,116 @@ public final class RegularProduct {
                 first.add(i);
             }
         }
-        Map<CharSet, Expression> characters = new HashMap<>();
+        Map<BitSet, Expression> characters = new HashMap<>();
         List<Expression.State> all = new ArrayList<>();
         for (int state : first) {
             List<Expression.Step> steps = new ArrayList<>();
-            Map<Integer, List<CharSet.Range>> few = new LinkedHashMap<>();
-            for (int symbol = 0; symbol < classes.size(); symbol++) {
-                int edge = next.get(state)[symbol];
-                int to = edge == NONE ? NONE : block[edge];
-                CharSet set = classes.get(symbol);
-                if (to == NONE) {
-                    continue;
-                }
-                if (set.ranges().size() > FEW_RANGES) {
-                    steps.add(new Expression.Step(characters.computeIfAbsent(set, Expression.Chars::new), to));
-                } else {
-                    few.computeIfAbsent(to, _ -> new ArrayList<>()).addAll(set.ranges());
+            Map<Integer, BitSet> few = new LinkedHashMap<>();
+            int[] edges = next.get(state);
+            for (int symbol = 0; symbol < edges.length; symbol++) {
+                int to = edges[symbol] == NONE ? NONE : block[edges[symbol]];
+                if (to != NONE && classes.get(symbol).ranges().size() > FEW_RANGES) {
+                    BitSet alone = new BitSet();
+                    alone.set(symbol);
+                    steps.add(new Expression.Step(characters.computeIfAbsent(alone, this::characters), to));
+                } else if (to != NONE) {
+                    few.computeIfAbsent(to, _ -> new BitSet()).set(symbol);
                 }
             }
-            few.forEach((to, ranges) -> steps.add(
-                    new Expression.Step(characters.computeIfAbsent(CharSet.union(ranges), Expression.Chars::new), to)));
+            few.forEach((to, symbols) ->
+                    steps.add(new Expression.Step(characters.computeIfAbsent(symbols, this::characters), to)));
             all.add(new Expression.State(ends(state), steps));
         }
         return new Expression.Automaton(all.isEmpty() ? List.of(new Expression.State(false, List.of())) : all);
     }
 
+    private Expression characters(BitSet symbols) {
+        return new Expression.Chars(CharSet.union(symbols.stream()
+                .mapToObj(symbol -> classes.get(symbol).ranges())
+                .flatMap(List::stream)
+                .toList()));
+    }
+
     /**
      * A number of a block of equivalent states for each state from which a text can be completed. Blocks are numbered in the order of
-     * their first states.
+     * their first states. A block is divided by those of its states that lead to a block which has been divided; its largest part
+     * keeps the number, so a state gets a new one few times.
      */
     private int[] minimised() {
-        BitSet live = live();
+        List<List<Integer>> before = before();
+        BitSet live = live(before);
         int[] block = new int[tuples.size()];
-        for (int i = 0; i < block.length; i++) {
-            block[i] = !live.get(i) ? NONE : ends(i) ? 1 : 0;
-        }
-        int blocks = 0;
-        for (int work = 0; work < MOST_REFINEMENT; work += live.cardinality() * classes.size()) {
-            Map<List<Integer>, Integer> numbered = new HashMap<>();
-            int[] refined = block.clone();
-            for (int i = live.nextSetBit(0); i >= 0; i = live.nextSetBit(i + 1)) {
-                List<Integer> signature = new ArrayList<>();
-                signature.add(block[i]);
-                for (int edge : next.get(i)) {
-                    signature.add(edge == NONE ? edge : block[edge]);
+        Arrays.fill(block, NONE);
+        live.stream().forEach(state -> block[state] = 0);
+        List<Integer> sizes = new ArrayList<>(List.of(live.cardinality()));
+        int work = 0;
+        for (BitSet changed = live; !changed.isEmpty(); ) {
+            work += changed.cardinality() * classes.size();
+            if (work > MOST_REFINEMENT) {
+                live.stream().forEach(state -> block[state] = state);
+                break;
+            }
+            Map<Integer, Map<IntBuffer, BitSet>> parts = new LinkedHashMap<>();
+            changed.stream()
+                    .forEach(state -> parts.computeIfAbsent(block[state], _ -> new LinkedHashMap<>())
+                            .computeIfAbsent(edges(state, block), _ -> new BitSet())
+                            .set(state));
+            BitSet after = new BitSet();
+            parts.forEach((number, byEdges) -> {
+                for (BitSet part : parts(number, byEdges.values(), sizes.get(number), block)) {
+                    part.stream().forEach(state -> {
+                        block[state] = sizes.size();
+                        before.get(state).forEach(after::set);
+                    });
+                    sizes.set(number, sizes.get(number) - part.cardinality());
+                    sizes.add(part.cardinality());
                 }
-                Integer known = numbered.putIfAbsent(signature, numbered.size());
-                refined[i] = known == null ? numbered.size() - 1 : known;
-            }
-            if (numbered.size() == blocks) {
-                return block;
-            }
-            block = refined;
-            blocks = numbered.size();
+            });
+            after.and(live);
+            changed = after;
         }
-        int count = 0;
-        for (int i = live.nextSetBit(0); i >= 0; i = live.nextSetBit(i + 1)) {
-            block[i] = count++;
-        }
+        Map<Integer, Integer> numbers = new HashMap<>();
+        live.stream().forEach(state -> {
+            numbers.putIfAbsent(block[state], numbers.size());
+            block[state] = numbers.get(block[state]);
+        });
         return block;
     }
 
-    private BitSet live() {
+    /** The parts of a block but the largest one. Its states that are in none of some parts are one, too. */
+    private static List<BitSet> parts(int number, Collection<BitSet> some, int size, int[] block) {
+        List<BitSet> parts = new ArrayList<>(some);
+        BitSet largest = Collections.max(parts, Comparator.comparingInt(BitSet::cardinality));
+        int rest = size - parts.stream().mapToInt(BitSet::cardinality).sum();
+        if (rest < largest.cardinality()) {
+            parts.remove(largest);
+            if (rest > 0) {
+                BitSet others = new BitSet();
+                IntStream.range(0, block.length)
+                        .filter(state -> block[state] == number)
+                        .forEach(others::set);
+                some.forEach(others::andNot);
+                parts.add(others);
+            }
+        }
+        return parts;
+    }
+
+    /** Where a state leads to, and whether a text may end at it. */
+    private IntBuffer edges(int state, int[] block) {
+        int[] edges = next.get(state);
+        int[] to = new int[edges.length + 1];
+        to[edges.length] = ends(state) ? 1 : 0;
+        for (int symbol = 0; symbol < edges.length; symbol++) {
+            to[symbol] = edges[symbol] == NONE ? NONE : block[edges[symbol]];
+        }
+        return IntBuffer.wrap(to);
+    }
+
+    /** The states that lead to each. */
+    private List<List<Integer>> before() {
         List<List<Integer>> before = new ArrayList<>();
         next.forEach(_ -> before.add(new ArrayList<>()));
-        BitSet live = new BitSet();
-        List<Integer> open = new ArrayList<>();
         for (int i = 0; i < next.size(); i++) {
             int last = NONE;
             for (int edge : next.get(i)) {
@@ -247,6 +296,15 @@ public final class RegularProduct {
                     last = edge;
                 }
             }
+        }
+        return before;
+    }
+
+    /** The states from which a text can be completed. */
+    private BitSet live(List<List<Integer>> before) {
+        BitSet live = new BitSet();
+        List<Integer> open = new ArrayList<>();
+        for (int i = 0; i < next.size(); i++) {
             if (ends(i)) {
                 live.set(i);
                 open.add(i);
