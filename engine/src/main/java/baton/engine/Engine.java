@@ -38,6 +38,9 @@ public interface Engine extends AutoCloseable {
      */
     default void prepare(SamplingParams sampling) {}
 
+    /** A seed for a request that has none, as {@link #submit} draws one. */
+    long drawSeed();
+
     /**
      * Queues a request. Its events go to {@code sink} in order, from the engine's thread; the sink must not block. Every request
      * that was accepted ends with one {@link GenerationEvent.Finished} for each of its sequences, also when the engine fails.

@@ -2,6 +2,7 @@ package baton.engine;
 
 import baton.kv.JsonFields;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 import java.util.Optional;
 
 /**
@@ -13,6 +14,8 @@ import java.util.Optional;
  * @param kvTransferParams {@code kv_transfer_params} for the connector
  * @param cacheSalt separates this request's cached blocks from those of other salts; {@linkplain #isText valid Unicode}
  * @param priority smaller runs earlier, as in vLLM; 0 unless given
+ * @param generated output that another instance has generated, as token ids for each of the {@code n} sequences, or none at all: the sequences
+ *     continue after it, as if they had chosen these tokens. The events have them again, with log probabilities of 0
  */
 public record GenerationRequest(
         String id,
@@ -20,13 +23,28 @@ public record GenerationRequest(
         SamplingParams sampling,
         Optional<JsonFields> kvTransferParams,
         Optional<String> cacheSalt,
-        int priority) {
-    /** @throws IllegalArgumentException if {@code cacheSalt} is not text */
+        int priority,
+        List<int[]> generated) {
+    /** @throws IllegalArgumentException if {@code cacheSalt} is not text, or output is given for another number of sequences */
     public GenerationRequest {
         if (cacheSalt.filter(salt -> !isText(salt)).isPresent()) {
             throw new IllegalArgumentException(
                     "cacheSalt has half of a surrogate pair, must be valid Unicode: all such texts have the same bytes");
         }
+        if (!generated.isEmpty() && generated.size() != sampling.n()) {
+            throw new IllegalArgumentException(
+                    "generated has " + generated.size() + " outputs, must have " + sampling.n() + " or none");
+        }
+    }
+
+    public GenerationRequest(
+            String id,
+            int[] prompt,
+            SamplingParams sampling,
+            Optional<JsonFields> kvTransferParams,
+            Optional<String> cacheSalt,
+            int priority) {
+        this(id, prompt, sampling, kvTransferParams, cacheSalt, priority, List.of());
     }
 
     public GenerationRequest(String id, int[] prompt, SamplingParams sampling) {

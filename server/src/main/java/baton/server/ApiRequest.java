@@ -4,6 +4,7 @@ import baton.engine.SamplingParams;
 import baton.kv.GeneratedBuilder;
 import baton.kv.JsonFields;
 import baton.server.output.OutputParser;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalInt;
@@ -34,6 +35,7 @@ import java.util.function.Supplier;
  * @param namesTool whether the only function that may be called was named, so that the finish reason of a call is {@code stop}
  * @param reasons whether reasoning is looked for in the output
  * @param showsReasoning whether it is in the answer, with its token ids
+ * @param continuation of an answer that another instance began
  * @param repeated fields of the request that the answer has too, or is formed by; empty for completions and chats
  */
 @GeneratedBuilder
@@ -61,6 +63,7 @@ record ApiRequest(
         Optional<JsonFields> kvTransferParams,
         Optional<String> cacheSalt,
         int priority,
+        Optional<Continuation> continuation,
         JsonFields repeated) {
 
     /** Sequences that the engine makes. */
@@ -72,8 +75,16 @@ record ApiRequest(
      * One prompt.
      *
      * @param text of an echo: the prompt, or the last message of a chat that the answer continues; empty otherwise
+     * @param output token ids after the prompt that are computed as a part of it
      */
-    record Prompt(int[] ids, String text) {}
+    record Prompt(int[] ids, String text, int[] output) {
+        /** All tokens that are computed as prompt. */
+        int[] computed() {
+            int[] all = Arrays.copyOf(ids, ids.length + output.length);
+            System.arraycopy(output, 0, all, ids.length, output.length);
+            return all;
+        }
+    }
 
     /** The families of requests. */
     enum Api {

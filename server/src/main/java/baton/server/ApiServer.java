@@ -485,7 +485,7 @@ public final class ApiServer implements AutoCloseable {
     }
 
     private void generate(HttpExchange exchange, ApiRequest.Api api, Parsing parse, Reading read) {
-        refuseUnlessReady(exchange);
+        refuseUnlessServed(exchange);
         Optional<String> header = requestIdHeader(exchange.request());
         preparers.readBody(
                 exchange,
@@ -516,7 +516,7 @@ public final class ApiServer implements AutoCloseable {
     }
 
     private void start(HttpExchange exchange, String requestId, ApiRequest request) {
-        refuseUnlessReady(exchange);
+        refuseUnlessServed(exchange);
         if (exchange.clientLeft()) {
             refused(request.api(), requestId, request.kvTransferParams());
             return;
@@ -525,8 +525,13 @@ public final class ApiServer implements AutoCloseable {
         ResponseStream stream = new ResponseStream(
                 new ReplyWriter.Head(
                         request,
-                        request.api().idPrefix() + requestId,
-                        clock.instant().getEpochSecond()),
+                        requestId,
+                        request.continuation()
+                                .map(Continuation::id)
+                                .orElse(request.api().idPrefix() + requestId),
+                        request.continuation()
+                                .map(Continuation::created)
+                                .orElseGet(() -> clock.instant().getEpochSecond())),
                 randomSuffix(),
                 exchange,
                 engine,
@@ -542,6 +547,13 @@ public final class ApiServer implements AutoCloseable {
 
     private static String randomSuffix() {
         return UUID.randomUUID().toString().substring(0, 8);
+    }
+
+    /** While the server drains, streams are moved away from it. */
+    private void refuseUnlessServed(HttpExchange exchange) {
+        if (!stopping || exchange.request().getHeader(Continuation.MOVE) == null) {
+            refuseUnlessReady(exchange);
+        }
     }
 
     private void refuseUnlessReady(HttpExchange exchange) {

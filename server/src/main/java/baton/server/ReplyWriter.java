@@ -35,9 +35,10 @@ final class ReplyWriter {
     /**
      * The common fields of all answers to one request.
      *
+     * @param requestId in {@code X-Request-Id}
      * @param created seconds since 1970
      */
-    record Head(ApiRequest request, String id, long created) {}
+    record Head(ApiRequest request, String requestId, String id, long created) {}
 
     /**
      * Output of one choice: all of it, or the part in a chunk.

@@ -124,6 +124,7 @@ final class RequestReader {
         boolean addSpecialTokens = fields.bool("add_special_tokens").orElse(true);
         SamplingReader.requireFewStops(sampling, requireFewSequences(fields, sampling.n()));
         FormatReader.prepare(fields, engine, sampling, preparation);
+        Optional<Continuation> continuation = Continuation.read(fields, prompts);
         Optional<Prompts.Kept> kept = kept(fields, maxTokens.orElse(most.orElse(1)));
         List<ApiRequest.Prompt> read = new ArrayList<>();
         for (int[] whole : prompts.read(
@@ -133,12 +134,22 @@ final class RequestReader {
             preparation.check();
             int[] ids = Prompts.truncated(whole, kept);
             prompts.requireFits(ids, maxTokens, "max_tokens");
-            read.add(new ApiRequest.Prompt(ids, echo ? engine.tokenizer().decode(ids, true) : ""));
+            read.add(new ApiRequest.Prompt(
+                    ids, echo ? engine.tokenizer().decode(ids, true) : "", prefilled(fields, continuation)));
         }
         SamplingReader.requireFewPromptLogprobs(sampling, read);
+        Optional<Continuation> continued = continued(fields, continuation, read.size(), sampling.n());
         return request(fields, api, model)
                 .prompts(read)
-                .sampling(sampling)
+                .sampling(continued
+                        .map(each -> SamplingParamsBuilder.builder(sampling)
+                                .promptLogprobs(
+                                        each.hasAll(read.size() * sampling.n())
+                                                ? OptionalInt.empty()
+                                                : sampling.promptLogprobs())
+                                .build())
+                        .orElse(sampling))
+                .continuation(continued)
                 .n(n)
                 .logprobs(logprobs)
                 .echo(echo)
@@ -146,11 +157,37 @@ final class RequestReader {
                 .role(config.responseRole());
     }
 
+    /** Output that the prefill leg of a continued answer computes after the prompt, so that the decode leg can load it. */
+    private static int[] prefilled(JsonFields fields, Optional<Continuation> continuation) {
+        return continuation
+                .filter(_ -> SamplingReader.isPrefillLeg(fields))
+                .orElse(Continuation.NONE)
+                .output(0)
+                .ids();
+    }
+
+    /** What the answer continues; a prefill leg begins one. */
+    private static Optional<Continuation> continued(
+            JsonFields fields, Optional<Continuation> continuation, int prompts, int n) {
+        boolean isPrefillLeg = SamplingReader.isPrefillLeg(fields);
+        continuation.ifPresent(continued -> continued.check(
+                prompts,
+                n,
+                isPrefillLeg || fields.bool("stream").orElse(false),
+                RequestFields.kvTransferParams(fields)
+                        .flatMap(Prompts::forConnector)
+                        .isPresent()));
+        return continuation.filter(_ -> !isPrefillLeg);
+    }
+
     ApiRequest chat(JsonFields fields, Preparation preparation) {
         return chat(fields, ApiRequest.Api.CHAT, preparation).build();
     }
 
     ApiRequest responses(JsonFields fields, Preparation preparation) {
+        fields.value(Continuation.FIELD).ifPresent(value -> {
+            throw RequestFields.unsupported(Continuation.FIELD, value);
+        });
         try {
             return chat(ResponsesRequest.asChat(fields), ApiRequest.Api.RESPONSES, preparation)
                     .repeated(ResponsesRequest.repeated(fields))
@@ -188,6 +225,7 @@ final class RequestReader {
         Optional<Prompts.Kept> kept = kept(fields, maxTokens.orElse(1));
         ChatPrompt chat = chatPrompt(fields, preparation);
         Optional<JsonFields> kvTransferParams = RequestFields.kvTransferParams(fields);
+        Optional<Continuation> continuation = Continuation.read(fields, prompts);
         int[] whole = prompts.handedOver(kvTransferParams)
                 .orElseGet(() -> prompts.encode(
                         "messages",
@@ -207,8 +245,10 @@ final class RequestReader {
         SamplingParams complete = builder.build();
         FormatReader.prepare(fields, engine, complete, preparation);
         return request(fields, api, model)
-                .prompts(List.of(new ApiRequest.Prompt(ids, echo ? chat.continued() : "")))
+                .prompts(List.of(
+                        new ApiRequest.Prompt(ids, echo ? chat.continued() : "", prefilled(fields, continuation))))
                 .sampling(complete)
+                .continuation(continued(fields, continuation, 1, sampling.n()))
                 .n(sampling.n())
                 .logprobs(showsReasoning ? logprobs : OptionalInt.empty())
                 .role(chat.responseRole())
@@ -334,6 +374,7 @@ final class RequestReader {
                 .kvTransferParams(RequestFields.kvTransferParams(fields).flatMap(Prompts::forConnector))
                 .cacheSalt(cacheSalt)
                 .priority(RequestFields.integer(fields, "priority").orElse(0))
+                .continuation(Optional.empty())
                 .repeated(JsonFields.empty(""));
     }
 

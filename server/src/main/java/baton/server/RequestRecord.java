@@ -59,7 +59,7 @@ record RequestRecord(
             Optional<OtlpExporter> spans = exchange.spans();
             TraceContext trace = TraceContext.of(exchange.request().headers().getAll("traceparent"), spans.isPresent());
             return new Origin(
-                    head.id().substring(head.request().api().idPrefix().length()),
+                    head.requestId(),
                     head.id(),
                     head.request().model(),
                     exchange.request().method().name(),

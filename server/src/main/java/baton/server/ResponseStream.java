@@ -7,6 +7,7 @@ import baton.engine.GenerationEvent;
 import baton.engine.GenerationEvent.Finished;
 import baton.engine.GenerationEvent.Usage;
 import baton.engine.GenerationRequest;
+import baton.engine.SamplingParamsBuilder;
 import baton.engine.TokenLogprobs;
 import baton.kv.JsonFields;
 import baton.server.output.OutputParser;
@@ -39,7 +40,11 @@ import org.slf4j.LoggerFactory;
  * <p>A stream's status line is sent with its first event, so that a request that fails before that gets an error status.
  */
 final class ResponseStream {
+    private static final int[] NO_TOKENS = {};
     private static final Logger LOG = LoggerFactory.getLogger(ResponseStream.class);
+
+    /** Prompts of a request of which token ids are sent: all their seeds are in a header. */
+    private static final int MOST_CONTINUED = 64;
 
     private final HttpExchange exchange;
     private final Engine engine;
@@ -48,6 +53,8 @@ final class ResponseStream {
     private final AnswerForm answer;
     private final int maxPendingBytes;
     private final Consumer<ResponseStream> whenEnded;
+    private final boolean tellsTokens;
+    private final List<Long> seeds = new ArrayList<>();
     private final List<String> engineIds = new ArrayList<>();
     private final List<Choice> choices = new ArrayList<>();
     private final List<Optional<List<TokenLogprobs>>> promptLogprobs = new ArrayList<>();
@@ -83,8 +90,20 @@ final class ResponseStream {
             case RESPONSES -> new ResponsesAnswer(head, writer);
             case INFERENCE -> new InferenceAnswer(request);
         };
+        tellsTokens = request.stream()
+                && request.generates()
+                && request.prompts().size() <= MOST_CONTINUED
+                && (request.api() == ApiRequest.Api.COMPLETION || request.api() == ApiRequest.Api.CHAT)
+                && exchange.request().getHeader(Continuation.WANTED) != null;
+        request.continuation().ifPresent(continued -> seeds.addAll(continued.seeds()));
+        if (tellsTokens
+                && seeds.isEmpty()
+                && request.sampling().seed().isEmpty()
+                && !request.sampling().greedy()) {
+            request.prompts().forEach(_ -> seeds.add(engine.drawSeed()));
+        }
         for (int prompt = 0; prompt < request.prompts().size(); prompt++) {
-            engineIds.add(engineId(request.api(), head.id(), prompt, idSuffix));
+            engineIds.add(engineId(request.api(), request.api().idPrefix() + head.requestId(), prompt, idSuffix));
             promptLogprobs.add(Optional.empty());
         }
         for (int index = 0; index < request.sequences(); index++) {
@@ -141,11 +160,19 @@ final class ResponseStream {
             int prompt = i;
             GenerationRequest engineRequest = new GenerationRequest(
                     engineIds.get(prompt),
-                    request.prompts().get(prompt).ids(),
-                    request.sampling(),
+                    request.prompts().get(prompt).computed(),
+                    seeds.isEmpty()
+                            ? request.sampling()
+                            : SamplingParamsBuilder.builder(request.sampling())
+                                    .seed(OptionalLong.of(seeds.get(prompt)))
+                                    .build(),
                     request.kvTransferParams(),
                     request.cacheSalt(),
-                    request.priority());
+                    request.priority(),
+                    request.continuation()
+                            .map(continued -> continued.generated(
+                                    prompt, request.sampling().n()))
+                            .orElse(List.of()));
             try {
                 engine.submit(engineRequest, event -> hop(prompt, event));
             } catch (RuntimeException e) {
@@ -199,15 +226,28 @@ final class ResponseStream {
     }
 
     private void onOutput(Choice choice, GenerationEvent.Output output) {
+        choice.add(output);
+        if (choice.wasSent(output)) {
+            if (choice.isDue()) {
+                choice.take(choice.index);
+            }
+            return;
+        }
         if (ttftMillis.isEmpty()) {
             ttftMillis = OptionalDouble.of(exchange.millis());
         }
-        choice.add(output);
-        if (head.request().stream() && choice.isDue()) {
+        boolean isDue = head.request().stream() && choice.isDue();
+        if (isDue) {
             Optional<Usage> usage = head.request().continuousUsage()
                     ? Optional.of(new Usage(promptTokens(choice), 0, 0, choice.tokens))
                     : Optional.empty();
-            send(part(choice, usage, Optional.empty()));
+            Buffer part = part(choice, usage, Optional.empty());
+            // The last text without a token of its own is committed with the end.
+            send(tellsTokens && output.ids().length > 0 ? part.appendString(choice.commit(false)) : part);
+        } else if (tellsTokens && output.ids().length > 0) {
+            // Log probabilities that are not sent yet would be lost, so their tokens are not committed.
+            boolean isScored = head.request().logprobs().isPresent();
+            send(Buffer.buffer(isScored ? Continuation.commit(choice.index, NO_TOKENS, false) : choice.commit(false)));
         }
     }
 
@@ -236,15 +276,19 @@ final class ResponseStream {
             return;
         }
         boolean usageFollows = head.request().includeUsage();
-        send(part(
-                choice,
-                head.request().continuousUsage() ? Optional.of(usage(choice, finished)) : Optional.empty(),
-                finished.kvTransferParams()));
+        if (!choice.before.finished()) {
+            Buffer part = part(
+                    choice,
+                    head.request().continuousUsage() ? Optional.of(usage(choice, finished)) : Optional.empty(),
+                    finished.kvTransferParams());
+            send(tellsTokens ? part.appendString(choice.commit(true)) : part);
+        }
         if (last && !ended) {
             if (usageFollows) {
                 send(answer.last(counted(), kvTransferParams()));
             }
             if (!ended) {
+                begin();
                 end(200);
                 exchange.end(answer.done());
             }
@@ -323,6 +367,17 @@ final class ResponseStream {
                 .findFirst();
     }
 
+    /** Sets the headers of a stream before its first bytes. */
+    private void begin() {
+        HttpServerResponse response = exchange.response();
+        if (!response.headWritten()) {
+            if (tellsTokens) {
+                response.putHeader(Continuation.STREAM, Continuation.stream(head.id(), head.created(), seeds));
+            }
+            exchange.begin();
+        }
+    }
+
     /**
      * Writes an event at once. Bytes that the client has not read are counted; too many before another event end the request, but not
      * before the last ones, which may have all of the text again.
@@ -342,13 +397,10 @@ final class ResponseStream {
             exchange.reset();
             return;
         }
-        HttpServerResponse response = exchange.response();
-        if (!response.headWritten()) {
-            exchange.begin();
-        }
+        begin();
         int length = event.length();
         pendingBytes += length;
-        response.write(event).onComplete(written -> {
+        exchange.response().write(event).onComplete(written -> {
             pendingBytes -= length;
             if (written.failed()) {
                 abandon(engineIds);
@@ -425,10 +477,14 @@ final class ResponseStream {
         /** Those of all that are reasoning. */
         int reasoningTokens;
 
+        /** Of this choice, sent by another instance. */
+        final Continuation.Output before;
+
         private final OutputParser parser = head.request().parser().get();
         private final List<Piece> pieces = new ArrayList<>();
         private boolean called;
         private final List<int[]> ids = new ArrayList<>();
+        private final List<int[]> uncommitted = new ArrayList<>();
         private final List<TokenLogprobs> logprobs = new ArrayList<>();
         private double logprobSum;
         private int textOffset;
@@ -436,6 +492,20 @@ final class ResponseStream {
 
         Choice(int index) {
             this.index = index;
+            before = head.request().continuation().orElse(Continuation.NONE).output(index);
+        }
+
+        /** Whether another instance has sent the output that was last added. */
+        boolean wasSent(GenerationEvent.Output output) {
+            return before.finished()
+                    || (output.ids().length > 0 && tokens > 0 && tokens <= before.ids().length);
+        }
+
+        /** The event with the ids of tokens that no such event has had. */
+        String commit(boolean ends) {
+            int[] all = uncommitted.stream().flatMapToInt(Arrays::stream).toArray();
+            uncommitted.clear();
+            return Continuation.commit(index, all, ends);
         }
 
         void add(GenerationEvent.Output output) {
@@ -448,6 +518,9 @@ final class ResponseStream {
                 logprobs.addAll(output.logprobs());
             }
             tokens += output.ids().length;
+            if (tellsTokens && !wasSent(output)) {
+                uncommitted.add(output.ids());
+            }
             reasoningTokens += parser.isReasoning() ? output.ids().length : 0;
             untaken += output.ids().length;
             output.logprobs().forEach(token -> logprobSum += token.logprob());

@@ -88,7 +88,7 @@ final class SamplingReader {
         thinkingBudget(fields).ifPresent(builder::thinkingBudget);
         FormatReader.read(fields).ifPresent(builder::format);
         fields.number("cache_hit_threshold").ifPresent(builder::cacheHitThreshold);
-        if (isPrefillLeg(fields)) {
+        if (isPrefillLeg(fields) || fields.value(Continuation.FIELD).isPresent()) {
             builder.cacheHitThreshold(0);
         }
         return builder;
@@ -124,8 +124,8 @@ final class SamplingReader {
                 });
     }
 
-    /** A prefill leg computes what the decode leg lacks. */
-    private static boolean isPrefillLeg(JsonFields fields) {
+    /** Whether the request is a prefill leg, which computes what the decode leg lacks. */
+    static boolean isPrefillLeg(JsonFields fields) {
         return fields.object("kv_transfer_params")
                 .flatMap(params -> params.value("do_remote_decode"))
                 .filter(value -> value.isBoolean() && value.asBoolean())

@@ -194,6 +194,11 @@ final class FakeEngine implements Engine {
     }
 
     @Override
+    public long drawSeed() {
+        return 7;
+    }
+
+    @Override
     public void submit(GenerationRequest request, Consumer<GenerationEvent> sink) {
         if (refusal.isPresent() && accepted.getAndDecrement() <= 0) {
             throw refusal.get();

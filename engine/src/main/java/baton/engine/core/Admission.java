@@ -215,8 +215,8 @@ final class Admission {
         }
         if (!request.everScheduled) {
             request.everScheduled = true;
-            request.localHit = Math.min(local, request.promptLength());
-            request.externalHit = Math.min(external, request.promptLength() - request.localHit);
+            request.localHit = Math.min(local, request.outputStart());
+            request.externalHit = Math.min(external, request.outputStart() - request.localHit);
         }
     }
 }

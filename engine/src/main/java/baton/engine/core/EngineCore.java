@@ -163,6 +163,7 @@ public final class EngineCore implements AutoCloseable {
         owner.check();
         request.sampleWith(sampler);
         scheduler.add(request).ifPresent(why -> publisher.fail(request, why));
+        publisher.replay(request);
     }
 
     /** See {@link SchedulerConnector#advertisedKvTransferParams}. Does not change, except that a connector or child of one that fails has none; any thread. */

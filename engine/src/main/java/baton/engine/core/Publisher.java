@@ -5,12 +5,14 @@ import baton.engine.EngineListener.PromptTokens;
 import baton.engine.EngineListener.RequestStats;
 import baton.engine.FinishReason;
 import baton.engine.RequestTimes;
+import baton.engine.TokenLogprobs;
 import baton.engine.core.Scheduler.LoadFailure;
 import baton.engine.sampling.SequenceSampler.Sampled;
 import baton.kv.KvLayout;
 import baton.kv.Ticker;
 import baton.kv.connector.SchedulerConnector.Release;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
+import java.util.List;
 import java.util.Optional;
 import java.util.OptionalDouble;
 import java.util.Set;
@@ -59,7 +61,36 @@ final class Publisher {
             tell(() -> listener.onNextToken((now - before) / 1e9));
         }
         request.lastTokenNanos = now;
-        boolean stops = request.stopsAt(token.id(), eosTokens);
+        give(request, token, request.outputLength());
+    }
+
+    /**
+     * Gives the output that another instance has generated to the request's listener and sampler. Where the output is complete with it, the
+     * request ends.
+     */
+    void replay(Request request) {
+        int[] generated = request.tokens(request.outputStart(), request.promptLength());
+        boolean scored = request.sampling().logprobs().isPresent();
+        try {
+            for (int i = 0; i < generated.length; i++) {
+                if (!isLive(request)) {
+                    LOG.warn("{} ends before {} of its {} tokens to continue", request, i, generated.length);
+                    return;
+                }
+                int id = generated[i];
+                request.sampler().advance(id);
+                Optional<TokenLogprobs> logprobs =
+                        scored ? Optional.of(new TokenLogprobs(id, 0, 0, List.of())) : Optional.empty();
+                give(request, new Sampled(id, logprobs), i + 1);
+            }
+        } catch (RuntimeException e) {
+            fail(request, "its output cannot be continued: " + e.getMessage());
+        }
+    }
+
+    /** @param length of the output with this token */
+    private void give(Request request, Sampled token, int length) {
+        boolean stops = request.stopsAt(token.id(), length, eosTokens);
         Optional<String> stopString = request.listener().onToken(token, stops);
         if (stopString.isPresent()) {
             finish(request, FinishReason.STOP, stopString.map(s -> s), Optional.empty());
@@ -67,7 +98,7 @@ final class Publisher {
             // An end-of-text token is the ordinary end and has no stop reason, as in vLLM.
             boolean eos = eosTokens.contains(token.id()) && !request.sampling().ignoreEos();
             finish(request, FinishReason.STOP, eos ? Optional.empty() : Optional.of(token.id()), Optional.empty());
-        } else if (request.isFull()) {
+        } else if (length >= request.maxTokens()) {
             finish(request, FinishReason.LENGTH, Optional.empty(), Optional.empty());
         }
     }
@@ -89,10 +120,14 @@ final class Publisher {
     }
 
     void fail(Request request, String why) {
-        if (scheduler.find(request.id()).filter(found -> found == request).isPresent()) {
+        if (isLive(request)) {
             LOG.error("Failing {}: {}", request, why);
             finish(request, FinishReason.ERROR, Optional.empty(), Optional.of(why));
         }
+    }
+
+    private boolean isLive(Request request) {
+        return scheduler.find(request.id()).filter(found -> found == request).isPresent();
     }
 
     /**
@@ -100,12 +135,8 @@ final class Publisher {
      * threshold, at once.
      */
     void finish(Request request, FinishReason reason, Optional<Object> stopReason, Optional<String> error) {
-        RequestEnd end = switch (reason) {
-            case STOP -> RequestEnd.STOPPED;
-            case LENGTH -> RequestEnd.LENGTH;
-            case ABORT, CACHE_THRESHOLD -> RequestEnd.ABORTED;
-            case ERROR -> RequestEnd.ERROR;
-        };
+        // An output that was complete when it came has no keys and values here.
+        RequestEnd end = request.everScheduled || reason == FinishReason.ERROR ? end(reason) : RequestEnd.ABORTED;
         Release release = scheduler.finish(request, end);
         boolean unanswerable = release.error().isPresent() && end != RequestEnd.ABORTED && error.isEmpty();
         if (unanswerable) {
@@ -130,6 +161,15 @@ final class Publisher {
         }
     }
 
+    private static RequestEnd end(FinishReason reason) {
+        return switch (reason) {
+            case STOP -> RequestEnd.STOPPED;
+            case LENGTH -> RequestEnd.LENGTH;
+            case ABORT, CACHE_THRESHOLD -> RequestEnd.ABORTED;
+            case ERROR -> RequestEnd.ERROR;
+        };
+    }
+
     /** Calls the listener; an exception of it is logged and counted and does not end the engine. */
     void tell(Runnable call) {
         try {
@@ -147,7 +187,7 @@ final class Publisher {
         return new RequestStats(
                 request.id(),
                 reason,
-                request.promptLength(),
+                request.outputStart(),
                 request.outputLength(),
                 request.maxTokens(),
                 promptTokens(request),
@@ -169,7 +209,7 @@ final class Publisher {
     }
 
     private static PromptTokens promptTokens(Request request) {
-        int computed = request.everScheduled ? request.promptLength() - request.localHit - request.externalHit : 0;
+        int computed = request.everScheduled ? request.outputStart() - request.localHit - request.externalHit : 0;
         return new PromptTokens(computed, request.localHit, request.externalHit);
     }
 

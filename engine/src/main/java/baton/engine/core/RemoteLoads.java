@@ -121,7 +121,9 @@ final class RemoteLoads {
             live.waitAgain(request);
             return true;
         }
-        if (hidden.isPresent() && request.outputLength() == 0 && request.computedTokens == request.length()) {
+        if (hidden.isPresent()
+                && request.length() == request.promptLength()
+                && request.computedTokens == request.length()) {
             request.hidden = hidden.get();
         } else {
             // The last token is computed here, for its logits.

@@ -39,6 +39,7 @@ public final class Request implements KvRequest {
     private final String id;
     private final SamplingParams sampling;
     private final Optional<TokenGrammar> format;
+    private final int outputStart;
     private final int promptLength;
     private final int maxLength;
     private final Optional<JsonFields> kvTransferParams;
@@ -98,7 +99,8 @@ public final class Request implements KvRequest {
         this.id = builder.id;
         this.sampling = builder.sampling;
         this.format = builder.format;
-        this.promptLength = builder.prompt.length;
+        this.outputStart = builder.prompt.length;
+        this.promptLength = outputStart + builder.generated.length;
         this.maxLength = builder.maxLength;
         this.kvTransferParams = builder.kvTransferParams;
         this.cacheSalt = builder.cacheSalt;
@@ -109,6 +111,7 @@ public final class Request implements KvRequest {
         this.arrivalNanos = builder.arrivalNanos;
         this.warmsUp = builder.warmsUp;
         this.tokens = Arrays.copyOf(builder.prompt, Math.min(maxLength, promptLength + 64));
+        System.arraycopy(builder.generated, 0, tokens, outputStart, builder.generated.length);
         this.length = promptLength;
     }
 
@@ -135,6 +138,7 @@ public final class Request implements KvRequest {
         private final SamplingParams sampling;
         private final BlockHasher hasher;
         private final RequestListener listener;
+        private int[] generated = {};
         private Optional<TokenGrammar> format = Optional.empty();
         private Optional<JsonFields> kvTransferParams = Optional.empty();
         private Optional<String> cacheSalt = Optional.empty();
@@ -156,6 +160,12 @@ public final class Request implements KvRequest {
             this.sampling = sampling;
             this.hasher = hasher;
             this.listener = listener;
+        }
+
+        /** Output that another instance has generated. */
+        public Builder generated(int[] value) {
+            generated = value;
+            return this;
         }
 
         /** The format of the output, compiled. */
@@ -287,7 +297,7 @@ public final class Request implements KvRequest {
     }
 
     void sampleWith(Sampler sampler) {
-        sequenceSampler = sampler.sequence(sampling, format, tokens(0, promptLength), seed);
+        sequenceSampler = sampler.sequence(sampling, format, tokens(0, outputStart), seed);
     }
 
     RequestListener listener() {
@@ -302,8 +312,13 @@ public final class Request implements KvRequest {
         return arrivalNanos;
     }
 
+    /** Tokens of the request's own prompt, without output that another instance has generated. */
+    int outputStart() {
+        return outputStart;
+    }
+
     int outputLength() {
-        return length - promptLength;
+        return length - outputStart;
     }
 
     /** Whether caches that hold so many of its tokens hold less than the request requires. */
@@ -317,7 +332,7 @@ public final class Request implements KvRequest {
 
     /** True if computing the tokens from {@code start} on leads to log probabilities of the prompt that are still wanted. */
     boolean lacksPromptLogprobs(int start) {
-        return wantsPromptLogprobs() && start < promptLength && promptLogprobsReported < promptLength - 1;
+        return wantsPromptLogprobs() && start < outputStart && promptLogprobsReported < outputStart - 1;
     }
 
     /** Ends a request that was never added to a core. */
@@ -328,7 +343,7 @@ public final class Request implements KvRequest {
                 new RequestStats(
                         id,
                         FinishReason.ERROR,
-                        promptLength,
+                        outputStart,
                         0,
                         maxTokens(),
                         PromptTokens.NONE,
@@ -350,17 +365,12 @@ public final class Request implements KvRequest {
 
     /** Tokens that the output may have. */
     int maxTokens() {
-        return Math.min(sampling.maxTokens().orElse(Integer.MAX_VALUE), maxLength - promptLength);
+        return Math.min(sampling.maxTokens().orElse(Integer.MAX_VALUE), maxLength - outputStart);
     }
 
-    /** True if no further token may be added. */
-    boolean isFull() {
-        return outputLength() >= maxTokens();
-    }
-
-    /** True if the token that was just added ends the output. */
-    boolean stopsAt(int token, Set<Integer> eosTokens) {
-        if (outputLength() < sampling.minTokens()) {
+    /** True if the token ends the output, which has so many tokens with it. */
+    boolean stopsAt(int token, int outputLength, Set<Integer> eosTokens) {
+        if (outputLength < sampling.minTokens()) {
             return false;
         }
         return (!sampling.ignoreEos() && eosTokens.contains(token))

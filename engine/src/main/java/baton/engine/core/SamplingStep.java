@@ -119,7 +119,7 @@ final class SamplingStep {
     private void promptLogprobs(Slice slice, Logits logits, int firstRow) {
         Request request = slice.request();
         int start = Math.max(slice.start(), request.promptLogprobsReported);
-        int end = Math.min(slice.start() + slice.count(), request.promptLength() - 1);
+        int end = Math.min(slice.start() + slice.count(), request.outputStart() - 1);
         if (end > start) {
             int[] next = request.tokens(start + 1, end + 1);
             request.listener()

@@ -379,11 +379,15 @@ public final class LocalEngine implements Engine {
         }
     }
 
+    @Override
+    public long drawSeed() {
+        // A warm-up must not shift the seeds of clients' requests.
+        return warmingUp ? config.seed() : mix(config.seed(), seeds.getAndIncrement());
+    }
+
     private boolean submitSequences(GenerationRequest request, Consumer<GenerationEvent> sink) {
         SamplingParams sampling = request.sampling();
-        // A warm-up must not shift the seeds of clients' requests.
-        long seed = sampling.seed()
-                .orElseGet(() -> warmingUp ? config.seed() : mix(config.seed(), seeds.getAndIncrement()));
+        long seed = sampling.seed().orElseGet(this::drawSeed);
         Optional<TokenGrammar> format = sampling.format().map(formats::get);
         LiveRequest live = new LiveRequest(request.id());
         List<Request> sequences = IntStream.range(0, sampling.n())
@@ -411,6 +415,18 @@ public final class LocalEngine implements Engine {
             checkToken("prompt[" + i + "]", prompt[i]);
         }
         Sampler.check(request.sampling(), model.vocabularySize(), thread.eosTokens());
+        int mostOutput =
+                Math.min(request.sampling().maxTokens().orElse(Integer.MAX_VALUE), maxModelLen - prompt.length);
+        for (int[] generated : request.generated()) {
+            if (generated.length > mostOutput) {
+                throw new ConfigException(
+                        "generated",
+                        "has %d tokens, but the output may have %d".formatted(generated.length, mostOutput));
+            }
+            for (int i = 0; i < generated.length; i++) {
+                checkToken("generated[" + i + "]", generated[i]);
+            }
+        }
         long most = (long) config.maxNumSeqs() + config.maxWaiting();
         if (request.sampling().n() > most) {
             throw new ConfigException(
@@ -447,6 +463,10 @@ public final class LocalEngine implements Engine {
                 });
         BlockHasher hasher = config.hashing().hasher(config.blockSize());
         return Request.builder(id, request.prompt(), maxModelLen, sampling, hasher, output)
+                .generated(
+                        request.generated().isEmpty()
+                                ? new int[0]
+                                : request.generated().get(index))
                 .format(format)
                 .kvTransferParams(request.kvTransferParams())
                 .cacheSalt(request.cacheSalt())

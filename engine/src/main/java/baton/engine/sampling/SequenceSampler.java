@@ -120,13 +120,23 @@ public final class SequenceSampler {
             return Optional.empty();
         }
         int id = chosen.getAsInt();
-        guide.ifPresent(format -> format.advance(id));
-        thinking.ifPresent(thoughts -> thoughts.advance(id));
         Optional<TokenLogprobs> logprobs = Optional.empty();
         if (params.logprobs().isPresent()) {
             load(logits, row, distribution);
             logprobs = Optional.of(distribution.logprobs(id, params.logprobs().getAsInt()));
         }
+        advance(id);
+        return Optional.of(new Sampled(id, logprobs));
+    }
+
+    /**
+     * Goes on to the next position after a token that was chosen, here or by another instance with the same parameters.
+     *
+     * @throws IllegalStateException if the format of the output does not have the token here
+     */
+    public void advance(int id) {
+        guide.ifPresent(format -> format.advance(id));
+        thinking.ifPresent(thoughts -> thoughts.advance(id));
         if (repetition) {
             seen.set(id);
         }
@@ -140,7 +150,6 @@ public final class SequenceSampler {
             tail = next;
         }
         position++;
-        return Optional.of(new Sampled(id, logprobs));
     }
 
     /** Whether the output may end before the token that was last looked for. */

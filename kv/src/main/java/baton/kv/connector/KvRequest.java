@@ -12,7 +12,7 @@ public interface KvRequest {
     /** Unique within the engine, for as long as the engine lives. */
     String id();
 
-    /** Tokens of the prompt. */
+    /** Tokens of the prompt, and of the output that another instance generated before this one continues it. */
     int promptLength();
 
     /** Tokens of the prompt and of the output so far. */

@@ -1,0 +1,281 @@
+package baton.server;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.engine.EngineConfig;
+import baton.engine.local.LocalEngine;
+import baton.kv.DType;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.MethodSource;
+import org.junit.jupiter.params.provider.ValueSource;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.node.ArrayNode;
+import tools.jackson.databind.node.ObjectNode;
+
+/** A stream that is cut off after any of its tokens is continued by another instance, as {@code baton_continue} asks. */
+class ContinuationTest {
+    private static final String PROMPT = "Cora keeps the gold coin inside the green box.\\nTomas lives in Harrow.\\n\\n"
+            + "In which town does Tomas live?";
+    private static final String COMPLETION = "/v1/completions {\"prompt\":\"" + PROMPT + "\",\"max_tokens\":9,";
+    private static final String CHAT =
+            "/v1/chat/completions {\"messages\":[{\"role\":\"user\",\"content\":\"" + PROMPT + "\"}],\"max_tokens\":9,";
+    private static final String TOOLS = """
+            "tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{
+            "count":{"type":"integer","minimum":0,"maximum":99},"city":{"enum":["Harrow","Ely"]}},
+            "required":["count","city"],"additionalProperties":false}}}],"tool_choice":"required",""";
+    private static final String HOT = "\"temperature\":1.5,";
+
+    /** Each is an instance of its own. */
+    private static final List<LocalEngine> ENGINES = new ArrayList<>();
+
+    private static final List<ApiServer> SERVERS = new ArrayList<>();
+    private static final HttpClient CLIENT =
+            HttpClient.newBuilder().connectTimeout(Duration.ofSeconds(5)).build();
+
+    @BeforeAll
+    static void start() throws Exception {
+        for (int i = 0; i < 2; i++) {
+            PrometheusMetrics metrics = new PrometheusMetrics(ServerFixture.MODEL);
+            LocalEngine engine = LocalEngine.start(
+                    EngineConfig.of(FakeEngine.MODEL)
+                            .dtype(DType.F32)
+                            .numBlocks(256)
+                            .maxNumSeqs(4)
+                            .threads(1)
+                            // So that the counts of cached tokens are those of the whole stream.
+                            .enablePrefixCaching(false)
+                            .seed(i)
+                            .build(),
+                    metrics);
+            ENGINES.add(engine);
+            SERVERS.add(ApiServer.start(
+                    ServerConfig.of(ServerFixture.MODEL)
+                            .port(0)
+                            .accessLog(line -> {})
+                            .toolCallParser("hermes")
+                            .build(),
+                    engine,
+                    metrics));
+        }
+        SERVERS.add(ApiServer.start(
+                ServerConfig.of(ServerFixture.MODEL)
+                        .port(0)
+                        .accessLog(line -> {})
+                        .reasoningParser("deepseek_r1")
+                        .build(),
+                ENGINES.getLast(),
+                new PrometheusMetrics(ServerFixture.MODEL)));
+    }
+
+    @AfterAll
+    static void stop() {
+        CLIENT.shutdownNow();
+        SERVERS.forEach(server -> server.close(Duration.ZERO));
+        ENGINES.forEach(LocalEngine::close);
+    }
+
+    static Stream<String> requests() {
+        return Stream.of(
+                COMPLETION + "\"temperature\":0}",
+                COMPLETION + HOT + "\"seed\":5,\"min_tokens\":4,\"stream_options\":{\"include_usage\":true}}",
+                COMPLETION + HOT + "\"ignore_eos\":true}",
+                COMPLETION + HOT + "\"seed\":6,\"ignore_eos\":true,\"presence_penalty\":1.5,\"frequency_penalty\":1,"
+                        + "\"repetition_penalty\":1.3,\"logit_bias\":{\"300\":5}}",
+                COMPLETION + "\"temperature\":0,\"stop\":[\"Harrow, but not here\",\"w.\"]}",
+                COMPLETION + "\"temperature\":0,\"echo\":true,\"logprobs\":2,\"return_token_ids\":true}",
+                COMPLETION + HOT + "\"seed\":7,\"ignore_eos\":true,\"logprobs\":1,\"stream_interval\":3}",
+                COMPLETION + HOT + "\"seed\":8,\"ignore_eos\":true,\"stream_interval\":4,"
+                        + "\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true}}",
+                COMPLETION + HOT + "\"n\":2}",
+                CHAT + HOT + "\"seed\":9,\"logprobs\":true,\"top_logprobs\":2,\"ignore_eos\":true}",
+                CHAT + HOT + "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"s\",\"schema\":"
+                        + "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"enum\":[\"x\",\"yes\"]}},"
+                        + "\"required\":[\"a\",\"b\"],\"additionalProperties\":false}}}}",
+                CHAT.replace("9,", "40,") + TOOLS + HOT + "\"seed\":3,\"stream_options\":{\"include_usage\":true}}",
+                CHAT + "\"reasons\":true," + HOT + "\"seed\":4,\"ignore_eos\":true}");
+    }
+
+    @ParameterizedTest
+    @MethodSource("requests")
+    void aContinuedStreamIsTheUndisturbedOne(String request) throws Exception {
+        Answer whole = new Answer(request, Map.of(), "");
+        assertThat(whole.commits).isNotEmpty();
+        assertThat(whole.data.getLast()).isEqualTo("data: [DONE]\n\n");
+        for (int cut = 1; cut <= whole.commits.size(); cut++) {
+            Answer rest = new Answer(request, whole.before(cut), whole.stream);
+            assertThat(byChoice(Stream.concat(whole.sent(cut).stream(), rest.data.stream())
+                            .toList()))
+                    .as("cut off after event %d of tokens", cut)
+                    .isEqualTo(byChoice(whole.data));
+        }
+    }
+
+    @Test
+    void aStreamMayBeContinuedOftenAndOneOfWhichNothingWasSent() throws Exception {
+        String request = COMPLETION + HOT + "\"ignore_eos\":true,\"logprobs\":1}";
+        Answer whole = new Answer(request, Map.of(), "");
+        List<String> sent = new ArrayList<>();
+        Map<Integer, List<String>> before = Map.of();
+        while (!sent.contains("data: [DONE]\n\n")) {
+            Answer next = new Answer(request, before, whole.stream);
+            boolean isOver = next.commits.size() < 2;
+            sent.addAll(isOver ? next.data : next.sent(1));
+            Map<Integer, List<String>> tokens = new TreeMap<>(before);
+            next.before(1)
+                    .forEach((choice, ids) -> tokens.merge(
+                            choice,
+                            ids,
+                            (first, second) -> Stream.concat(first.stream(), second.stream())
+                                    .toList()));
+            before = tokens;
+        }
+        assertThat(sent).isEqualTo(whole.data);
+    }
+
+    @Test
+    void aPrefillLegComputesPromptAndOutput() throws Exception {
+        ObjectNode body = body(COMPLETION + "\"temperature\":0,\"return_token_ids\":true}");
+        JsonNode undisturbed = json(send("/v1/completions", body)).at("/choices/0");
+        ArrayNode ids = body.putObject("baton_continue")
+                .put("id", "cmpl-1")
+                .putArray("choices")
+                .addObject()
+                .putArray("token_ids");
+        for (int i = 0; i < 3; i++) {
+            ids.add(undisturbed.at("/token_ids/" + i));
+        }
+        ObjectNode prefill = body.deepCopy().put("max_tokens", 1);
+        prefill.putObject("kv_transfer_params").put("do_remote_decode", true);
+        JsonNode answer = json(send("/v1/completions", prefill));
+        assertThat(answer.at("/choices/0/token_ids/0")).isEqualTo(undisturbed.at("/token_ids/3"));
+        assertThat(answer.at("/choices/0/prompt_token_ids")).isEqualTo(undisturbed.get("prompt_token_ids"));
+    }
+
+    @ParameterizedTest
+    @ValueSource(
+            strings = {
+                "{\"id\":\"\"} must be the id of the answer",
+                "{\"id\":\"a\\nb\"} must be the id of the answer",
+                "{\"id\":\"a\",\"seeds\":[0.5]} must be whole numbers of 64 bits",
+                "{\"id\":\"a\",\"seeds\":[1,2]} has 2 seeds, but the request has 1 prompts",
+                "{\"id\":\"a\",\"choices\":[{\"index\":1}]} has index 1, but the request has 1 choices",
+                "{\"id\":\"a\",\"choices\":[{},{}]} is 0, which another choice is",
+                "{\"id\":\"a\",\"choices\":[{\"token_ids\":[99999]}]} is not in the vocabulary",
+                "{\"id\":\"a\",\"choices\":[{\"token_ids\":[9,9,9,9,9,9,9,9,9,9]}]} has 10 tokens, but the output may have 9"
+            })
+    void aContinuationThatCannotBeIsRefused(String fieldAndError) throws Exception {
+        int end = fieldAndError.lastIndexOf('}') + 1;
+        ObjectNode body = body(COMPLETION + "\"stream\":true}");
+        body.set("baton_continue", ServerFixture.MAPPER.readTree(fieldAndError.substring(0, end)));
+        assertThat(error(body)).contains(fieldAndError.substring(end + 1));
+        body.put("stream", false);
+        body.set("baton_continue", ServerFixture.MAPPER.readTree("{\"id\":\"a\"}"));
+        assertThat(error(body)).contains("stream is true only");
+    }
+
+    private static String error(ObjectNode body) throws Exception {
+        HttpResponse<String> response = send("/v1/completions", body);
+        assertThat(response.statusCode()).as(response.body()).isEqualTo(400);
+        return ServerFixture.MAPPER
+                .readTree(response.body())
+                .at("/error/message")
+                .asString();
+    }
+
+    /** The events of each choice, in order, and those of none; ids of calls are random. */
+    private static Map<Integer, List<String>> byChoice(List<String> events) {
+        Map<Integer, List<String>> choices = new TreeMap<>();
+        for (String event : events) {
+            JsonNode choice = event.startsWith("data: {")
+                    ? ServerFixture.MAPPER.readTree(event.substring(6)).at("/choices/0/index")
+                    : ServerFixture.MAPPER.missingNode();
+            choices.computeIfAbsent(choice.asInt(-1), _ -> new ArrayList<>())
+                    .add(event.replaceAll("\"id\":\"(chatcmpl-tool-|call_)[^\"]*\"", "\"id\":\"call\""));
+        }
+        return choices;
+    }
+
+    private static ObjectNode body(String request) {
+        return (ObjectNode) ServerFixture.MAPPER.readTree(request.substring(request.indexOf(' ')));
+    }
+
+    private static JsonNode json(HttpResponse<String> response) {
+        assertThat(response.statusCode()).as(response.body()).isEqualTo(200);
+        return ServerFixture.MAPPER.readTree(response.body());
+    }
+
+    private static HttpResponse<String> send(String path, ObjectNode body) throws Exception {
+        ApiServer server = body.has("reasons") ? SERVERS.get(2) : SERVERS.get(body.has("baton_continue") ? 1 : 0);
+        return CLIENT.send(
+                HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + server.port() + path))
+                        .header("Content-Type", "application/json")
+                        .header("X-Baton-Token-Ids", "1")
+                        .timeout(Duration.ofSeconds(60))
+                        .POST(HttpRequest.BodyPublishers.ofString(body.toString()))
+                        .build(),
+                HttpResponse.BodyHandlers.ofString());
+    }
+
+    /** A stream, taken apart as a router does. */
+    private static final class Answer {
+        final String stream;
+        /** The events that a client gets. */
+        final List<String> data = new ArrayList<>();
+        /** The comments, each with the number of events before it. */
+        final List<Map.Entry<Integer, String>> commits = new ArrayList<>();
+
+        /** @param before the tokens of each choice so far, and "end" if it has ended; none of an answer that begins */
+        Answer(String request, Map<Integer, List<String>> before, String of) throws Exception {
+            ObjectNode body = body(request).put("stream", true);
+            if (!of.isEmpty()) {
+                ObjectNode field = ServerFixture.MAPPER.readTree(of).asObject();
+                ArrayNode choices = field.putArray("choices");
+                before.forEach((index, words) -> {
+                    ObjectNode choice = choices.addObject().put("index", index).put("finished", words.contains("end"));
+                    ArrayNode ids = choice.putArray("token_ids");
+                    words.stream().filter(word -> !word.equals("end")).forEach(id -> ids.add(Integer.parseInt(id)));
+                });
+                body.set("baton_continue", field);
+            }
+            HttpResponse<String> response = send(request.substring(0, request.indexOf(' ')), body);
+            assertThat(response.statusCode()).as(response.body()).isEqualTo(200);
+            stream = response.headers().firstValue("X-Baton-Stream").orElseThrow();
+            for (String event : response.body().split("(?<=\n\n)")) {
+                if (event.startsWith(":t ")) {
+                    commits.add(Map.entry(data.size(), event.substring(3).strip()));
+                } else {
+                    data.add(event);
+                }
+            }
+        }
+
+        /** The events before so many comments. */
+        List<String> sent(int cut) {
+            return data.subList(0, commits.get(cut - 1).getKey());
+        }
+
+        /** The words of so many comments, by choice. */
+        Map<Integer, List<String>> before(int cut) {
+            Map<Integer, List<String>> words = new TreeMap<>();
+            for (Map.Entry<Integer, String> commit : commits.subList(0, cut)) {
+                String[] parts = commit.getValue().split("[ ,]");
+                words.computeIfAbsent(Integer.parseInt(parts[0]), _ -> new ArrayList<>())
+                        .addAll(List.of(parts).subList(1, parts.length));
+            }
+            return words;
+        }
+    }
+}
