@@ -163,7 +163,8 @@ final class PromptTokens {
                 tokens, text(body, "cache_salt"), text(body, "model").filter(feeds::isLora));
     }
 
-    private static Optional<String> text(JsonObjectText body, String field) {
+    /** A field that is a string. */
+    static Optional<String> text(JsonObjectText body, String field) {
         return body.value(field).filter(value -> value[0] == '"').map(value -> MAPPER.readValue(value, String.class));
     }
 

@@ -56,6 +56,8 @@ import org.slf4j.LoggerFactory;
 final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent {
     private static final Logger log = LoggerFactory.getLogger(ProxiedRequest.class);
 
+    private static final String CACHE_SALT = "cache_salt";
+
     private final RouterContext context;
     private final RouterContext.Routing routing;
     private final UpstreamClient upstream;
@@ -128,7 +130,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
             ClientPass pass,
             ReceivedBody body) {
         ProxiedRequest own = of(context, upstream, request, pass, body);
-        own.read(body.length(), () -> own.completion(own.parse(body.join())), own::splitOrGoOn);
+        own.read(body.length(), () -> own.completion(own.salted(own.parse(body.join()))), own::splitOrGoOn);
     }
 
     /** Passes a request to a decode instance as it is. Counted as with {@link #handOff}. */
@@ -163,6 +165,21 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
             throw e;
         }
         return parsed;
+    }
+
+    /** With the salt of the client's tenant, where it has one, in place of the client's own. */
+    private JsonObjectText salted(JsonObjectText body) {
+        if (pass.salt().isEmpty()) {
+            return body;
+        }
+        Optional<String> own = PromptTokens.text(body, CACHE_SALT);
+        if (body.hasNonNull(CACHE_SALT) && own.filter(salt -> !salt.isEmpty()).isEmpty()) {
+            throw new ConfigException(CACHE_SALT, "must be a non-empty string");
+        }
+        Buffer changed = body.edit()
+                .set(CACHE_SALT, '"' + pass.salt().get().of(own) + '"')
+                .build();
+        return JsonObjectText.parse("body", changed.getBytes());
     }
 
     /** Instances read prompts of {@code POST} here too. */

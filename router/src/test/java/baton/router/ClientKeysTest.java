@@ -28,12 +28,14 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
+import tools.jackson.databind.json.JsonMapper;
 
 /** A router with clients that need keys. */
 @Timeout(60)
 class ClientKeysTest {
     private static final String BODY = "{\"prompt\":\"hello\"}";
     private static final String ADMIN = "an-admin-key";
+    private static final JsonMapper JSON = JsonMapper.builder().build();
 
     @TempDir
     Path directory;
@@ -139,6 +141,48 @@ class ClientKeysTest {
         assertThat(decode.only().headers().contains("Authorization")).isFalse();
         post(router(Optional.of("for-instances"), entry("a", "")), "key-a");
         assertThat(decode.received.getLast().headers().getAll("Authorization")).containsExactly("Bearer for-instances");
+    }
+
+    private String salt(Router router, String key, String own) throws Exception {
+        prefill.received.clear();
+        decode.received.clear();
+        HttpResponse<String> answer =
+                fixture.post(router, "{\"prompt\":\"hello\"" + own + "}", "Authorization", "Bearer " + key);
+        assertThat(answer.statusCode()).as(answer.body()).isEqualTo(200);
+        String salt = JSON.readTree(prefill.only().body()).path("cache_salt").asString("none");
+        assertThat(JSON.readTree(decode.only().body()).path("cache_salt").asString("none"))
+                .isEqualTo(salt);
+        return salt;
+    }
+
+    @Test
+    void eachKeyHasACacheOfItsOwnUnlessItsTenantHasMore() throws Exception {
+        Router router = router(
+                Optional.empty(),
+                entry("a", ""),
+                entry("b", ""),
+                entry("c", ", \"tenant\": \"x\""),
+                entry("d", ", \"tenant\": \"x\""),
+                entry("e", ", \"tenant\": \"\""));
+        String a = salt(router, "key-a", "");
+        String b = salt(router, "key-b", "");
+        assertThat(a).matches("[0-9a-f]{32}").isEqualTo(salt(router, "key-a", ",\"cache_salt\":null"));
+        assertThat(b).isNotEqualTo(a);
+        String own = ",\"cache_salt\":\"" + b + "\"";
+        assertThat(salt(router, "key-a", own)).isNotIn(a, b).isEqualTo(salt(router, "key-a", own));
+        String escaped = ",\"cache\\u005fsalt\":\"" + b + "\"";
+        assertThat(salt(router, "key-a", escaped)).isEqualTo(salt(router, "key-a", own));
+        assertThat(salt(router, "key-c", ""))
+                .isEqualTo(salt(router, "key-d", ""))
+                .isNotIn(a, b, "none");
+        assertThat(salt(router, "key-e", "")).isEqualTo("none");
+        assertThat(salt(router, "key-e", own)).isEqualTo(b);
+        for (String wrong : List.of("\"\"", "7", "[]")) {
+            HttpResponse<String> answer = fixture.post(
+                    router, "{\"prompt\":\"x\",\"cache_salt\":" + wrong + "}", "Authorization", "Bearer key-a");
+            assertThat(answer.statusCode()).isEqualTo(400);
+            assertThat(answer.body()).contains("cache_salt", "must be a non-empty string");
+        }
     }
 
     @Test

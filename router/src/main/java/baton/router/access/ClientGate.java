@@ -100,7 +100,10 @@ public final class ClientGate {
             }
         }
         return new ClientAdmission.Admitted(new ClientPass(
-                Optional.of(entry.name()), use::end, tokens.isPresent() ? Optional.of(use::took) : Optional.empty()));
+                Optional.of(entry.name()),
+                use::end,
+                tokens.isPresent() ? Optional.of(use::took) : Optional.empty(),
+                entry.salt()));
     }
 
     private static long seconds(long nanos) {

@@ -9,6 +9,7 @@ import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.HexFormat;
 import java.util.List;
+import java.util.Locale;
 import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Set;
@@ -16,7 +17,7 @@ import java.util.regex.Pattern;
 
 /**
  * The keys of clients, of which only SHA-256 digests are known:
- * {@code {"keys": [{"name": "team-a", "sha256": "64 hex digits", "max_requests_in_flight": 16, "requests_per_minute": 600, "tokens_per_minute": 100000}, ...]}}.
+ * {@code {"keys": [{"name": "team-a", "sha256": "64 hex digits", "max_requests_in_flight": 16, "requests_per_minute": 600, "tokens_per_minute": 100000, "tenant": "a"}, ...]}}.
  */
 public final class ClientKeys {
     /** Each request's key is compared with all. */
@@ -25,15 +26,19 @@ public final class ClientKeys {
     private static final Pattern NAME = Pattern.compile("[A-Za-z0-9._-]{1,64}");
     private static final Pattern DIGEST = Pattern.compile("[0-9a-fA-F]{64}");
     private static final Set<String> FIELDS =
-            Set.of("name", "sha256", "max_requests_in_flight", "requests_per_minute", "tokens_per_minute");
+            Set.of("name", "sha256", "max_requests_in_flight", "requests_per_minute", "tokens_per_minute", "tenant");
 
     private final List<Entry> entries;
 
     /** A limit that is absent does not bound. */
     record Limits(OptionalInt inFlight, OptionalInt perMinute, OptionalInt tokensPerMinute) {}
 
-    /** One key. */
-    record Entry(String name, Limits limits, Digest digest) {}
+    /**
+     * One key.
+     *
+     * @param salt of its requests; empty if they share cached blocks with all that have no salt
+     */
+    record Entry(String name, Limits limits, Digest digest, Optional<CacheSalt> salt) {}
 
     /** A SHA-256 digest. */
     static final class Digest {
@@ -96,13 +101,24 @@ public final class ClientKeys {
         if (!DIGEST.matcher(digest).matches()) {
             throw new ConfigException(fields.field("sha256"), "must be 64 hexadecimal digits");
         }
+        Optional<String> tenant = fields.string("tenant");
+        if (tenant.filter(each -> !each.isEmpty() && !NAME.matcher(each).matches())
+                .isPresent()) {
+            throw ConfigException.unsupported(
+                    fields.field("tenant"),
+                    tenant.get(),
+                    "1 to 64 letters, digits, dots, hyphens and underscores, or empty for a cache shared with all");
+        }
+        // Without a tenant's name, of the digest: not even instances' other clients can guess it.
+        String scope = tenant.map(each -> "tenant " + each).orElse("key " + digest.toLowerCase(Locale.ROOT));
         return new Entry(
                 name,
                 new Limits(
                         limit(fields, "max_requests_in_flight"),
                         limit(fields, "requests_per_minute"),
                         limit(fields, "tokens_per_minute")),
-                new Digest(HexFormat.of().parseHex(digest)));
+                new Digest(HexFormat.of().parseHex(digest)),
+                tenant.filter(String::isEmpty).isPresent() ? Optional.empty() : Optional.of(new CacheSalt(scope)));
     }
 
     private static OptionalInt limit(JsonFields fields, String name) {

@@ -9,21 +9,25 @@ public final class ClientPass {
     private final Optional<String> client;
     private final Runnable whenReleased;
     private final Optional<LongConsumer> tokens;
+    private final Optional<CacheSalt> salt;
     private final AtomicBoolean released = new AtomicBoolean();
 
     /**
      * @param client the name of the client's key; empty where clients need none
      * @param tokens takes how many tokens requests took; empty if the key has no limit of them
+     * @param salt empty if the request shares cached blocks with all that have no salt
      */
-    ClientPass(Optional<String> client, Runnable whenReleased, Optional<LongConsumer> tokens) {
+    ClientPass(
+            Optional<String> client, Runnable whenReleased, Optional<LongConsumer> tokens, Optional<CacheSalt> salt) {
         this.client = client;
         this.whenReleased = whenReleased;
         this.tokens = tokens;
+        this.salt = salt;
     }
 
     /** Of a request that needs no key. */
     public static ClientPass open() {
-        return new ClientPass(Optional.empty(), () -> {}, Optional.empty());
+        return new ClientPass(Optional.empty(), () -> {}, Optional.empty(), Optional.empty());
     }
 
     /** The name of the client's key; empty where clients need none. */
@@ -31,9 +35,14 @@ public final class ClientPass {
         return client;
     }
 
+    /** What keeps the request's cached blocks apart; empty if it shares them with all that have no salt. */
+    public Optional<CacheSalt> salt() {
+        return salt;
+    }
+
     /** Of a part of the request, which releases nothing. */
     public ClientPass ofPart() {
-        return new ClientPass(client, () -> {}, tokens);
+        return new ClientPass(client, () -> {}, tokens, salt);
     }
 
     /** Whether the tokens of the request have to be counted. */
