@@ -95,6 +95,7 @@ public final class ApiServer implements AutoCloseable {
     private final GrpcServices grpcServices;
     private final Set<ResponseStream> live = new HashSet<>();
     private final RequestHistory history;
+    private final PdRole role;
     /** Timers of connections without a request in progress. */
     private final Map<HttpConnection, Long> idleTimers = new HashMap<>();
 
@@ -134,6 +135,7 @@ public final class ApiServer implements AutoCloseable {
         info = new InstanceInfo(config, engine, metrics, writer, clock);
         routes = routes();
         history = new RequestHistory(config.spans(), live);
+        role = new PdRole(engine.config().kvTransfer(), clock);
         warmUp = config.warmUp().map(budget -> new WarmUp(config, engine, budget, ticker));
         vertx = Vertx.vertx(new VertxOptions()
                 .setEventLoopPoolSize(1)
@@ -181,6 +183,13 @@ public final class ApiServer implements AutoCloseable {
                 Map.entry("/kv_event_sources", Map.of(HttpMethod.GET, info::kvEventSources)),
                 Map.entry("/version", Map.of(HttpMethod.GET, info::version)),
                 Map.entry("/is_sleeping", Map.of(HttpMethod.GET, info::isSleeping)),
+                Map.entry(
+                        PdRole.PATH,
+                        Map.of(
+                                HttpMethod.GET,
+                                exchange -> exchange.json(200, role.answer(writer.json(), live)),
+                                HttpMethod.POST,
+                                exchange -> list(exchange, (fields, _) -> role.change(fields)))),
                 Map.entry("/tokenize", Map.of(HttpMethod.POST, this::tokenize)),
                 Map.entry("/detokenize", Map.of(HttpMethod.POST, this::detokenize)),
                 Map.entry("/reset_prefix_cache", Map.of(HttpMethod.POST, this::resetPrefixCache)));
@@ -540,6 +549,7 @@ public final class ApiServer implements AutoCloseable {
                 ended -> {
                     live.remove(ended);
                     history.add(ended);
+                    role.ended(ended);
                 });
         live.add(stream);
         stream.start();

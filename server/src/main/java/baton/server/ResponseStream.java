@@ -140,6 +140,11 @@ final class ResponseStream {
         return exchange.warmsUp();
     }
 
+    /** Whether it is for one token, as the prefill leg of a hand-over is. */
+    boolean isPrefill() {
+        return head.request().sampling().maxTokens().orElse(0) == 1;
+    }
+
     /** @param suffix a random end that differs from that of the request's other leg, 8 hexadecimal digits */
     static String engineId(ApiRequest.Api api, String id, int prompt, String suffix) {
         return (api == ApiRequest.Api.COMPLETION ? id + "-" + prompt : id) + "-" + suffix;

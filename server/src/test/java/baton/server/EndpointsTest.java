@@ -8,12 +8,16 @@ import baton.engine.FinishReason;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvEventsConfig;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
 import java.net.URI;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.time.InstantSource;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -88,6 +92,41 @@ class EndpointsTest {
         assertThat(told.body())
                 .isEqualTo("{\"kv_transfer_params\":{\"remote_port\":5600,\"tp_size\":2},\"kv_connector\":null}");
         assertThat(fixture.post("/kv_transfer_params", "{}").statusCode()).isEqualTo(405);
+    }
+
+    @Test
+    void theRoleIsSetAndItsWorkIsCounted() throws Exception {
+        fixture.engine.answers("a", "b", "c");
+        fixture.post("/v1/completions", "{\"prompt\": [1, 2, 3, 4], \"max_tokens\": 1}");
+        JsonNode both = ServerFixture.json(fixture.get("/v1/pd_role"));
+        assertThat(both.get("role").asString()).isEqualTo("both");
+        assertThat(both.get("prefill").toString()).isEqualTo("{\"requests\":1,\"tokens\":4}");
+        assertThat(both.get("decode").toString()).isEqualTo("{\"requests\":0,\"tokens\":0}");
+
+        assertThat(fixture.post("/v1/pd_role", "{\"role\": \"decode\"}").statusCode())
+                .isEqualTo(200);
+        fixture.post("/v1/completions", "{\"prompt\": [1, 2, 3, 4], \"max_tokens\": 9}");
+        JsonNode decode = ServerFixture.json(fixture.get("/v1/pd_role"));
+        assertThat(decode.get("role").asString()).isEqualTo("decode");
+        assertThat(decode.get("epoch").asInt()).isEqualTo(1);
+        assertThat(decode.get("since").asDouble())
+                .isGreaterThanOrEqualTo(both.get("since").asDouble());
+        assertThat(decode.get("prefill").toString()).isEqualTo("{\"requests\":0,\"tokens\":0}");
+        assertThat(decode.get("decode").toString()).isEqualTo("{\"requests\":1,\"tokens\":3}");
+
+        HttpResponse<String> unknown = fixture.post("/v1/pd_role", "{\"role\": \"cook\"}");
+        assertThat(unknown.statusCode()).isEqualTo(400);
+        assertThat(unknown.body()).contains("unsupported value 'cook'; allowed: prefill, decode, both");
+    }
+
+    @Test
+    void aRoleThatTheConnectorDoesNotAllowIsRefused() {
+        PdRole role = new PdRole(
+                KvTransferConfig.builder("NixlConnector", KvRole.CONSUMER).build(), InstantSource.system());
+        assertThat(role.answer(new Json(), Set.of()).toString()).contains("\"role\":\"decode\"");
+        assertThatThrownBy(() -> role.change(JsonFields.parse("", "{\"role\": \"prefill\"}")))
+                .isInstanceOf(ApiException.class)
+                .hasMessageContaining("only lets this instance take KV caches; kv_both allows every role");
     }
 
     @Test
