@@ -10,6 +10,7 @@ import baton.router.policy.KvEventSettings;
 import baton.router.policy.LatencyGoals;
 import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
+import baton.router.role.RoleSettings;
 import baton.router.upstream.Discovery;
 import baton.router.upstream.Instance;
 import java.io.BufferedReader;
@@ -226,6 +227,24 @@ final class RouteCommand implements Callable<Integer> {
     private @Nullable Double itlGoal;
 
     @Option(
+            names = "--role-controller",
+            defaultValue = "off",
+            paramLabel = "MODE",
+            description =
+                    "Change the roles of instances by how --ttft-goal and --itl-goal are kept: off, dry-run (decisions are"
+                            + " only told) or on (default: ${DEFAULT-VALUE}).")
+    private String roleController;
+
+    @Option(
+            names = "--role-proof",
+            defaultValue = "30",
+            paramLabel = "SECONDS",
+            description =
+                    "An instance that changed its role and was sent requests has so long to serve one, else it gets its"
+                            + " former role back (default: ${DEFAULT-VALUE}).")
+    private double roleProof;
+
+    @Option(
             names = "--policy",
             defaultValue = "round_robin",
             description =
@@ -426,7 +445,11 @@ final class RouteCommand implements Callable<Integer> {
                         names,
                         Discovery.Settings.DEFAULT_INTERVAL,
                         Optional.ofNullable(dnsServer).map(server -> Discovery.Settings.server("dns server", server))),
-                Optional.ofNullable(adminKey));
+                Optional.ofNullable(adminKey),
+                new RoleSettings(
+                        Duration.ofMillis((long) (roleProof * 1000)),
+                        RoleSettings.Mode.named(roleController),
+                        RoleSettings.DEFAULT.window()));
     }
 
     private Security security() {

@@ -3,6 +3,7 @@ package baton.router;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.router.body.ReceivedBody;
+import baton.router.role.RoleSwitches;
 import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceAddress;
 import baton.router.upstream.Membership;
@@ -33,7 +34,7 @@ final class Admin {
         DRAIN,
         RESUME,
         REMOVE,
-        /** The instance is of another role from now on. */
+        /** The instance is to be of another role; see {@link RoleSwitches}. */
         ROLE
     }
 
@@ -47,12 +48,14 @@ final class Admin {
     private final Vertx vertx;
     private final Optional<String> adminKey;
     private final Membership membership;
+    private final RoleSwitches roles;
 
     /** @param adminKey empty if operators cannot change instances */
-    Admin(Vertx vertx, Optional<String> adminKey, Membership membership) {
+    Admin(Vertx vertx, Optional<String> adminKey, Membership membership, RoleSwitches roles) {
         this.vertx = vertx;
         this.adminKey = adminKey;
         this.membership = membership;
+        this.roles = roles;
     }
 
     static boolean serves(String path) {
@@ -84,10 +87,11 @@ final class Admin {
     /** Reads the body, and answers. Names are looked up beside the event loop. */
     Future<ObjectNode> run(String path, ReceivedBody body) {
         Action action = Objects.requireNonNull(ACTIONS.get(path));
-        return vertx.executeBlocking(() -> run(action, body.join().toString()), false);
+        return vertx.executeBlocking(() -> run(action, body.join().toString()), false)
+                .compose(answer -> answer);
     }
 
-    private ObjectNode run(Action action, String body) {
+    private Future<ObjectNode> run(Action action, String body) {
         JsonFields fields = JsonFields.parse("body", body);
         Instance.Role role = role(fields);
         URI address = InstanceAddress.parse(
@@ -97,24 +101,24 @@ final class Admin {
         String url = new Instance(role, address).url();
         ObjectNode answer = MAPPER.createObjectNode().put("role", role.label()).put("url", url);
         return switch (action) {
-            case ADD -> answer.put("changed", membership.add(role, address).isPresent());
-            case REMOVE -> answer.put("changed", membership.remove(role, url));
+            case ADD ->
+                Future.succeededFuture(
+                        answer.put("changed", membership.add(role, address).isPresent()));
+            case REMOVE -> Future.succeededFuture(answer.put("changed", membership.remove(role, url)));
             case DRAIN, RESUME -> {
                 Instance instance = membership.find(role, url).orElseThrow(() -> unknown(role, url));
                 boolean drain = action == Action.DRAIN;
                 boolean changed = instance.isDraining() != drain;
                 instance.drain(drain);
-                yield answer.put("changed", changed).put("running", instance.running());
+                yield Future.succeededFuture(answer.put("changed", changed).put("running", instance.running()));
             }
             case ROLE -> {
-                Instance.Role other = role == Instance.Role.PREFILL ? Instance.Role.DECODE : Instance.Role.PREFILL;
-                if (membership.find(other, url).isEmpty()
+                if (membership.find(role.other(), url).isEmpty()
                         && membership.find(role, url).isEmpty()) {
-                    throw unknown(other, url);
+                    throw unknown(role.other(), url);
                 }
-                boolean added = membership.add(role, address).isPresent();
-                boolean removed = membership.remove(other, url);
-                yield answer.put("changed", added || removed);
+                yield roles.change(role, address, "an operator asked for it")
+                        .map(changed -> answer.put("changed", changed));
             }
         };
     }

@@ -1,6 +1,7 @@
 package baton.router;
 
 import baton.router.policy.PolicySettings;
+import baton.router.role.RoleController;
 import baton.router.trace.Explanation;
 import baton.router.trace.RequestTrace;
 import baton.router.trace.RequestTraces;
@@ -50,13 +51,20 @@ final class Observation {
 
     private final PolicySettings policy;
     private final RouterContext.Routing routing;
+    private final RouterContext.Roles roles;
     private final AtomicInteger running;
     private final RequestTraces traces;
 
     /** @param running requests in flight */
-    Observation(PolicySettings policy, RouterContext.Routing routing, AtomicInteger running, RequestTraces traces) {
+    Observation(
+            PolicySettings policy,
+            RouterContext.Routing routing,
+            RouterContext.Roles roles,
+            AtomicInteger running,
+            RequestTraces traces) {
         this.policy = policy;
         this.routing = routing;
+        this.roles = roles;
         this.running = running;
         this.traces = traces;
     }
@@ -119,6 +127,12 @@ final class Observation {
                 .put("policy", policy.prefill())
                 .put("decode_policy", policy.decode())
                 .put("running", running.get());
+        roles.controller()
+                .flatMap(RoleController::last)
+                .ifPresent(look -> json.putObject("role_controller")
+                        .put("decision", look.decision())
+                        .put("reason", look.reason())
+                        .put("goodput", look.goodput()));
         ArrayNode all = json.putArray("instances");
         for (InstanceSet set : routing.instances().sets()) {
             for (Instance instance : set.all()) {
@@ -135,6 +149,12 @@ final class Observation {
                         .ifPresent(known ->
                                 each.put("connector", known.name()).put("engine", known.isBaton() ? "baton" : "vllm"));
                 instance.downReason().ifPresent(reason -> each.put("down", reason));
+                roles.switches()
+                        .last(instance.url())
+                        .ifPresent(change -> each.putObject("role_change")
+                                .put("to", change.to().label())
+                                .put("state", change.state().label())
+                                .put("reason", change.reason()));
                 routing.tokens()
                         .ifPresent(tokens ->
                                 tokens.feeds().blocks(instance).ifPresent(blocks -> each.put("kv_blocks", blocks)));

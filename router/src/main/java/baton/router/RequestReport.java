@@ -33,6 +33,8 @@ final class RequestReport {
     private Optional<PrefillWay> way = Optional.empty();
 
     private long lastEvent;
+    /** In prefill legs. */
+    private long prefillNanos;
 
     private Optional<LocalPrefillReason> local = Optional.empty();
     private LatencyMeasurement measurement = LatencyMeasurement.NONE;
@@ -99,6 +101,7 @@ final class RequestReport {
 
     void prefillEnded(long sent, int status) {
         record(RouterMetric.PREFILL, sent);
+        prefillNanos += ticker.nanos() - sent;
         trace.answered(RequestTrace.PREFILL, status);
     }
 
@@ -110,7 +113,9 @@ final class RequestReport {
         way.ifPresent(by -> metrics.time(RouterMetric.TIME_TO_FIRST_TOKEN, ticker.nanos() - started, by));
         trace.firstByte();
         if (streamed) {
-            measurement.firstToken(ticker.nanos() - started);
+            long waited = ticker.nanos() - started;
+            measurement.firstToken(waited);
+            to.goals().ifPresent(counts -> counts.firstToken(waited, prefillNanos));
         }
     }
 
@@ -143,6 +148,7 @@ final class RequestReport {
             long gap = now - lastEvent;
             way.ifPresent(by -> metrics.time(RouterMetric.INTER_TOKEN_LATENCY, gap, by));
             measurement.gap(gap);
+            to.goals().ifPresent(counts -> counts.gap(gap));
         }
         lastEvent = now;
         sent(count);

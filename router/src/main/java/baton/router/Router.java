@@ -205,6 +205,7 @@ public final class Router implements AutoCloseable {
                                     .map(each -> each.update(options))
                                     .toList());
                             updates.add(context.routing().probe().update(options));
+                            updates.add(context.roles().switches().update(options));
                             context.routing()
                                     .tokens()
                                     .ifPresent(
@@ -215,6 +216,7 @@ public final class Router implements AutoCloseable {
                 ticker));
         keys.ifPresent(
                 file -> followed.add(file.follow(vertx, context.reporting().metrics(), ticker)));
+        context.roles().controller().ifPresent(controller -> controller.start(vertx));
         Router router = new Router(vertx, context, verticles, registrations, discovery, followed, port);
         log.info(
                 "listening on {}://{}:{}, flow {}, prefill {}, decode {}",

@@ -6,7 +6,9 @@ import baton.kv.WebGuard;
 import baton.router.flow.ContentKeyedFlow;
 import baton.router.flow.HandoffFlow;
 import baton.router.flow.P2pFlow;
+import baton.router.policy.LatencyGoals;
 import baton.router.policy.PolicySettings;
+import baton.router.role.RoleSettings;
 import baton.router.upstream.Discovery;
 import baton.router.upstream.InstanceAddress;
 import baton.router.upstream.Networks;
@@ -163,9 +165,14 @@ public record RouterConfig(
      *
      * @param discovery files and names that are followed
      * @param adminKey lets operators add, drain and remove instances over HTTP; empty if they cannot
+     * @param roles how instances change their roles
      */
-    public record Sources(Discovery.Settings discovery, Optional<String> adminKey) {
+    public record Sources(Discovery.Settings discovery, Optional<String> adminKey, RoleSettings roles) {
         public static final Sources NONE = new Sources(Discovery.Settings.NONE, Optional.empty());
+
+        public Sources(Discovery.Settings discovery, Optional<String> adminKey) {
+            this(discovery, adminKey, RoleSettings.DEFAULT);
+        }
 
         /** @throws ConfigException if the key cannot be one */
         public Sources {
@@ -203,6 +210,11 @@ public record RouterConfig(
                     "flow", "'" + flow + "' needs instances that register themselves, so it needs a register port");
         }
         apiKey.ifPresent(key -> requireKey("api key", key));
+        LatencyGoals goals = policy.localPrefill().goals();
+        if (sources.roles().mode() != RoleSettings.Mode.OFF
+                && (goals.ttft().isEmpty() || goals.itl().isEmpty())) {
+            throw new ConfigException("role controller", "needs a ttft goal and an itl goal");
+        }
         WebGuard _ = webGuard(host, security);
     }
 

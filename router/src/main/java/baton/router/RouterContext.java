@@ -13,6 +13,10 @@ import baton.router.metrics.RouterMetrics;
 import baton.router.metrics.RouterMetrics.TokenizeResult;
 import baton.router.policy.KvEventSettings;
 import baton.router.policy.RoutingPolicy;
+import baton.router.role.GoalCounts;
+import baton.router.role.RoleController;
+import baton.router.role.RoleSettings;
+import baton.router.role.RoleSwitches;
 import baton.router.trace.RequestTraces;
 import baton.router.upstream.HealthProbe;
 import baton.router.upstream.Instance;
@@ -34,7 +38,15 @@ record RouterContext(
         InFlight inFlight,
         Reporting reporting,
         Guards guards,
-        Membership membership) {
+        Membership membership,
+        Roles roles) {
+
+    /**
+     * Changes of instances' roles.
+     *
+     * @param controller empty if only operators change roles
+     */
+    record Roles(RoleSwitches switches, Optional<RoleController> controller) {}
 
     /**
      * Where requests go.
@@ -62,10 +74,16 @@ record RouterContext(
      *
      * @param metrics to be closed
      * @param spans takes the spans of ended requests
+     * @param goals counts times of streams for the role controller
      * @param logged whether each request has a line in the log
      */
     record Reporting(
-            RouterMetrics metrics, Ticker ticker, RequestTraces traces, Optional<OtlpExporter> spans, boolean logged) {}
+            RouterMetrics metrics,
+            Ticker ticker,
+            RequestTraces traces,
+            Optional<OtlpExporter> spans,
+            Optional<GoalCounts> goals,
+            boolean logged) {}
 
     /** @param gate lets requests with keys enter; empty if clients need none */
     record Guards(Optional<ClientGate> gate, RouterTls tls) {}
@@ -109,6 +127,18 @@ record RouterContext(
         Optional<PromptTokens> tokens = config.policy().kvEvents().follow()
                 ? Optional.of(tokens(vertx, config, instances, ticker, guards, metrics))
                 : Optional.empty();
+        Membership membership = new Membership(instances, probe, OwnAddress.of(config.host(), config.port()));
+        RoleSettings settings = config.sources().roles();
+        RoleSwitches switches = new RoleSwitches(
+                vertx,
+                new RoleSwitches.Upstream(limits.connect(), config.apiKey(), guards.tls.client()),
+                settings,
+                membership,
+                ticker,
+                metrics);
+        Optional<GoalCounts> counts = Optional.of(config.policy().localPrefill().goals())
+                .filter(_ -> settings.mode() != RoleSettings.Mode.OFF)
+                .map(GoalCounts::new);
         HeldBlocks held = tokens.<HeldBlocks>map(PromptTokens::feeds).orElse(HeldBlocks.UNKNOWN);
         return new RouterContext(
                 config,
@@ -124,9 +154,19 @@ record RouterContext(
                         ticker,
                         new RequestTraces(RequestTraces.KEPT, RequestTraces.BYTES, ticker),
                         spans,
+                        counts,
                         logged),
                 guards,
-                new Membership(instances, probe, OwnAddress.of(config.host(), config.port())));
+                membership,
+                new Roles(
+                        switches,
+                        counts.map(each -> new RoleController(
+                                settings,
+                                config.policy().localPrefill().goals(),
+                                instances,
+                                switches,
+                                each,
+                                metrics))));
     }
 
     private static PromptTokens tokens(

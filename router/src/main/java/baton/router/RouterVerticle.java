@@ -107,8 +107,16 @@ final class RouterVerticle extends VerticleBase {
         this.metrics = shared.reporting().metrics();
         this.webGuard = config.webGuard();
         this.observation = new Observation(
-                config.policy(), routing, inFlight.running(), shared.reporting().traces());
-        this.admin = new Admin(inFlight.worker().vertx(), config.sources().adminKey(), shared.membership());
+                config.policy(),
+                routing,
+                shared.roles(),
+                inFlight.running(),
+                shared.reporting().traces());
+        this.admin = new Admin(
+                inFlight.worker().vertx(),
+                config.sources().adminKey(),
+                shared.membership(),
+                shared.roles().switches());
     }
 
     @Override

@@ -42,6 +42,17 @@ public enum RouterMetric {
             "Instances by whether they get requests, and why not",
             "role",
             "state"),
+    ROLE_CHANGES(
+            Kind.COUNTER,
+            "baton:router_role_changes",
+            "Changes of instances' roles, by the new role and how they ended",
+            "role",
+            "result"),
+    ROLE_DECISIONS(
+            Kind.COUNTER,
+            "baton:router_role_decisions",
+            "Windows of time by the role that the role controller wanted an instance to take, or stay",
+            "decision"),
     REGISTRATIONS(
             Kind.COUNTER,
             "baton:router_registrations",

@@ -19,7 +19,11 @@ public final class Instance {
     /** Which leg of a request an instance serves. */
     public enum Role implements RouterMetrics.Label {
         PREFILL,
-        DECODE
+        DECODE;
+
+        public Role other() {
+            return this == PREFILL ? DECODE : PREFILL;
+        }
     }
 
     /** Whether an instance gets requests, and why not. */
@@ -32,6 +36,7 @@ public final class Instance {
     }
 
     private final Role role;
+    private final URI address;
     private final String url;
     private final String host;
     private final int port;
@@ -50,6 +55,7 @@ public final class Instance {
 
     private volatile OptionalLong recovered = OptionalLong.empty();
     private final LongAdder begun = new LongAdder();
+    private final LongAdder served = new LongAdder();
     private volatile Optional<String> down = Optional.of("not probed yet");
     private volatile Optional<ConnectorAddress> connectorAddress = Optional.empty();
     /** Kept while the instance is down, so that it can be used as soon as it is up again. */
@@ -69,6 +75,7 @@ public final class Instance {
     /** @param settings in the place of those of the address */
     Instance(Role role, URI address, Optional<PeerAddress> kvAddress, InstanceSettings settings) {
         this.role = role;
+        this.address = address;
         this.registered = kvAddress.isPresent();
         this.kvAddress = kvAddress.or(settings::kvAddress);
         this.settings = settings;
@@ -100,6 +107,11 @@ public final class Instance {
     /** Whether it is reached by HTTPS. */
     public boolean hasTls() {
         return tls;
+    }
+
+    /** As operators gave it, with settings. */
+    public URI address() {
+        return address;
     }
 
     /** {@code http://host:port} or {@code https://host:port}. */
@@ -191,6 +203,9 @@ public final class Instance {
         /** The instance begins to answer with a status. */
         void answered(int answer) {
             status = answer;
+            if (status == 200) {
+                served.increment();
+            }
             // 503 is an instance that is full or stopping: not at fault.
             if (status < 500) {
                 if (breaker.answered()) {
@@ -312,6 +327,11 @@ public final class Instance {
     /** Requests of this router to the instance, ended or not. */
     public long begun() {
         return begun.sum();
+    }
+
+    /** Those that it has begun to answer with status 200. */
+    public long served() {
+        return served.sum();
     }
 
     /** Why the instance is down; empty if it is up. */

@@ -1,0 +1,66 @@
+package baton.router.role;
+
+import baton.router.policy.LatencyGoals;
+import java.time.Duration;
+import java.util.Optional;
+import java.util.concurrent.atomic.LongAdder;
+
+/** Counts how the times of streams keep their goals. Any thread. */
+public final class GoalCounts {
+    private final long ttft;
+    private final long itl;
+    private final LongAdder firstTokens = new LongAdder();
+    private final LongAdder latePrefill = new LongAdder();
+    private final LongAdder lateDecode = new LongAdder();
+    private final LongAdder prefillNanos = new LongAdder();
+    private final LongAdder gaps = new LongAdder();
+    private final LongAdder longGaps = new LongAdder();
+    private final LongAdder gapNanos = new LongAdder();
+
+    /** A goal that is not set is always kept. */
+    public GoalCounts(LatencyGoals goals) {
+        ttft = nanos(goals.ttft());
+        itl = nanos(goals.itl());
+    }
+
+    private static long nanos(Optional<Duration> goal) {
+        return goal.map(Duration::toNanos).orElse(Long.MAX_VALUE);
+    }
+
+    /**
+     * A stream has its first token. If that is late, the half that took more of the time is at fault.
+     *
+     * @param nanos since the request came
+     * @param prefill of these in the prefill leg; 0 without one
+     */
+    public void firstToken(long nanos, long prefill) {
+        firstTokens.increment();
+        prefillNanos.add(prefill);
+        if (nanos > ttft) {
+            (prefill > nanos - prefill ? latePrefill : lateDecode).increment();
+        }
+    }
+
+    /** @param nanos between two events of a stream */
+    public void gap(long nanos) {
+        gaps.increment();
+        gapNanos.add(nanos);
+        if (nanos > itl) {
+            longGaps.increment();
+        }
+    }
+
+    /** All counts since the last call. For one thread. */
+    StreamTimes take() {
+        long first = firstTokens.sumThenReset();
+        long between = gaps.sumThenReset();
+        return new StreamTimes(
+                first,
+                latePrefill.sumThenReset(),
+                lateDecode.sumThenReset(),
+                first == 0 ? 0 : prefillNanos.sumThenReset() / 1e6 / first,
+                between,
+                longGaps.sumThenReset(),
+                between == 0 ? 0 : gapNanos.sumThenReset() / 1e6 / between);
+    }
+}

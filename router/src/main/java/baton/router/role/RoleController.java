@@ -1,0 +1,102 @@
+package baton.router.role;
+
+import baton.router.metrics.RouterMetric;
+import baton.router.metrics.RouterMetrics;
+import baton.router.policy.LatencyGoals;
+import baton.router.upstream.Instance;
+import baton.router.upstream.Instances;
+import io.vertx.core.Vertx;
+import java.util.Comparator;
+import java.util.List;
+import java.util.Optional;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** Looks at the times of streams at intervals, and has instances change their roles. Confined to one event loop, except {@link #last}. */
+public final class RoleController {
+    private static final Logger log = LoggerFactory.getLogger(RoleController.class);
+
+    /**
+     * The last look at a window.
+     *
+     * @param decision {@code stay}, {@code prefill} or {@code decode}: the role that an instance was to take
+     * @param goodput the share of first tokens that kept the goal, times that of the gaps
+     */
+    public record Look(String decision, String reason, double goodput) {}
+
+    private final RoleSettings settings;
+    private final LatencyGoals goals;
+    private final Instances instances;
+    private final RoleSwitches switches;
+    private final GoalCounts counts;
+    private final RouterMetrics metrics;
+    private RolePlan plan = RolePlan.START;
+    private volatile Optional<Look> last = Optional.empty();
+
+    /** @param goals both are set */
+    public RoleController(
+            RoleSettings settings,
+            LatencyGoals goals,
+            Instances instances,
+            RoleSwitches switches,
+            GoalCounts counts,
+            RouterMetrics metrics) {
+        this.settings = settings;
+        this.goals = goals;
+        this.instances = instances;
+        this.switches = switches;
+        this.counts = counts;
+        this.metrics = metrics;
+    }
+
+    /** Looks at each window until the event loop ends. */
+    public void start(Vertx vertx) {
+        vertx.getOrCreateContext()
+                .runOnContext(_ -> vertx.setPeriodic(settings.window().toMillis(), _ -> look()));
+    }
+
+    /** The last look. Any thread. */
+    public Optional<Look> last() {
+        return last;
+    }
+
+    private void look() {
+        StreamTimes times = counts.take();
+        RolePlan.Decision decision = plan.next(
+                times,
+                instances.prefills().usable(List.of(), _ -> true).size(),
+                instances.decodes().usable(List.of(), _ -> true).size(),
+                goals);
+        plan = decision.next();
+        String label = decision.change().map(Instance.Role::label).orElse("stay");
+        metrics.count(RouterMetric.ROLE_DECISIONS, label);
+        last = Optional.of(new Look(label, decision.reason(), times.goodput()));
+        decision.change().ifPresent(to -> change(to, decision.reason()));
+    }
+
+    private void change(Instance.Role to, String reason) {
+        Optional<Instance> chosen = instances.of(to.other()).usable(List.of(), each -> isAble(each, to)).stream()
+                .min(Comparator.comparingInt(Instance::running));
+        if (chosen.isEmpty()) {
+            log.info("no {} instance can change its role: {}", to.other().label(), reason);
+            return;
+        }
+        Instance instance = chosen.get();
+        if (settings.mode() == RoleSettings.Mode.DRY_RUN) {
+            log.info("dry run: {} would become a {} instance: {}", instance, to.label(), reason);
+            return;
+        }
+        switches.change(to, instance.address(), reason)
+                .onFailure(failure -> log.warn("{} keeps its role: {}", instance, failure.getMessage()));
+    }
+
+    /** Registered instances name their role themselves. One that failed in the role needs an operator. */
+    private boolean isAble(Instance instance, Instance.Role to) {
+        return !instance.isRegistered()
+                && switches.last(instance.url())
+                        .filter(change -> change.to() == to
+                                && (change.state() == RoleChange.State.REFUSED
+                                        || change.state() == RoleChange.State.ROLLED_BACK))
+                        .isEmpty();
+    }
+}

@@ -1,0 +1,126 @@
+package baton.router.role;
+
+import baton.router.policy.LatencyGoals;
+import baton.router.upstream.Instance;
+import java.time.Duration;
+import java.util.Locale;
+import java.util.Optional;
+
+/**
+ * What the role controller remembers from one window of time to the next, and its decision. An instance changes its role where one half misses its goal, the
+ * other half keeps its own and is expected to do so with an instance less. Against oscillation that has to be so in several windows, more of
+ * them for the opposite of the last change, and a change is followed by a rest.
+ *
+ * @param wanted the role that an instance should have taken in the last windows
+ * @param streak how many windows it was that one
+ * @param rest windows without decisions that are left
+ * @param last the role of the last change; empty some time after it
+ * @param since windows since that change
+ */
+record RolePlan(Optional<Instance.Role> wanted, int streak, int rest, Optional<Instance.Role> last, int since) {
+    static final RolePlan START = new RolePlan(Optional.empty(), 0, 0, Optional.empty(), 0);
+
+    /** Windows in which a change must be wanted. */
+    static final int WINDOWS = 2;
+    /** The same for the opposite of the last change. */
+    static final int WINDOWS_BACK = 5;
+    /** Windows after a change in which its effect is awaited. */
+    static final int REST = 4;
+    /** Windows after which the last change counts no more. */
+    static final int MEMORY = 60;
+    /** The share of first tokens or gaps over their goal that is tolerated. */
+    static final double TOLERATED = 0.1;
+
+    private static final int FEWEST = 5;
+
+    /**
+     * What a window led to.
+     *
+     * @param change the role that an instance is to take; empty if all stay as they are
+     * @param reason in words
+     */
+    record Decision(RolePlan next, Optional<Instance.Role> change, String reason) {}
+
+    /**
+     * Takes the next window.
+     *
+     * @param prefills instances that take requests
+     * @param decodes instances that take requests
+     * @param goals both are set
+     */
+    Decision next(StreamTimes times, int prefills, int decodes, LatencyGoals goals) {
+        Optional<Instance.Role> remembered = since < MEMORY ? last : Optional.empty();
+        if (rest > 0) {
+            return new Decision(
+                    new RolePlan(Optional.empty(), 0, rest - 1, remembered, since + 1),
+                    Optional.empty(),
+                    "the effect of the last change is awaited");
+        }
+        if (times.firstTokens() < FEWEST && times.gaps() < FEWEST) {
+            return new Decision(
+                    new RolePlan(wanted, streak, 0, remembered, since + 1),
+                    Optional.empty(),
+                    "too few streams to judge");
+        }
+        Want want = want(times, prefills, decodes, goals);
+        if (want.role.isEmpty()) {
+            return new Decision(
+                    new RolePlan(Optional.empty(), 0, 0, remembered, since + 1), Optional.empty(), want.reason);
+        }
+        int same = want.role.equals(wanted) ? streak + 1 : 1;
+        int needed = remembered.isPresent() && !remembered.equals(want.role) ? WINDOWS_BACK : WINDOWS;
+        if (same < needed) {
+            return new Decision(
+                    new RolePlan(want.role, same, 0, remembered, since + 1),
+                    Optional.empty(),
+                    want.reason + "; so in " + same + " of " + needed + " windows");
+        }
+        return new Decision(new RolePlan(Optional.empty(), 0, REST, want.role, 0), want.role, want.reason);
+    }
+
+    private record Want(Optional<Instance.Role> role, String reason) {}
+
+    private static Want want(StreamTimes times, int prefills, int decodes, LatencyGoals goals) {
+        double prefill = times.missedByPrefill();
+        double decode = times.missedByDecode();
+        String facts = String.format(
+                Locale.ROOT,
+                "prefill makes %.0f %% of first tokens late, decode misses %.0f %%; prefill legs take %.1f ms, gaps %.1f ms",
+                100 * prefill,
+                100 * decode,
+                times.prefillMillis(),
+                times.gapMillis());
+        if (prefill <= TOLERATED && decode <= TOLERATED) {
+            return new Want(Optional.empty(), facts + ": the goals are kept");
+        }
+        if (prefill > TOLERATED && decode > TOLERATED) {
+            return new Want(Optional.empty(), facts + ": both halves miss their goals, no change of roles helps");
+        }
+        Instance.Role to = prefill > TOLERATED ? Instance.Role.PREFILL : Instance.Role.DECODE;
+        int givers = to == Instance.Role.PREFILL ? decodes : prefills;
+        if (givers < 2) {
+            return new Want(
+                    Optional.empty(),
+                    facts + ": there is only one " + to.other().label() + " instance");
+        }
+        double time = to == Instance.Role.PREFILL ? times.gapMillis() : times.prefillMillis();
+        double goal = millis(to == Instance.Role.PREFILL ? goals.itl() : goals.ttft());
+        double expected = time * givers / (givers - 1);
+        if (expected > goal) {
+            return new Want(
+                    Optional.empty(),
+                    String.format(
+                            Locale.ROOT,
+                            "%s: with a %s instance less, %.1f ms are expected there, over the goal of %.1f ms",
+                            facts,
+                            to.other().label(),
+                            expected,
+                            goal));
+        }
+        return new Want(Optional.of(to), facts + ": one more " + to.label() + " instance is wanted");
+    }
+
+    private static double millis(Optional<Duration> goal) {
+        return goal.map(value -> value.toNanos() / 1e6).orElse(Double.MAX_VALUE);
+    }
+}

@@ -1,0 +1,55 @@
+package baton.router.role;
+
+import baton.kv.ConfigException;
+import java.time.Duration;
+import java.util.Locale;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
+
+/**
+ * How instances change their roles.
+ *
+ * @param proof from the first request to an instance in its new role to the first one that it has served; a change without that is taken
+ *     back
+ * @param mode of the role controller
+ * @param window of time that the controller judges at once
+ */
+public record RoleSettings(Duration proof, Mode mode, Duration window) {
+    public static final RoleSettings DEFAULT =
+            new RoleSettings(Duration.ofSeconds(30), Mode.OFF, Duration.ofSeconds(5));
+
+    /** Whether the router changes roles by itself. */
+    public enum Mode {
+        OFF,
+        /** It only says so. */
+        DRY_RUN,
+        ON;
+
+        /** @throws ConfigException if there is no such mode */
+        public static Mode named(String name) {
+            return Stream.of(values())
+                    .filter(mode -> mode.label().equals(name))
+                    .findFirst()
+                    .orElseThrow(() -> ConfigException.unsupported(
+                            "role controller",
+                            name,
+                            Stream.of(values()).map(Mode::label).collect(Collectors.joining(", "))));
+        }
+
+        private String label() {
+            return name().toLowerCase(Locale.ROOT).replace('_', '-');
+        }
+    }
+
+    /** @throws ConfigException if a time is out of range */
+    public RoleSettings {
+        require("role proof", proof);
+        require("role window", window);
+    }
+
+    private static void require(String field, Duration value) {
+        if (value.toMillis() < 1 || value.compareTo(Duration.ofHours(1)) > 0) {
+            throw ConfigException.unsupported(field, value, "1 ms to 1 hour");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+package baton.router;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.router.flow.ContentKeyedFlow;
+import baton.router.policy.PolicySettings;
+import baton.router.role.RoleSettings;
+import baton.router.upstream.Discovery;
+import io.vertx.core.http.HttpServerResponse;
+import java.net.http.HttpResponse;
+import java.time.Duration;
+import java.util.List;
+import java.util.Optional;
+import java.util.function.BiConsumer;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.json.JsonMapper;
+
+/** Instances that change their role while the router runs, by what they answer in the new one. */
+@Timeout(60)
+class RoleSwitchTest {
+    private static final JsonMapper MAPPER = JsonMapper.builder().build();
+    private static final String BODY = "{\"prompt\":\"hello\"}";
+    private static final String KEY = "an-admin-key";
+    private static final String PATH = "/v1/pd_role";
+
+    private final RouterFixture fixture = new RouterFixture();
+    private final FakeInstance prefill = fixture.instance();
+    private final FakeInstance decode = fixture.instance();
+    private final FakeInstance other = fixture.instance();
+
+    @AfterEach
+    void stopAll() throws Exception {
+        fixture.close();
+    }
+
+    /** With two prefill instances and one decode instance. */
+    private Router router(Duration proof) {
+        return fixture.start(TestConfigs.router(
+                "127.0.0.1",
+                0,
+                RouterFixture.uris(List.of(prefill, other)),
+                RouterFixture.uris(List.of(decode)),
+                ContentKeyedFlow.NAME,
+                Optional.empty(),
+                RouterFixture.LIMITS,
+                Optional.empty(),
+                PolicySettings.DEFAULT,
+                false,
+                new RouterConfig.Sources(
+                        Discovery.Settings.NONE,
+                        Optional.of(KEY),
+                        new RoleSettings(proof, RoleSettings.Mode.OFF, Duration.ofSeconds(5)))));
+    }
+
+    /** Answers of {@code /v1/pd_role}, and of all other paths. */
+    private static BiConsumer<FakeInstance.Received, HttpServerResponse> roles(
+            BiConsumer<FakeInstance.Received, HttpServerResponse> ofRole,
+            BiConsumer<FakeInstance.Received, HttpServerResponse> ofOthers) {
+        return (request, response) -> (request.uri().equals(PATH) ? ofRole : ofOthers).accept(request, response);
+    }
+
+    private HttpResponse<String> toDecode(Router router) throws Exception {
+        return fixture.postTo(
+                router,
+                "/v1/instances/role",
+                "{\"role\":\"decode\",\"url\":\"%s\"}".formatted(other.uri()),
+                "Authorization",
+                "Bearer " + KEY);
+    }
+
+    private JsonNode instance(Router router) throws Exception {
+        List<JsonNode> found = MAPPER.readTree(
+                        fixture.get(router, "/v1/instances").body())
+                .get("instances")
+                .valueStream()
+                .filter(each -> each.get("url").asString().equals(other.uri().toString()))
+                .toList();
+        assertThat(found).hasSize(1);
+        return found.getFirst();
+    }
+
+    private void awaitChange(Router router, String state, String role) {
+        Await.until(state, RouterFixture.SOON, () -> {
+            try {
+                // Leads requests to it.
+                fixture.post(router, BODY);
+                JsonNode found = instance(router);
+                return found.at("/role_change/state").asString().equals(state)
+                        && found.get("role").asString().equals(role);
+            } catch (Exception e) {
+                throw new AssertionError(e);
+            }
+        });
+    }
+
+    @Test
+    void theInstancesCountOfItsWorkProvesTheRole() throws Exception {
+        other.behaviour = roles(
+                (request, response) -> response.end(
+                        request.method().equals("POST")
+                                ? "{\"role\":\"decode\"}"
+                                : "{\"role\":\"decode\",\"decode\":{\"requests\":3,\"tokens\":30}}"),
+                FakeInstance.json(200, RouterFixture.ANSWER));
+        Router router = router(Duration.ofSeconds(20));
+        assertThat(toDecode(router).body()).contains("\"changed\":true");
+        assertThat(instance(router).at("/role_change/state").asString()).isEqualTo("pending");
+        awaitChange(router, "proven", "decode");
+        assertThat(instance(router).at("/role_change/reason").asString()).contains("served 3 requests");
+        assertThat(other.received.getFirst().body()).isEqualTo("{\"role\":\"decode\"}");
+        assertThat(toDecode(router).body()).contains("\"changed\":false");
+        assertThat(fixture.metric(router, "baton:router_role_changes_total{result=\"proven\",role=\"decode\"}"))
+                .isEqualTo(1);
+    }
+
+    @Test
+    void answersProveTheRoleOfAnInstanceThatHasNoCount() throws Exception {
+        other.behaviour = roles(FakeInstance.json(404, "{}"), FakeInstance.json(200, RouterFixture.ANSWER));
+        Router router = router(Duration.ofSeconds(20));
+        assertThat(toDecode(router).body()).contains("\"changed\":true");
+        awaitChange(router, "proven", "decode");
+    }
+
+    @Test
+    void anInstanceThatRefusesTheRoleKeepsItsFormerOne() throws Exception {
+        other.behaviour = roles(
+                FakeInstance.json(409, "{\"error\":{\"message\":\"kv_role only gives\"}}"),
+                FakeInstance.json(200, RouterFixture.ANSWER));
+        Router router = router(Duration.ofSeconds(20));
+        HttpResponse<String> refused = toDecode(router);
+        assertThat(refused.statusCode()).isEqualTo(400);
+        assertThat(refused.body()).contains(other.uri().toString(), "409", "kv_role only gives");
+        awaitChange(router, "refused", "prefill");
+    }
+
+    @Test
+    void aChangeWithoutWorkIsTakenBack() throws Exception {
+        other.behaviour = roles(
+                (request, response) -> response.end("{\"role\":\"decode\",\"decode\":{\"requests\":0,\"tokens\":0}}"),
+                FakeInstance.json(500, "{}"));
+        Router router = router(Duration.ofMillis(300));
+        assertThat(toDecode(router).body()).contains("\"changed\":true");
+        awaitChange(router, "rolled_back", "prefill");
+        Await.until(
+                "the instance learns its former role",
+                RouterFixture.SOON,
+                () -> other.received.stream().anyMatch(each -> each.body().equals("{\"role\":\"prefill\"}")));
+    }
+}

@@ -1,0 +1,5 @@
+/** Tests of changes of roles. */
+@NullMarked
+package baton.router.role;
+
+import org.jspecify.annotations.NullMarked;
