@@ -19,7 +19,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Queue;
 import java.util.Set;
-import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.LinkedBlockingQueue;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -38,6 +38,8 @@ final class PromptSender {
     private static final Logger log = LoggerFactory.getLogger(PromptSender.class);
     /** Questions that wait; further ones are refused. */
     private static final int MOST_WRITES = 10_000;
+
+    private static final String TOO_MANY = "too many requests wait";
     /** Attempts and transfers that are remembered after their end. */
     private static final int MOST_REMEMBERED = 20_000;
     /** Layouts of decode ranks; a rank that is started anew has another. */
@@ -48,7 +50,7 @@ final class PromptSender {
     private final Bursts complaints;
 
     private final List<MooncakeRegion> regions;
-    private final Queue<Question> arrivals = new ConcurrentLinkedQueue<>();
+    private final Queue<Question> arrivals = new LinkedBlockingQueue<>(MOST_WRITES);
     private final Map<String, Prompt> prompts = new LinkedHashMap<>();
     private final List<PromptWrite> writes = new ArrayList<>();
     /** Of {@code writes}, those that have a worker. */
@@ -102,10 +104,13 @@ final class PromptSender {
         }
     }
 
-    /** A message has come; any thread. */
+    /** A message has come; any thread. Refused while too many wait for the rank's thread, which a step of the model may hold for long. */
     void arrived(Question question) {
-        arrivals.add(question);
-        local.context().wake().run();
+        if (arrivals.offer(question)) {
+            local.context().wake().run();
+        } else {
+            question.answer(XferReply.of(Status.ERROR, TOO_MANY).encode());
+        }
     }
 
     boolean isBusy() {
@@ -233,7 +238,7 @@ final class PromptSender {
                         "remote_hostname is " + local.settings().access().notAllowed());
             }
             if (writes.size() + request.requests().size() > MOST_WRITES) {
-                throw new TransferException("too many requests wait");
+                throw new TransferException(TOO_MANY);
             }
             Optional<WritePlan> plan = plan(request);
             if (plan.isEmpty()) {

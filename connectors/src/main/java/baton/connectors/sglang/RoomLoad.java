@@ -57,6 +57,15 @@ final class RoomLoad extends Load {
         return written;
     }
 
+    /** The prefill instance keeps the prompt until it learns that nobody needs it. */
+    @Override
+    protected void unwanted() {
+        if (isReported()) {
+            Wish release = Wish.release(wish.requestId(), wish.source(), wish.prefix());
+            receiver.happened(() -> receiver.start(release, local.now()));
+        }
+    }
+
     @Override
     protected Optional<? extends LoadCheck> check(long now) {
         WrittenPages here = written.orElseThrow();

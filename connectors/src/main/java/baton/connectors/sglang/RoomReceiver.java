@@ -53,7 +53,7 @@ final class RoomReceiver extends LoadTable<RoomLoad> {
     }
 
     boolean isBusy() {
-        return !isEmpty() || !held.isEmpty();
+        return !isEmpty() || !held.isEmpty() || !events.isEmpty();
     }
 
     void start(Wish wish, long now) {

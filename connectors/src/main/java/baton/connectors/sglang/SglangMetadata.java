@@ -36,7 +36,12 @@ record SglangMetadata(List<Wish> wishes, Set<String> cancelled, List<Ready> read
      * @param prefix tokens in front of them
      * @param prompt digest of the prompt
      */
-    record Wish(String requestId, Source source, int[] blocks, int prefix, String prompt) {}
+    record Wish(String requestId, Source source, int[] blocks, int prefix, String prompt) {
+        /** The prompt is not needed. */
+        static Wish release(String requestId, Source source, int prefix) {
+            return new Wish(requestId, source, new int[0], prefix, "");
+        }
+    }
 
     /**
      * A prompt that is computed, to be kept for the decode instance.

@@ -195,7 +195,7 @@ final class SglangScheduler implements SchedulerConnector {
     }
 
     private void release(String requestId, Source source, int prefix) {
-        wishes.add(new Wish(requestId, source, new int[0], prefix, ""));
+        wishes.add(Wish.release(requestId, source, prefix));
     }
 
     @Override

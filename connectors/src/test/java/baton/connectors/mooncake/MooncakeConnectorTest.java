@@ -6,6 +6,7 @@ import baton.connectors.DelegatingRuntime;
 import baton.connectors.mooncake.XferReply.Status;
 import baton.connectors.mooncake.XferReply.Written;
 import baton.connectors.mooncake.XferRequest.Wanted;
+import baton.connectors.onesided.TransferStats;
 import baton.kv.DType;
 import baton.kv.Deadline;
 import baton.kv.JsonFields;
@@ -16,6 +17,7 @@ import baton.kv.ModelFingerprint;
 import baton.kv.Ticker;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.Measurement;
+import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.WorkerReport;
 import baton.messages.MessageException;
@@ -296,6 +298,58 @@ class MooncakeConnectorTest {
                 .extracting(XferReply::status)
                 .containsExactly(Status.LAYOUT_MISS, Status.FINISH, Status.LAYOUT_MISS, Status.FINISH);
         assertThat(replies).extracting(XferReply::layoutId).containsExactly(0L, 7L, 0L, 7L);
+    }
+
+    /** Nothing takes questions while a step of the model holds the rank's thread. */
+    @Test
+    void questionsThatWaitBeyondABoundAreRefusedAtOnce() throws Exception {
+        FakeEngine engine = engine(KvRole.PRODUCER, "m", 30, reply -> reply);
+        KvTransferConfig config =
+                KvTransferConfig.builder("MooncakeConnector", KvRole.PRODUCER).build();
+        MooncakeSettings settings = MooncakeSettings.of(config, Map.of());
+        KvLayout layout = engine.cache().layout();
+        ConnectorContext context =
+                new ConnectorContext(config, new ModelFingerprint("fake", "m"), layout, Ticker.system());
+        try (TransferAgent agent = MooncakeAgents.open(config, settings)) {
+            PromptSender sender = new PromptSender(new LocalRank(
+                    context,
+                    settings,
+                    new DelegatingRuntime(),
+                    Rank.FIRST,
+                    engine.cache(),
+                    agent,
+                    new TransferStats("vllm:mooncake", "", false, 0)));
+            List<XferReply> replies = new ArrayList<>();
+            Question question = asked(question(1, MooncakeRegion.of(engine.cache()), 7), replies);
+            for (int each = 0; each < 10_000; each++) {
+                sender.arrived(question);
+            }
+            assertThat(replies).isEmpty();
+            sender.arrived(question);
+            assertThat(replies).extracting(XferReply::error).containsExactly(Optional.of("too many requests wait"));
+            sender.advance(0);
+            sender.arrived(question);
+            assertThat(replies).as("after the thread has taken the others").hasSize(1);
+        }
+    }
+
+    private static Question asked(byte[] message, List<XferReply> replies) {
+        return new Question() {
+            @Override
+            public byte[] message() {
+                return message;
+            }
+
+            @Override
+            public void answer(byte[] reply) {
+                replies.add(XferReply.decode(reply));
+            }
+
+            @Override
+            public boolean isOver() {
+                return false;
+            }
+        };
     }
 
     private record Replies(List<XferReply> replies) implements MooncakeExchange.Asker {
