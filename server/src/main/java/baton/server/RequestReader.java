@@ -109,7 +109,8 @@ final class RequestReader {
             logprobs.ifPresent(builder::promptLogprobs);
         }
         int n = builder.build().n();
-        RequestFields.integer(fields, "best_of").filter(best -> best != n).ifPresent(best -> {
+        Optional<Integer> bestOf = isPrefillLeg(fields) ? Optional.empty() : RequestFields.integer(fields, "best_of");
+        bestOf.filter(best -> best != n).ifPresent(best -> {
             if (best < n) {
                 throw new ConfigException("best_of", "is " + best + ", must be at least n, which is " + n);
             }
@@ -200,10 +201,16 @@ final class RequestReader {
 
     /** SGLang's routers send the same request to both legs; that of a prefill instance makes one token. */
     private void cutPrefillLeg(JsonFields fields, SamplingParamsBuilder builder) {
-        KvTransferConfig transfer = engine.config().kvTransfer();
-        if (fields.value(RequestFields.BOOTSTRAP_ROOM).isPresent() && transfer.isProducer() && !transfer.isConsumer()) {
+        if (isPrefillLeg(fields)) {
             builder.maxTokens(1).minTokens(0).n(1);
         }
+    }
+
+    private boolean isPrefillLeg(JsonFields fields) {
+        KvTransferConfig transfer = engine.config().kvTransfer();
+        return fields.value(RequestFields.BOOTSTRAP_ROOM).isPresent()
+                && transfer.isProducer()
+                && !transfer.isConsumer();
     }
 
     private ApiRequestBuilder chat(JsonFields fields, ApiRequest.Api api, Preparation preparation) {

@@ -2,12 +2,15 @@ package baton.server;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import baton.engine.EngineConfig;
 import baton.engine.FinishReason;
 import baton.engine.GenerationRequest;
 import baton.engine.SamplingParams;
 import baton.engine.TokenLogprobs;
 import baton.engine.TokenLogprobs.Candidate;
 import baton.kv.JsonFields;
+import baton.kv.KvRole;
+import baton.kv.KvTransferConfig;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.util.ArrayList;
@@ -311,6 +314,25 @@ class CompletionsTest {
         assertThat(json.at("/choices/0/logprobs").isNull()).isTrue();
         // Usage counts all sequences, also those not returned.
         assertThat(json.at("/usage/completion_tokens").asInt()).isEqualTo(2 * (4 + 3 + 2 + 1));
+    }
+
+    /** SGLang's routers send both legs the same body. */
+    @Test
+    void thePrefillLegOfSglangsRoutersHasOneSequenceOfOneToken() throws Exception {
+        fixture.engine.config = EngineConfig.of(FakeEngine.MODEL)
+                .kvTransfer(KvTransferConfig.builder("SglangConnector", KvRole.PRODUCER)
+                        .build())
+                .build();
+        fixture.engine.answers("x");
+        assertThat(fixture.post(
+                                "/v1/completions",
+                                "{\"prompt\":\"a\",\"n\":2,\"best_of\":4,\"max_tokens\":9,\"temperature\":1,"
+                                        + "\"bootstrap_host\":\"127.0.0.1\",\"bootstrap_port\":1,\"bootstrap_room\":7}")
+                        .statusCode())
+                .isEqualTo(200);
+        SamplingParams sampling = fixture.engine.nextSubmitted().request.sampling();
+        assertThat(sampling.n()).isEqualTo(1);
+        assertThat(sampling.maxTokens()).hasValue(1);
     }
 
     @Test

@@ -44,6 +44,9 @@ final class FakeEngine implements Engine {
     static final Path MODEL = Path.of(System.getProperty("baton.root", "."), "models", "tiny-ledger")
             .normalize();
 
+    /** May be replaced before requests. */
+    volatile EngineConfig config = EngineConfig.of(MODEL).build();
+
     private final Tokenizer tokenizer = Tokenizer.load(MODEL);
     private final ChatTemplate chatTemplate = ChatTemplate.load(MODEL);
     private final ExecutorService thread = Executors.newSingleThreadExecutor(
@@ -158,7 +161,7 @@ final class FakeEngine implements Engine {
 
     @Override
     public EngineConfig config() {
-        return EngineConfig.of(MODEL).build();
+        return config;
     }
 
     @Override
