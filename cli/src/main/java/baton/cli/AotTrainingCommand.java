@@ -31,11 +31,13 @@ import picocli.CommandLine.Command;
 @Command(name = "aot-training", hidden = true, description = "Does a little of everything and ends.")
 final class AotTrainingCommand implements Callable<Integer> {
     private static final int QUESTIONS = 8;
-    /** Requests through each flow of the router: enough for the JVM to see which code is hot, as the AOT cache keeps that too. */
-    private static final int ROUTED = 2_000;
+    /** Of the router's flows but the first. */
+    private static final Duration ROUTING = Duration.ofMillis(500);
 
-    /** At most, of each flow. */
-    private static final Duration ROUTING = Duration.ofSeconds(1);
+    /** Of the first flow: enough for the JVM to see which code of a router under load is hot, as the AOT cache keeps that too. */
+    private static final Duration LOADED = Duration.ofSeconds(4);
+
+    private static final int CLIENTS = 16;
 
     /** Of each connector. */
     private static final Duration HANDOVERS = Duration.ofMillis(500);
@@ -63,7 +65,8 @@ final class AotTrainingCommand implements Callable<Integer> {
                             shared.path().toString()));
             EngineConfig config = serve.engineConfig();
             for (String flow : HandoffFlow.NAMES) {
-                Router.warmUp(flow, ROUTED, ROUTING);
+                Duration time = flow.equals(HandoffFlow.NAMES.getFirst()) ? LOADED : ROUTING;
+                Router.warmUp(flow, Integer.MAX_VALUE / 2, CLIENTS, time);
             }
             try (LocalEngine engine = LocalEngine.start(config, metrics);
                     ApiServer server =

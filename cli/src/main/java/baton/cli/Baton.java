@@ -40,8 +40,8 @@ public final class Baton {
 
     private static final String SERVE = "serve";
 
-    /** Commands that start a server, or several at once. */
-    private static final Set<String> SERVERS = Set.of(SERVE, "route", "up", "demo");
+    /** Commands that start an instance, or several at once. A router's code is slow until it is compiled: under load it needs that soon. */
+    private static final Set<String> SERVERS = Set.of(SERVE, "up", "demo");
 
     private record Subcommand(String name, Supplier<Object> maker) {}
 

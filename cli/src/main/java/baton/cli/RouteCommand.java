@@ -407,7 +407,6 @@ final class RouteCommand implements Callable<Integer> {
     private void warmUp() throws InterruptedException {
         if (warmUp) {
             Router.warmUp(flow, WARM_UP);
-            CompilerThreads.stepBack();
         }
     }
 

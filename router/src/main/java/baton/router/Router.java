@@ -75,22 +75,23 @@ public final class Router implements AutoCloseable {
      * @throws ConfigException if there is no such flow
      */
     public static void warmUp(String flow, Duration atMost) {
-        warmUp(flow, RouterWarmUp.REQUESTS, atMost);
+        warmUp(flow, RouterWarmUp.REQUESTS, 1, atMost);
     }
 
     /**
      * As {@link #warmUp(String, Duration)}.
      *
      * @param requests the most to send
+     * @param clients that send them, each one after the other
      */
-    public static void warmUp(String flow, int requests, Duration atMost) {
+    public static void warmUp(String flow, int requests, int clients, Duration atMost) {
         // Stand-ins have no connectors by which a flow could be chosen.
         HandoffFlow handoffs = HandoffFlow.named(flow.equals(AutoFlow.NAME) ? PushFlow.NAME : flow);
         Ticker ticker = Ticker.system();
         long start = ticker.nanos();
         Vertx vertx = vertx(Runtime.getRuntime().availableProcessors());
         try {
-            int answered = new RouterWarmUp(vertx, handoffs, ticker).run(requests, atMost);
+            int answered = new RouterWarmUp(vertx, handoffs, ticker).run(requests, clients, atMost);
             log.info(
                     "warmed up in {} ms: {} requests to stand-ins for instances",
                     TimeUnit.NANOSECONDS.toMillis(ticker.nanos() - start),

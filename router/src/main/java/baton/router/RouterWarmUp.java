@@ -24,12 +24,17 @@ import java.net.Socket;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicInteger;
 
 /**
  * Sends requests through event loops like the router's to a stand-in for instances, all in this process: classes are loaded and code
@@ -77,13 +82,14 @@ final class RouterWarmUp {
     }
 
     /**
-     * Sends requests one after the other, as long as there is time.
+     * Sends requests as long as there is time.
      *
      * @param requests the most to send
+     * @param clients each sends one after the other
      * @return how many were answered
      * @throws IOException if an answer is not as expected
      */
-    int run(int requests, Duration atMost) throws IOException, ExecutionException, TimeoutException {
+    int run(int requests, int clients, Duration atMost) throws IOException, ExecutionException, TimeoutException {
         Deadline deadline = Deadline.after(ticker, atMost);
         HttpServer standIn = vertx.createHttpServer().requestHandler(this::answer);
         Router.await(standIn.listen(0, LOOPBACK.getHostAddress()), EACH);
@@ -118,14 +124,40 @@ final class RouterWarmUp {
                             new DeploymentOptions()
                                     .setInstances(Runtime.getRuntime().availableProcessors())),
                     EACH);
-            int port = verticles.getFirst().port();
-            int answered = 0;
-            while (answered < requests && !deadline.isOver()) {
-                answered = ask(port, answered, Math.min(requests, answered + ON_ONE_CONNECTION));
-            }
+            int answered = ask(verticles.getFirst().port(), requests, clients, deadline);
             metrics.scrape();
             return answered;
         }
+    }
+
+    private static int ask(int port, int requests, int clients, Deadline deadline) throws ExecutionException {
+        AtomicInteger next = new AtomicInteger();
+        List<Future<Integer>> answered = new ArrayList<>();
+        try (ExecutorService threads = Executors.newVirtualThreadPerTaskExecutor()) {
+            for (int client = 0; client < clients; client++) {
+                answered.add(threads.submit(() -> {
+                    int own = 0;
+                    while (!deadline.isOver()) {
+                        int first = next.getAndAdd(ON_ONE_CONNECTION);
+                        int end = Math.min(requests, first + ON_ONE_CONNECTION);
+                        if (first >= end) {
+                            break;
+                        }
+                        ask(port, first, end);
+                        own += end - first;
+                    }
+                    return own;
+                }));
+            }
+        }
+        int all = 0;
+        for (Future<Integer> each : answered) {
+            if (each.state() == Future.State.FAILED) {
+                throw new ExecutionException(each.exceptionNow());
+            }
+            all += each.resultNow();
+        }
+        return all;
     }
 
     private static InstanceSet set(Instance.Role role, URI address) {
@@ -173,12 +205,8 @@ final class RouterWarmUp {
         }
     }
 
-    /**
-     * Sends the requests of these numbers on one connection.
-     *
-     * @return {@code end}
-     */
-    private static int ask(int port, int first, int end) throws IOException {
+    /** Sends the requests of these numbers on one connection. */
+    private static void ask(int port, int first, int end) throws IOException {
         try (Socket socket = new Socket()) {
             socket.connect(new InetSocketAddress(LOOPBACK, port), (int) EACH.toMillis());
             socket.setSoTimeout((int) EACH.toMillis());
@@ -187,7 +215,6 @@ final class RouterWarmUp {
                 requireWhole(socket.getInputStream());
             }
         }
-        return end;
     }
 
     private static byte[] request(int number) {

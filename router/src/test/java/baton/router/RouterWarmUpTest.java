@@ -19,7 +19,7 @@ class RouterWarmUpTest {
         Vertx vertx = Vertx.vertx();
         try {
             assertThat(new RouterWarmUp(vertx, HandoffFlow.named(flow), Ticker.system())
-                            .run(50, Duration.ofSeconds(20)))
+                            .run(50, 3, Duration.ofSeconds(20)))
                     .isEqualTo(50);
         } finally {
             Router.await(vertx.close(), Duration.ofSeconds(10));
