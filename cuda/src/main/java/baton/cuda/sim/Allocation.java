@@ -87,13 +87,6 @@ final class Allocation {
             return writers;
         }
 
-        /** Adds to a word. */
-        synchronized int add(int first, int addend) {
-            int before = (int) Elements.INT.get(bytes, first);
-            Elements.INT.set(bytes, first, before + addend);
-            return before;
-        }
-
         void forgetWriters() {
             Arrays.fill(writers, 0);
         }

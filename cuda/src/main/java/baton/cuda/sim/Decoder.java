@@ -10,9 +10,7 @@ import java.util.function.IntBinaryOperator;
 final class Decoder {
     static final int ALWAYS = Operands.ALWAYS;
 
-    private static final Set<String> MOVED =
-            Set.of("b16", "u16", "s16", "b32", "u32", "s32", "f32", "b64", "u64", "s64", "f64");
-    private static final int LOGIC_OF_THREE = 8;
+    private static final Set<String> MOVED = Set.of("b32", "u32", "f32", "b64", "u64");
 
     private final KernelText kernel;
     private final Operands operands;
@@ -65,15 +63,12 @@ final class Decoder {
         String type = parts[parts.length - 1];
         return switch (parts[0]) {
             case "mov" -> move(statement, type);
-            case "cvta" -> converted(statement);
             case "selp" -> selected(statement, type);
-            case "and", "or", "xor", "not" -> ofPredicates(statement, parts[0], type);
-            case "bfi" -> fieldInserted(statement);
-            case "lop3" -> logic(statement);
+            case "and", "or", "not" -> ofPredicates(statement, parts[0], type);
             case "bra" -> branch(statement);
-            case "ret", "exit" -> end(statement);
-            case "ld", "st", "cp", "atom", "red" -> memory.operation(statement, parts);
-            case "bar", "barrier", "shfl", "vote", "ldmatrix", "mma" -> warps.operation(statement, parts);
+            case "ret" -> end(statement);
+            case "ld", "st", "cp" -> memory.operation(statement, parts);
+            case "bar", "shfl", "ldmatrix", "mma" -> warps.operation(statement, parts);
             default -> throw unknown(statement);
         };
     }
@@ -92,24 +87,17 @@ final class Decoder {
     private Operation ofLanes(Statement statement, LaneInstruction instruction) {
         List<String> types = instruction.operands();
         count(statement, types.size() + 1);
-        boolean wider = statement.opcode().startsWith("cvt.");
         String result = statement.operands().getFirst();
         int d;
         if (instruction.result().equals(LaneInstruction.PREDICATE)) {
             d = operands.predicate(statement, result);
         } else {
-            Operands.Row row = wider
-                    ? operands.widerRegister(statement, result, instruction.result())
-                    : operands.result(statement, result, instruction.result());
-            checkWidth(statement, result, row, instruction.result());
-            d = row.first();
+            d = operands.result(statement, result, instruction.result()).first();
         }
         int[] rows = new int[3];
         for (int i = 0; i < types.size(); i++) {
-            String operand = statement.operands().get(i + 1);
-            Operands.Row row = operands.source(statement, operand, types.get(i), wider);
-            checkWidth(statement, operand, row, types.get(i));
-            rows[i] = row.first();
+            rows[i] = operands.source(statement, statement.operands().get(i + 1), types.get(i))
+                    .first();
         }
         LaneLoop loop = instruction.loop();
         int a = rows[0];
@@ -118,19 +106,10 @@ final class Decoder {
         return (warp, lanes) -> loop.run(warp, d, a, b, c, lanes);
     }
 
-    private static void checkWidth(Statement statement, String operand, Operands.Row row, String type) {
-        if (row.wide() != (LaneInstruction.bits(type) == Long.SIZE)) {
-            throw statement.refused("%s of 64 bits for .%s is not of the subset of PTX".formatted(operand, type));
-        }
-    }
-
     private Operation move(Statement statement, String type) {
         count(statement, 2);
         String to = statement.operands().getFirst();
         String from = statement.operands().getLast();
-        if (type.equals(LaneInstruction.PREDICATE)) {
-            return ofPredicates(statement, "mov", type);
-        }
         if (!MOVED.contains(type) || !statement.opcode().equals("mov." + type)) {
             throw unknown(statement);
         }
@@ -204,16 +183,6 @@ final class Decoder {
         }
     }
 
-    private Operation converted(Statement statement) {
-        if (!statement.opcode().equals("cvta.to.global.u64")) {
-            throw unknown(statement);
-        }
-        count(statement, 2);
-        return copied(
-                operands.result(statement, statement.operands().getFirst(), "u64"),
-                operands.source(statement, statement.operands().getLast(), "u64"));
-    }
-
     private Operation selected(Statement statement, String type) {
         count(statement, 4);
         if (!MOVED.contains(type) || !statement.opcode().equals("selp." + type)) {
@@ -242,7 +211,7 @@ final class Decoder {
         if (!type.equals(LaneInstruction.PREDICATE) || !statement.opcode().equals(name + "." + type)) {
             throw unknown(statement);
         }
-        boolean unary = name.equals("mov") || name.equals("not");
+        boolean unary = name.equals("not");
         count(statement, unary ? 2 : 3);
         int to = operands.predicate(statement, statement.operands().getFirst());
         int a = operands.predicate(statement, statement.operands().get(1));
@@ -252,9 +221,7 @@ final class Decoder {
         IntBinaryOperator function = switch (name) {
             case "and" -> (x, y) -> x & y;
             case "or" -> (x, y) -> x | y;
-            case "xor" -> (x, y) -> x ^ y;
-            case "not" -> (x, _) -> ~x;
-            default -> (x, _) -> x;
+            default -> (x, _) -> ~x;
         };
         return (warp, lanes) -> {
             int[] all = warp.predicates;
@@ -262,73 +229,18 @@ final class Decoder {
         };
     }
 
-    private Operation fieldInserted(Statement statement) {
-        if (!statement.opcode().equals("bfi.b32")) {
-            throw unknown(statement);
-        }
-        int[] rows = wordRows(statement, 5);
-        return (warp, lanes) -> {
-            int[] words = warp.words;
-            for (int left = lanes; left != 0; left &= left - 1) {
-                int lane = Integer.numberOfTrailingZeros(left);
-                words[rows[0] + lane] = IntegerInstructions.inserted(
-                        words[rows[1] + lane],
-                        words[rows[2] + lane],
-                        words[rows[3] + lane] & 0xff,
-                        words[rows[4] + lane] & 0xff);
-            }
-        };
-    }
-
-    /** The result's row, then those of the operands, all of 32 bits. */
-    private int[] wordRows(Statement statement, int count) {
-        count(statement, count);
-        int[] rows = new int[count];
-        rows[0] = operands.result(statement, statement.operands().getFirst(), "b32")
-                .first();
-        for (int i = 1; i < count; i++) {
-            rows[i] = operands.source(statement, statement.operands().get(i), "b32")
-                    .first();
-        }
-        return rows;
-    }
-
-    private Operation logic(Statement statement) {
-        if (!statement.opcode().equals("lop3.b32")) {
-            throw unknown(statement);
-        }
-        int[] rows = wordRows(statement, 5);
-        int table = Operands.immediate(statement, statement.operands().getLast());
-        return (warp, lanes) -> {
-            int[] words = warp.words;
-            for (int left = lanes; left != 0; left &= left - 1) {
-                int lane = Integer.numberOfTrailingZeros(left);
-                int result = 0;
-                for (int i = 0; i < LOGIC_OF_THREE; i++) {
-                    if ((table >>> i & 1) != 0) {
-                        result |= ((i & 4) != 0 ? words[rows[1] + lane] : ~words[rows[1] + lane])
-                                & ((i & 2) != 0 ? words[rows[2] + lane] : ~words[rows[2] + lane])
-                                & ((i & 1) != 0 ? words[rows[3] + lane] : ~words[rows[3] + lane]);
-                    }
-                }
-                words[rows[0] + lane] = result;
-            }
-        };
-    }
-
     private Operation branch(Statement statement) {
         count(statement, 1);
         int to = operands.label(statement, statement.operands().getFirst());
-        return switch (statement.opcode()) {
-            case "bra" -> (warp, lanes) -> warp.branch(to, lanes);
-            case "bra.uni" -> (warp, lanes) -> warp.branchUniformly(to, lanes);
-            default -> throw unknown(statement);
-        };
+        if (!statement.opcode().equals("bra")) {
+            throw unknown(statement);
+        }
+        return (warp, lanes) -> warp.branch(to, lanes);
     }
 
     private static Operation end(Statement statement) {
         count(statement, 0);
-        if (!statement.opcode().equals("ret") && !statement.opcode().equals("exit")) {
+        if (!statement.opcode().equals("ret")) {
             throw unknown(statement);
         }
         return Warp::end;

@@ -12,18 +12,13 @@ final class Elements {
     static final VarHandle LONG = MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.LITTLE_ENDIAN);
 
     private final int bytes;
-    private final boolean signed;
     private final Operands.Row[] rows;
     /** Where all are registers of 32 bits and so many in memory, the first lanes of their rows. */
     private final int[] words;
 
-    /**
-     * @param bytes of each in memory
-     * @param signed whether a narrow one is extended by its sign
-     */
-    Elements(int bytes, boolean signed, Operands.Row... rows) {
+    /** @param bytes of each in memory */
+    Elements(int bytes, Operands.Row... rows) {
         this.bytes = bytes;
-        this.signed = signed;
         this.rows = rows;
         boolean plain = bytes == Integer.BYTES && Arrays.stream(rows).noneMatch(Operands.Row::wide);
         this.words = plain ? Arrays.stream(rows).mapToInt(Operands.Row::first).toArray() : new int[0];
@@ -42,9 +37,9 @@ final class Elements {
             Operands.Row row = rows[i];
             int at = first + i * bytes;
             long value = switch (bytes) {
-                case 1 -> signed ? from[at] : from[at] & 0xff;
-                case Short.BYTES -> signed ? (short) SHORT.get(from, at) : (short) SHORT.get(from, at) & 0xffff;
-                case Integer.BYTES -> signed ? (int) INT.get(from, at) : (int) INT.get(from, at) & 0xffff_ffffL;
+                case 1 -> from[at] & 0xff;
+                case Short.BYTES -> (short) SHORT.get(from, at) & 0xffff;
+                case Integer.BYTES -> (int) INT.get(from, at) & 0xffff_ffffL;
                 default -> (long) LONG.get(from, at);
             };
             if (row.wide()) {

@@ -118,13 +118,4 @@ final class GlobalAccess {
             elements.store(warp, lane, content.bytes, first);
         }
     }
-
-    int addAtomically(Warp warp, int lane, int addend) {
-        long at = address.of(warp, lane);
-        Allocation allocation = find(warp, lane, at, size);
-        Allocation.Content content = allocation.content;
-        int first = (int) (at - allocation.base);
-        checkRead(warp, lane, content, first, size);
-        return content.add(first, addend);
-    }
 }

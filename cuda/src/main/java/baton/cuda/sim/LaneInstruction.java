@@ -13,7 +13,7 @@ import java.util.Map;
 record LaneInstruction(LaneLoop loop, String result, List<String> operands) {
     static final String PREDICATE = "pred";
 
-    /** All, by opcodes such as {@code mul.wide.u32}. */
+    /** All, by opcodes such as {@code mad.wide.u32}. */
     static final Map<String, LaneInstruction> ALL = all();
 
     private static Map<String, LaneInstruction> all() {
@@ -28,7 +28,7 @@ record LaneInstruction(LaneLoop loop, String result, List<String> operands) {
     static int bits(String type) {
         return switch (type) {
             case "bf16" -> 16;
-            case "f16x2", "bf16x2", "tf32" -> 32;
+            case "f16x2", "bf16x2" -> 32;
             default -> Integer.parseInt(type.substring(1));
         };
     }
@@ -53,17 +53,13 @@ record LaneInstruction(LaneLoop loop, String result, List<String> operands) {
             }
         }
 
-        /** {@code name.type} for each type; operands and result have this type. */
-        void words(String name, String types, int operands, LaneFunction.Words function) {
-            for (String type : types.split(" ")) {
-                add(name + "." + type, type, (type + " ").repeat(operands).trim(), function);
-            }
+        /** {@code name.type}, whose operands and result have this type. */
+        void words(String name, String type, int operands, LaneFunction.Words function) {
+            add(name + "." + type, type, (type + " ").repeat(operands).trim(), function);
         }
 
-        void wide(String name, String types, int operands, LaneFunction.Wide function) {
-            for (String type : types.split(" ")) {
-                add(name + "." + type, type, (type + " ").repeat(operands).trim(), function);
-            }
+        void wide(String name, String type, int operands, LaneFunction.Wide function) {
+            add(name + "." + type, type, (type + " ").repeat(operands).trim(), function);
         }
     }
 }

@@ -6,23 +6,7 @@ import java.util.Set;
 
 /** Instructions that access parameters, global memory and shared memory. */
 final class MemoryInstructions {
-    private static final Set<String> TYPES =
-            Set.of("b8", "u8", "s8", "b16", "u16", "s16", "b32", "u32", "s32", "f32", "b64", "u64", "s64", "f64");
-    private static final Set<String> CACHE_HINTS = Set.of(
-            "nc",
-            "ca",
-            "cg",
-            "cs",
-            "lu",
-            "cv",
-            "wb",
-            "wt",
-            "L1::no_allocate",
-            "L1::evict_first",
-            "L1::evict_last",
-            "L2::64B",
-            "L2::128B",
-            "L2::256B");
+    private static final Set<String> TYPES = Set.of("u8", "b16", "b32", "u32", "f32", "b64", "u64");
     private static final int LARGEST = 16;
 
     private final Operands operands;
@@ -46,9 +30,6 @@ final class MemoryInstructions {
         if (parts[0].equals("cp")) {
             return copy(statement);
         }
-        if (parts[0].equals("atom") || parts[0].equals("red")) {
-            return added(statement);
-        }
         if (parts.length < 3) {
             throw Decoder.unknown(statement);
         }
@@ -57,7 +38,7 @@ final class MemoryInstructions {
         for (int i = 2; i < parts.length - 1; i++) {
             if (parts[i].equals("v2") || parts[i].equals("v4")) {
                 count = parts[i].charAt(1) - '0';
-            } else if (!CACHE_HINTS.contains(parts[i])) {
+            } else if (!parts[i].equals("nc")) {
                 throw Decoder.unknown(statement);
             }
         }
@@ -111,7 +92,7 @@ final class MemoryInstructions {
                             ? operands.widerRegister(statement, name, type)
                             : operands.source(statement, name, type, true));
         }
-        return new Elements(bytes, type.startsWith("s"), rows.toArray(Operands.Row[]::new));
+        return new Elements(bytes, rows.toArray(Operands.Row[]::new));
     }
 
     private Operation parameter(Statement statement, String type) {
@@ -172,33 +153,22 @@ final class MemoryInstructions {
                 int pending = Operands.immediate(statement, names.getFirst());
                 yield (warp, lanes) -> warp.copies.await(warp, lanes, pending);
             }
-            case "cp.async.wait_all" -> {
-                Decoder.count(statement, 0);
-                yield (warp, lanes) -> warp.copies.await(warp, lanes, -1);
-            }
-            case "cp.async.cg.shared.global",
-                    "cp.async.ca.shared.global",
-                    "cp.async.cg.shared.global.L2::128B",
-                    "cp.async.ca.shared.global.L2::128B" -> asynchronous(statement);
+            case "cp.async.cg.shared.global" -> asynchronous(statement);
             default -> throw Decoder.unknown(statement);
         };
     }
 
     private Operation asynchronous(Statement statement) {
         List<String> names = statement.operands();
-        if (names.size() != 3) {
-            Decoder.count(statement, 4);
-        }
+        Decoder.count(statement, 4);
         int size = Operands.immediate(statement, names.get(2));
-        boolean possible = size == 16 || statement.opcode().contains(".ca.") && (size == 4 || size == 8);
-        if (!possible) {
-            throw statement.refused("%d bytes: .cg copies 16, .ca copies 4, 8 or 16".formatted(size));
+        if (size != LARGEST) {
+            throw statement.refused("%d bytes: .cg copies %d".formatted(size, LARGEST));
         }
-        leastShared = Math.min(leastShared, size);
         Operands.Address to = operands.address(statement, names.get(0), true);
         GlobalAccess from =
-                new GlobalAccess(operands.address(statement, names.get(1), false), new Elements(size, false), false);
-        Operands.Row bytes = operands.source(statement, names.get(names.size() - 1), "u32");
+                new GlobalAccess(operands.address(statement, names.get(1), false), new Elements(size), false);
+        Operands.Row bytes = operands.source(statement, names.getLast(), "u32");
         return (warp, lanes) -> {
             Allocation[] allocations = new Allocation[Warp.LANES];
             int[] fromFirst = new int[Warp.LANES];
@@ -218,32 +188,6 @@ final class MemoryInstructions {
                 }
             }
             warp.copies.begin(allocations, fromFirst, toFirst, counts, size, lanes);
-        };
-    }
-
-    /** {@code atom.global.add.u32} and {@code red.global.add.u32}. */
-    private Operation added(Statement statement) {
-        boolean returned = statement.opcode().equals("atom.global.add.u32");
-        if (!returned && !statement.opcode().equals("red.global.add.u32")) {
-            throw Decoder.unknown(statement);
-        }
-        List<String> names = statement.operands();
-        Decoder.count(statement, returned ? 3 : 2);
-        GlobalAccess access = new GlobalAccess(
-                operands.address(statement, names.get(names.size() - 2), false),
-                new Elements(Integer.BYTES, false),
-                false);
-        Operands.Row addend = operands.source(statement, names.getLast(), "u32");
-        Operands.Row result =
-                returned ? operands.result(statement, names.getFirst(), "u32") : new Operands.Row(-1, false);
-        return (warp, lanes) -> {
-            for (int left = lanes; left != 0; left &= left - 1) {
-                int lane = Integer.numberOfTrailingZeros(left);
-                int before = access.addAtomically(warp, lane, warp.words[addend.first() + lane]);
-                if (returned) {
-                    warp.words[result.first() + lane] = before;
-                }
-            }
         };
     }
 }

@@ -16,8 +16,6 @@ final class Operands {
     private static final Pattern ADDRESS = Pattern.compile("\\[\\s*([\\w$%.]+)\\s*(?:([+-])\\s*(-?\\w+))?\\s*\\]");
     private static final Pattern INTEGER = Pattern.compile("(-?)(0[xX][0-9a-fA-F]+|\\d+)U?");
     private static final Pattern FLOAT_BITS = Pattern.compile("0[fF]([0-9a-fA-F]{8})");
-    private static final Pattern DOUBLE_BITS = Pattern.compile("0[dD]([0-9a-fA-F]{16})");
-    private static final Pattern DECIMAL = Pattern.compile("-?\\d+\\.\\d*(?:[eE][+-]?\\d+)?");
 
     private final KernelText kernel;
     private final Map<String, Integer> rows = new HashMap<>();
@@ -118,13 +116,12 @@ final class Operands {
         if (declared.equals(LaneInstruction.PREDICATE)) {
             return false;
         }
+        if (declared.equals("f32")) {
+            return type.equals("f32") || type.equals("b32");
+        }
         int size = LaneInstruction.bits(declared);
         int needed = LaneInstruction.bits(type);
-        char kind = declared.charAt(0);
-        boolean untyped = kind == 'b';
-        boolean number = type.startsWith("f") && !type.equals("f16") && !type.equals("f16x2");
-        boolean sameKind = type.charAt(0) == 'b' && needed == size && !type.startsWith("bf") || (kind == 'f') == number;
-        return (size == needed || wider && size > needed && kind != 'f' && !number) && (untyped || sameKind);
+        return size == needed || wider && size > needed && !type.equals("f32");
     }
 
     /** An operand that is read: a register, a special register, a constant or the address of a variable in shared memory. */
@@ -159,21 +156,11 @@ final class Operands {
     /** The bits of a constant. */
     static long constant(Statement statement, String operand, String type) {
         Matcher matcher = FLOAT_BITS.matcher(operand);
-        boolean number = type.equals("f32") || type.equals("f64");
-        boolean untyped = type.charAt(0) == 'b';
         if (matcher.matches() && (type.equals("f32") || type.equals("b32"))) {
             return Integer.parseUnsignedInt(matcher.group(1), 16);
         }
-        matcher = DOUBLE_BITS.matcher(operand);
-        if (matcher.matches() && (type.equals("f64") || type.equals("b64"))) {
-            return Long.parseUnsignedLong(matcher.group(1), 16);
-        }
-        if (number && DECIMAL.matcher(operand).matches()) {
-            double value = Double.parseDouble(operand);
-            return type.equals("f64") ? Double.doubleToRawLongBits(value) : Float.floatToRawIntBits((float) value);
-        }
         matcher = INTEGER.matcher(operand);
-        if (matcher.matches() && (!number || untyped)) {
+        if (matcher.matches() && !type.equals("f32")) {
             String digits = matcher.group(2);
             long magnitude = digits.startsWith("0x") || digits.startsWith("0X")
                     ? Long.parseUnsignedLong(digits.substring(2), 16)

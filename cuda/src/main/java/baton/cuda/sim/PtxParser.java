@@ -25,16 +25,14 @@ final class PtxParser {
     private static final Pattern ENTRY =
             Pattern.compile("(?:\\.visible\\s+)?\\.entry\\s+(" + NAME + ")\\s*\\(([^)]*)\\)\\s*([^{;]*)\\{");
     private static final Pattern PARAMETER = Pattern.compile("\\.param\\s+\\.([usbf]\\d+)\\s+(" + NAME + ")");
-    private static final Pattern LIMIT =
-            Pattern.compile("\\.(maxntid|minnctapersm|maxnreg)\\s+(\\d+(?:\\s*,\\s*\\d+)*)\\s*");
+    private static final Pattern LIMIT = Pattern.compile("\\.maxntid\\s+(\\d+(?:\\s*,\\s*\\d+)*)\\s*");
     private static final Pattern REGISTERS = Pattern.compile("\\.reg\\s+\\.(\\w+)\\s+([^;]+);");
     private static final Pattern REGISTER = Pattern.compile("(" + NAME + ")(?:<(\\d+)>)?");
     private static final Pattern LABEL = Pattern.compile("(" + NAME + ")\\s*:");
     private static final Pattern INSTRUCTION =
             Pattern.compile("(?:@(!?)(" + NAME + ")\\s+)?([a-z][\\w.:]*)(?:\\s+([^;]*?))?\\s*;");
-    private static final Set<String> REGISTER_TYPES =
-            Set.of("pred", "b16", "u16", "s16", "b32", "u32", "s32", "f32", "b64", "u64", "s64", "f64");
-    private static final Set<String> PARAMETER_TYPES = Set.of("u64", "s64", "b64", "u32", "s32", "b32", "f32", "f64");
+    private static final Set<String> REGISTER_TYPES = Set.of("pred", "b16", "b32", "f32", "b64");
+    private static final Set<String> PARAMETER_TYPES = Set.of("u64", "u32", "f32");
 
     private static final Pattern END = Pattern.compile("}");
 
@@ -148,20 +146,16 @@ final class PtxParser {
     }
 
     private int maxThreads(String limits) {
-        int threads = MAX_THREADS;
-        Matcher matcher = LIMIT.matcher(limits);
-        int end = 0;
-        while (matcher.find() && matcher.start() == end) {
-            end = matcher.end();
-            if (matcher.group(1).equals("maxntid")) {
-                threads = 1;
-                for (String dimension : matcher.group(2).split("\\s*,\\s*", -1)) {
-                    threads *= Integer.parseInt(dimension);
-                }
-            }
+        if (limits.isEmpty()) {
+            return MAX_THREADS;
         }
-        if (end != limits.length()) {
-            throw refused("`%s` is not one of .maxntid, .minnctapersm, .maxnreg".formatted(limits.substring(end)));
+        Matcher matcher = LIMIT.matcher(limits);
+        if (!matcher.matches()) {
+            throw refused("`%s` is not .maxntid".formatted(limits));
+        }
+        int threads = 1;
+        for (String dimension : matcher.group(1).split("\\s*,\\s*", -1)) {
+            threads *= Integer.parseInt(dimension);
         }
         return threads;
     }

@@ -1,7 +1,6 @@
 package baton.cuda.sim;
 
 import java.util.List;
-import java.util.Locale;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
@@ -10,29 +9,26 @@ import java.util.regex.Pattern;
  * added in the order of the inner dimension, each sum rounded to fp32. The device rounds sums otherwise.
  */
 final class TensorProduct implements Operation {
-    private static final Pattern OPCODE = Pattern.compile(
-            "mma\\.sync\\.aligned\\.m16n8k(8|16)\\.row\\.col\\.f32\\.(bf16|f16|tf32)\\.(bf16|f16|tf32)\\.f32");
+    private static final Pattern OPCODE =
+            Pattern.compile("mma\\.sync\\.aligned\\.m16n8k16\\.row\\.col\\.f32\\.(bf16|f16)\\.(bf16|f16)\\.f32");
     private static final int ROWS = 16;
     private static final int COLUMNS = 8;
+    private static final int INNER = 16;
     private static final int QUAD = 4;
 
-    /** Of the elements of the left and the right matrix. */
-    private enum Type {
-        BF16,
-        F16,
-        TF32
-    }
+    /** Elements along the inner dimension that one register of four lanes has. */
+    private static final int PER_REGISTER = 2 * QUAD;
 
-    private final int inner;
-    private final Type type;
+    /** Whether the elements of the left and the right matrix are bf16, not f16. */
+    private final boolean bf16;
+
     private final int[] to;
     private final int[] left;
     private final int[] right;
     private final int[] addend;
 
-    private TensorProduct(int inner, Type type, int[] to, int[] left, int[] right, int[] addend) {
-        this.inner = inner;
-        this.type = type;
+    private TensorProduct(boolean bf16, int[] to, int[] left, int[] right, int[] addend) {
+        this.bf16 = bf16;
         this.to = to;
         this.left = left;
         this.right = right;
@@ -41,13 +37,7 @@ final class TensorProduct implements Operation {
 
     static Operation operation(Statement statement, Operands operands) {
         Matcher matcher = OPCODE.matcher(statement.opcode());
-        if (!matcher.matches() || !matcher.group(2).equals(matcher.group(3))) {
-            throw Decoder.unknown(statement);
-        }
-        int inner = Integer.parseInt(matcher.group(1));
-        String type = matcher.group(2);
-        boolean single = type.equals("tf32");
-        if (single && inner != 8) {
+        if (!matcher.matches() || !matcher.group(1).equals(matcher.group(2))) {
             throw Decoder.unknown(statement);
         }
         Decoder.count(statement, 4);
@@ -59,13 +49,11 @@ final class TensorProduct implements Operation {
                 throw statement.refused(sums.get(i) + " is a result and an addend of another result");
             }
         }
-        int rightCount = inner * (single ? 4 : 2) * COLUMNS / (Integer.BYTES * Warp.LANES);
         return new TensorProduct(
-                inner,
-                Type.valueOf(type.toUpperCase(Locale.ROOT)),
+                matcher.group(1).equals("bf16"),
                 rows(statement, operands, 0, "f32", 4),
-                rows(statement, operands, 1, "b32", 2 * rightCount),
-                rows(statement, operands, 2, "b32", rightCount),
+                rows(statement, operands, 1, "b32", 4),
+                rows(statement, operands, 2, "b32", 2),
                 rows(statement, operands, 3, "f32", 4));
     }
 
@@ -96,11 +84,11 @@ final class TensorProduct implements Operation {
             int within = lane % QUAD;
             // Registers alternate between the upper and the lower 8 rows, then go on along the inner dimension.
             for (int i = 0; i < left.length; i++) {
-                int row = (group + (i & 1) * (ROWS / 2)) * inner;
-                put(a, row + (i >> 1) * perRegister(), within, 1, words[left[i] + lane]);
+                int row = (group + (i & 1) * (ROWS / 2)) * INNER;
+                put(a, row + (i >> 1) * PER_REGISTER, within, 1, words[left[i] + lane]);
             }
             for (int i = 0; i < right.length; i++) {
-                put(b, i * perRegister() * COLUMNS + group, within, COLUMNS, words[right[i] + lane]);
+                put(b, i * PER_REGISTER * COLUMNS + group, within, COLUMNS, words[right[i] + lane]);
             }
         }
         for (int row = 0; row < ROWS; row++) {
@@ -114,8 +102,8 @@ final class TensorProduct implements Operation {
             float s5 = Float.intBitsToFloat(words[addend[half + 1] + first + 2]);
             float s6 = Float.intBitsToFloat(words[addend[half] + first + 3]);
             float s7 = Float.intBitsToFloat(words[addend[half + 1] + first + 3]);
-            for (int k = 0; k < inner; k++) {
-                float x = a[row * inner + k];
+            for (int k = 0; k < INNER; k++) {
+                float x = a[row * INNER + k];
                 int at = k * COLUMNS;
                 s0 = Math.fma(x, b[at], s0);
                 s1 = Math.fma(x, b[at + 1], s1);
@@ -139,23 +127,11 @@ final class TensorProduct implements Operation {
         }
     }
 
-    /** Elements along the inner dimension that one register of four lanes has. */
-    private int perRegister() {
-        return type == Type.TF32 ? QUAD : 2 * QUAD;
-    }
-
-    /** Puts the elements of a register to where they are along the inner dimension. */
+    /** Puts the two elements of a register to where they are along the inner dimension. */
     private void put(float[] matrix, int first, int within, int stride, int bits) {
-        switch (type) {
-            case BF16 -> {
-                matrix[first + 2 * within * stride] = Float.intBitsToFloat(bits << Short.SIZE);
-                matrix[first + (2 * within + 1) * stride] = Float.intBitsToFloat(bits & 0xffff_0000);
-            }
-            case F16 -> {
-                matrix[first + 2 * within * stride] = Float.float16ToFloat((short) bits);
-                matrix[first + (2 * within + 1) * stride] = Float.float16ToFloat((short) (bits >>> Short.SIZE));
-            }
-            case TF32 -> matrix[first + within * stride] = Float.intBitsToFloat(bits & ~0x1fff);
-        }
+        int at = first + 2 * within * stride;
+        matrix[at] = bf16 ? Float.intBitsToFloat(bits << Short.SIZE) : Float.float16ToFloat((short) bits);
+        matrix[at + stride] =
+                bf16 ? Float.intBitsToFloat(bits & 0xffff_0000) : Float.float16ToFloat((short) (bits >>> Short.SIZE));
     }
 }

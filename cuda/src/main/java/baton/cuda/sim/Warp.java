@@ -71,17 +71,12 @@ final class Warp {
         int first = index * LANES;
         for (int lane = 0; lane < LANES; lane++) {
             words[Special.TID_X.row * LANES + lane] = first + lane;
-            words[Special.LANEID.row * LANES + lane] = lane;
         }
-        fill(Special.TID_Y.row, 0);
-        fill(Special.WARPID.row, index);
-        fill(Special.NTID_X.row, launch.threads());
         fill(Special.CTAID_X.row, block.x);
         fill(Special.CTAID_Y.row, block.y);
         fill(Special.CTAID_Z.row, block.z);
         fill(Special.NCTAID_X.row, launch.gridX());
         fill(Special.NCTAID_Y.row, launch.gridY());
-        fill(Special.NCTAID_Z.row, launch.gridZ());
         int count = Math.min(LANES, launch.threads() - first);
         lanes = count == LANES ? ALL : (1 << count) - 1;
         live = lanes;
@@ -172,13 +167,6 @@ final class Warp {
         }
     }
 
-    void branchUniformly(int to, int taken) {
-        if (taken != lanes) {
-            throw KernelFinding.failed(-1, "bra.uni is taken by lanes %08x, not by %08x", taken, lanes & ~taken);
-        }
-        branch(to, taken);
-    }
-
     void end(int ended) {
         live &= ~ended;
         lanes &= ~ended;
@@ -218,16 +206,11 @@ final class Warp {
         /** Zeros: operands that an instruction does not have. */
         ZERO(0),
         TID_X(1),
-        TID_Y(2),
-        LANEID(3),
-        WARPID(4),
-        NTID_X(5),
-        CTAID_X(6),
-        CTAID_Y(7),
-        CTAID_Z(8),
-        NCTAID_X(9),
-        NCTAID_Y(10),
-        NCTAID_Z(11);
+        CTAID_X(2),
+        CTAID_Y(3),
+        CTAID_Z(4),
+        NCTAID_X(5),
+        NCTAID_Y(6);
 
         final int row;
 

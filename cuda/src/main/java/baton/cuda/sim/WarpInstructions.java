@@ -12,7 +12,6 @@ final class WarpInstructions {
     /** The source lane of a shuffle, by mode. */
     private enum Shuffle {
         UP,
-        DOWN,
         BUTTERFLY,
         INDEX
     }
@@ -25,9 +24,8 @@ final class WarpInstructions {
 
     Operation operation(Statement statement, String[] parts) {
         return switch (parts[0]) {
-            case "bar", "barrier" -> barrier(statement);
+            case "bar" -> barrier(statement);
             case "shfl" -> shuffle(statement, parts);
-            case "vote" -> vote(statement);
             case "ldmatrix" -> loadMatrices(statement);
             default -> TensorProduct.operation(statement, operands);
         };
@@ -37,7 +35,7 @@ final class WarpInstructions {
         Decoder.count(statement, 1);
         String operand = statement.operands().getFirst();
         return switch (statement.opcode()) {
-            case "bar.sync", "barrier.sync.aligned" -> {
+            case "bar.sync" -> {
                 if (Operands.immediate(statement, operand) != 0) {
                     throw statement.refused("the only barrier is 0");
                 }
@@ -60,22 +58,19 @@ final class WarpInstructions {
         }
     }
 
-    /** {@code d[|p], a, b, c, mask}: {@code b} is a lane or a distance, {@code c} bounds the lanes. */
+    /** {@code d, a, b, c, mask}: {@code b} is a lane or a distance, {@code c} bounds the lanes. */
     private Operation shuffle(Statement statement, String[] parts) {
         if (parts.length != 4 || !parts[1].equals("sync") || !parts[3].equals("b32")) {
             throw Decoder.unknown(statement);
         }
         Shuffle mode = switch (parts[2]) {
             case "up" -> Shuffle.UP;
-            case "down" -> Shuffle.DOWN;
             case "bfly" -> Shuffle.BUTTERFLY;
             case "idx" -> Shuffle.INDEX;
             default -> throw Decoder.unknown(statement);
         };
         Decoder.count(statement, 5);
-        String[] results = statement.operands().getFirst().split("\\s*\\|\\s*", -1);
-        Operands.Row to = operands.result(statement, results[0], "b32");
-        int predicate = results.length == 1 ? -1 : operands.predicate(statement, results[1]);
+        Operands.Row to = operands.result(statement, statement.operands().getFirst(), "b32");
         List<Operands.Row> rows = new ArrayList<>();
         for (String operand : statement.operands().subList(1, 5)) {
             rows.add(operands.source(statement, operand, "b32"));
@@ -89,7 +84,6 @@ final class WarpInstructions {
             int[] words = warp.words;
             int[] values = new int[Warp.LANES];
             System.arraycopy(words, a, values, 0, Warp.LANES);
-            int inRange = 0;
             for (int left = lanes; left != 0; left &= left - 1) {
                 int lane = Integer.numberOfTrailingZeros(left);
                 int distance = words[b + lane] & LANE_MASK;
@@ -98,52 +92,15 @@ final class WarpInstructions {
                 int last = lane & segment | clamp & ~segment;
                 int from = switch (mode) {
                     case UP -> lane - distance;
-                    case DOWN -> lane + distance;
                     case BUTTERFLY -> lane ^ distance;
                     case INDEX -> lane & segment | distance & ~segment;
                 };
                 boolean in = mode == Shuffle.UP ? from >= last : from <= last;
-                if (in) {
-                    inRange |= 1 << lane;
-                    if ((lanes >>> from & 1) == 0) {
-                        throw KernelFinding.failed(
-                                lane, "takes the value of lane %d, which is not at the instruction", from);
-                    }
+                if (in && (lanes >>> from & 1) == 0) {
+                    throw KernelFinding.failed(
+                            lane, "takes the value of lane %d, which is not at the instruction", from);
                 }
                 words[to.first() + lane] = values[in ? from : lane];
-            }
-            if (predicate >= 0) {
-                warp.predicates[predicate] = warp.predicates[predicate] & ~lanes | inRange;
-            }
-            warp.barriers++;
-        };
-    }
-
-    private Operation vote(Statement statement) {
-        Decoder.count(statement, 3);
-        List<String> names = statement.operands();
-        boolean negated = names.get(1).startsWith("!");
-        int predicate = operands.predicate(
-                statement, negated ? names.get(1).substring(1).trim() : names.get(1));
-        Operands.Row members = operands.source(statement, names.get(2), "b32");
-        boolean ballot = statement.opcode().equals("vote.sync.ballot.b32");
-        boolean all = statement.opcode().equals("vote.sync.all.pred");
-        if (!ballot && !all && !statement.opcode().equals("vote.sync.any.pred")) {
-            throw Decoder.unknown(statement);
-        }
-        int to = ballot
-                ? operands.result(statement, names.getFirst(), "b32").first()
-                : operands.predicate(statement, names.getFirst());
-        return (warp, lanes) -> {
-            checkMembers(warp, lanes, members);
-            int votes = (negated ? ~warp.predicates[predicate] : warp.predicates[predicate]) & lanes;
-            if (ballot) {
-                for (int left = lanes; left != 0; left &= left - 1) {
-                    warp.words[to + Integer.numberOfTrailingZeros(left)] = votes;
-                }
-            } else {
-                boolean holds = all ? votes == lanes : votes != 0;
-                warp.predicates[to] = warp.predicates[to] & ~lanes | (holds ? lanes : 0);
             }
             warp.barriers++;
         };

@@ -30,7 +30,6 @@ final class Bench implements AutoCloseable {
                 .reg .b32 %r<32>;
                 .reg .f32 %f<16>;
                 .reg .b64 %q<16>;
-                .reg .f64 %d<8>;
                 .shared .align 16 .b8 fixed[256];
                 ld.param.u64 %q0, [a];
                 ld.param.u64 %q1, [b];

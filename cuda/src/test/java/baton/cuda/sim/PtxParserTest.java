@@ -20,7 +20,7 @@ class PtxParserTest {
     @CsvSource(delimiter = '|', textBlock = """
             add.u33 %r2, %r1, 1;                  | the instruction is not of the subset
             add.f32 %f2, %f1, %f0;                | the instruction is not of the subset
-            mul.f64 %d2, %d1, %d0;                | the instruction is not of the subset
+            mul.rn.f64 %q2, %q1, %q0;             | the instruction is not of the subset
             add.u32 %r2, %r1;                     | 2 operands, not 3
             add.u32 %f2, %r1, 1;                  | %f2 is .f32, for the instruction's type .u32
             add.rn.f32 %f2, %f1, 1;               | 1 is no register, variable or constant of type .f32
@@ -41,7 +41,7 @@ class PtxParserTest {
             @%r1 bra NOWHERE;                     | %r1 is no register of type .pred
             bar.sync 1;                           | the only barrier is 0
             bar.sync 0, 32;                       | 2 operands, not 1
-            cp.async.cg.shared.global [%r2], [%q0], 8; | 8 bytes: .cg copies 16
+            cp.async.cg.shared.global [%r2], [%q0], 8, %r3; | 8 bytes: .cg copies 16
             mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f0, %f1, %f2, %f3}, {%r2, %r3}, {%r4, %r5}, {%f0, %f1, %f2, %f3}; | {%r2, %r3} has 2 registers, not 4
             mma.sync.aligned.m16n8k16.row.col.f32.tf32.tf32.f32 {%f0}, {%r2}, {%r4}, {%f0}; | the instruction is not of the subset
             setp.lt.b32 %p0, %r1, 1;              | the instruction is not of the subset
@@ -58,7 +58,7 @@ class PtxParserTest {
     @Test
     void saysTheLine() {
         assertThatThrownBy(() -> decode(Bench.kernel("// one\n/* two\nthree */ add.u33\n%r2, 5;")))
-                .hasMessageContaining("line 21: `add.u33 %r2, 5;`");
+                .hasMessageContaining("line 20: `add.u33 %r2, 5;`");
     }
 
     @Test
@@ -85,14 +85,13 @@ class PtxParserTest {
                 .extern .shared .align 16 .b8 dynamic[];
                 .visible .entry one(.param .u64 p, .param .f32 x)
                 .maxntid 64, 2, 1
-                .minnctapersm 2
                 {
                 .reg .b32 %r<2>, %other;
                 .shared .align 4 .b8 first[5];
                 .shared .align 8 .b8 second[4];
                 L0: ret;
                 }
-                .entry two() { exit; }
+                .entry two() { ret; }
                 """);
         KernelText one = requireNonNull(kernels.get("one"));
         assertThat(one.maxThreads()).isEqualTo(128);
