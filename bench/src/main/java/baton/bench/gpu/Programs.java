@@ -46,8 +46,8 @@ final class Programs {
             print(json.dumps(out))
             """;
 
-    /** Packages of tests, each of which is run in a process of its own. */
-    private static final List<String> TESTED = List.of("driver", "kernel", "model", "sim");
+    /** Packages of tests that use the device, each of which is run in a process of its own. */
+    private static final List<String> TESTED = List.of("driver", "kernel", "model");
 
     private static final int WIRE_SECONDS = 6;
     private static final Duration WIRE_TIMEOUT = Duration.ofSeconds(WIRE_SECONDS);
