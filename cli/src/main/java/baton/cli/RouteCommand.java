@@ -296,6 +296,24 @@ final class RouteCommand implements Callable<Integer> {
     private int maxPerInstance;
 
     @Option(
+            names = "--continue-streams",
+            negatable = true,
+            defaultValue = "true",
+            fallbackValue = "true",
+            description =
+                    "Continue a stream at another decode instance when its own breaks off, if that sends token ids"
+                            + " (default: on).")
+    private boolean continueStreams;
+
+    @Option(
+            names = "--continue-after",
+            defaultValue = "10",
+            paramLabel = "SECONDS",
+            description = "With --continue-streams, also when its instance has sent no token for so long"
+                    + " (default: ${DEFAULT-VALUE}).")
+    private double continueAfter;
+
+    @Option(
             names = "--trust-client-kv-params",
             description =
                     "Pass kv_transfer_params and request ids with addresses of clients on to the instances (default: they are"
@@ -376,6 +394,8 @@ final class RouteCommand implements Callable<Integer> {
                 RouterConfig.Limits.DEFAULT
                         .withMaxPerInstance(maxPerInstance)
                         .withMaxInFlight(maxInFlight)
+                        .withContinueAfter(Optional.of(Duration.ofMillis((long) (continueAfter * 1000)))
+                                .filter(_ -> continueStreams))
                         .withDrain(Duration.ofSeconds(shutdownSeconds)),
                 registry(),
                 policy(),

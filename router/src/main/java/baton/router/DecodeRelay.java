@@ -8,7 +8,10 @@ import baton.router.upstream.UpstreamFailure.Kind;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpClientResponse;
 import io.vertx.core.http.HttpHeaders;
+import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import org.jspecify.annotations.Nullable;
 
 /** Relays the decode leg's answer to the client, no faster than the client reads. */
@@ -29,8 +32,14 @@ final class DecodeRelay implements Leg.Receiver {
          */
         void failedBeforeFirstByte(UpstreamFailure failure, Buffer body);
 
-        /** The leg failed after the client got a part of the answer. */
+        /** The leg failed after the client got a part of an answer that is no stream. */
         void brokenOff(UpstreamFailure failure);
+
+        /** The leg failed after the client got whole events of a stream, which continues elsewhere or ends with an error. */
+        void streamBrokenOff(UpstreamFailure failure);
+
+        /** An instance continues the stream. */
+        void continued();
 
         /** The client reads no more. */
         void clientLeft();
@@ -39,11 +48,19 @@ final class DecodeRelay implements Leg.Receiver {
         void end(Outcome outcome);
     }
 
+    /** Bytes of an instance's refusal. */
+    private static final int MOST_QUOTED = 500;
+
     private final Request request;
     private final Buffer body;
     private final Answer client;
     private final RequestReport report;
+    private final Optional<StreamPosition> position;
+    private final Optional<Duration> silence;
     private final long sent;
+    /** Whether the client has the beginning of the stream from another instance. */
+    private final boolean continues;
+
     private @Nullable HttpClientResponse head;
     private @Nullable SseFramer framer;
 
@@ -53,26 +70,43 @@ final class DecodeRelay implements Leg.Receiver {
     /** The end of an answer of declared length: the client has all of it with these bytes, so they wait for the leg's end. */
     private @Nullable Buffer last;
 
-    /** @param body of the leg */
-    DecodeRelay(Request request, Buffer body, Answer client, RequestReport report) {
+    /**
+     * @param body of the leg
+     * @param position of a stream that can continue elsewhere
+     * @param silence that ends the leg of such a stream, once it has had tokens
+     */
+    DecodeRelay(
+            Request request,
+            Buffer body,
+            Answer client,
+            RequestReport report,
+            Optional<StreamPosition> position,
+            Optional<Duration> silence) {
         this.request = request;
         this.body = body;
         this.client = client;
         this.report = report;
+        this.position = position;
+        this.silence = silence;
         this.sent = report.now();
+        this.continues = position.isPresent() && report.hasFirstByte();
     }
 
     @Override
     public void onHead(Leg leg, HttpClientResponse head) {
         this.head = head;
+        if (continues) {
+            onHeadOfContinuation(leg, head);
+            return;
+        }
         // The instance is stopping or overloaded; another may take the request.
         if (head.statusCode() == 503 && request.hasOtherDecode()) {
             leg.fail(Kind.REFUSED, "HTTP 503");
             return;
         }
-        String type = head.getHeader(HttpHeaders.CONTENT_TYPE);
-        if (type != null && type.regionMatches(true, 0, "text/event-stream", 0, 17)) {
+        if (isStream(head)) {
             framer = new SseFramer();
+            position.ifPresent(stream -> stream.begin(head.getHeader(Headers.STREAM)));
             return;
         }
         String length = head.getHeader(HttpHeaders.CONTENT_LENGTH);
@@ -81,8 +115,27 @@ final class DecodeRelay implements Leg.Receiver {
         }
     }
 
+    private static boolean isStream(HttpClientResponse head) {
+        String type = head.getHeader(HttpHeaders.CONTENT_TYPE);
+        return type != null && type.regionMatches(true, 0, "text/event-stream", 0, 17);
+    }
+
+    private void onHeadOfContinuation(Leg leg, HttpClientResponse head) {
+        if (head.statusCode() >= 500) {
+            leg.fail(Kind.REFUSED, "HTTP " + head.statusCode());
+        } else if (head.statusCode() == 200 && isStream(head) && head.headers().contains(Headers.STREAM)) {
+            framer = new SseFramer();
+        }
+    }
+
     @Override
     public void onChunk(Leg leg, Buffer chunk) {
+        if (continues && framer == null) {
+            String message =
+                    chunk.slice(0, Math.min(chunk.length(), MOST_QUOTED)).toString();
+            leg.fail(Kind.ANSWER, "it cannot continue the stream: HTTP " + status() + ", " + message);
+            return;
+        }
         if (framer == null) {
             undelivered -= chunk.length();
             if (undelivered == 0) {
@@ -91,7 +144,7 @@ final class DecodeRelay implements Leg.Receiver {
             }
             write(chunk);
         } else {
-            writeEvents(framer.accept(chunk));
+            writeEvents(complete(leg, framer.accept(chunk)));
         }
         if (client.isFull()) {
             leg.pause();
@@ -99,9 +152,34 @@ final class DecodeRelay implements Leg.Receiver {
         }
     }
 
+    /** The events with those held before, as far as the client may have them. */
+    private List<Buffer> complete(Leg leg, List<Buffer> events) {
+        if (position.isEmpty() || !position.get().isKnown() || events.isEmpty()) {
+            return events;
+        }
+        StreamPosition stream = position.get();
+        long before = stream.tokens();
+        List<Buffer> ready = new ArrayList<>(events.size());
+        events.forEach(event -> stream.accept(event, ready));
+        if (continues) {
+            request.continued();
+        }
+        if (stream.tokens() > before) {
+            silence.ifPresent(leg::within);
+        }
+        return ready;
+    }
+
+    private int status() {
+        return head == null ? 0 : head.statusCode();
+    }
+
     @Override
     public void onEnd() {
         if (framer != null) {
+            List<Buffer> last = new ArrayList<>();
+            position.ifPresent(stream -> stream.release(last));
+            last.forEach(this::write);
             write(framer.rest());
         }
         writeHead();
@@ -119,21 +197,21 @@ final class DecodeRelay implements Leg.Receiver {
             request.failedBeforeFirstByte(failure, body);
             return;
         }
+        if (failure.kind() != Kind.CLIENT_STALLED && (continues || framer != null)) {
+            if (framer != null && framer.insideEvent()) {
+                client.write(Buffer.buffer("\n\n"));
+            }
+            position.ifPresent(StreamPosition::drop);
+            request.streamBrokenOff(failure);
+            return;
+        }
         request.brokenOff(failure);
         if (failure.kind() == Kind.CLIENT_STALLED) {
             request.clientLeft();
-            client.reset();
-            return;
-        }
-        request.end(Outcome.DECODE_BROKEN);
-        if (framer == null) {
-            client.reset();
         } else {
-            if (framer.insideEvent()) {
-                client.write(Buffer.buffer("\n\n"));
-            }
-            client.end(ApiError.upstream(failure.status(), failure.describe()).toEvent());
+            request.end(Outcome.DECODE_BROKEN);
         }
+        client.reset();
     }
 
     /** One write for each event as long as the client keeps up, so that it can read them one by one; then one for the rest. */

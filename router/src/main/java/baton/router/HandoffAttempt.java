@@ -34,11 +34,12 @@ final class HandoffAttempt {
     /**
      * A prefill and a decode leg.
      *
+     * @param id of the request; that of the legs is planned
      * @param before the answer to the prefill leg of the last attempt
      */
-    record HandOver(JsonObjectText body, Target prefill, Optional<Prefilled> before) implements Course {
-        HandOver(JsonObjectText body, Target prefill) {
-            this(body, prefill, Optional.empty());
+    record HandOver(String id, JsonObjectText body, Target prefill, Optional<Prefilled> before) implements Course {
+        HandOver(String id, JsonObjectText body, Target prefill) {
+            this(id, body, prefill, Optional.empty());
         }
     }
 
@@ -110,7 +111,7 @@ final class HandoffAttempt {
     HandoffAttempt withPrefill(Target other) {
         HandOver by = handOver();
         close();
-        return new HandoffAttempt(request, id, new HandOver(by.body, other), decode, countedForNext());
+        return new HandoffAttempt(request, id, new HandOver(by.id, by.body, other), decode, countedForNext());
     }
 
     /** After this one: the same decode instance computes the prompt. */
@@ -130,7 +131,7 @@ final class HandoffAttempt {
         boolean spent = carries && failure.kind() == Kind.LOST;
         Course next = switch (course) {
             case DecodeOnly _ -> new DecodeOnly(body);
-            case HandOver by -> new HandOver(by.body, by.prefill, spent ? Optional.empty() : prefilled);
+            case HandOver by -> new HandOver(by.id, by.body, by.prefill, spent ? Optional.empty() : prefilled);
         };
         return new HandoffAttempt(request, id, next, other, count);
     }
@@ -200,7 +201,7 @@ final class HandoffAttempt {
     private Planned plan(HandOver by) {
         Instance prefill = by.prefill.instance();
         HandoffFlow chosen = flow.flow(prefill, decode.instance());
-        HandoffFlow.Handoff handoff = chosen.begin(by.body, request.id(), prefill, decode.instance());
+        HandoffFlow.Handoff handoff = chosen.begin(by.body, by.id, prefill, decode.instance());
         return new Planned(chosen, handoff, by.before.filter(last -> last.serves(prefill, handoff)));
     }
 
@@ -309,6 +310,6 @@ final class HandoffAttempt {
     }
 
     private void send(Target to, Buffer body) {
-        decodeLeg = legs.decode(to, id, counted, body, new DecodeRelay(request, body, request.client(), report));
+        decodeLeg = legs.decode(to, id, counted, body, request.relay(body), request.position());
     }
 }

@@ -29,6 +29,12 @@ final class Headers {
 
     static final String TRACESTATE = "tracestate";
 
+    /** Asks a decode instance for the token ids of a stream beside its text, in comments. */
+    static final String TOKEN_IDS = "X-Baton-Token-Ids";
+
+    /** Of an instance that sends token ids: a JSON object that goes into the continuation of the stream as it is. */
+    static final String STREAM = "X-Baton-Stream";
+
     /** Why the decode instance computed the prompt itself. */
     static final String LOCAL_PREFILL = "X-Baton-Local-Prefill";
 
@@ -57,6 +63,7 @@ final class Headers {
             "expect",
             "accept-encoding",
             "x-request-id",
+            "x-baton-token-ids",
             "traceparent");
 
     /** Accepted by Baton's server too; brackets are for the IPv6 addresses in the ids of some connectors. */
@@ -116,7 +123,7 @@ final class Headers {
         Set<String> named = namedByConnection(instance);
         instance.forEach((name, value) -> {
             String key = name.toLowerCase(Locale.ROOT);
-            if (!HOP_BY_HOP.contains(key) && !named.contains(key)) {
+            if (!HOP_BY_HOP.contains(key) && !named.contains(key) && !key.equals("x-baton-stream")) {
                 client.add(name, value);
             }
         });

@@ -27,6 +27,7 @@ import baton.router.upstream.UpstreamFailure;
 import baton.router.upstream.UpstreamFailure.Kind;
 import baton.trace.TraceContext;
 import io.vertx.core.MultiMap;
+import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.HttpServerRequest;
@@ -45,9 +46,10 @@ import org.slf4j.LoggerFactory;
  * <h2>Failure and retry</h2>
  * The client gets nothing before the first byte (for server-sent events: the first whole event) of the decode leg's answer. Until then
  * a failed leg is sent to another instance, by another attempt: prefill once, decode as long as there are untried instances, if the instance refused or
- * dropped the connection or answered 503. After that there is no retry, as the client would get tokens twice: the answer ends with an
+ * dropped the connection or answered 503. After that the request is not sent again, as the client would get tokens twice: the answer ends with an
  * error event or is broken off. A 4xx of prefill becomes the client's answer. When the client disconnects, both legs are closed at
- * once. If configured so, a prompt that no prefill instance computes is left to the decode instance.
+ * once. If configured so, a prompt that no prefill instance computes is left to the decode instance. A stream whose instance sends token ids continues at another
+ * instance: see {@link StreamContinuation}.
  *
  * <h2>Concurrency</h2>
  * Confined to the event loop of the client's connection; the {@link BodyWorker} reads and builds large bodies beside it. Results
@@ -70,6 +72,8 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     private final RequestLegs legs;
 
     private RoutingRequest asked = RoutingRequest.NONE;
+    /** Of a completion that is a stream and may continue at another instance. */
+    private Optional<StreamContinuation> continuation = Optional.empty();
     /** The last attempt. */
     private @Nullable HandoffAttempt attempt;
 
@@ -158,6 +162,9 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     /** @throws ConfigException if the body is not a JSON object, or names addresses */
     private JsonObjectText parse(Buffer body) {
         JsonObjectText parsed = JsonObjectText.parse("body", body.getBytes());
+        if (parsed.has(StreamPosition.FIELD)) {
+            throw new ConfigException(StreamPosition.FIELD, "is refused: the router sets it itself");
+        }
         try {
             AddressFields.refuse(parsed, context.config());
         } catch (ConfigException e) {
@@ -250,6 +257,9 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
             return;
         }
         asked = placed;
+        if (context.config().limits().continueAfter().isPresent() && StreamContinuation.isStream(body)) {
+            continuation = Optional.of(new StreamContinuation(this, body));
+        }
         report.tokens().asked(placed.prefix().promptBytes());
         switch (routing.policy().place(placed)) {
             case Placement.Pair(Choice prefill, Choice decode, Optional<Forecast> forecast) -> {
@@ -259,7 +269,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
                                 expected -> new Target(first.instance(), first.why() + "; " + expected.words()))
                         .orElse(first);
                 forecast.ifPresent(expected -> decidedBy(expected, second.instance()));
-                begin(id, new HandOver(body, told), second);
+                begin(id, new HandOver(id, body, told), second);
             }
             case Placement.DecodeOnly(Choice decode, LocalPrefillReason reason, Optional<Forecast> forecast) -> {
                 Target only = chosen(decode);
@@ -282,7 +292,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     }
 
     /** Counts a choice. */
-    private Target chosen(Choice choice) {
+    Target chosen(Choice choice) {
         Instance instance = choice.instance();
         metrics().count(RouterMetric.CHOICES, instance.role(), choice.why());
         metrics().add(RouterMetric.PROMPT_BYTES, asked.prefix().promptBytes(), instance.role(), "all");
@@ -290,7 +300,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         return new Target(instance, choice.describe(asked));
     }
 
-    private void begin(String legId, HandoffAttempt.Course course, Target decode) {
+    void begin(String legId, HandoffAttempt.Course course, Target decode) {
         begin(new HandoffAttempt(this, legId, course, decode, decode.instance().begin()));
     }
 
@@ -310,6 +320,10 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     /** A prefill instance has refused the prompt; its answer is the client's, unless decode already answers. */
     void prefillRejected(Question.Answer answer) {
         if (decodeAnswers("status " + answer.status())) {
+            return;
+        }
+        if (isContinued()) {
+            answerError(502, "prefill of the continued stream: HTTP " + answer.status(), Outcome.PREFILL_FAILED);
             return;
         }
         Buffer body = answer.body();
@@ -335,6 +349,8 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         if (other.isPresent()) {
             prefillRetried = true;
             retry(failure, failed.withPrefill(other.get()), other.get().instance());
+        } else if (isContinued()) {
+            begin(failed.withoutPrefill(flow().idWithoutHandoff(failed.id())));
         } else if (context.config().policy().localPrefill().asFallback()) {
             log.warn("{}: {}, {} computes the prompt", id, failure.describe(), decode);
             report.prefilledLocally(LocalPrefillReason.FAILED, "");
@@ -345,10 +361,47 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     }
 
     private boolean decodeAnswers(String failure) {
-        if (report.hasFirstByte()) {
+        boolean answers = report.hasFirstByte() && !isContinued();
+        if (answers) {
             log.warn("{}: prefill failed while decode already answers: {}", id, failure);
         }
-        return report.hasFirstByte();
+        return answers;
+    }
+
+    private boolean isContinued() {
+        return continuation.filter(StreamContinuation::isPause).isPresent();
+    }
+
+    @Override
+    public void streamBrokenOff(UpstreamFailure failure) {
+        brokenOff(failure);
+        HandoffAttempt failed = attempt;
+        if (failed != null) {
+            failed.end();
+        }
+        continuation.ifPresentOrElse(
+                stream -> stream.brokenOff(failure),
+                () -> answerError(failure.status(), failure.describe(), Outcome.DECODE_BROKEN));
+    }
+
+    @Override
+    public void continued() {
+        continuation.ifPresent(StreamContinuation::continued);
+    }
+
+    /** Takes the answer of a decode leg. */
+    DecodeRelay relay(Buffer body) {
+        return new DecodeRelay(
+                this,
+                body,
+                client,
+                report,
+                position(),
+                context.config().limits().continueAfter());
+    }
+
+    Optional<StreamPosition> position() {
+        return continuation.map(StreamContinuation::position);
     }
 
     /** Sends the leg to another instance if the failed instance, and not the request, was at fault. */
@@ -433,12 +486,19 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     }
 
     private void answer(ApiError error, Outcome outcome) {
-        if (!ended) {
-            addHeaders();
-            client.status(error.status());
-            end(outcome);
-            error.send(client);
+        if (ended) {
+            return;
         }
+        if (report.hasFirstByte()) {
+            continuation.ifPresent(StreamContinuation::failed);
+            end(Outcome.DECODE_BROKEN);
+            client.end(error.toEvent());
+            return;
+        }
+        addHeaders();
+        client.status(error.status());
+        end(outcome);
+        error.send(client);
     }
 
     @Override
@@ -508,5 +568,26 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
 
     HandoffFlow flow() {
         return routing.flow();
+    }
+
+    RouterContext context() {
+        return context;
+    }
+
+    RoutingRequest asked() {
+        return asked;
+    }
+
+    boolean isEnded() {
+        return ended;
+    }
+
+    Vertx vertx() {
+        return upstream.vertx();
+    }
+
+    /** A prefill leg of the next attempt may be sent to another instance if it fails. */
+    void mayRetryPrefill() {
+        prefillRetried = false;
     }
 }

@@ -19,6 +19,9 @@ final class RequestLegs {
     /** An instance that gets a leg, and the reason in words. */
     record Target(Instance instance, String why) {}
 
+    /** An instance begins to continue a stream within so many times the silence after which a stream continues elsewhere. */
+    private static final int BEGINS_WITHIN = 3;
+
     private final UpstreamClient upstream;
     private final RouterConfig.Limits limits;
     private final HttpServerRequest request;
@@ -51,6 +54,12 @@ final class RequestLegs {
         return decodes;
     }
 
+    /** Forgets which instances got legs: all of them may get one again. */
+    void forget() {
+        prefills.clear();
+        decodes.clear();
+    }
+
     /** The headers that all legs have. */
     MultiMap headers() {
         return headers;
@@ -72,13 +81,24 @@ final class RequestLegs {
     /**
      * @param id {@code X-Request-Id} of the leg
      * @param counted the instance's count of the request
+     * @param position of a stream that can continue elsewhere
      */
-    Leg decode(Target to, String id, Instance.RunningRequest counted, Buffer body, DecodeRelay relay) {
+    Leg decode(
+            Target to,
+            String id,
+            Instance.RunningRequest counted,
+            Buffer body,
+            DecodeRelay relay,
+            Optional<StreamPosition> position) {
         Instance instance = to.instance();
         decodes.add(instance);
         Leg leg = new Leg(upstream, instance, relay, limits.idle(), Leg.Bounds.SILENCE, Optional.of(counted));
         MultiMap own = headers(id, report.trace().sent(RequestTrace.DECODE, instance.url(), to.why()));
+        position.ifPresent(_ -> own.set(Headers.TOKEN_IDS, "1"));
         leg.send(request.method(), Headers.target(request), own, body);
+        if (report.hasFirstByte()) {
+            limits.continueAfter().ifPresent(silence -> leg.within(silence.multipliedBy(BEGINS_WITHIN)));
+        }
         return leg;
     }
 

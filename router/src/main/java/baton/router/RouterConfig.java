@@ -69,6 +69,8 @@ public record RouterConfig(
      * @param maxBodyBytes the largest request body, and the largest prefill answer
      * @param maxInFlight requests running at once; more are refused with 503 at once instead of queueing
      * @param maxPerInstance requests to one instance at once; where all instances have as many, requests are refused with 503
+     * @param continueAfter a stream that gets no token for so long continues at another instance, as one whose instance breaks off does; empty if streams do
+     *     not continue
      */
     @GeneratedBuilder
     public record Limits(
@@ -79,7 +81,8 @@ public record RouterConfig(
             Duration drain,
             int maxBodyBytes,
             int maxInFlight,
-            int maxPerInstance)
+            int maxPerInstance,
+            Optional<Duration> continueAfter)
             implements RouterConfigLimitsBuilder.With {
 
         /** The default limit of Baton's own server. */
@@ -95,7 +98,8 @@ public record RouterConfig(
                 Duration.ofSeconds(30),
                 32 << 20,
                 DEFAULT_MAX_IN_FLIGHT,
-                DEFAULT_MAX_PER_INSTANCE);
+                DEFAULT_MAX_PER_INSTANCE,
+                Optional.of(Duration.ofSeconds(10)));
 
         /** @throws ConfigException if a value is not positive or too large for a timer */
         public Limits {
@@ -107,6 +111,7 @@ public record RouterConfig(
             requirePositive("max body bytes", maxBodyBytes);
             requirePositive("max requests in flight", maxInFlight);
             requirePositive("max requests per instance", maxPerInstance);
+            continueAfter.ifPresent(silence -> requirePositive("continue after", silence));
         }
 
         private static void requirePositive(String field, Duration value) {

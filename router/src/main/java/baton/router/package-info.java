@@ -24,6 +24,8 @@
  *                    ANSWERING --- the decode leg ends, or breaks off ---> over
  * </pre>
  *
+ * A stream that breaks off with its token ids known goes on by one more attempt at another decode instance ({@code StreamContinuation}).
+ *
  * In each state the end of the request (its client leaves, a 4xx of prefill, no instance is left) closes all legs.
  */
 @NullMarked

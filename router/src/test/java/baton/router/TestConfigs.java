@@ -78,6 +78,7 @@ final class TestConfigs {
                 drain,
                 maxBodyBytes,
                 maxInFlight,
-                RouterConfig.Limits.DEFAULT_MAX_PER_INSTANCE);
+                RouterConfig.Limits.DEFAULT_MAX_PER_INSTANCE,
+                RouterConfig.Limits.DEFAULT.continueAfter());
     }
 }

@@ -99,6 +99,17 @@ public enum RouterMetric {
             "Prompts by where they were computed as the goals for times asked, and why",
             "prefill",
             "why"),
+    STREAMS_CONTINUED(
+            Kind.COUNTER,
+            "baton:router_streams_continued",
+            "Streams whose decode instance broke off, by why and whether another instance continued them",
+            "reason",
+            "outcome"),
+    STREAM_PAUSE(
+            Kind.TIMER,
+            "baton:router_stream_pause",
+            "From a decode instance's failure to the first event of the instance that continues its stream",
+            RouterMetrics.NO_LABEL),
     HANDOFFS(
             Kind.COUNTER,
             "baton:router_handoffs",

@@ -48,6 +48,14 @@ public final class RouterMetrics implements AutoCloseable {
         CLIENT_DISCONNECTED
     }
 
+    /** What became of a stream whose instance broke off; the label {@code outcome}. */
+    public enum ContinuationOutcome implements Label {
+        CONTINUED,
+        FAILED,
+        /** The router has not the tokens that the client has. */
+        IMPOSSIBLE
+    }
+
     /** Why a decode instance computed a prompt itself; the label {@code reason}. */
     public enum LocalPrefillReason implements Label {
         SHORT("the prompt is shorter than the threshold"),

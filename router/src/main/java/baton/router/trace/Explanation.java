@@ -82,6 +82,14 @@ public final class Explanation {
         trace.decode()
                 .ifPresent(leg -> text.append(
                         "Decode was sent to %s after %s: %s. ".formatted(leg.instance(), ms(leg.sent()), leg.why())));
+        trace.legs().stream()
+                .filter(leg ->
+                        leg.role().equals(RequestTrace.DECODE) && leg.failure().isPresent())
+                .forEach(leg -> text.append("%s broke off after %s: %s. "
+                        .formatted(
+                                leg.instance(),
+                                ms(leg.ended().orElse(0)),
+                                leg.failure().orElse(""))));
         trace.answer()
                 .firstByte()
                 .ifPresent(nanos -> text.append(

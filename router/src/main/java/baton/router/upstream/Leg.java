@@ -47,6 +47,9 @@ public final class Leg {
     private final Instance instance;
     private final Receiver receiver;
     private final long deadlineNanos;
+    /** As {@link #deadlineNanos}, while the receiver reads. */
+    private long silenceNanos;
+
     private final Bounds bounds;
     private final Optional<Instance.RunningRequest> counted;
 
@@ -74,6 +77,7 @@ public final class Leg {
         this.instance = instance;
         this.receiver = receiver;
         this.deadlineNanos = deadline.toNanos();
+        this.silenceNanos = deadlineNanos;
         this.bounds = bounds;
     }
 
@@ -176,7 +180,23 @@ public final class Leg {
             paused = false;
             active();
             response.resume();
+            if (silenceNanos < deadlineNanos) {
+                armAnew();
+            }
         }
+    }
+
+    /** From now on, the longest time between two pieces that the receiver waits for. The time for which it is paused keeps its deadline. */
+    public void within(Duration silence) {
+        if (!over && silence.toNanos() < silenceNanos) {
+            silenceNanos = silence.toNanos();
+            armAnew();
+        }
+    }
+
+    private void armAnew() {
+        upstream.vertx().cancelTimer(timer);
+        arm(silenceNanos);
     }
 
     /** Ends the leg now by closing its connection. */
@@ -215,21 +235,22 @@ public final class Leg {
     /** One timer per leg, set again for the rest of the deadline if bytes arrived in the meantime: cheaper than one per chunk. */
     private void arm(long nanos) {
         timer = upstream.vertx().setTimer(Math.max(1, nanos / 1_000_000), fired -> {
-            long left = deadlineNanos - (upstream.ticker().nanos() - since);
+            long deadline = paused ? deadlineNanos : silenceNanos;
+            long left = deadline - (upstream.ticker().nanos() - since);
             if (left > 1_000_000) {
                 arm(left);
             } else if (paused) {
-                fail(Kind.CLIENT_STALLED, "the client took no bytes for " + deadline());
+                fail(Kind.CLIENT_STALLED, "the client took no bytes for " + words(deadline));
             } else if (bounds == Bounds.WHOLE || response == null) {
-                fail(Kind.TIMEOUT, "no answer within " + deadline());
+                fail(Kind.TIMEOUT, "no answer within " + words(deadline));
             } else {
-                fail(Kind.TIMEOUT, "no bytes for " + deadline());
+                fail(Kind.TIMEOUT, "no bytes for " + words(deadline));
             }
         });
     }
 
-    private String deadline() {
-        return Duration.ofNanos(deadlineNanos).toString().substring(2).toLowerCase(Locale.ROOT);
+    private static String words(long nanos) {
+        return Duration.ofNanos(nanos).toString().substring(2).toLowerCase(Locale.ROOT);
     }
 
     private static String describe(Throwable cause) {

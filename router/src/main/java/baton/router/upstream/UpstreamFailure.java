@@ -1,10 +1,12 @@
 package baton.router.upstream;
 
+import baton.router.metrics.RouterMetrics;
+
 /** Why a leg failed. It has no stack trace, as the cause is the instance and not this code. */
 public final class UpstreamFailure extends Exception {
 
     /** Kinds of failures. */
-    public enum Kind {
+    public enum Kind implements RouterMetrics.Label {
         /** No connection. */
         CONNECT,
         /** The connection ended before the answer did. */

@@ -1,0 +1,228 @@
+package baton.router;
+
+import baton.kv.ConfigException;
+import baton.router.HandoffAttempt.DecodeOnly;
+import baton.router.HandoffAttempt.HandOver;
+import baton.router.RequestLegs.Target;
+import baton.router.body.JsonObjectText;
+import baton.router.metrics.RouterMetric;
+import baton.router.metrics.RouterMetrics.ContinuationOutcome;
+import baton.router.metrics.RouterMetrics.Outcome;
+import baton.router.policy.LatencyMeasurement;
+import baton.router.policy.RoutingPolicy;
+import baton.router.upstream.Instance;
+import baton.router.upstream.UpstreamFailure;
+import baton.router.upstream.UpstreamFailure.Kind;
+import java.time.Duration;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+import org.jspecify.annotations.Nullable;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Continues a stream at another decode instance when its own breaks off. Both legs of a new attempt have the client's body with the token ids so far
+ * ({@link StreamPosition#FIELD}): the prefill instance finds the prompt in its cache, the decode instance sends only the events that follow. Confined to the
+ * request's event loop.
+ *
+ * <p>Instances that fail with the stream one after the other, without a token in between, may fail because of it; so only a few get it. As long as no instance is
+ * left, the stream waits.
+ */
+final class StreamContinuation {
+    private static final Logger log = LoggerFactory.getLogger(ProxiedRequest.class);
+    private static final byte[] TRUE = {'t', 'r', 'u', 'e'};
+
+    /** Instances that fail with a stream without a token in between. */
+    private static final int MOST_FAILURES = 3;
+
+    /** Instances that fail with a stream. */
+    private static final int MOST_PAUSES = 32;
+
+    /** How long a stream waits for an instance, as a multiple of the silence after which it continues elsewhere. */
+    private static final int WAITS = 3;
+
+    private static final long LOOK_AGAIN_MILLIS = 100;
+
+    /** From an instance's failure to the first event of another. */
+    private static final class Pause {
+        private final Kind reason;
+        private final long since;
+        private int failures;
+
+        private Pause(Kind reason, long since) {
+            this.reason = reason;
+            this.since = since;
+        }
+    }
+
+    private final ProxiedRequest request;
+    private final RoutingPolicy policy;
+    private final JsonObjectText body;
+    private final long mostWaitNanos;
+    private final StreamPosition position = new StreamPosition();
+    private @Nullable Pause pause;
+    private int pauses;
+    /** The last prefill instance of the stream; empty if the decode instance computed the prompt. */
+    private Optional<Instance> prefilledAt = Optional.empty();
+
+    StreamContinuation(ProxiedRequest request, JsonObjectText body) {
+        this.request = request;
+        this.policy = request.context().routing().policy();
+        this.body = body;
+        this.mostWaitNanos = request.context()
+                .config()
+                .limits()
+                .continueAfter()
+                .orElse(Duration.ZERO)
+                .multipliedBy(WAITS)
+                .toNanos();
+    }
+
+    static boolean isStream(JsonObjectText body) {
+        return body.value("stream").filter(value -> Arrays.equals(value, TRUE)).isPresent();
+    }
+
+    StreamPosition position() {
+        return position;
+    }
+
+    /** Whether the stream waits for another instance. */
+    boolean isPause() {
+        return pause != null;
+    }
+
+    /** A decode instance has failed after the client got events. Its attempt has ended. */
+    void brokenOff(UpstreamFailure failure) {
+        Pause current = pause;
+        if (current == null) {
+            current = new Pause(failure.kind(), request.report().now());
+            pause = current;
+            pauses++;
+            request.legs().prefills().stream()
+                    .reduce((_, last) -> last)
+                    .ifPresent(last -> prefilledAt = Optional.of(last));
+            request.legs().forget();
+            request.legs().decodes().add(failure.instance());
+            request.report().measure(LatencyMeasurement.NONE);
+        }
+        if (failure.kind() == Kind.LOST || failure.kind() == Kind.TIMEOUT) {
+            current.failures++;
+        }
+        Optional<String> whyNot = position.whyNot()
+                .or(() -> failure.kind() == Kind.ANSWER ? Optional.of("refused") : Optional.empty())
+                .or(() -> current().failures >= MOST_FAILURES || pauses > MOST_PAUSES
+                        ? Optional.of("too many instances have failed with it")
+                        : Optional.empty());
+        if (whyNot.isPresent()) {
+            request.answerError(
+                    failure.status(),
+                    failure.describe() + "; another instance cannot continue: " + whyNot.get(),
+                    Outcome.DECODE_BROKEN);
+        } else {
+            choose(failure);
+        }
+    }
+
+    private Pause current() {
+        if (pause == null) {
+            throw new IllegalStateException("the stream goes on");
+        }
+        return pause;
+    }
+
+    private void choose(UpstreamFailure failure) {
+        Optional<Instance> prefill = prefilledAt.filter(each -> position.choices() == 1 && isUsable(each));
+        Optional<Target> decode = policy.otherDecode(
+                        request.asked(), request.legs().decodes(), prefill)
+                .map(request::chosen);
+        if (decode.isPresent()) {
+            begin(failure, decode.get());
+        } else if (request.report().now() - current().since > mostWaitNanos) {
+            request.answerError(
+                    failure.status(),
+                    failure.describe() + "; no other instance has been there to continue for "
+                            + Duration.ofNanos(mostWaitNanos).toSeconds() + " s",
+                    Outcome.DECODE_BROKEN);
+        } else {
+            request.vertx().setTimer(LOOK_AGAIN_MILLIS, _ -> {
+                if (!request.isEnded()) {
+                    request.legs().forget();
+                    choose(failure);
+                }
+            });
+        }
+    }
+
+    private static boolean isUsable(Instance instance) {
+        return instance.isUp() && !instance.isTripped();
+    }
+
+    private void begin(UpstreamFailure failure, Target decode) {
+        log.info(
+                "{}: {}, {} continues after {} tokens",
+                request.id(),
+                failure.describe(),
+                decode.instance(),
+                position.tokens());
+        Optional<Target> prefill = prefill(decode.instance());
+        Target told = new Target(
+                decode.instance(), decode.why() + "; continues the stream after " + position.tokens() + " tokens");
+        request.metrics().count(RouterMetric.RETRIES, Instance.Role.DECODE);
+        request.mayRetryPrefill();
+        String id = request.id() + "." + pauses;
+        request.held()
+                .work(body.length() + 8 * position.tokens(), this::continuedBody)
+                .onComplete(
+                        made -> {
+                            if (!request.isEnded()) {
+                                prefill.ifPresentOrElse(
+                                        from -> request.begin(id, new HandOver(id, made, from), told),
+                                        () -> request.begin(
+                                                request.flow().idWithoutHandoff(id), new DecodeOnly(made), told));
+                            }
+                        },
+                        request::rejectBody);
+    }
+
+    /** Where the prompt was computed, else any that can. Several choices have no prompt in common with their tokens. */
+    private Optional<Target> prefill(Instance decode) {
+        if (prefilledAt.isEmpty() || position.choices() != 1) {
+            return Optional.empty();
+        }
+        Instance last = prefilledAt.get();
+        return isUsable(last) && request.flow().pairs(last, decode)
+                ? Optional.of(new Target(last, "it has computed the prompt"))
+                : policy.otherPrefill(request.asked(), List.of(last), decode).map(request::chosen);
+    }
+
+    private JsonObjectText continuedBody() throws ConfigException {
+        return JsonObjectText.parse(
+                "body",
+                body.edit().set(StreamPosition.FIELD, position.toJson()).build().getBytes());
+    }
+
+    /** An event of another instance is there. */
+    void continued() {
+        if (pause != null) {
+            request.metrics().count(RouterMetric.STREAMS_CONTINUED, pause.reason, ContinuationOutcome.CONTINUED);
+            request.metrics().time(RouterMetric.STREAM_PAUSE, request.report().now() - pause.since);
+            request.report().trace().step("the stream goes on");
+            pause = null;
+        }
+    }
+
+    /** The stream ends with an error. */
+    void failed() {
+        if (pause != null) {
+            request.metrics()
+                    .count(
+                            RouterMetric.STREAMS_CONTINUED,
+                            pause.reason,
+                            position.whyNot().isPresent()
+                                    ? ContinuationOutcome.IMPOSSIBLE
+                                    : ContinuationOutcome.FAILED);
+            pause = null;
+        }
+    }
+}

@@ -1,0 +1,256 @@
+package baton.router;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import baton.router.FakeInstance.Received;
+import baton.router.policy.PolicySettings;
+import io.vertx.core.buffer.Buffer;
+import io.vertx.core.http.HttpServerResponse;
+import java.net.http.HttpResponse;
+import java.time.Duration;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.TimeUnit;
+import java.util.function.BiConsumer;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import tools.jackson.databind.JsonNode;
+import tools.jackson.databind.json.JsonMapper;
+
+/** Streams whose decode instance breaks off continue at another one, by the token ids that instances send in comments. */
+@Timeout(30)
+class ContinuedStreamsTest {
+    private static final JsonMapper MAPPER = JsonMapper.builder().build();
+    private static final String BODY = "{\"prompt\":\"hello\",\"stream\":true}";
+    private static final String STREAM = "{\"id\":\"cmpl-1\",\"created\":7,\"seed\":9}";
+    private static final String FIRST = "data: {\"text\":\"a\"}\n\n";
+    private static final String SECOND = "data: {\"text\":\"b\"}\n\n";
+    private static final String DONE = "data: [DONE]\n\n";
+
+    private final RouterFixture fixture = new RouterFixture();
+    private FakeInstance prefill;
+    private FakeInstance decode;
+    private FakeInstance other;
+
+    @BeforeEach
+    void startInstances() {
+        prefill = fixture.instance();
+        decode = fixture.instance();
+        other = fixture.instance();
+        other.behaviour = whole(SECOND + ":t 0 13 end\n\n" + DONE);
+    }
+
+    @AfterEach
+    void stopAll() throws Exception {
+        fixture.close();
+    }
+
+    private Router router(FakeInstance... decodes) {
+        return router(RouterFixture.LIMITS, decodes);
+    }
+
+    private Router router(RouterConfig.Limits limits, FakeInstance... decodes) {
+        return fixture.start(TestConfigs.router(
+                "127.0.0.1",
+                0,
+                RouterFixture.uris(List.of(prefill)),
+                RouterFixture.uris(List.of(decodes)),
+                RouterConfig.DEFAULT_FLOW,
+                Optional.empty(),
+                limits,
+                Optional.empty(),
+                PolicySettings.DEFAULT));
+    }
+
+    private static HttpServerResponse stream(HttpServerResponse response, String... events) {
+        return FakeInstance.events(response.putHeader("X-Baton-Stream", STREAM), events);
+    }
+
+    private static BiConsumer<Received, HttpServerResponse> whole(String events) {
+        return (_, response) -> stream(response).end(events);
+    }
+
+    /** Answers with events and closes the connection. */
+    private static BiConsumer<Received, HttpServerResponse> breakingOff(String events) {
+        return (_, response) -> stream(response).write(Buffer.buffer(events)).onComplete(_ -> response.reset());
+    }
+
+    private static JsonNode continued(Received leg) {
+        return MAPPER.readTree(leg.body()).path("baton_continue");
+    }
+
+    private double continued(Router router) {
+        return fixture.metric(router, "baton:router_streams_continued_total{outcome=\"continued\",reason=\"lost\"}");
+    }
+
+    private static String error(HttpResponse<String> answer) {
+        String last = answer.body().strip();
+        return MAPPER.readTree(last.substring(last.lastIndexOf("data: ") + 6))
+                .path("error")
+                .path("message")
+                .asString("");
+    }
+
+    @Test
+    void anotherInstanceContinuesBehindTheTokensThatTheClientHas() throws Exception {
+        decode.behaviour = breakingOff(FIRST + ":t 0 11\n\n:t 0 12\n\n" + SECOND);
+        Router router = router(decode, other);
+
+        HttpResponse<String> answer = fixture.post(router, BODY, "X-Request-Id", "mine");
+
+        assertThat(answer.body()).isEqualTo(FIRST + SECOND + DONE);
+        assertThat(answer.headers().firstValue("X-Baton-Stream")).isEmpty();
+        assertThat(decode.only().headers().get("X-Baton-Token-Ids")).isEqualTo("1");
+        assertThat(prefill.received).hasSize(2);
+        assertThat(prefill.received.getFirst().headers().contains("X-Baton-Token-Ids"))
+                .isFalse();
+        JsonNode expected = MAPPER.readTree(
+                "{\"id\":\"cmpl-1\",\"created\":7,\"seed\":9,\"choices\":[{\"index\":0,\"token_ids\":[11,12]}]}");
+        assertThat(continued(other.only())).isEqualTo(expected);
+        assertThat(continued(prefill.received.getLast())).isEqualTo(expected);
+        assertThat(continued(router)).isEqualTo(1);
+        assertThat(fixture.metric(router, "baton:router_stream_pause_seconds_count"))
+                .isEqualTo(1);
+        assertThat(fixture.metric(router, "baton:router_requests_total{outcome=\"ok\"}"))
+                .isEqualTo(1);
+        assertThat(fixture.get(router, "/v1/requests/mine/explain", "Accept", "text/plain")
+                        .body())
+                .contains(decode.uri() + " broke off")
+                .contains("continues the stream after 2 tokens");
+    }
+
+    @Test
+    void aThirdInstanceContinuesWhatASecondOneContinued() throws Exception {
+        FakeInstance third = fixture.instance();
+        decode.behaviour = breakingOff(FIRST + ":t 0 11\n\n");
+        CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
+        List<Received> continued = new CopyOnWriteArrayList<>();
+        other.behaviour = (received, response) -> {
+            continued.add(received);
+            if (continued.size() == 1) {
+                open.complete(stream(response, ":t 0 12\n\n"));
+            } else {
+                stream(response).end(SECOND + ":t 0 13 end\n\n" + DONE);
+            }
+        };
+        third.behaviour = other.behaviour;
+        Router router = router(decode, other, third);
+
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
+        HttpServerResponse second = open.get(10, TimeUnit.SECONDS);
+        Await.until("the second instance continues", RouterFixture.SOON, () -> continued(router) == 1);
+        second.reset();
+
+        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(FIRST + SECOND + DONE);
+        assertThat(continued(continued.getLast()).path("choices").path(0).path("token_ids"))
+                .isEqualTo(MAPPER.readTree("[11,12]"));
+    }
+
+    @Test
+    void severalChoicesContinueWithoutAPrefillLeg() throws Exception {
+        decode.behaviour = breakingOff(FIRST + ":t 1 5 end\n\n" + FIRST + ":t 0\n\n");
+        Router router = router(decode, other);
+
+        fixture.post(router, "{\"prompt\":\"hello\",\"stream\":true,\"n\":2}");
+
+        assertThat(prefill.received).hasSize(1);
+        assertThat(continued(other.only()).path("choices"))
+                .isEqualTo(MAPPER.readTree(
+                        "[{\"index\":0,\"token_ids\":[]},{\"index\":1,\"finished\":true,\"token_ids\":[5]}]"));
+    }
+
+    @Test
+    void theDecodeInstanceComputesThePromptIfPrefillIsGoneToo() throws Exception {
+        decode.behaviour = (_, response) -> stream(response)
+                .write(Buffer.buffer(FIRST + ":t 0 11\n\n"))
+                .onComplete(_ -> {
+                    prefill.behaviour = FakeInstance.json(500, "{}");
+                    response.reset();
+                });
+
+        assertThat(fixture.post(router(decode, other), BODY).body()).isEqualTo(FIRST + SECOND + DONE);
+        assertThat(continued(other.only()).path("choices")).hasSize(1);
+    }
+
+    @Test
+    void aStreamLeavesAnInstanceThatIsSilent() throws Exception {
+        decode.behaviour = (_, response) -> stream(response, FIRST + ":t 0 11\n\n");
+        RouterConfig.Limits limits = RouterFixture.LIMITS.withContinueAfter(Optional.of(Duration.ofMillis(150)));
+
+        assertThat(fixture.post(router(limits, decode, other), BODY).body()).isEqualTo(FIRST + SECOND + DONE);
+        Await.until("the leg ends", RouterFixture.SOON, () -> decode.aborted.get() == 1);
+    }
+
+    @Test
+    void aStreamWaitsForTheOnlyInstance() throws Exception {
+        CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
+        decode.behaviour = (_, response) -> open.complete(stream(response, FIRST + ":t 0 11\n\n"));
+        Router router = router(decode);
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
+        open.get(10, TimeUnit.SECONDS);
+        Await.until(
+                "the first event",
+                RouterFixture.SOON,
+                () -> fixture.metric(router, "baton:router_first_byte_seconds_count") > 0);
+
+        decode.stop();
+        decode.behaviour = whole(SECOND + ":t 0 13 end\n\n" + DONE);
+        decode.restart();
+
+        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(FIRST + SECOND + DONE);
+    }
+
+    @Test
+    void anInstanceWithoutTokenIdsEndsTheStreamWithAnErrorThatSaysSo() throws Exception {
+        decode.behaviour = (_, response) ->
+                FakeInstance.events(response).write(Buffer.buffer(FIRST)).onComplete(_ -> response.reset());
+        Router router = router(decode, other);
+
+        HttpResponse<String> answer = fixture.post(router, BODY);
+
+        assertThat(answer.body()).startsWith(FIRST);
+        assertThat(error(answer)).endsWith("another instance cannot continue: the instance sends no token ids");
+        assertThat(other.received).isEmpty();
+        assertThat(fixture.metric(
+                        router, "baton:router_streams_continued_total{outcome=\"impossible\",reason=\"lost\"}"))
+                .isEqualTo(1);
+    }
+
+    @Test
+    void aRefusedContinuationEndsTheStreamWithItsReason() throws Exception {
+        decode.behaviour = breakingOff(FIRST + ":t 0 11\n\n");
+        other.behaviour = FakeInstance.json(400, "{\"error\":{\"message\":\"too long\"}}");
+
+        assertThat(error(fixture.post(router(decode, other), BODY)))
+                .contains("it cannot continue the stream: HTTP 400")
+                .contains("too long");
+    }
+
+    @Test
+    void fewInstancesFailWithOneStream() throws Exception {
+        FakeInstance third = fixture.instance();
+        FakeInstance fourth = fixture.instance();
+        decode.behaviour = breakingOff(FIRST + ":t 0 11\n\n");
+        BiConsumer<Received, HttpServerResponse> dies = (_, response) -> response.reset();
+        other.behaviour = dies;
+        third.behaviour = dies;
+        fourth.behaviour = dies;
+
+        assertThat(error(fixture.post(router(decode, other, third, fourth), BODY)))
+                .contains("too many instances have failed with it");
+        assertThat(fourth.received).isEmpty();
+    }
+
+    @Test
+    void clientsCannotContinueStreams() throws Exception {
+        HttpResponse<String> answer = fixture.post(
+                router(decode, other), "{\"prompt\":\"hello\",\"baton_continue\":{}}", "X-Baton-Token-Ids", "1");
+
+        assertThat(answer.statusCode()).isEqualTo(400);
+        assertThat(answer.body()).contains("baton_continue");
+    }
+}
