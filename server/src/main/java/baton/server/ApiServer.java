@@ -431,7 +431,7 @@ public final class ApiServer implements AutoCloseable {
         return vertx.setTimer(config.idleTimeout().toMillis(), _ -> {
             idleTimers.remove(connection);
             LOG.debug("{}: closed, it was idle for {}", connection.remoteAddress(), config.idleTimeout());
-            HttpExchange.reset(connection);
+            HttpExchange.closeIdle(connection);
         });
     }
 

@@ -14,6 +14,7 @@ import io.vertx.core.http.HttpServerRequest;
 import io.vertx.core.http.HttpServerResponse;
 import io.vertx.core.http.HttpVersion;
 import io.vertx.core.http.impl.HttpServerConnection;
+import java.time.Duration;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -34,6 +35,8 @@ sealed class HttpExchange permits GrpcExchange {
 
     /** The access log's status of a request whose client disconnected before its answer was complete; nginx's convention. */
     static final int CLIENT_LEFT = 499;
+
+    private static final Duration GO_AWAY = Duration.ofSeconds(1);
 
     private static final Pattern JSON_TYPE = Pattern.compile("application/([a-z0-9.-]+\\+)?json *(;.*)?");
 
@@ -294,6 +297,15 @@ sealed class HttpExchange permits GrpcExchange {
     /** Closes the connection without writing pending bytes. */
     void reset() {
         reset(request.connection());
+    }
+
+    /** Closes a connection without requests. By GOAWAY a client of HTTP/2 learns that a call which it sends just now is not taken. */
+    static void closeIdle(HttpConnection connection) {
+        if (connection.protocolVersion() == HttpVersion.HTTP_2) {
+            var _ = connection.shutdown(GO_AWAY).onComplete(_ -> reset(connection));
+        } else {
+            reset(connection);
+        }
     }
 
     /** Closes a connection without writing pending bytes. */

@@ -502,8 +502,7 @@ final class ResponseStream {
 
         /** Whether another instance has sent the output that was last added. */
         boolean wasSent(GenerationEvent.Output output) {
-            return before.finished()
-                    || (output.ids().length > 0 && tokens > 0 && tokens <= before.ids().length);
+            return before.finished() || (output.ids().length > 0 && tokens > 0 && tokens <= before.ids().length);
         }
 
         /** The event with the ids of tokens that no such event has had. */

@@ -128,11 +128,12 @@ final class GrpcClient implements AutoCloseable {
         private final BlockingQueue<Message> messages = new LinkedBlockingQueue<>();
         private final BlockingQueue<Map.Entry<Integer, String>> ends = new LinkedBlockingQueue<>();
         private final CountDownLatch closed = new CountDownLatch(1);
+        private volatile boolean goneAway;
         private final HttpClientRequest request;
 
         private Call(HttpClientRequest request) {
             this.request = request;
-            request.connection().closeHandler(_ -> closed.countDown());
+            request.connection().goAwayHandler(_ -> goneAway = true).closeHandler(_ -> closed.countDown());
         }
 
         Message next() throws InterruptedException {
@@ -161,6 +162,11 @@ final class GrpcClient implements AutoCloseable {
             if (!closed.await(10, TimeUnit.SECONDS)) {
                 throw new AssertionError("the connection was not closed within 10 s");
             }
+        }
+
+        /** Whether the server said that it takes no more calls. */
+        boolean goneAway() {
+            return goneAway;
         }
 
         private static <T> T taken(BlockingQueue<T> queue, String what) throws InterruptedException {

@@ -293,6 +293,7 @@ class GrpcTest {
             call.cancel();
             assertThat(brief.engine.nextAbandoned()).isEqualTo(submitted);
             call.awaitClosedConnection();
+            assertThat(call.goneAway()).isTrue();
         }
     }
 
