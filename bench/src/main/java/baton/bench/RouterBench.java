@@ -43,7 +43,7 @@ import tools.jackson.databind.node.ObjectNode;
 /**
  * Measures what {@code baton route} costs, in a process of its own in front of instances that compute nothing, and in the same run, in
  * turns: the client asking the prefill and the decode instance itself, where there is an {@code nginx}, nginx as a plain reverse proxy
- * of the decode instance, which is one leg and not two, and other P/D proxies. A slow one gets a tenth of the requests.
+ * of the decode instance, which is one leg and not two, and other P/D proxies. A slow one gets fewer requests.
  *
  * @param requests of each round
  * @param promptTokens of each prompt, about
@@ -84,8 +84,8 @@ public record RouterBench(
     /** How long pauses of the processors are looked for before each round that measures latency. */
     private static final Duration LOOK = Duration.ofMillis(300);
 
-    /** A proxy that takes longer for a round, by its first requests, gets a tenth of them. */
-    private static final Duration LONGEST_ROUND = Duration.ofSeconds(10);
+    /** A slow proxy gets as many requests as take so long, by the first of them, or a tenth of all. */
+    private static final Duration LONGEST_ROUND = Duration.ofSeconds(3);
 
     /** One direct request is sent for so many of a proxy. */
     private static final int REQUESTS_PER_DIRECT = 4;
@@ -174,10 +174,8 @@ public record RouterBench(
                 Target probed = through(client, each.name(), proxy.port(), direct, pid, Math.max(1, requests / 10));
                 awaitAnswer(probed);
                 double rate = closed(vertx, probed).rate();
-                targets.add(
-                        requests > rate * LONGEST_ROUND.toSeconds()
-                                ? probed
-                                : through(client, each.name(), proxy.port(), direct, pid, requests));
+                int own = (int) Math.clamp(rate * LONGEST_ROUND.toSeconds(), probed.requests(), requests);
+                targets.add(through(client, each.name(), proxy.port(), direct, pid, own));
             }
             KeptConnections wide = client(vertx, streams);
             Ask streamed = (request, count, millis) -> answer(wide, port, request, count, millis);
