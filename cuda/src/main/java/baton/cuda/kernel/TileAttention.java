@@ -346,9 +346,9 @@ final class TileAttention {
         U32 keyRow = k.add(k.mul(k.shr(lane, 4), CHUNK), k.and(lane, CHUNK - 1));
         U32 key = k.add(k.mad(keyRow, rowBytes, buffer), k.mul(k.and(k.shr(lane, 3), 1), PtxAssembler.ACCESS));
         for (int input = 0; input < padded; input += INPUTS) {
-            U32[] a = k.loadMatrices(4, false, query, input * Short.BYTES);
+            U32[] a = k.loadMatrices(false, query, input * Short.BYTES);
             for (int j = 0; j < scores.length; j += 2) {
-                U32[] b = k.loadMatrices(4, false, key, j * CHUNK * rowBytes + input * Short.BYTES);
+                U32[] b = k.loadMatrices(false, key, j * CHUNK * rowBytes + input * Short.BYTES);
                 k.multiply(type, scores[j], a, new U32[] {b[0], b[1]});
                 k.multiply(type, scores[j + 1], a, new U32[] {b[2], b[3]});
             }
@@ -414,7 +414,7 @@ final class TileAttention {
             };
             for (int e = 0; e < results.length; e += 2) {
                 int offset = j * CHUNK * rowBytes + (valueStart(shape) + e * CHUNK) * Short.BYTES;
-                U32[] b = k.loadMatrices(4, true, value, offset);
+                U32[] b = k.loadMatrices(true, value, offset);
                 k.multiply(type, results[e], a, new U32[] {b[0], b[1]});
                 k.multiply(type, results[e + 1], a, new U32[] {b[2], b[3]});
             }

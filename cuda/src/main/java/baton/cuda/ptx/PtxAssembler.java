@@ -353,17 +353,16 @@ public final class PtxAssembler extends PtxInstructions {
     // Matrices of a warp
 
     /**
-     * Loads matrices of 8 rows of 16 bytes from shared memory. Of each, lane l has the 4 bytes {@code 4 * (l % 4)} of row {@code l / 4}, or, if
+     * Loads four matrices of 8 rows of 16 bytes from shared memory. Of each, lane l has the 4 bytes {@code 4 * (l % 4)} of row {@code l / 4}, or, if
      * they are transposed, elements {@code 2 * (l % 4)} and the next one of column {@code l / 4}.
      *
-     * @param count of matrices: 1, 2 or 4
      * @param row of lane {@code 8 * m + r}: the address of row r of matrix m
      */
-    public U32[] loadMatrices(int count, boolean transposed, U32 row, int offset) {
-        U32[] loaded = newU32s(count);
+    public U32[] loadMatrices(boolean transposed, U32 row, int offset) {
+        U32[] loaded = newU32s(4);
         write(
-                "ldmatrix.sync.aligned.m8n8.x%d%s.shared.b16".formatted(count, transposed ? ".trans" : ""),
-                count == 1 ? "{" + list(loaded) + "}" : list(loaded),
+                "ldmatrix.sync.aligned.m8n8.x4%s.shared.b16".formatted(transposed ? ".trans" : ""),
+                list(loaded),
                 place(row, offset).text());
         return loaded;
     }

@@ -70,12 +70,6 @@ public final class SimulatedDriver implements Driver {
     @GuardedBy("this")
     private long nanos;
 
-    @GuardedBy("this")
-    private boolean collects;
-
-    @GuardedBy("this")
-    private final List<CudaException> findings = new ArrayList<>();
-
     /** One device of 1 GiB. */
     public SimulatedDriver() {
         this(1, DEFAULT_BYTES);
@@ -99,15 +93,6 @@ public final class SimulatedDriver implements Driver {
     }
 
     private record Graph(List<Runnable> work) {}
-
-    /** From here on a finding ends its block only, and is kept for {@link #findings}. */
-    public synchronized void collectFindings() {
-        collects = true;
-    }
-
-    public synchronized List<CudaException> findings() {
-        return List.copyOf(findings);
-    }
 
     /** Objects that have been made and not been released, one line for each. Empty if nothing leaks. */
     public synchronized List<String> unreleased() {
@@ -592,7 +577,6 @@ public final class SimulatedDriver implements Driver {
                 nextTag);
         nextTag += blocks;
         List<CudaException> found = Collections.synchronizedList(new ArrayList<>());
-        boolean goesOn = collects;
         // A block that reads where another writes is found if it runs later, so each second launch runs the last block
         // first.
         boolean lastFirst = launches++ % 2 == 1;
@@ -600,9 +584,7 @@ public final class SimulatedDriver implements Driver {
                 .parallel()
                 .map(block -> {
                     try {
-                        return goesOn || found.isEmpty()
-                                ? code.run(launch, (int) (lastFirst ? blocks - 1 - block : block))
-                                : 0;
+                        return found.isEmpty() ? code.run(launch, (int) (lastFirst ? blocks - 1 - block : block)) : 0;
                     } catch (CudaException e) {
                         found.add(e);
                         return 0;
@@ -611,10 +593,7 @@ public final class SimulatedDriver implements Driver {
                 .sum();
         pass(steps);
         if (!found.isEmpty()) {
-            findings.addAll(found);
-            if (!goesOn) {
-                throw found.getFirst();
-            }
+            throw found.getFirst();
         }
     }
 

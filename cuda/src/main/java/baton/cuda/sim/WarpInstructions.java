@@ -6,6 +6,7 @@ import java.util.List;
 /** Instructions that lanes of a warp execute together. */
 final class WarpInstructions {
     private static final int LANE_MASK = Warp.LANES - 1;
+    private static final int MATRICES = 4;
     private static final int ROWS = 8;
     private static final int ROW_BYTES = 16;
 
@@ -108,21 +109,18 @@ final class WarpInstructions {
 
     /** Matrices of 8 rows of 16 bytes; 8 lanes have the addresses of the rows of each. */
     private Operation loadMatrices(Statement statement) {
-        boolean transposed = statement.opcode().contains(".trans");
-        String plain = statement.opcode().replace(".trans", "");
-        int count = switch (plain) {
-            case "ldmatrix.sync.aligned.m8n8.x1.shared.b16" -> 1;
-            case "ldmatrix.sync.aligned.m8n8.x2.shared.b16" -> 2;
-            case "ldmatrix.sync.aligned.m8n8.x4.shared.b16" -> 4;
+        boolean transposed = switch (statement.opcode()) {
+            case "ldmatrix.sync.aligned.m8n8.x4.shared.b16" -> false;
+            case "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" -> true;
             default -> throw Decoder.unknown(statement);
         };
         Decoder.count(statement, 2);
         List<String> names = Operands.elements(statement.operands().getFirst());
-        if (names.size() != count) {
-            throw statement.refused("%d registers, not %d".formatted(names.size(), count));
+        if (names.size() != MATRICES) {
+            throw statement.refused("%d registers, not %d".formatted(names.size(), MATRICES));
         }
-        int[] rows = new int[count];
-        for (int i = 0; i < count; i++) {
+        int[] rows = new int[MATRICES];
+        for (int i = 0; i < MATRICES; i++) {
             rows[i] = operands.result(statement, names.get(i), "b32").first();
         }
         Operands.Address address =
@@ -130,11 +128,11 @@ final class WarpInstructions {
         return (warp, lanes) -> {
             warp.checkMembers(Warp.ALL, lanes);
             BlockMemory shared = warp.block.shared;
-            int[] at = new int[count * ROWS];
+            int[] at = new int[MATRICES * ROWS];
             for (int i = 0; i < at.length; i++) {
                 at[i] = shared.read(warp, BlockMemory.EACH_LANE, address.of(warp, i), ROW_BYTES);
             }
-            for (int matrix = 0; matrix < count; matrix++) {
+            for (int matrix = 0; matrix < MATRICES; matrix++) {
                 for (int lane = 0; lane < Warp.LANES; lane++) {
                     int row = lane / 4;
                     int column = lane % 4 * 2;

@@ -317,7 +317,7 @@ class WarpInstructionsTest {
         String all = Bench.kernel("""
                 shfl.sync.up.b32 %r3, %r2, 1, 0, 0xffffffff;
                 shfl.sync.idx.b32 %r3, %r2, %r1, 31, 0xffffffff;
-                ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%r2, %r3}, [%r7+16];
+                ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%r2, %r3, %r4, %r5}, [%r7+16];
                 mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3}, {%r2, %r3, %r4, %r5}, {%r6, %r7}, {%f0, %f1, %f2, %f3};
                 cp.async.cg.shared.global [%r2+16], [%q0], 16, %r3;
                 cp.async.wait_group 0;
