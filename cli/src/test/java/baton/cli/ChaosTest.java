@@ -38,7 +38,7 @@ import tools.jackson.databind.node.ObjectNode;
 /**
  * A router, two prefill and two decode instances in processes of their own, under load, while instances are killed, stopped, restarted,
  * drained, added, removed and partitioned from the router. Every request ends in its right answer or in an error that says what
- * happened; none is answered twice or with another's answer, and no block is in use afterwards.
+ * happened; a stream that has begun ends in its right answer; none is answered twice or with another's answer, and no block is in use afterwards.
  *
  * <p>{@code -Dtests.chaos_seconds} is how long, {@code -Dtests.seed=N} for other faults.
  */
@@ -50,6 +50,7 @@ class ChaosTest {
     private static final int PROMPTS = 12;
     private static final int MAX_TOKENS = 12;
     private static final String KEY = "operator";
+    private static final String BROKEN_STREAM = "stream ended by an error";
     /** Of one request: far more than all that the router and the instances wait for. */
     private static final Duration LATEST = Duration.ofSeconds(60);
 
@@ -169,6 +170,7 @@ class ChaosTest {
             assertThat(askOnce(each, false)).isEqualTo("right");
             assertThat(askOnce(each, true)).isEqualTo("right");
         }
+        assertThat(outcomes).as("streams continue elsewhere").doesNotContainKey(BROKEN_STREAM);
         assertThat(outcomes.getOrDefault("right", new LongAdder()).sum())
                 .as("right answers among %s", outcomes)
                 .isGreaterThan(
@@ -227,7 +229,7 @@ class ChaosTest {
                 .as("error of %s: %s", id, body)
                 .isNotBlank();
         assertThat(tokens).as("before the error of %s", id).isEqualTo(Arrays.copyOf(asked.answer, tokens.length));
-        return "stream ended by an error";
+        return BROKEN_STREAM;
     }
 
     private static void inject(Fault fault, Member member, Random random) throws Exception {

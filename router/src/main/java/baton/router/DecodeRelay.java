@@ -41,6 +41,9 @@ final class DecodeRelay implements Leg.Receiver {
         /** An instance continues the stream. */
         void continued();
 
+        /** Whether the stream is to leave its instance now. */
+        boolean leaves();
+
         /** The client reads no more. */
         void clientLeft();
 
@@ -145,6 +148,10 @@ final class DecodeRelay implements Leg.Receiver {
             write(chunk);
         } else {
             writeEvents(complete(leg, framer.accept(chunk)));
+            if (request.leaves()) {
+                leg.fail(Kind.LEAVING, "it is drained");
+                return;
+            }
         }
         if (client.isFull()) {
             leg.pause();

@@ -32,6 +32,9 @@ final class Headers {
     /** Asks a decode instance for the token ids of a stream beside its text, in comments. */
     static final String TOKEN_IDS = "X-Baton-Token-Ids";
 
+    /** In a prefill leg to the decode instance that a stream leaves, which may be stopping. */
+    static final String MOVE = "X-Baton-Move";
+
     /** Of an instance that sends token ids: a JSON object that goes into the continuation of the stream as it is. */
     static final String STREAM = "X-Baton-Stream";
 
@@ -64,6 +67,7 @@ final class Headers {
             "accept-encoding",
             "x-request-id",
             "x-baton-token-ids",
+            "x-baton-move",
             "traceparent");
 
     /** Accepted by Baton's server too; brackets are for the IPv6 addresses in the ids of some connectors. */

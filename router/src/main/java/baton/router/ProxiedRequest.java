@@ -374,7 +374,11 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
 
     @Override
     public void streamBrokenOff(UpstreamFailure failure) {
-        brokenOff(failure);
+        if (failure.kind() == Kind.LEAVING) {
+            note(failure);
+        } else {
+            brokenOff(failure);
+        }
         HandoffAttempt failed = attempt;
         if (failed != null) {
             failed.end();
@@ -382,6 +386,14 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         continuation.ifPresentOrElse(
                 stream -> stream.brokenOff(failure),
                 () -> answerError(failure.status(), failure.describe(), Outcome.DECODE_BROKEN));
+    }
+
+    @Override
+    public boolean leaves() {
+        return attempt != null
+                && report.hasFirstByte()
+                && attempt.decode().instance().isLeaving()
+                && continuation.filter(StreamContinuation::canMove).isPresent();
     }
 
     @Override
@@ -456,7 +468,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         switch (failure.kind()) {
             case CONNECT -> failed.markDown(failure.reason());
             case LOST, TIMEOUT, REFUSED -> routing.probe().soon(failed);
-            case ANSWER, CLIENT_STALLED -> {}
+            case ANSWER, CLIENT_STALLED, LEAVING -> {}
         }
     }
 

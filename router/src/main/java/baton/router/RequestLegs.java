@@ -73,6 +73,9 @@ final class RequestLegs {
             prefills.add(instance);
         }
         MultiMap own = headers(id, report.prefillSent(instance, to.why()));
+        if (instance.role() == Instance.Role.DECODE) {
+            own.set(Headers.MOVE, "1");
+        }
         return new Question(
                         request.method(), Headers.target(request), own, body, limits.prefill(), limits.maxBodyBytes())
                 .ask(upstream, instance, Optional.of(instance.begin()), answered, failed);

@@ -65,6 +65,8 @@ final class StreamContinuation {
     private int pauses;
     /** The last prefill instance of the stream; empty if the decode instance computed the prompt. */
     private Optional<Instance> prefilledAt = Optional.empty();
+    /** The decode instance that the stream leaves, if that can hand over what it has computed. */
+    private Optional<Instance> left = Optional.empty();
 
     StreamContinuation(ProxiedRequest request, JsonObjectText body) {
         this.request = request;
@@ -87,6 +89,15 @@ final class StreamContinuation {
         return position;
     }
 
+    /** Whether another instance can continue it while its own one is there. */
+    boolean canMove() {
+        return pause == null
+                && position.whyNot().isEmpty()
+                && position.tokens() > 0
+                && pauses < MOST_PAUSES
+                && policy.hasOtherDecode(List.of(), Optional.empty());
+    }
+
     /** Whether the stream waits for another instance. */
     boolean isPause() {
         return pause != null;
@@ -100,8 +111,12 @@ final class StreamContinuation {
             pause = current;
             pauses++;
             request.legs().prefills().stream()
+                    .filter(each -> each.role() == Instance.Role.PREFILL)
                     .reduce((_, last) -> last)
                     .ifPresent(last -> prefilledAt = Optional.of(last));
+            left = Optional.of(failure.instance())
+                    .filter(each -> failure.kind() == Kind.LEAVING
+                            && each.connectorAddress().isPresent());
             request.legs().forget();
             request.legs().decodes().add(failure.instance());
             request.report().measure(LatencyMeasurement.NONE);
@@ -132,7 +147,8 @@ final class StreamContinuation {
     }
 
     private void choose(UpstreamFailure failure) {
-        Optional<Instance> prefill = prefilledAt.filter(each -> position.choices() == 1 && isUsable(each));
+        Optional<Instance> prefill =
+                left.or(() -> prefilledAt.filter(StreamContinuation::isUsable)).filter(_ -> position.choices() == 1);
         Optional<Target> decode = policy.otherDecode(
                         request.asked(), request.legs().decodes(), prefill)
                 .map(request::chosen);
@@ -187,7 +203,15 @@ final class StreamContinuation {
 
     /** Where the prompt was computed, else any that can. Several choices have no prompt in common with their tokens. */
     private Optional<Target> prefill(Instance decode) {
-        if (prefilledAt.isEmpty() || position.choices() != 1) {
+        if (position.choices() != 1) {
+            return Optional.empty();
+        }
+        if (left.isPresent() && request.flow().pairs(left.get(), decode)) {
+            Target source = new Target(left.get(), "the stream leaves it");
+            left = Optional.empty();
+            return Optional.of(source);
+        }
+        if (prefilledAt.isEmpty()) {
             return Optional.empty();
         }
         Instance last = prefilledAt.get();

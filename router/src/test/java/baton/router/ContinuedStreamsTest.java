@@ -126,7 +126,6 @@ class ContinuedStreamsTest {
     @Test
     void aThirdInstanceContinuesWhatASecondOneContinued() throws Exception {
         FakeInstance third = fixture.instance();
-        decode.behaviour = breakingOff(FIRST + ":t 0 11\n\n");
         CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
         List<Received> continued = new CopyOnWriteArrayList<>();
         other.behaviour = (received, response) -> {
@@ -138,6 +137,10 @@ class ContinuedStreamsTest {
             }
         };
         third.behaviour = other.behaviour;
+        decode.behaviour = (received, response) -> (received.body().contains("baton_continue")
+                        ? other.behaviour
+                        : breakingOff(FIRST + ":t 0 11\n\n"))
+                .accept(received, response);
         Router router = router(decode, other, third);
 
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
@@ -202,6 +205,46 @@ class ContinuedStreamsTest {
         decode.restart();
 
         assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(FIRST + SECOND + DONE);
+    }
+
+    @Test
+    void aDrainedInstanceHandsItsStreamsOver() throws Exception {
+        String address = "\"remote_engine_id\":\"e\",\"remote_host\":\"h\",\"remote_port\":5,\"tp_size\":1";
+        decode.ahead = FakeInstance.json(200, "{\"kv_transfer_params\":{\"do_remote_prefill\":true," + address + "}}");
+        CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
+        decode.behaviour = (received, response) -> {
+            if (!open.complete(response)) {
+                FakeInstance.json(200, "{\"prompt_token_ids\":[3]}").accept(received, response);
+            }
+        };
+        Router router = fixture.start(TestConfigs.router(
+                "127.0.0.1",
+                0,
+                RouterFixture.uris(List.of(prefill)),
+                RouterFixture.uris(List.of(decode, other)),
+                "kv_transfer_params_push",
+                Optional.empty(),
+                RouterFixture.LIMITS,
+                Optional.empty(),
+                PolicySettings.DEFAULT));
+        Await.until("the probe asks", RouterFixture.SOON, () -> !decode.asked.isEmpty());
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
+        HttpServerResponse response = open.get(10, TimeUnit.SECONDS);
+        decode.health = 503;
+        Await.until(
+                "it is stopping",
+                RouterFixture.SOON,
+                () -> fixture.metric(router, "baton:router_instances_up{role=\"decode\"}") == 1);
+
+        stream(response, FIRST + ":t 0 11\n\n");
+
+        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(FIRST + SECOND + DONE);
+        assertThat(prefill.received).hasSize(1);
+        assertThat(decode.received.getLast().headers().get("X-Baton-Move")).isEqualTo("1");
+        assertThat(continued(decode.received.getLast())).isEqualTo(continued(other.only()));
+        assertThat(fixture.metric(
+                        router, "baton:router_streams_continued_total{outcome=\"continued\",reason=\"leaving\"}"))
+                .isEqualTo(1);
     }
 
     @Test

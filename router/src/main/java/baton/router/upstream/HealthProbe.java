@@ -174,7 +174,12 @@ public final class HealthProbe {
                 query.filter(ConnectorAddressQuery::isDue)
                         .ifPresentOrElse(due -> leg = due.ask(this::again), this::again);
             } else {
-                instance.markDown("GET /health answers " + status);
+                String reason = "GET /health answers " + status;
+                if (status == 503) {
+                    instance.markStopping(reason);
+                } else {
+                    instance.markDown(reason);
+                }
                 again();
             }
         }

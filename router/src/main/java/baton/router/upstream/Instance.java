@@ -48,6 +48,7 @@ public final class Instance {
     private final AtomicLong localPrefillBytes = new AtomicLong();
     private final CircuitBreaker breaker = new CircuitBreaker();
     private volatile boolean draining;
+    private volatile boolean stopping;
     private volatile double weight = 1;
     private volatile SlowStart slowStart = SlowStart.NONE;
     /** Whether it gets its share gradually when it comes up. */
@@ -296,6 +297,20 @@ public final class Instance {
         draining = on;
     }
 
+    /** Whether its requests had better end elsewhere: it is draining, or says that it takes no more. */
+    public boolean isLeaving() {
+        return draining || stopping;
+    }
+
+    /** A health probe was answered with 503. */
+    synchronized void markStopping(String reason) {
+        Optional<ConnectorAddress> known = connectorAddress;
+        markDown(reason);
+        stopping = true;
+        // Its streams hand over from it yet.
+        connectorAddress = known;
+    }
+
     public State currentState() {
         return !isUp() ? State.DOWN : draining ? State.DRAINING : isTripped() ? State.TRIPPED : State.UP;
     }
@@ -342,7 +357,9 @@ public final class Instance {
     /** Returns whether the instance was down. */
     public synchronized boolean markUp() {
         boolean wasDown = !isUp();
+        stopping = false;
         if (wasDown) {
+            connectorAddress = Optional.empty();
             breaker.reset();
             recover();
             incarnation = ThreadLocalRandom.current().nextLong();

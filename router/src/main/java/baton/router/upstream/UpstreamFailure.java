@@ -18,7 +18,9 @@ public final class UpstreamFailure extends Exception {
         /** The answer is an error, or malformed. */
         ANSWER,
         /** The client takes no more bytes. */
-        CLIENT_STALLED
+        CLIENT_STALLED,
+        /** The instance is drained or stopping, so its streams go elsewhere. */
+        LEAVING
     }
 
     private final transient Instance instance;
