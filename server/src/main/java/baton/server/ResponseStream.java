@@ -193,8 +193,14 @@ final class ResponseStream {
         }
     }
 
-    /** Aborts running sequences in the engine; the output so far becomes the answer. */
+    /** Aborts running sequences in the engine; the output so far becomes the answer, unless it can be continued elsewhere. */
     void abort() {
+        if (tellsTokens) {
+            abandon(engineIds);
+            end("abort", 200, Optional.empty());
+            exchange.reset();
+            return;
+        }
         engineIds.forEach(engine::abort);
     }
 

@@ -209,9 +209,38 @@ class DisconnectTest {
                 .endsWith("data: [DONE]\n\n");
     }
 
-    private CompletableFuture<HttpResponse<String>> ask(String body) {
+    /** A router continues the stream elsewhere, which an end would tell it not to do. */
+    @Test
+    void drainBreaksStreamsThatCanBeContinuedAtItsDeadline() throws Exception {
+        try (RawClient client = fixture.raw()) {
+            String body = "{\"prompt\":\"a\",\"stream\":true}";
+            client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                    + "X-Baton-Token-Ids: 1\r\nContent-Length: " + body.length() + "\r\n\r\n" + body);
+            Session session = fixture.engine.nextSubmitted();
+            session.output(0, "so far");
+            assertThat(client.head()).contains("X-Baton-Stream: {\"id\":\"cmpl-");
+            assertThat(client.chunk()).contains("so far").contains("\n\n:t 0 ").endsWith("\n\n");
+            fixture.server.close(Duration.ofMillis(50));
+            assertThat(client.closed()).isTrue();
+            assertThat(fixture.engine.nextAbandoned()).isEqualTo(session.request.id());
+        }
+    }
+
+    @Test
+    void aDrainingServerServesLegsThatMoveStreamsAway() throws Exception {
+        fixture.server.drain(Duration.ZERO);
+        fixture.engine.answers("moved");
+        assertThat(ask("{\"prompt\":\"a\"}").get(5, TimeUnit.SECONDS).statusCode())
+                .isEqualTo(503);
+        HttpResponse<String> answer =
+                ask("{\"prompt\":\"a\"}", "X-Baton-Move", "1").get(5, TimeUnit.SECONDS);
+        assertThat(answer.body()).contains("\"text\":\"moved\"");
+    }
+
+    private CompletableFuture<HttpResponse<String>> ask(String body, String... headers) {
+        HttpRequest.Builder request = HttpRequest.newBuilder(fixture.uri("/v1/completions"));
         return fixture.client.sendAsync(
-                HttpRequest.newBuilder(fixture.uri("/v1/completions"))
+                (headers.length == 0 ? request : request.headers(headers))
                         .header("Content-Type", "application/json")
                         .POST(HttpRequest.BodyPublishers.ofString(body))
                         .build(),
