@@ -2,9 +2,14 @@ package baton.cli;
 
 import baton.cli.doctor.Examination;
 import baton.cli.doctor.Host;
+import java.io.IOException;
 import java.io.PrintWriter;
+import java.net.URI;
+import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.List;
 import java.util.Optional;
+import java.util.Random;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
@@ -17,7 +22,7 @@ import picocli.CommandLine.Spec;
 @Command(
         name = "doctor",
         description =
-                "Says whether a model is supported and what it would need here, what this machine has, what Baton chooses on it, and what to change. Exits with 1 if the model is refused or Baton cannot run here.",
+                "Says whether a model is supported and what it would need here, what this machine has, what Baton chooses on it, and what to change. Exits with 1 if the model is refused or Baton cannot run here. With --leak: whether clients of a server see each other's prompts.",
         mixinStandardHelpOptions = true)
 final class DoctorCommand implements Callable<Integer> {
     @Spec
@@ -33,8 +38,55 @@ final class DoctorCommand implements Callable<Integer> {
     @Option(names = "--json", description = "Print JSON.")
     private boolean json;
 
+    @Option(
+            names = "--leak",
+            paramLabel = "URL",
+            description =
+                    "Measures whether a client of any OpenAI server learns which prompts another client has sent, by the time that they take. Exits with 1 if so.")
+    private @Nullable URI leak;
+
+    @Option(
+            names = "--leak-keys-file",
+            description =
+                    "The API key of the client that sends prompts, and on the next line that of the client that measures (default: none).")
+    private @Nullable Path leakKeysFile;
+
+    @Option(
+            names = "--leak-trials",
+            defaultValue = "100",
+            description = "Prompts of each kind (default: ${DEFAULT-VALUE}).")
+    private int leakTrials;
+
+    @Option(
+            names = "--leak-tokens",
+            defaultValue = "512",
+            description = "Tokens of a prompt (default: ${DEFAULT-VALUE}).")
+    private int leakTokens;
+
+    private int measureLeak(URI server) throws IOException, InterruptedException {
+        if (leakTrials < 1 || leakTokens < 1) {
+            throw new CommandFailedException(
+                    "--leak-trials and --leak-tokens must be 1 or more, are " + leakTrials + " and " + leakTokens);
+        }
+        List<String> keys = leakKeysFile == null ? List.of() : Files.readAllLines(leakKeysFile);
+        if (leakKeysFile != null && keys.size() != 2) {
+            throw new CommandFailedException("--leak-keys-file: " + leakKeysFile + " has " + keys.size()
+                    + " lines, must have 2 with a key each");
+        }
+        CacheLeak.Result result = new CacheLeak(
+                        server, keys.stream().findFirst(), keys.stream().skip(1).findFirst(), leakTrials, leakTokens)
+                .measure(new Random());
+        PrintWriter out = spec.commandLine().getOut();
+        out.println(result);
+        out.flush();
+        return result.leaks() ? 1 : 0;
+    }
+
     @Override
-    public Integer call() {
+    public Integer call() throws IOException, InterruptedException {
+        if (leak != null) {
+            return measureLeak(leak);
+        }
         Examination found = Examination.of(Host.here(), Models.orEmbedded(Optional.ofNullable(model)));
         PrintWriter out = spec.commandLine().getOut();
         if (json) {
