@@ -81,13 +81,23 @@ class FrameFuzzTest {
         assertThat(fleet.handOver(prompt)).isEqualTo(ProxiedFleet.answer(alone, prompt));
     }
 
-    /** Ports that no connector opens: HTTP of an instance and a router, gRPC, KV events with their replay, registration. */
+    /** Ports of HTTP, gRPC, KV events with their replay, registration with a router, and of SGLang's messages and registry. */
     @Test
     void instancesAndTheirRouterLiveOn() throws Exception {
         String events =
                 "{\"enable_kv_cache_events\": true, \"endpoint\": \"tcp://*:0\", \"replay_endpoint\": \"tcp://*:0\"}";
-        Instance first =
-                INSTANCES.serve("first", "--dtype", "float32", "--grpc-port", "0", "--kv-events-config", events);
+        Instance first = INSTANCES.serve(
+                "first",
+                "--dtype",
+                "float32",
+                "--grpc-port",
+                "0",
+                "--kv-events-config",
+                events,
+                "--kv-transfer-config",
+                """
+                {"kv_connector": "SglangConnector", "kv_role": "kv_producer", "kv_ip": "127.0.0.1", "kv_connector_extra_config":
+                 {"bootstrap_port": 0, "bootstrap_timeout": 3, "transfer_timeout": 2, "handshake_timeout": 1}}""");
         Instance second =
                 INSTANCES.serve("second", "--dtype", "float32", "--grpc-port", "0", "--kv-events-config", events);
         Instance router = INSTANCES.route(
@@ -160,8 +170,54 @@ class FrameFuzzTest {
                 List.of(get("/health"), get("/v1/instances"), get("/v1/requests/x/explain")),
                 grpc("/vllm.Inference/GenerateStream", new byte[] {10, 1, 'x', 34, 4, 10, 2, 5, 7}),
                 grpc("/grpc.health.v1.Health/Check", new byte[0]),
+                List.of(get("/route?prefill_dp_rank=0&prefill_cp_rank=0&target_tp_rank=0&target_pp_rank=0")),
+                zeromq("PUSH", sglang()),
                 zeromq("SUB", new byte[] {0, 1, 1}),
                 zeromq("DEALER", new byte[] {1, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0}));
+    }
+
+    /** A decode rank of the tiny model registers, wants three pages of a room, and aborts it; status messages go nowhere. */
+    private static byte[] sglang() {
+        byte[] buffers = new byte[2 * 6 * Long.BYTES];
+        byte[] none = {};
+        byte[] host = ascii("127.0.0.1");
+        byte[] session = ascii("127.0.0.1:9");
+        byte[] one = ascii("1");
+        byte[] zero = ascii("0");
+        ByteArrayOutputStream messages = new ByteArrayOutputStream();
+        messages.writeBytes(message(
+                ascii("None"),
+                host,
+                ascii("9"),
+                session,
+                buffers,
+                none,
+                none,
+                zero,
+                one,
+                ascii("8192"),
+                none,
+                none,
+                none,
+                none,
+                none,
+                none,
+                one,
+                zero));
+        messages.writeBytes(message(ascii("77"), host, ascii("9"), session, new byte[12], one, none, one, zero, none));
+        messages.writeBytes(message(ascii("ABORT"), ascii("77"), host, ascii("9")));
+        return messages.toByteArray();
+    }
+
+    /** A message of ZMTP with short frames. */
+    private static byte[] message(byte[]... frames) {
+        ByteArrayOutputStream message = new ByteArrayOutputStream();
+        for (int i = 0; i < frames.length; i++) {
+            message.write(i + 1 < frames.length ? 1 : 0);
+            message.write(frames[i].length);
+            message.writeBytes(frames[i]);
+        }
+        return message.toByteArray();
     }
 
     private static byte[] post(String path, String body) {
