@@ -20,6 +20,22 @@ public sealed interface OutputFormat {
      */
     GrammarSource source();
 
+    /** How much memory it takes as a key, about. */
+    default long bytes() {
+        return switch (this) {
+            case Rules _, JsonObject _ -> 0;
+            // Of nodes of JSON, mostly, which take more than their text.
+            case Keyed keyed -> 16L * keyed.key().toString().length();
+            case JsonSchema json -> 2L * json.schema().length();
+            case Regex(String pattern) -> 2L * pattern.length();
+            case Choices(List<String> choices) ->
+                choices.stream().mapToLong(choice -> 50 + 2L * choice.length()).sum();
+            case GrammarText(String text) -> 2L * text.length();
+            case StructuralTag(String json) -> 2L * json.length();
+            case After(Expression _, OutputFormat format) -> format.bytes();
+        };
+    }
+
     /** A grammar that is given. */
     record Rules(GrammarSource source) implements OutputFormat {}
 
@@ -27,8 +43,13 @@ public sealed interface OutputFormat {
      * A grammar that is made when it is compiled.
      *
      * @param key equal where the grammar is equal
+     * @param hash the key's, so that a look-up of the format does not compute it
      */
-    record Keyed(Object key, Supplier<GrammarSource> grammar) implements OutputFormat {
+    record Keyed(Object key, int hash, Supplier<GrammarSource> grammar) implements OutputFormat {
+        public Keyed(Object key, Supplier<GrammarSource> grammar) {
+            this(key, key.hashCode(), grammar);
+        }
+
         @Override
         public GrammarSource source() {
             return grammar.get();
@@ -36,12 +57,12 @@ public sealed interface OutputFormat {
 
         @Override
         public boolean equals(Object other) {
-            return other instanceof Keyed keyed && key.equals(keyed.key);
+            return other instanceof Keyed keyed && hash == keyed.hash && key.equals(keyed.key);
         }
 
         @Override
         public int hashCode() {
-            return key.hashCode();
+            return hash;
         }
     }
 

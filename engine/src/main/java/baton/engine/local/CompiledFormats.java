@@ -32,7 +32,7 @@ final class CompiledFormats {
 
     /** The one that was used last comes last. */
     @GuardedBy("this")
-    private final Map<OutputFormat, TokenGrammar> compiled = new LinkedHashMap<>(16, 0.75f, true);
+    private final Map<OutputFormat, Kept> compiled = new LinkedHashMap<>(16, 0.75f, true);
 
     /** Those of requests that have not been submitted, or have not ended, also if they are forgotten. */
     @GuardedBy("this")
@@ -40,6 +40,12 @@ final class CompiledFormats {
 
     @GuardedBy("this")
     private @Nullable TokenVocabulary vocabulary;
+
+    private record Kept(TokenGrammar grammar, long bytesOfKey) {
+        long bytes() {
+            return grammar.bytes() + bytesOfKey;
+        }
+    }
 
     /** @param vocabulary asked for once, with the first format */
     CompiledFormats(Supplier<TokenVocabulary> vocabulary) {
@@ -91,7 +97,8 @@ final class CompiledFormats {
     }
 
     private TokenGrammar compile(OutputFormat format) {
-        TokenGrammar kept = keep(format, new TokenGrammar(Grammar.compile(format.source()), vocabulary()));
+        TokenGrammar made = new TokenGrammar(Grammar.compile(format.source()), vocabulary());
+        TokenGrammar kept = keep(format, new Kept(made, format.bytes()));
         forgetOldest();
         return kept;
     }
@@ -106,18 +113,20 @@ final class CompiledFormats {
     }
 
     private synchronized Optional<TokenGrammar> find(OutputFormat format) {
-        return Optional.ofNullable(compiled.get(format)).or(() -> Optional.ofNullable(prepared.get(format)));
+        return Optional.ofNullable(compiled.get(format))
+                .map(Kept::grammar)
+                .or(() -> Optional.ofNullable(prepared.get(format)));
     }
 
-    private synchronized TokenGrammar keep(OutputFormat format, TokenGrammar made) {
-        return compiled.computeIfAbsent(format, _ -> made);
+    private synchronized TokenGrammar keep(OutputFormat format, Kept made) {
+        return compiled.computeIfAbsent(format, _ -> made).grammar();
     }
 
     /** Forgets the oldest if all together take too much memory: a grammar grows while it is used. */
     private synchronized void forgetOldest() {
         long bytes = vocabulary().bytesOfLoops()
-                + compiled.values().stream().mapToLong(TokenGrammar::bytes).sum();
-        Iterator<TokenGrammar> oldest = compiled.values().iterator();
+                + compiled.values().stream().mapToLong(Kept::bytes).sum();
+        Iterator<Kept> oldest = compiled.values().iterator();
         while (oldest.hasNext() && (bytes > mostBytes || compiled.size() > MOST)) {
             bytes -= oldest.next().bytes();
             oldest.remove();
