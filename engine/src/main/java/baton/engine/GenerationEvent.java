@@ -29,7 +29,7 @@ public sealed interface GenerationEvent {
      * The end; nothing follows for this index.
      *
      * @param reason why it ended
-     * @param stopReason the stop string, or the stop token id as a number, that ended it
+     * @param stopReason the stop string, or the stop token id as a number, that ended it; why a format is not complete, if no token is left
      * @param usage tokens read and written
      * @param kvTransferParams for the instance that takes over
      * @param error the reason, for {@link FinishReason#ERROR}

@@ -87,11 +87,11 @@ final class SamplingStep {
                         publisher.take(request, token);
                         generated++;
                     }
-                    case Choice.NoneLeft(boolean complete) ->
+                    case Choice.NoneLeft(Optional<String> incomplete) ->
                         publisher.finish(
                                 request,
-                                complete ? FinishReason.STOP : FinishReason.LENGTH,
-                                Optional.empty(),
+                                incomplete.isEmpty() ? FinishReason.STOP : FinishReason.LENGTH,
+                                incomplete.map(why -> why),
                                 Optional.empty());
                     case Choice.Failed(RuntimeException cause) -> samplingFailed(request, cause);
                 }

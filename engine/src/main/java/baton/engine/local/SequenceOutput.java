@@ -91,8 +91,9 @@ final class SequenceOutput implements RequestListener {
             Optional<JsonFields> kvTransferParams,
             Optional<String> error) {
         ended.accept(stats.outputTokens());
-        if (reason != FinishReason.ERROR
-                && stopReason.filter(String.class::isInstance).isEmpty()) {
+        boolean isCut = reason == FinishReason.STOP
+                && stopReason.filter(String.class::isInstance).isPresent();
+        if (reason != FinishReason.ERROR && !isCut) {
             deliver(() -> {
                 String rest = stops.append(detokenizer.finish(), true).text();
                 return rest.isEmpty() ? Optional.empty() : Optional.of(new Output(index, NO_TOKENS, rest, List.of()));

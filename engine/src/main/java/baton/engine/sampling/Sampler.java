@@ -22,6 +22,8 @@ import java.util.stream.IntStream;
 public final class Sampler {
     private final int vocabularySize;
     private final Set<Integer> eosIds;
+    private static final String CONTRADICTION = "the request's parameters leave no token that the format has next";
+
     /** By the number of the thread that works with it. */
     private final Map<Integer, Distribution> distributions = new ConcurrentHashMap<>();
 
@@ -39,9 +41,9 @@ public final class Sampler {
         /**
          * The request's parameters leave no token to choose: the sequence ends here.
          *
-         * @param complete whether the output is of its format
+         * @param incomplete why the output is not of its format, if it is not
          */
-        record NoneLeft(boolean complete) implements Choice {}
+        record NoneLeft(Optional<String> incomplete) implements Choice {}
 
         /**
          * The row has NaN or positive infinity or nothing but negative infinity, or choosing failed otherwise: the sequence cannot go on, others
@@ -106,7 +108,10 @@ public final class Sampler {
             return each.sequence
                     .next(logits, each.row, distribution)
                     .<Choice>map(Choice.Chosen::new)
-                    .orElseGet(() -> new Choice.NoneLeft(each.sequence.isComplete()));
+                    .orElseGet(() -> new Choice.NoneLeft(
+                            each.sequence.isComplete() ? Optional.empty() : Optional.of(CONTRADICTION)));
+        } catch (MatchLimitException e) {
+            return new Choice.NoneLeft(Optional.of("the format takes too much work: " + e.getMessage()));
         } catch (RuntimeException e) {
             return new Choice.Failed(e);
         }

@@ -29,6 +29,7 @@ import baton.grammar.automaton.TokenVocabulary;
 import baton.grammar.rule.CharSet;
 import baton.grammar.rule.Expression;
 import baton.grammar.rule.GrammarSource;
+import baton.grammar.schema.SchemaOptions;
 import baton.kv.ConfigException;
 import baton.kv.DType;
 import baton.kv.JsonFields;
@@ -120,6 +121,28 @@ class FormatsTest {
                     .getFirst();
             assertIsOfTheFormat(ignoring);
             assertThat(ignoring.tokens()).doesNotContain(1, 4);
+        }
+    }
+
+    @Test
+    void anOutputThatCannotGoOnSaysWhy() {
+        SamplingParamsBuilder params =
+                SamplingParams.builder().temperature(0).format(new OutputFormat.Regex("<[0-9]{9}>"));
+        try (LLM llm = new LLM(LLMTest.config().build())) {
+            Completion begun = llm.generate("A:", params.maxTokens(1).build())
+                    .completions()
+                    .getFirst();
+            Set<Integer> first = Set.of(begun.tokens()[0]);
+            Completion ended = llm.generate(
+                            "A:",
+                            params.maxTokens(20)
+                                    .allowedTokenIds(Optional.of(first))
+                                    .build())
+                    .completions()
+                    .getFirst();
+            assertThat(ended.reason()).isEqualTo(FinishReason.LENGTH);
+            assertThat(ended.stopReason()).contains("the request's parameters leave no token that the format has next");
+            assertThat(ended.text()).isEqualTo(begun.text());
         }
     }
 
@@ -330,6 +353,13 @@ class FormatsTest {
             none.prepare(format);
             assertThat(none.count()).isZero();
             assertThat(none.get(format)).as("of a request that is prepared").isSameAs(none.get(format));
+
+            CompiledFormats longKeys = new CompiledFormats(vocabulary, 3 << 20);
+            for (String each : List.of("a", "b", "c")) {
+                longKeys.get(new OutputFormat.JsonSchema(
+                        "{\"const\":1,\"description\":\"%s\"}".formatted(each.repeat(600_000)), SchemaOptions.DEFAULT));
+            }
+            assertThat(longKeys.count()).isBetween(1, 2);
         }
     }
 }

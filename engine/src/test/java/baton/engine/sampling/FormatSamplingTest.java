@@ -28,6 +28,9 @@ import org.junit.jupiter.api.Test;
 
 /** Sampling of sequences with a format of the output. */
 class FormatSamplingTest {
+    private static final Choice CONTRADICTION =
+            new Choice.NoneLeft(Optional.of("the request's parameters leave no token that the format has next"));
+
     private static final int EOS = 0;
     private static final int SPECIAL = 1;
     /** A token's text is the character of its id. Others than letters have none. */
@@ -163,15 +166,15 @@ class FormatSamplingTest {
                 .isEqualTo(new Output("ab", chosen(EOS)));
         assertThat(generate(greedy().minTokens(5).build(), format, prefer(EOS)))
                 .as("no longer text")
-                .isEqualTo(new Output("abc", new Choice.NoneLeft(true)));
+                .isEqualTo(new Output("abc", new Choice.NoneLeft(Optional.empty())));
         assertThat(generate(greedy().minTokens(5).temperature(1).build(), format, prefer(EOS)))
-                .isEqualTo(new Output("abc", new Choice.NoneLeft(true)));
+                .isEqualTo(new Output("abc", new Choice.NoneLeft(Optional.empty())));
     }
 
     @Test
     void withoutEndTokensTheOutputEndsAfterTheLongestText() {
         assertThat(generate(greedy().ignoreEos(true).build(), texts("a", "ab"), prefer(EOS)))
-                .isEqualTo(new Output("ab", new Choice.NoneLeft(true)));
+                .isEqualTo(new Output("ab", new Choice.NoneLeft(Optional.empty())));
         assertThat(generate(greedy().ignoreEos(true).stopTokenIds(Set.of(EOS)).build(), texts("a", "ab"), prefer(EOS)))
                 .isEqualTo(new Output("a", chosen(EOS)));
     }
@@ -197,7 +200,7 @@ class FormatSamplingTest {
         SamplingParamsBuilder stop = greedy().stopTokenIds(Set.of((int) 'z'));
         assertThat(generate(stop.build(), texts("abz"), prefer('z')).end())
                 .as("the stop token's text would be missing")
-                .isEqualTo(new Choice.NoneLeft(false));
+                .isEqualTo(CONTRADICTION);
         assertThat(generate(stop.includeStopInOutput(true).build(), texts("abz"), prefer('z')))
                 .isEqualTo(new Output("ab", chosen('z')));
     }
@@ -215,6 +218,11 @@ class FormatSamplingTest {
         assertThatThrownBy(() -> Sampler.checkBeginning(params, format, 2, Set.of(EOS)))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageStartingWith("format: takes too much work");
+        Sampler sampler = new Sampler(2, Set.of(EOS));
+        FakeLogits logits = FakeLogits.of(new float[2]);
+        Choice end = next(sampler, sampler.sequence(greedy().build(), Optional.of(format), new int[0], 1), logits);
+        assertThat(((Choice.NoneLeft) end).incomplete().orElseThrow())
+                .startsWith("the format takes too much work: the output is nested more than");
     }
 
     @Test
@@ -225,12 +233,12 @@ class FormatSamplingTest {
         assertThat(generate(
                         greedy().allowedTokenIds(Optional.of(Set.of((int) 'a'))).build(), texts("a", "ab"), prefer()))
                 .as("complete, without an end token")
-                .isEqualTo(new Output("a", new Choice.NoneLeft(true)));
+                .isEqualTo(new Output("a", new Choice.NoneLeft(Optional.empty())));
         for (SamplingParamsBuilder each : List.of(
                 greedy().allowedTokenIds(Optional.of(allowed)),
                 greedy().badWords(List.of(List.of((int) 'a', (int) 'b'))),
                 SamplingParams.builder().badWords(List.of(List.of((int) 'b'))))) {
-            assertThat(generate(each.build(), texts("abc"), prefer()).end()).isEqualTo(new Choice.NoneLeft(false));
+            assertThat(generate(each.build(), texts("abc"), prefer()).end()).isEqualTo(CONTRADICTION);
         }
         assertThat(generate(greedy().badWords(List.of(List.of((int) 'a'))).build(), texts("abc", "bc"), prefer('a')))
                 .isEqualTo(new Output("bc", chosen(EOS)));

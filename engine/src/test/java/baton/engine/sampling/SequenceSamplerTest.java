@@ -486,7 +486,7 @@ class SequenceSamplerTest {
             assertThat(sequence.next(logits, 0).id()).isEqualTo(1);
             assertThat(sequence.sampler.choose(
                             logits, List.of(new LogitRow(sequence.sequence, 0)), ParallelFor.alone()))
-                    .containsExactly(new Choice.NoneLeft(true));
+                    .containsExactly(new Choice.NoneLeft(Optional.empty()));
         }
     }
 
