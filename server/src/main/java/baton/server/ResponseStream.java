@@ -491,6 +491,9 @@ final class ResponseStream {
         /** Of this choice, sent by another instance. */
         final Continuation.Output before;
 
+        /** The last ones, if they are reasoning or a mark that ends it. */
+        private int undecidedTokens;
+
         private final OutputParser parser = head.request().parser().get();
         private final List<Piece> pieces = new ArrayList<>();
         private boolean called;
@@ -531,7 +534,8 @@ final class ResponseStream {
             if (tellsTokens && !wasSent(output)) {
                 uncommitted.add(output.ids());
             }
-            reasoningTokens += parser.isReasoning() ? output.ids().length : 0;
+            undecidedTokens += output.ids().length;
+            decide(parser.place());
             untaken += output.ids().length;
             output.logprobs().forEach(token -> logprobSum += token.logprob());
         }
@@ -539,6 +543,14 @@ final class ResponseStream {
         void finish(Finished end) {
             finished = Optional.of(end);
             add(parser.end());
+            decide(OutputParser.Place.REASONING);
+        }
+
+        private void decide(OutputParser.Place place) {
+            if (place != OutputParser.Place.UNDECIDED) {
+                reasoningTokens += place == OutputParser.Place.REASONING ? undecidedTokens : 0;
+                undecidedTokens = 0;
+            }
         }
 
         private void add(List<Piece> added) {

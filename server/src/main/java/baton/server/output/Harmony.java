@@ -119,8 +119,11 @@ record Harmony() implements ReasoningFormat, ToolFormat {
         private int given;
 
         @Override
-        public boolean isReasoning() {
-            return part == Part.REASONING && hasText;
+        public Place place() {
+            if (part != Part.REASONING || !hasText && rest.isEmpty()) {
+                return Place.ELSEWHERE;
+            }
+            return rest.isEmpty() ? Place.REASONING : Place.UNDECIDED;
         }
 
         @Override

@@ -14,9 +14,16 @@ public interface OutputParser {
     /** The remaining pieces after the last text. */
     List<Piece> end();
 
-    /** Whether the text so far ends within reasoning. */
-    default boolean isReasoning() {
-        return false;
+    /** Where the text so far ends. */
+    enum Place {
+        REASONING,
+        /** Within reasoning, or within a mark that ends it. */
+        UNDECIDED,
+        ELSEWHERE
+    }
+
+    default Place place() {
+        return Place.ELSEWHERE;
     }
 
     /** All is content, as it comes. */
@@ -58,8 +65,8 @@ public interface OutputParser {
             }
 
             @Override
-            public boolean isReasoning() {
-                return all.isReasoning();
+            public Place place() {
+                return all.place();
             }
         };
     }

@@ -107,8 +107,11 @@ record Thoughts(List<String> begins, List<String> ends, List<String> answers, bo
         }
 
         @Override
-        public boolean isReasoning() {
-            return state == State.THINKING && thought;
+        public Place place() {
+            if (state != State.THINKING || !thought && rest.isEmpty()) {
+                return Place.ELSEWHERE;
+            }
+            return rest.isEmpty() ? Place.REASONING : Place.UNDECIDED;
         }
 
         @Override

@@ -135,11 +135,39 @@ class ReasoningFormatTest {
                 .isEqualTo(2);
     }
 
+    /** Marks may be several tokens, of which some occur in thoughts. */
+    @Test
+    void tokensOfMarksAreNotReasoning() {
+        OutputParser thoughts = ReasoningFormat.named("qwen3").parser(new Start("", true), OutputParser.plain());
+        assertThat(counted(thoughts, "<", "think", ">", "<", "a", "</", "b", "</", "think", ">", "c"))
+                .isEqualTo(4);
+        OutputParser granite = ReasoningFormat.named("granite").parser(new Start("", true), OutputParser.plain());
+        assertThat(counted(
+                        granite,
+                        "Here",
+                        " is",
+                        " my",
+                        " thought",
+                        " process:",
+                        "a",
+                        "Here",
+                        " is",
+                        " my",
+                        " response:",
+                        "b"))
+                .isEqualTo(1);
+    }
+
     private static int counted(OutputParser parser, String... tokens) {
         int count = 0;
+        int undecided = 0;
         for (String token : tokens) {
             List<Piece> _ = parser.add(token);
-            count += parser.isReasoning() ? 1 : 0;
+            undecided++;
+            if (parser.place() != OutputParser.Place.UNDECIDED) {
+                count += parser.place() == OutputParser.Place.REASONING ? undecided : 0;
+                undecided = 0;
+            }
         }
         return count;
     }
