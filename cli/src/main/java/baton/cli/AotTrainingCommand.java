@@ -6,7 +6,11 @@ import baton.cluster.TemporaryDirectory;
 import baton.engine.EngineConfig;
 import baton.engine.core.HandoverWarmUp;
 import baton.engine.local.LocalEngine;
+import baton.grammar.automaton.Grammar;
+import baton.grammar.schema.JsonSchemas;
+import baton.grammar.schema.SchemaOptions;
 import baton.kv.DType;
+import baton.kv.Deadline;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
@@ -22,6 +26,8 @@ import java.net.URI;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.Callable;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 import picocli.CommandLine.Command;
 
 /**
@@ -38,6 +44,16 @@ final class AotTrainingCommand implements Callable<Integer> {
     private static final Duration LOADED = Duration.ofSeconds(4);
 
     private static final int CLIENTS = 16;
+
+    private static final Duration FORMATS = Duration.ofSeconds(1);
+
+    private static final List<String> PROPERTIES = List.of(
+            "{\"type\":\"string\"}",
+            "{\"type\":\"integer\",\"minimum\":1}",
+            "{\"type\":\"array\",\"items\":{\"type\":\"number\"}}",
+            "{\"enum\":[\"red\",\"green\"]}",
+            "{\"type\":\"string\",\"pattern\":\"^[a-z]{2,8}$\",\"maxLength\":5}",
+            "{\"type\":\"string\",\"format\":\"date\"}");
 
     /** Of each connector. */
     private static final Duration HANDOVERS = Duration.ofMillis(500);
@@ -72,6 +88,7 @@ final class AotTrainingCommand implements Callable<Integer> {
                     ApiServer server =
                             ApiServer.start(serve.serverConfig(config).build(), engine, metrics)) {
                 server.warmUp();
+                compileFormats();
                 ask(URI.create("http://127.0.0.1:" + server.port()));
                 for (LocalCluster.Connector connector : LocalCluster.Connector.values()) {
                     KvTransferConfig transfer = KvTransferConfig.builder(connector.name(), KvRole.PRODUCER)
@@ -86,6 +103,18 @@ final class AotTrainingCommand implements Callable<Integer> {
             }
         }
         return 0;
+    }
+
+    /** Schemas of different sizes. */
+    private static void compileFormats() {
+        Deadline deadline = Deadline.after(Ticker.system(), FORMATS);
+        for (int i = 0; !deadline.isOver(); i++) {
+            String properties = IntStream.range(0, 1 + i % 100)
+                    .mapToObj(at -> "\"p" + at + "\":" + PROPERTIES.get(at % PROPERTIES.size()))
+                    .collect(Collectors.joining(","));
+            String schema = "{\"type\":\"object\",\"properties\":{" + properties + "}}";
+            Grammar.compile(JsonSchemas.source(schema, SchemaOptions.DEFAULT));
+        }
     }
 
     private static void ask(URI instance) throws IOException, InterruptedException {

@@ -80,6 +80,11 @@ final class WarmUp {
         "all", "were", "we", "when", "your", "can", "said", "there", "use", "an", "each", "which", "she", "do", "how"
     };
 
+    private static final String SCHEMA = """
+            {"type": "object", "required": ["a"], "properties": {
+              "a": {"type": "string", "maxLength": 9}, "b": {"type": "number", "minimum": 0}, "c": {"enum": ["d", 1]},
+              "e": {"type": "array", "items": {"type": "string", "pattern": "^[a-z]+$"}}, "f": {"type": "integer"}}}""";
+
     private final ServerConfig config;
     private final Engine engine;
     private final Duration budget;
@@ -249,13 +254,14 @@ final class WarmUp {
         took(tokens, ask(port, "/v1/chat/completions", body, deadline));
     }
 
-    /** Computes several sequences at once, with log probabilities and stop strings. */
+    /** Computes several sequences at once, with a format, log probabilities and stop strings. */
     private void batch(int port, int tokens, Deadline deadline) throws IOException {
         ObjectNode body = completion(tokens, output)
                 .put("n", Math.min(SEQUENCES, engine.config().maxNumSeqs()))
                 .put("temperature", 0.8)
                 .put("logprobs", 2);
         body.putArray("stop").add("\u0000");
+        body.putObject("structured_outputs").put("json", SCHEMA);
         took(tokens, ask(port, "/v1/completions", body, deadline));
     }
 
