@@ -52,6 +52,9 @@ class FrameFuzzTest {
             "Exception in thread|OutOfMemoryError|StackOverflowError|could not be answered|NullPointerException"
                     + "|IndexOutOfBounds|ClassCastException|NegativeArraySize|BufferUnderflow|IllegalStateException|AssertionError");
 
+    /** Vert.x 5.1.6, when a connection of HTTP/2 is reset that has a stream of which it does not know. */
+    private static final String OF_VERTX = "Http2Stream.onException";
+
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
@@ -116,6 +119,10 @@ class FrameFuzzTest {
         void run() throws Exception;
     }
 
+    private static boolean isUnexpected(String line) {
+        return UNEXPECTED.matcher(line).find() && !line.contains(OF_VERTX);
+    }
+
     private static void fuzz(String name, List<Instance> servers, List<Conversation> recorded, Check works)
             throws Exception {
         List<Conversation> corpus = new ArrayList<>(recorded);
@@ -138,7 +145,7 @@ class FrameFuzzTest {
         }
         for (Instance server : servers) {
             assertThat(server.isAlive()).as("%s is alive", server).isTrue();
-            assertThat(server.log().lines().filter(UNEXPECTED.asPredicate()))
+            assertThat(server.log().lines().filter(FrameFuzzTest::isUnexpected))
                     .as("log of %s", server)
                     .isEmpty();
             Held held = before.get(server);
