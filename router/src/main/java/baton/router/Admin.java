@@ -3,7 +3,7 @@ package baton.router;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.router.body.ReceivedBody;
-import baton.router.role.RoleSwitches;
+import baton.router.role.CacheHandover;
 import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceAddress;
 import baton.router.upstream.Membership;
@@ -14,6 +14,7 @@ import io.vertx.core.http.HttpServerRequest;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
+import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Objects;
@@ -34,7 +35,7 @@ final class Admin {
         DRAIN,
         RESUME,
         REMOVE,
-        /** The instance is to be of another role; see {@link RoleSwitches}. */
+        /** The instance is to be of another role; see {@link baton.router.role.RoleSwitches}. */
         ROLE
     }
 
@@ -48,10 +49,10 @@ final class Admin {
     private final Vertx vertx;
     private final Optional<String> adminKey;
     private final Membership membership;
-    private final RoleSwitches roles;
+    private final RouterContext.Roles roles;
 
     /** @param adminKey empty if operators cannot change instances */
-    Admin(Vertx vertx, Optional<String> adminKey, Membership membership, RoleSwitches roles) {
+    Admin(Vertx vertx, Optional<String> adminKey, Membership membership, RouterContext.Roles roles) {
         this.vertx = vertx;
         this.adminKey = adminKey;
         this.membership = membership;
@@ -110,6 +111,13 @@ final class Admin {
                 boolean drain = action == Action.DRAIN;
                 boolean changed = instance.isDraining() != drain;
                 instance.drain(drain);
+                if (drain && fields.bool("keep_cache").orElse(false)) {
+                    List<Instance> staying = membership.others(instance).stream()
+                            .limit(CacheHandover.MOST_TAKERS)
+                            .toList();
+                    roles.caches().begin(instance, staying);
+                    answer.put("takers", staying.size());
+                }
                 yield Future.succeededFuture(answer.put("changed", changed).put("running", instance.running()));
             }
             case ROLE -> {
@@ -117,7 +125,8 @@ final class Admin {
                         && membership.find(role, url).isEmpty()) {
                     throw unknown(role.other(), url);
                 }
-                yield roles.change(role, address, "an operator asked for it")
+                yield roles.switches()
+                        .change(role, address, "an operator asked for it")
                         .map(changed -> answer.put("changed", changed));
             }
         };

@@ -155,6 +155,15 @@ final class Observation {
                                 .put("to", change.to().label())
                                 .put("state", change.state().label())
                                 .put("reason", change.reason()));
+                roles.caches()
+                        .progress(instance.url())
+                        .filter(_ -> instance.isDraining())
+                        .ifPresent(progress -> each.putObject("kept_cache")
+                                .put("prefixes", progress.prefixes())
+                                .put("loaded", progress.loaded())
+                                .put("computed", progress.computed())
+                                .put("failed", progress.failed())
+                                .put("done", progress.done()));
                 routing.tokens()
                         .ifPresent(tokens ->
                                 tokens.feeds().blocks(instance).ifPresent(blocks -> each.put("kv_blocks", blocks)));

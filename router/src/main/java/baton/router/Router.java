@@ -206,7 +206,7 @@ public final class Router implements AutoCloseable {
                                     .map(each -> each.update(options))
                                     .toList());
                             updates.add(context.routing().probe().update(options));
-                            updates.add(context.roles().switches().update(options));
+                            updates.add(context.roles().control().update(options));
                             context.routing()
                                     .tokens()
                                     .ifPresent(

@@ -13,7 +13,9 @@ import baton.router.metrics.RouterMetrics;
 import baton.router.metrics.RouterMetrics.TokenizeResult;
 import baton.router.policy.KvEventSettings;
 import baton.router.policy.RoutingPolicy;
+import baton.router.role.CacheHandover;
 import baton.router.role.GoalCounts;
+import baton.router.role.InstanceControl;
 import baton.router.role.RoleController;
 import baton.router.role.RoleSettings;
 import baton.router.role.RoleSwitches;
@@ -42,11 +44,16 @@ record RouterContext(
         Roles roles) {
 
     /**
-     * Changes of instances' roles.
+     * Changes of instances' roles, and their end.
      *
      * @param controller empty if only operators change roles
+     * @param caches of instances that leave
      */
-    record Roles(RoleSwitches switches, Optional<RoleController> controller) {}
+    record Roles(
+            InstanceControl control,
+            RoleSwitches switches,
+            Optional<RoleController> controller,
+            CacheHandover caches) {}
 
     /**
      * Where requests go.
@@ -129,13 +136,9 @@ record RouterContext(
                 : Optional.empty();
         Membership membership = new Membership(instances, probe, OwnAddress.of(config.host(), config.port()));
         RoleSettings settings = config.sources().roles();
-        RoleSwitches switches = new RoleSwitches(
-                vertx,
-                new RoleSwitches.Upstream(limits.connect(), config.apiKey(), guards.tls.client()),
-                settings,
-                membership,
-                ticker,
-                metrics);
+        InstanceControl control =
+                new InstanceControl(vertx, limits.connect(), config.apiKey(), guards.tls.client(), ticker);
+        RoleSwitches switches = new RoleSwitches(control, settings, membership, metrics);
         Optional<GoalCounts> counts = Optional.of(config.policy().localPrefill().goals())
                 .filter(_ -> settings.mode() != RoleSettings.Mode.OFF)
                 .map(GoalCounts::new);
@@ -159,14 +162,11 @@ record RouterContext(
                 guards,
                 membership,
                 new Roles(
+                        control,
                         switches,
                         counts.map(each -> new RoleController(
-                                settings,
-                                config.policy().localPrefill().goals(),
-                                instances,
-                                switches,
-                                each,
-                                metrics))));
+                                settings, config.policy().localPrefill().goals(), instances, switches, each, metrics)),
+                        new CacheHandover(control, flow, tokens.isEmpty(), metrics)));
     }
 
     private static PromptTokens tokens(

@@ -112,11 +112,8 @@ final class RouterVerticle extends VerticleBase {
                 shared.roles(),
                 inFlight.running(),
                 shared.reporting().traces());
-        this.admin = new Admin(
-                inFlight.worker().vertx(),
-                config.sources().adminKey(),
-                shared.membership(),
-                shared.roles().switches());
+        this.admin =
+                new Admin(inFlight.worker().vertx(), config.sources().adminKey(), shared.membership(), shared.roles());
     }
 
     @Override

@@ -117,6 +117,42 @@ class MembershipTest {
     }
 
     @Test
+    void instancesThatStayTakeOverTheHottestPrefixesOfOneThatLeaves() throws Exception {
+        FakeInstance loading = fixture.instance();
+        FakeInstance computing = fixture.instance();
+        prefill.behaviour = (request, response) -> response.end(
+                request.uri().startsWith("/v1/hot_prefixes")
+                        ? "{\"prefixes\":[{\"token_ids\":[1,2,3],\"cache_salt\":\"s\",\"uses\":9}]}"
+                        : "{\"choices\":[],\"kv_transfer_params\":{\"remote_port\":7}}");
+        computing.behaviour = FakeInstance.json(500, "{}");
+        Router router = router(
+                List.of(prefill.uri(), loading.uri(), computing.uri()),
+                List.of(decode.uri()),
+                Discovery.Settings.NONE,
+                Optional.of(KEY));
+        HttpResponse<String> drained = fixture.postTo(
+                router,
+                "/v1/instances/drain",
+                "{\"role\":\"prefill\",\"url\":\"%s\",\"keep_cache\":true}".formatted(prefill.uri()),
+                "Authorization",
+                "Bearer " + KEY);
+        assertThat(drained.body()).contains("\"takers\":2");
+        Await.until("done", RouterFixture.SOON, () -> {
+            try {
+                return fixture.get(router, "/v1/instances")
+                        .body()
+                        .contains("{\"prefixes\":1,\"loaded\":1,\"computed\":0,\"failed\":1,\"done\":true}");
+            } catch (Exception e) {
+                throw new AssertionError(e);
+            }
+        });
+        assertThat(loading.only().body())
+                .contains("\"prompt\":[1,2,3]", "\"max_tokens\":1", "\"cache_salt\":\"s\"", "{\"remote_port\":7}");
+        assertThat(prefill.received.getLast().body()).contains("\"prompt\":[1,2,3]");
+        assertThat(decode.received).isEmpty();
+    }
+
+    @Test
     void anInstanceChangesItsRole() throws Exception {
         FakeInstance other = fixture.instance();
         Router router = router(
@@ -215,6 +251,28 @@ class MembershipTest {
         awaitUp(router, "decode", 1);
         assertThat(fixture.post(router, BODY).headers().firstValue("X-Baton-Decode"))
                 .contains(other.uri().toString());
+    }
+
+    @Test
+    void anInstanceOfAFileKeepsTheRoleThatItChangedTo() throws Exception {
+        Path file = directory.resolve("instances.json");
+        FakeInstance other = fixture.instance();
+        write(file, "{\"prefill\": [\"%s\", \"%s\"]}".formatted(prefill.uri(), other.uri()));
+        Router router = router(
+                List.of(),
+                List.of(decode.uri()),
+                new Discovery.Settings(Optional.of(file), List.of(), Duration.ofMillis(20)),
+                Optional.of(KEY));
+        awaitUp(router, "prefill", 2);
+        assertThat(admin(router, "role", "decode", other.uri()).body()).contains("\"changed\":true");
+        awaitUp(router, "prefill", 1);
+        // Several looks at the file.
+        int probes = prefill.probes.get();
+        Await.until("time passes", RouterFixture.SOON, () -> prefill.probes.get() > probes + 3);
+        awaitUp(router, "prefill", 1);
+        awaitUp(router, "decode", 2);
+        write(file, "{\"prefill\": [\"%s\"]}".formatted(prefill.uri()));
+        awaitUp(router, "decode", 1);
     }
 
     @Test

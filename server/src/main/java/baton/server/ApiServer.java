@@ -96,6 +96,7 @@ public final class ApiServer implements AutoCloseable {
     private final Set<ResponseStream> live = new HashSet<>();
     private final RequestHistory history;
     private final PdRole role;
+    private final HotPrefixes hot;
     /** Timers of connections without a request in progress. */
     private final Map<HttpConnection, Long> idleTimers = new HashMap<>();
 
@@ -133,6 +134,7 @@ public final class ApiServer implements AutoCloseable {
         reader = new RequestReader(config, engine);
         writer = new ReplyWriter(engine.tokenizer());
         info = new InstanceInfo(config, engine, metrics, writer, clock);
+        hot = new HotPrefixes(config.apiKey().isPresent());
         routes = routes();
         history = new RequestHistory(config.spans(), live);
         role = new PdRole(engine.config().kvTransfer(), clock);
@@ -190,6 +192,7 @@ public final class ApiServer implements AutoCloseable {
                                 exchange -> exchange.json(200, role.answer(writer.json(), live)),
                                 HttpMethod.POST,
                                 exchange -> list(exchange, (fields, _) -> role.change(fields)))),
+                Map.entry(HotPrefixes.PATH, Map.of(HttpMethod.GET, hot::answer)),
                 Map.entry("/tokenize", Map.of(HttpMethod.POST, this::tokenize)),
                 Map.entry("/detokenize", Map.of(HttpMethod.POST, this::detokenize)),
                 Map.entry("/reset_prefix_cache", Map.of(HttpMethod.POST, this::resetPrefixCache)));
@@ -552,6 +555,7 @@ public final class ApiServer implements AutoCloseable {
                     role.ended(ended);
                 });
         live.add(stream);
+        hot.used(exchange, request);
         stream.start();
     }
 

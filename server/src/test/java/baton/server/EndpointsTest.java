@@ -120,6 +120,17 @@ class EndpointsTest {
     }
 
     @Test
+    void hotPrefixesAreToldToThisHost() throws Exception {
+        fixture.engine.answers("a");
+        String prompt = "[" + "7,".repeat(39) + "7]";
+        fixture.post("/v1/completions", "{\"prompt\": " + prompt + ", \"max_tokens\": 1, \"cache_salt\": \"s\"}");
+        assertThat(fixture.get("/v1/hot_prefixes?tokens=100").body())
+                .isEqualTo(
+                        "{\"prefixes\":[{\"token_ids\":[" + "7,".repeat(31) + "7],\"cache_salt\":\"s\",\"uses\":1}]}");
+        assertThat(fixture.get("/v1/hot_prefixes?tokens=0").body()).contains("must be 1 to 9999999");
+    }
+
+    @Test
     void aRoleThatTheConnectorDoesNotAllowIsRefused() {
         PdRole role = new PdRole(
                 KvTransferConfig.builder("NixlConnector", KvRole.CONSUMER).build(), InstantSource.system());

@@ -53,6 +53,11 @@ public enum RouterMetric {
             "baton:router_role_decisions",
             "Windows of time by the role that the role controller wanted an instance to take, or stay",
             "decision"),
+    PREFIXES_TAKEN_OVER(
+            Kind.COUNTER,
+            "baton:router_prefixes_taken_over",
+            "Hot prefixes of instances that leave, for each instance that stays, by how it got them",
+            "result"),
     REGISTRATIONS(
             Kind.COUNTER,
             "baton:router_registrations",

@@ -2,28 +2,17 @@ package baton.router.role;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
-import baton.kv.Ticker;
-import baton.messages.http.KeptConnections;
 import baton.router.metrics.RouterMetric;
 import baton.router.metrics.RouterMetrics;
 import baton.router.role.RoleChange.State;
 import baton.router.upstream.Instance;
 import baton.router.upstream.Membership;
 import baton.router.upstream.Question;
-import baton.router.upstream.UpstreamClient;
-import io.vertx.core.Context;
 import io.vertx.core.Future;
-import io.vertx.core.MultiMap;
 import io.vertx.core.Promise;
-import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;
-import io.vertx.core.http.HttpClientOptions;
-import io.vertx.core.http.HttpHeaders;
 import io.vertx.core.http.HttpMethod;
-import io.vertx.core.http.PoolOptions;
-import io.vertx.core.net.ClientSSLOptions;
 import java.net.URI;
-import java.time.Duration;
 import java.util.HashSet;
 import java.util.Map;
 import java.util.Optional;
@@ -47,18 +36,7 @@ public final class RoleSwitches {
     private static final int PROOF_POLL_MILLIS = 100;
     private static final int MOST_ANSWER = 16 << 10;
 
-    /**
-     * @param deadline for a connection and for an answer of {@code /v1/pd_role}
-     * @param apiKey of the instances
-     * @param tls certificates, for instances at {@code https://}
-     */
-    public record Upstream(Duration deadline, Optional<String> apiKey, ClientSSLOptions tls) {}
-
-    private final Vertx vertx;
-    private final Context context;
-    private final UpstreamClient upstream;
-    private final Duration deadline;
-    private final MultiMap headers = MultiMap.caseInsensitiveMultiMap();
+    private final InstanceControl control;
     private final RoleSettings settings;
     private final Membership membership;
     private final RouterMetrics metrics;
@@ -66,29 +44,11 @@ public final class RoleSwitches {
     /** URLs of instances that do not have their new role yet. */
     private final Set<String> underWay = new HashSet<>();
 
-    public RoleSwitches(
-            Vertx vertx,
-            Upstream instances,
-            RoleSettings settings,
-            Membership membership,
-            Ticker ticker,
-            RouterMetrics metrics) {
-        this.vertx = vertx;
-        this.context = vertx.getOrCreateContext();
-        this.deadline = instances.deadline();
+    public RoleSwitches(InstanceControl control, RoleSettings settings, Membership membership, RouterMetrics metrics) {
+        this.control = control;
         this.settings = settings;
         this.membership = membership;
         this.metrics = metrics;
-        upstream = new UpstreamClient(
-                vertx,
-                KeptConnections.open(
-                        vertx,
-                        new HttpClientOptions().setKeepAlive(false).setConnectTimeout((int) deadline.toMillis()),
-                        new PoolOptions(),
-                        Optional.of(instances.tls())),
-                ticker);
-        headers.set(HttpHeaders.CONTENT_TYPE, "application/json");
-        instances.apiKey().ifPresent(key -> headers.set(HttpHeaders.AUTHORIZATION, "Bearer " + key));
     }
 
     /** The last change of the instance at that address; empty if its role was not changed. Any thread. */
@@ -105,7 +65,7 @@ public final class RoleSwitches {
      */
     public Future<Boolean> change(Instance.Role to, URI address, String why) {
         Promise<Boolean> done = Promise.promise();
-        context.runOnContext(_ -> begin(to, address, why).onComplete(done));
+        control.context().runOnContext(_ -> begin(to, address, why).onComplete(done));
         return done.future();
     }
 
@@ -120,11 +80,14 @@ public final class RoleSwitches {
             return Future.failedFuture(new ConfigException("url", "the role of '" + url + "' is being changed"));
         }
         return ask(asked, to)
-                .compose(tells -> vertx.executeBlocking(() -> membership.add(to, address), false)
-                        .compose(added -> awaitUp(to, url, upstream.ticker().nanos())
-                                .onFailure(_ -> added.ifPresent(_ -> membership.remove(to, url))))
+                .compose(tells -> control.vertx()
+                        .executeBlocking(() -> membership.add(to, address), false)
+                        .compose(added -> awaitUp(to, url, control.nanos()).onFailure(_ -> {
+                            added.ifPresent(_ -> membership.remove(to, url));
+                            tellFormer(asked, from);
+                        }))
                         .map(instance -> {
-                            membership.remove(from, url);
+                            membership.moveFrom(from, url);
                             log.info("{} was a {} instance: {}", instance, from.label(), why);
                             RoleChange pending = new RoleChange(to, State.PENDING, why);
                             changes.put(url, pending);
@@ -153,7 +116,7 @@ public final class RoleSwitches {
     }
 
     private Future<Question.Answer> question(Instance instance, HttpMethod method, Buffer body) {
-        return new Question(method, PATH, headers, body, deadline, MOST_ANSWER).ask(upstream, instance);
+        return control.ask(instance, method, PATH, body, MOST_ANSWER);
     }
 
     private static boolean hasRole(Question.Answer answer, Instance.Role role) {
@@ -195,11 +158,11 @@ public final class RoleSwitches {
                     + found.map(Instance::state).orElse("removed") + ", it does not come up as a " + role.label()
                     + " instance");
         }
-        return vertx.timer(POLL_MILLIS).compose(_ -> awaitUp(role, url, since));
+        return control.vertx().timer(POLL_MILLIS).compose(_ -> awaitUp(role, url, since));
     }
 
     private boolean isOver(long since) {
-        return upstream.ticker().nanos() - since > settings.proof().toNanos();
+        return control.nanos() - since > settings.proof().toNanos();
     }
 
     /** A change that is not proven yet. */
@@ -228,10 +191,10 @@ public final class RoleSwitches {
             return;
         }
         if (change.firstSent.isEmpty() && instance.begun() > 0) {
-            change.firstSent = Optional.of(upstream.ticker().nanos());
+            change.firstSent = Optional.of(control.nanos());
         }
         if (change.firstSent.isEmpty()) {
-            vertx.setTimer(PROOF_POLL_MILLIS, _ -> watch(change));
+            control.vertx().setTimer(PROOF_POLL_MILLIS, _ -> watch(change));
             return;
         }
         served(change).onComplete(answer -> {
@@ -241,7 +204,7 @@ public final class RoleSwitches {
             } else if (isOver(change.firstSent.get())) {
                 rollBack(change);
             } else {
-                vertx.setTimer(PROOF_POLL_MILLIS, _ -> watch(change));
+                control.vertx().setTimer(PROOF_POLL_MILLIS, _ -> watch(change));
             }
         });
     }
@@ -258,14 +221,19 @@ public final class RoleSwitches {
         String url = change.instance.url();
         String reason = change.instance.begun() + " requests were sent to it, and none was served within "
                 + settings.proof().toMillis() + " ms";
-        vertx.executeBlocking(() -> membership.add(to.other(), change.address), false)
+        control.vertx()
+                .executeBlocking(() -> membership.add(to.other(), change.address), false)
                 .onComplete(_ -> {
-                    membership.remove(to, url);
+                    membership.moveFrom(to, url);
                     end(url, new RoleChange(to, State.ROLLED_BACK, reason));
                 });
-        ask(change.instance, to.other())
-                .onFailure(failure -> log.warn(
-                        "{} does not learn that it has its former role: {}", change.instance, failure.getMessage()));
+        tellFormer(change.instance, to.other());
+    }
+
+    private void tellFormer(Instance instance, Instance.Role former) {
+        ask(instance, former)
+                .onFailure(failure ->
+                        log.warn("{} does not learn that it has its former role: {}", instance, failure.getMessage()));
     }
 
     private void end(String url, RoleChange change) {
@@ -276,10 +244,5 @@ public final class RoleSwitches {
         } else {
             log.warn("{} is no {} instance: {}", url, change.to().label(), change.reason());
         }
-    }
-
-    /** Further questions use these certificates. Any thread. */
-    public Future<Boolean> update(ClientSSLOptions certificates) {
-        return upstream.http().update(certificates);
     }
 }

@@ -178,11 +178,11 @@ public final class Discovery implements AutoCloseable {
         // First, as the same instance may be named with other settings.
         for (Member member : followed.members) {
             if (!named.contains(member) && followed.added.remove(member)) {
-                membership.remove(member.role, member.url);
+                membership.forget(member.role, member.url);
             }
         }
         for (Member member : named) {
-            if (membership.find(member.role, member.url).isEmpty()) {
+            if (membership.find(member.role, member.url).isEmpty() && !membership.isMoved(member.role, member.url)) {
                 add(followed, member);
             }
             if (followed.added.contains(member)) {

@@ -2,7 +2,10 @@ package baton.router.upstream;
 
 import baton.kv.ConfigException;
 import java.net.URI;
+import java.util.List;
 import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -12,6 +15,9 @@ public final class Membership {
 
     private final Instances instances;
     private final HealthProbe probe;
+    /** Of instances that changed their role: the role in which they were added, and their URL. */
+    private final Set<String> moved = ConcurrentHashMap.newKeySet();
+
     private volatile OwnAddress router;
 
     /** @param router where the router takes requests: no instance may have that address */
@@ -61,6 +67,33 @@ public final class Membership {
             log.info("{} is removed", instance);
         });
         return known.isPresent();
+    }
+
+    /** Takes an instance out of a role as it has the other one now. A source that names it in the role does not add it again. */
+    public void moveFrom(Instance.Role role, String url) {
+        remove(role, url);
+        if (!moved.remove(key(role.other(), url))) {
+            moved.add(key(role, url));
+        }
+    }
+
+    /** Whether an instance that was added in a role has the other one now. */
+    boolean isMoved(Instance.Role role, String url) {
+        return moved.contains(key(role, url));
+    }
+
+    /** A source names an instance in a role no longer: takes it away, from the other role if it has that now. */
+    void forget(Instance.Role role, String url) {
+        remove(moved.remove(key(role, url)) ? role.other() : role, url);
+    }
+
+    private static String key(Instance.Role role, String url) {
+        return role.label() + " " + url;
+    }
+
+    /** Instances of the same role that take requests. */
+    public List<Instance> others(Instance instance) {
+        return instances.of(instance.role()).usable(List.of(instance), _ -> true);
     }
 
     public Optional<Instance> find(Instance.Role role, String url) {
