@@ -146,7 +146,8 @@ final class MooncakeWorker implements WorkerConnector {
         settings.access().takeRefusedMeasurement().ifPresent(stats::add);
         boolean busy = !parts().receiver().isEmpty()
                 || parts().sender().map(PromptSender::isBusy).orElse(false);
-        return new WorkerReport(sent, loaded.received(), loaded.invalid(), stats.take(), busy);
+        return new WorkerReport(sent, loaded.received(), loaded.invalid(), stats.take(), busy)
+                .withUnverified(loaded.unverified());
     }
 
     private void work() {

@@ -208,6 +208,7 @@ final class MultiWorker implements WorkerConnector {
         Set<Integer> invalid = new LinkedHashSet<>();
         Map<String, HiddenState> hidden = new HashMap<>();
         List<Measurement> measurements = new ArrayList<>();
+        Set<String> unverified = new HashSet<>();
         BitSet failed = new BitSet();
         boolean busy = false;
         for (int i = 0; i < parts.size(); i++) {
@@ -227,13 +228,22 @@ final class MultiWorker implements WorkerConnector {
                 invalid.addAll(report.invalidBlocks());
                 loadsOf(i).stream().filter(Load::withinStep).forEach(load -> received.add(load.requestId()));
                 takeReceived(i, report, received, hidden, measurements);
+                unverified.addAll(report.unverified());
             }
         }
         received.forEach(loading::remove);
         Set<String> sent = released;
         released = Set.of();
+        unverified.retainAll(received);
         return new WorkerReport(
-                sent, received, invalid, hidden, measurements, busy, Optional.of(new MultiReport(own, failed)));
+                sent,
+                received,
+                invalid,
+                hidden,
+                measurements,
+                busy,
+                Optional.of(new MultiReport(own, failed)),
+                unverified);
     }
 
     /** Of what a child says that it has received, what it was to load. */

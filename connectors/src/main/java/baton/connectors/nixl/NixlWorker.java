@@ -280,7 +280,8 @@ final class NixlWorker implements WorkerConnector {
                 || !own.leases().isEmpty()
                 || own.pushes().isBusy()
                 || own.peers().isPending();
-        return new WorkerReport(sent, loaded.received(), loaded.invalid(), stats.take(), busy);
+        return new WorkerReport(sent, loaded.received(), loaded.invalid(), stats.take(), busy)
+                .withUnverified(loaded.unverified());
     }
 
     private void measure(long now) {

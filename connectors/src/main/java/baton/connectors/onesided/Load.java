@@ -102,6 +102,11 @@ public abstract class Load {
         return invalid;
     }
 
+    /** Whether it came well, and its blocks could not be compared with digests. */
+    final boolean isUnverified() {
+        return check.filter(done -> over && !done.isVerified()).isPresent();
+    }
+
     /** When it began. */
     protected final long since() {
         return since;

@@ -17,8 +17,9 @@ public class LoadTable<L extends Load> {
      *
      * @param received requests whose loads are over
      * @param invalid their blocks that do not have what was promised
+     * @param unverified those of {@code received} whose blocks came without digests
      */
-    public record Finished(Set<String> received, Set<Integer> invalid) {}
+    public record Finished(Set<String> received, Set<Integer> invalid, Set<String> unverified) {}
 
     public final boolean isEmpty() {
         return loads.isEmpty();
@@ -56,6 +57,7 @@ public class LoadTable<L extends Load> {
     public final Finished takeFinished(long now) {
         Set<String> received = new LinkedHashSet<>();
         Set<Integer> invalid = new LinkedHashSet<>();
+        Set<String> unverified = new LinkedHashSet<>();
         for (Iterator<Map.Entry<String, L>> all = loads.entrySet().iterator(); all.hasNext(); ) {
             Map.Entry<String, L> next = all.next();
             if (next.getValue().isOver()) {
@@ -63,11 +65,14 @@ public class LoadTable<L extends Load> {
                 if (next.getValue().isReported()) {
                     received.add(next.getKey());
                     invalid.addAll(next.getValue().invalid());
+                    if (next.getValue().isUnverified()) {
+                        unverified.add(next.getKey());
+                    }
                 }
                 next.getValue().settle(now);
             }
         }
-        return new Finished(received, invalid);
+        return new Finished(received, invalid, unverified);
     }
 
     /** Drops all loads; returns when nothing reads the pool any more. The agent is closed. */

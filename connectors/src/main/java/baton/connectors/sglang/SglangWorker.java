@@ -178,11 +178,12 @@ final class SglangWorker implements WorkerConnector {
         boolean busy = parts().receiver().filter(RoomReceiver::isBusy).isPresent()
                 || parts().sender().filter(RoomSender::isBusy).isPresent();
         return new WorkerReport(
-                sent,
-                loaded.map(LoadTable.Finished::received).orElse(Set.of()),
-                loaded.map(LoadTable.Finished::invalid).orElse(Set.of()),
-                stats.take(),
-                busy);
+                        sent,
+                        loaded.map(LoadTable.Finished::received).orElse(Set.of()),
+                        loaded.map(LoadTable.Finished::invalid).orElse(Set.of()),
+                        stats.take(),
+                        busy)
+                .withUnverified(loaded.map(LoadTable.Finished::unverified).orElse(Set.of()));
     }
 
     private void work() {

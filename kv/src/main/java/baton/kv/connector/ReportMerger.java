@@ -20,6 +20,8 @@ public final class ReportMerger {
     private final Map<String, BitSet> received = new HashMap<>();
     /** Of requests that not all ranks have received. */
     private final Map<String, HiddenState> hidden = new HashMap<>();
+    /** Of requests that not all ranks have received. */
+    private final Set<String> unverified = new HashSet<>();
 
     /** @param ranks that report in each step */
     public ReportMerger(int ranks) {
@@ -44,6 +46,7 @@ public final class ReportMerger {
             hidden.putAll(report.hidden());
             measurements.addAll(report.measurements());
             busy |= report.busy();
+            unverified.addAll(report.unverified());
         }
         Map<String, HiddenState> hiddenOfReceived = new HashMap<>();
         if (!hidden.isEmpty()) {
@@ -51,7 +54,11 @@ public final class ReportMerger {
                 Optional.ofNullable(hidden.remove(request)).ifPresent(state -> hiddenOfReceived.put(request, state));
             }
         }
-        return new WorkerReport(sentByAll, receivedByAll, invalid, hiddenOfReceived, measurements, busy);
+        Set<String> unverifiedOfReceived = new HashSet<>(receivedByAll);
+        unverifiedOfReceived.retainAll(unverified);
+        unverified.removeAll(receivedByAll);
+        return new WorkerReport(sentByAll, receivedByAll, invalid, hiddenOfReceived, measurements, busy)
+                .withUnverified(unverifiedOfReceived);
     }
 
     private void count(int rank, Set<String> requests, Map<String, BitSet> ranksByRequest, Set<String> complete) {

@@ -18,6 +18,7 @@ import java.util.Set;
  * @param measurements for the metrics
  * @param busy the worker needs further steps, although no request may be left that does
  * @param metadata for the connector's scheduler side, which gets it by rank; empty in the report that all ranks' are merged to
+ * @param unverified of received requests, those whose blocks came without digests, so that only the engine can tell whether they are right
  */
 public record WorkerReport(
         Set<String> sent,
@@ -26,7 +27,8 @@ public record WorkerReport(
         Map<String, HiddenState> hidden,
         List<Measurement> measurements,
         boolean busy,
-        Optional<WorkerMetadata> metadata) {
+        Optional<WorkerMetadata> metadata,
+        Set<String> unverified) {
     public static final WorkerReport NOTHING = new WorkerReport(Set.of(), Set.of(), Set.of(), List.of());
 
     public WorkerReport {
@@ -36,6 +38,19 @@ public record WorkerReport(
         invalidBlocks = Collections.unmodifiableSet(new LinkedHashSet<>(invalidBlocks));
         hidden = Map.copyOf(hidden);
         measurements = List.copyOf(measurements);
+        unverified = Set.copyOf(unverified);
+    }
+
+    /** The report of a worker whose loads all have digests. */
+    public WorkerReport(
+            Set<String> sent,
+            Set<String> received,
+            Set<Integer> invalidBlocks,
+            Map<String, HiddenState> hidden,
+            List<Measurement> measurements,
+            boolean busy,
+            Optional<WorkerMetadata> metadata) {
+        this(sent, received, invalidBlocks, hidden, measurements, busy, metadata, Set.of());
     }
 
     /** A report without metadata for the scheduler side. */
@@ -67,11 +82,16 @@ public record WorkerReport(
 
     /** This report with other metadata. */
     public WorkerReport with(Optional<WorkerMetadata> other) {
-        return new WorkerReport(sent, received, invalidBlocks, hidden, measurements, busy, other);
+        return new WorkerReport(sent, received, invalidBlocks, hidden, measurements, busy, other, unverified);
     }
 
     /** This report with other hidden states. */
     public WorkerReport with(Map<String, HiddenState> other) {
-        return new WorkerReport(sent, received, invalidBlocks, other, measurements, busy, metadata);
+        return new WorkerReport(sent, received, invalidBlocks, other, measurements, busy, metadata, unverified);
+    }
+
+    /** This report with other unverified loads. */
+    public WorkerReport withUnverified(Set<String> other) {
+        return new WorkerReport(sent, received, invalidBlocks, hidden, measurements, busy, metadata, other);
     }
 }
