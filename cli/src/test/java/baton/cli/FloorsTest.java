@@ -132,6 +132,7 @@ class FloorsTest {
             entry("baton.engine.kernel.RowKernels", "a kernel of the processor"),
             entry("baton.engine.kernel.TileDecodeAttention", "a kernel of the processor"),
             entry("baton.engine.kernel.VectorDecodeAttention", "a kernel of the processor"),
+            entry("baton.engine.model.LoadedKv", "part of a forward pass of the processor"),
             entry("baton.engine.model.SdpaAttention", "a kernel of the processor"),
             entry("baton.engine.model.TorchKernels", "a kernel of the processor"),
             entry("baton.testkit.RefusingMemory", "a device's own bytes, for agents of tests"),

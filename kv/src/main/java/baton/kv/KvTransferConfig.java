@@ -32,6 +32,7 @@ import tools.jackson.databind.node.ObjectNode;
  * @param modulePath {@code kv_connector_module_path}: the Java package of a connector class of the user's own
  * @param permuteLocalKv {@code enable_permute_local_kv}
  * @param loadFailurePolicy {@code kv_load_failure_policy}
+ * @param verifyKv {@code verify_kv}, which vLLM does not have
  */
 public record KvTransferConfig(
         Optional<String> connector,
@@ -46,13 +47,16 @@ public record KvTransferConfig(
         JsonFields extra,
         Optional<String> modulePath,
         boolean permuteLocalKv,
-        LoadFailurePolicy loadFailurePolicy) {
+        LoadFailurePolicy loadFailurePolicy,
+        VerifyKv verifyKv) {
 
     /** In {@code kv_connector_extra_config} of connectors with ports of their own: file with the secret that peers show that they know. */
     public static final String AUTH_SECRET_FILE = "kv_auth_secret_file";
 
     /** There too: such ports may be open to other hosts without a secret. */
     public static final String ALLOW_UNAUTHENTICATED = "kv_allow_unauthenticated";
+
+    public static final String VERIFY_KV = "verify_kv";
 
     static final String CONNECTOR = "kv_connector";
     static final String ENGINE_ID = "engine_id";
@@ -89,7 +93,13 @@ public record KvTransferConfig(
                     LOAD_FAILURE_POLICY,
                     LoadFailurePolicy.FAIL.configName(),
                     "`fail`: if the KV cache cannot be loaded the request ends with an error; `recompute`: its prompt is computed"
-                            + " here."));
+                            + " here."),
+            Setting.of(
+                    VERIFY_KV,
+                    VerifyKv.AUTO.configName(),
+                    "What of loaded keys and values is compared with the model's own: `off`; `last`, the last loaded token in"
+                            + " all layers; `first_layer`, that and all loaded tokens in the first layer; `full`, everything;"
+                            + " `auto`, `first_layer` of loads without digests."));
 
     private static final List<String> NAMES = List.copyOf(Setting.names(FIELDS));
 
@@ -99,6 +109,7 @@ public record KvTransferConfig(
         Objects.requireNonNull(rank, "rank");
         Objects.requireNonNull(extra, "extra");
         Objects.requireNonNull(loadFailurePolicy, "loadFailurePolicy");
+        Objects.requireNonNull(verifyKv, "verifyKv");
         connector.ifPresent(name -> requireText(CONNECTOR, name));
         requireText(ENGINE_ID, engineId);
         if (!bufferDevice.equals("cpu") && !bufferDevice.equals("cuda")) {
@@ -165,6 +176,7 @@ public record KvTransferConfig(
         json.string(MODULE_PATH).ifPresent(builder::modulePath);
         json.bool(PERMUTE_LOCAL_KV).ifPresent(builder::permuteLocalKv);
         json.string(LOAD_FAILURE_POLICY).map(LoadFailurePolicy::parse).ifPresent(builder::loadFailurePolicy);
+        json.string(VERIFY_KV).map(VerifyKv::parse).ifPresent(builder::verifyKv);
         return builder.build();
     }
 
@@ -184,6 +196,7 @@ public record KvTransferConfig(
         modulePath.ifPresent(path -> json.put(MODULE_PATH, path));
         json.put(PERMUTE_LOCAL_KV, permuteLocalKv);
         json.put(LOAD_FAILURE_POLICY, loadFailurePolicy.configName());
+        json.put(VERIFY_KV, verifyKv.configName());
         return json;
     }
 
@@ -208,7 +221,8 @@ public record KvTransferConfig(
                 JsonFields.of(EXTRA, more),
                 modulePath,
                 permuteLocalKv,
-                loadFailurePolicy);
+                loadFailurePolicy,
+                verifyKv);
     }
 
     /** Whether connectors that can do without host memory reach a device's pool directly. */
@@ -227,7 +241,7 @@ public record KvTransferConfig(
     /** True if the field holds text, so that {@code 42} on a command line is text too. */
     static boolean isText(String field) {
         return switch (field) {
-            case CONNECTOR, ENGINE_ID, BUFFER_DEVICE, ROLE, IP, MODULE_PATH, LOAD_FAILURE_POLICY -> true;
+            case CONNECTOR, ENGINE_ID, BUFFER_DEVICE, ROLE, IP, MODULE_PATH, LOAD_FAILURE_POLICY, VERIFY_KV -> true;
             default -> false;
         };
     }
@@ -283,6 +297,7 @@ public record KvTransferConfig(
         private Optional<String> modulePath = Optional.empty();
         private boolean permuteLocalKv;
         private LoadFailurePolicy loadFailurePolicy = LoadFailurePolicy.FAIL;
+        private VerifyKv verifyKv = VerifyKv.AUTO;
 
         private Builder(Optional<String> connector, Optional<KvRole> role) {
             this.connector = connector;
@@ -340,6 +355,11 @@ public record KvTransferConfig(
             return this;
         }
 
+        public Builder verifyKv(VerifyKv value) {
+            verifyKv = value;
+            return this;
+        }
+
         /**
          * One of the connector's own settings.
          *
@@ -366,7 +386,8 @@ public record KvTransferConfig(
                     JsonFields.of(EXTRA, extra),
                     modulePath,
                     permuteLocalKv,
-                    loadFailurePolicy);
+                    loadFailurePolicy,
+                    verifyKv);
         }
 
         private static JsonNode tree(String field, Object value) {

@@ -56,7 +56,8 @@ class KvTransferConfigTest {
                         JsonFields.parse("kv_connector_extra_config", "{\"a\": [1, {\"b\": null}]}"),
                         Optional.of("org.example"),
                         true,
-                        LoadFailurePolicy.RECOMPUTE));
+                        LoadFailurePolicy.RECOMPUTE,
+                        VerifyKv.FIRST_LAYER));
     }
 
     @Test
@@ -108,7 +109,7 @@ class KvTransferConfigTest {
                 "{\"kv_role\": \"kv_boht\"} | kv_role: Unsupported kv_role: kv_boht. Supported roles are (kv_producer, kv_consumer, kv_both)",
                 "{\"kv_connector\": \"X\"} | kv_role: Please specify kv_role when kv_connector is set, supported roles are (kv_producer, kv_consumer, kv_both)",
                 "{\"kv_conector\": \"X\"} | kv_conector: unknown field; did you mean kv_connector?",
-                "{\"port\": 1} | port: unknown field; known: kv_connector, engine_id, kv_buffer_device, kv_buffer_size, kv_role, kv_rank, kv_parallel_size, kv_ip, kv_port, kv_connector_extra_config, kv_connector_module_path, enable_permute_local_kv, kv_load_failure_policy",
+                "{\"port\": 1} | port: unknown field; known: kv_connector, engine_id, kv_buffer_device, kv_buffer_size, kv_role, kv_rank, kv_parallel_size, kv_ip, kv_port, kv_connector_extra_config, kv_connector_module_path, enable_permute_local_kv, kv_load_failure_policy, verify_kv",
                 "{\"kv_connector\": 5} | kv_connector: must be a string, is 5",
                 "{\"kv_connector\": \"\", \"kv_role\": \"kv_both\"} | kv_connector: must not be empty",
                 "{\"engine_id\": \" \"} | engine_id: must not be empty",
@@ -127,7 +128,8 @@ class KvTransferConfigTest {
                 "{\"kv_connector_extra_config\": \"x\"} | kv_connector_extra_config: must be an object, is \"x\"",
                 "{\"kv_connector_module_path\": \"\"} | kv_connector_module_path: kv_connector_module_path cannot be an empty string.",
                 "{\"enable_permute_local_kv\": \"perhaps\"} | enable_permute_local_kv: must be true or false, is \"perhaps\"",
-                "{\"kv_load_failure_policy\": \"retry\"} | kv_load_failure_policy: unsupported value 'retry'; allowed: recompute, fail"
+                "{\"kv_load_failure_policy\": \"retry\"} | kv_load_failure_policy: unsupported value 'retry'; allowed: recompute, fail",
+                "{\"verify_kv\": \"on\"} | verify_kv: unsupported value 'on'; allowed: auto, off, last, first_layer, full"
             })
     void errorsNameFieldValueAndWhatIsAllowed(String json, String message) {
         assertThatThrownBy(() -> json(json)).isInstanceOf(ConfigException.class).hasMessage(message);
@@ -146,6 +148,7 @@ class KvTransferConfigTest {
                 .modulePath("org.example")
                 .permuteLocalKv(true)
                 .loadFailurePolicy(LoadFailurePolicy.RECOMPUTE)
+                .verifyKv(VerifyKv.FIRST_LAYER)
                 .extra("shared_storage_path", Path.of("kv", "cache"))
                 .extra("backends", List.of("UCX", "LIBFABRIC"))
                 .extra("limits", Map.of("seconds", 1.5))
@@ -158,7 +161,7 @@ class KvTransferConfigTest {
                 {"kv_connector": "SharedStorageConnector", "kv_role": "kv_producer", "engine_id": "p0",
                  "kv_buffer_device": "cuda", "kv_buffer_size": 7, "kv_rank": 0, "kv_parallel_size": 2,
                  "kv_ip": "10.0.0.3", "kv_port": 0, "kv_connector_module_path": "org.example",
-                 "enable_permute_local_kv": true, "kv_load_failure_policy": "recompute",
+                 "enable_permute_local_kv": true, "kv_load_failure_policy": "recompute", "verify_kv": "first_layer",
                  "kv_connector_extra_config": {"shared_storage_path": "kv/cache", "backends": ["UCX", "LIBFABRIC"],
                    "limits": {"seconds": 1.5}, "threads": 4, "bytes": 5000000000, "lazy": true}}"""));
     }
@@ -179,7 +182,7 @@ class KvTransferConfigTest {
             {"kv_connector": "My", "engine_id": "engine-7", "kv_buffer_device": "cuda", "kv_buffer_size": 1e10,
              "kv_role": "kv_consumer", "kv_rank": 1, "kv_parallel_size": 2, "kv_ip": "10.0.0.3", "kv_port": 21001,
              "kv_connector_extra_config": {"a": [1, {"b": null}]}, "kv_connector_module_path": "org.example",
-             "enable_permute_local_kv": true, "kv_load_failure_policy": "recompute"}""";
+             "enable_permute_local_kv": true, "kv_load_failure_policy": "recompute", "verify_kv": "first_layer"}""";
 
     private static KvTransferConfig json(String json) {
         return KvTransferConfig.fromJson(JsonFields.parse("", json));

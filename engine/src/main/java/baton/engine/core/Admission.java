@@ -156,19 +156,19 @@ final class Admission {
                 continue;
             }
             int known = local + external;
-            int count = async ? 0 : plan.tokensFor(request, known);
+            // After a load between steps the prompt's last token is computed here in any case.
+            int next = async ? Math.min(known, request.length() - 1) : loads.firstAfterStepLoad(request, local, known);
+            int count = async ? 0 : plan.tokensFor(request, next);
             if (!async && count == 0) {
                 continue;
             }
-            // The prompt's last token is computed here in any case.
-            int next = async ? Math.min(known, request.length() - 1) : known;
             blocks.leaveBehind(hits, next);
             if (!blocks.fits(request, hits, reserved)) {
                 break;
             }
             blocks.share(request, hits);
             countHits(request, local, external);
-            loads.begin(request, external);
+            loads.begin(request, local, external);
             request.fromUnreachedPeer = !reached;
             unreached += reached ? 0 : needed;
             queue.remove();
@@ -177,14 +177,14 @@ final class Admission {
                 allocate(request, known, next, local, external);
                 request.computedTokens = known;
             } else {
-                run(request, known, count, local, external, plan);
+                run(request, next, count, local, external, plan);
             }
             reserved += blocks.missing(request);
         }
     }
 
     /**
-     * @param known tokens with KV that is there before this step's are computed
+     * @param known tokens that are not computed in this step, which begins behind them
      * @param local of these, tokens with KV that was here before
      * @param external of these, tokens that the connector loads within this step
      */

@@ -85,6 +85,13 @@ final class BlockTable {
                 .toArray();
     }
 
+    /** The blocks of all groups at indices from {@code first} to before {@code end}, without null blocks. */
+    IntStream between(int first, int end) {
+        return IntStream.range(0, blocks.length)
+                .flatMap(group -> IntStream.range(Math.max(first, firsts[group]), Math.min(end, size))
+                        .map(i -> blocks[group][i]));
+    }
+
     void clear() {
         size = 0;
         Arrays.fill(firsts, 0);

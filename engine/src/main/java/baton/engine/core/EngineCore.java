@@ -15,14 +15,18 @@ import baton.engine.core.Workers.StepReport;
 import baton.engine.model.Logits;
 import baton.engine.model.ModelRanks;
 import baton.engine.model.ModelRunner;
+import baton.engine.model.ModelRunner.LoadedTokens;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.engine.sampling.Sampler;
 import baton.kv.BlockHash;
+import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvEvent;
 import baton.kv.KvLayout;
+import baton.kv.KvTransferConfig;
 import baton.kv.OwnerThread;
 import baton.kv.Ticker;
+import baton.kv.VerifyKv;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.HandshakeMetadata;
 import baton.kv.connector.KvConnector;
@@ -147,7 +151,8 @@ public final class EngineCore implements AutoCloseable {
                         config.schedulingPolicy(),
                         config.maxTokensOfRequest(),
                         config.enablePrefixCaching(),
-                        config.kvTransfer().loadFailurePolicy()),
+                        config.kvTransfer().loadFailurePolicy(),
+                        verifyKv(config.kvTransfer(), runner)),
                 connector,
                 ticker);
         this.eosTokens = Set.copyOf(eosTokens);
@@ -288,7 +293,10 @@ public final class EngineCore implements AutoCloseable {
             clock.enter(StepPhase.SCHEDULE);
             measurements.addAll(report.merged().measurements());
             Outcome outcome = scheduler.executed(
-                    logits.failure().isEmpty() ? step : step.notComputed(), report, logits.notFinite());
+                    logits.failure().isEmpty() ? step : step.notComputed(),
+                    report,
+                    logits.notFinite(),
+                    logits.failure().isEmpty() ? deviating(step, measurements) : Set.of());
             // Before the step's results: a client that has an answer finds its figures in the metrics.
             measurements.addAll(scheduler.takeMeasurements());
             countScheduler(before, scheduler.counters(), measurements);
@@ -391,8 +399,11 @@ public final class EngineCore implements AutoCloseable {
     private StepLogits execute(Step step) {
         clock.enter(StepPhase.BATCH);
         List<SequenceSlice> slices = new ArrayList<>(step.slices().size());
+        Map<Integer, LoadedTokens> loaded = new HashMap<>();
         for (Slice slice : step.slices()) {
             Request request = slice.request();
+            int index = slices.size();
+            scheduler.toCompare(request).ifPresent(tokens -> loaded.put(index, tokens));
             int end = slice.start() + slice.count();
             slices.add(new SequenceSlice(
                     request.tokens(slice.start(), end),
@@ -403,12 +414,16 @@ public final class EngineCore implements AutoCloseable {
         }
         Map<Integer, String> hiddenOf = workers.wantHidden() ? promptEnds(step.slices()) : Map.of();
         try {
-            Optional<Logits> logits = workers.forward(slices, hiddenOf);
+            Optional<Logits> logits = workers.forward(slices, hiddenOf, loaded);
             try {
                 Set<Request> notFinite =
                         logits.map(each -> notFinite(step, each)).orElse(Set.of());
                 if (slices.stream().anyMatch(slice -> slice.hidden().isEmpty())) {
-                    workers.finishSaves(notFinite.stream()
+                    Set<Request> wrong = new HashSet<>(notFinite);
+                    workers.deviations()
+                            .keySet()
+                            .forEach(slice -> wrong.add(step.slices().get(slice).request()));
+                    workers.finishSaves(wrong.stream()
                             .filter(request -> !request.warmsUp())
                             .map(Request::id)
                             .collect(Collectors.toSet()));
@@ -428,6 +443,50 @@ public final class EngineCore implements AutoCloseable {
                     e);
             return new StepLogits(Optional.empty(), Optional.of("The model failed: " + e.getMessage()), Set.of());
         }
+    }
+
+    /** Requests of a step whose loaded keys and values are not those of the model. */
+    private Set<Request> deviating(Step step, List<Measurement> measurements) {
+        if (step.slices().isEmpty()) {
+            return Set.of();
+        }
+        Set<Request> found = new HashSet<>();
+        workers.deviations().forEach((slice, deviation) -> {
+            Request request = step.slices().get(slice).request();
+            found.add(request);
+            String check = scheduler.verifyKv() == VerifyKv.FULL
+                    ? "full"
+                    : deviation.position() < step.slices().get(slice).start() ? "first_layer" : "last";
+            measurements.add(Measurement.count("baton:kv_verify_failures", 1, "check", check)
+                    .of(request.id()));
+            LOG.warn(
+                    "Loaded keys and values of {} are not those of this model and prompt: of the token at {} they differ in layer {} by {} of their norm (verify_kv {})",
+                    request,
+                    deviation.position(),
+                    deviation.layer(),
+                    deviation.distance(),
+                    check);
+        });
+        return found;
+    }
+
+    /** @throws ConfigException if that is asked for and cannot be done */
+    private static VerifyKv verifyKv(KvTransferConfig config, ModelRunner runner) {
+        VerifyKv wanted = config.verifyKv();
+        if (!runner.comparesLoaded()) {
+            if (wanted != VerifyKv.AUTO && wanted != VerifyKv.OFF) {
+                throw new ConfigException(
+                        KvTransferConfig.VERIFY_KV,
+                        "is " + wanted.configName() + ", but only models on the CPU can compare; use auto or off");
+            }
+            return VerifyKv.OFF;
+        }
+        if (wanted == VerifyKv.FULL && runner.cache().groups().hasWindows()) {
+            throw new ConfigException(
+                    KvTransferConfig.VERIFY_KV,
+                    "is full, but blocks that the model's windows have left are not kept; set disable_hybrid_kv_cache_manager, or use first_layer");
+        }
+        return wanted;
     }
 
     private static Set<Request> notFinite(Step step, Logits logits) {

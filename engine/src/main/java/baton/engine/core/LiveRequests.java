@@ -75,6 +75,8 @@ final class LiveRequests {
         blocks.free(request);
         request.computedTokens = 0;
         request.loadingTokens = 0;
+        request.loadedTo = request.loadedFrom;
+        request.unverified = false;
         request.hidden = null;
         request.state = Request.State.WAITING;
         waiting.add(request);

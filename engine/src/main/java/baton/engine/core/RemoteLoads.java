@@ -2,14 +2,17 @@ package baton.engine.core;
 
 import baton.engine.core.Scheduler.Counters;
 import baton.engine.core.Scheduler.LoadFailure;
+import baton.engine.model.ModelRunner.LoadedTokens;
 import baton.kv.LoadFailurePolicy;
 import baton.kv.Ticker;
+import baton.kv.VerifyKv;
 import baton.kv.connector.HiddenState;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
+import java.util.stream.IntStream;
 
 /**
  * Loads of KV from elsewhere, from their beginning to their end. A request with a load that failed computes the rest here, or fails, by
@@ -17,6 +20,7 @@ import java.util.Set;
  */
 final class RemoteLoads {
     private final LoadFailurePolicy policy;
+    private final VerifyKv verifyKv;
     private final int blockSize;
     private final KvCacheManager blocks;
     private final LiveRequests live;
@@ -28,6 +32,7 @@ final class RemoteLoads {
     /** @param ticker for when loads begin and end; nothing is decided by it */
     RemoteLoads(SchedulerConfig config, KvCacheManager blocks, LiveRequests live, Counters counters, Ticker ticker) {
         this.policy = config.loadFailurePolicy();
+        this.verifyKv = config.verifyKv();
         this.blockSize = config.blockSize();
         this.blocks = blocks;
         this.live = live;
@@ -38,13 +43,50 @@ final class RemoteLoads {
     /**
      * A request without a load is scheduled.
      *
-     * @param tokens that the connector is to load for it; 0 for none
+     * @param from tokens that are here
+     * @param tokens behind these that the connector is to load for it; 0 for none
      */
-    void begin(Request request, int tokens) {
+    void begin(Request request, int from, int tokens) {
         request.loadingTokens = tokens;
+        request.loadedFrom = from;
+        request.loadedTo = from + tokens;
+        request.unverified = tokens > 0 && verifiesAll();
         if (tokens > 0) {
             request.load.begin(ticker.nanos(), tokens);
         }
+    }
+
+    /** The position of the first token that is computed in a step which loads those from {@code from} to before {@code to}. */
+    int firstAfterStepLoad(Request request, int from, int to) {
+        return from < to && verifiesAll() ? firstCompared(request, from, to) : to;
+    }
+
+    private boolean verifiesAll() {
+        return verifyKv != VerifyKv.OFF && verifyKv != VerifyKv.AUTO;
+    }
+
+    /** The position of the first loaded token that is computed again, to be compared in all layers; {@code to} if none is. */
+    private int firstCompared(Request request, int from, int to) {
+        if (verifyKv == VerifyKv.FULL) {
+            return from;
+        }
+        // Of a part of the prompt the windows' blocks begin with those that the next token attends to.
+        return blocks.hasWindows() && to < request.length() ? to : to - 1;
+    }
+
+    /** The tokens to compare with the model's in a step, if there are any. */
+    Optional<LoadedTokens> toCompare(Request request) {
+        return request.unverified
+                ? Optional.of(new LoadedTokens(
+                        request.tokens(request.loadedFrom, request.loadedTo),
+                        request.loadedFrom,
+                        verifyKv == VerifyKv.FIRST_LAYER || verifyKv == VerifyKv.AUTO))
+                : Optional.empty();
+    }
+
+    /** The blocks of a request's loaded tokens, which are not those of the model. */
+    IntStream loadedBlocks(Request request) {
+        return request.blocks.between(request.loadedFrom / blockSize, blocks.blocksFor(request.loadedTo));
     }
 
     /**
@@ -66,15 +108,18 @@ final class RemoteLoads {
         Set<Integer> recomputed = new HashSet<>();
         for (Request request : live.all()) {
             int[] bad = request.blocks.indicesOf(invalid);
-            if (bad.length == 0 || bad[0] * blockSize >= request.computedTokens) {
+            int known = request.unverified ? request.loadedTo : request.computedTokens;
+            if (bad.length == 0 || bad[0] * blockSize >= known) {
                 continue;
             }
             // Of a shorter prefix the windows' blocks may be gone.
             int first = blocks.hasWindows() ? 0 : bad[0];
             cut.add(request);
             boolean ends = policy == LoadFailurePolicy.FAIL || request.missesCacheThreshold(first * blockSize);
-            countFailure(request, ends ? 0 : request.computedTokens - first * blockSize);
+            countFailure(request, ends ? 0 : known - first * blockSize);
             blocks.invalidateFrom(request, first);
+            request.loadedTo = Math.max(request.loadedFrom, Math.min(request.loadedTo, request.computedTokens));
+            request.unverified &= request.loadedTo > request.loadedFrom;
             request.connectorDone = true;
             request.hidden = null;
             request.externalHit = Math.max(0, Math.min(request.externalHit, request.computedTokens - request.localHit));
@@ -101,10 +146,11 @@ final class RemoteLoads {
      * A load between steps is over.
      *
      * @param hidden the hidden state of the prompt's last token, if it came too
+     * @param unverified whether its blocks came without digests of their sender
      * @param failures requests that end because of this step's report
      * @return false if no such load was under way
      */
-    boolean received(String id, Optional<HiddenState> hidden, List<LoadFailure> failures) {
+    boolean received(String id, Optional<HiddenState> hidden, boolean unverified, List<LoadFailure> failures) {
         Optional<Request> loading =
                 live.find(id).filter(request -> request.state == Request.State.WAITING_FOR_REMOTE_KVS);
         if (loading.isEmpty()) {
@@ -119,6 +165,12 @@ final class RemoteLoads {
         }
         if (request.computedTokens == 0) {
             live.waitAgain(request);
+            return true;
+        }
+        request.unverified |= verifyKv == VerifyKv.AUTO && unverified && request.loadedTo > request.loadedFrom;
+        if (request.unverified) {
+            // They are shared when they have been compared, in the step that computes the next token.
+            request.computedTokens = firstCompared(request, request.loadedFrom, request.loadedTo);
             return true;
         }
         if (hidden.isPresent()

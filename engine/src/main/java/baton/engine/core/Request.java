@@ -76,6 +76,12 @@ public final class Request implements KvRequest {
     boolean fromUnreachedPeer;
     /** Tokens that a load which is not over brings; 0 if there is none. */
     int loadingTokens;
+    /** Position of the first token that the connector loads, or has loaded, and of the one after the last; the same if it loads none. */
+    int loadedFrom;
+
+    int loadedTo;
+    /** Loaded tokens have not been compared with those of the model, and are to be: none of them is shared before. */
+    boolean unverified;
     /** Tokens that the first scheduling found in the prefix cache. */
     int localHit;
     /** Tokens that the first scheduling found through the connector. */

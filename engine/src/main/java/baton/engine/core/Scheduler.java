@@ -1,10 +1,12 @@
 package baton.engine.core;
 
 import baton.engine.core.Workers.StepReport;
+import baton.engine.model.ModelRunner.LoadedTokens;
 import baton.kv.InvalidFieldException;
 import baton.kv.KvEvent;
 import baton.kv.OwnerThread;
 import baton.kv.Ticker;
+import baton.kv.VerifyKv;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HiddenState;
 import baton.kv.connector.Measurement;
@@ -371,13 +373,16 @@ final class Scheduler {
      * Updates all requests after a step. The step's slices count as computed from here on, unless their KV was bad.
      *
      * @param notFinite requests whose logits are not finite: none of their blocks is shared from here on
+     * @param deviating requests whose loaded KV is not that of the model
      */
-    Outcome executed(Step step, StepReport reports, Set<Request> notFinite) {
+    Outcome executed(Step step, StepReport reports, Set<Request> notFinite, Set<Request> deviating) {
         owner.check();
         connector.ifPresent(c -> c.onStepDone(reports.merged(), reports.metadata()));
         WorkerReport report = reports.merged();
         List<LoadFailure> failures = new ArrayList<>();
-        Set<Request> cut = loads.cutAtInvalidBlocks(report.invalidBlocks(), failures);
+        Set<Integer> invalid = new HashSet<>(report.invalidBlocks());
+        deviating.forEach(request -> loads.loadedBlocks(request).forEach(invalid::add));
+        Set<Request> cut = loads.cutAtInvalidBlocks(invalid, failures);
         Set<Request> valid = new LinkedHashSet<>();
         for (Slice slice : step.slices()) {
             Request request = slice.request();
@@ -385,6 +390,7 @@ final class Scheduler {
             request.loadingTokens = 0;
             if (!cut.contains(request) && request.state == Request.State.RUNNING) {
                 request.computedTokens = slice.start() + slice.count();
+                request.unverified &= request.computedTokens < request.loadedTo;
                 if (notFinite.contains(request)) {
                     blocks.unpublish(request);
                 } else {
@@ -395,7 +401,11 @@ final class Scheduler {
         }
         for (String id : report.received()) {
             if (!releases.received(id)
-                    && !loads.received(id, Optional.ofNullable(report.hidden().get(id)), failures)) {
+                    && !loads.received(
+                            id,
+                            Optional.ofNullable(report.hidden().get(id)),
+                            report.unverified().contains(id),
+                            failures)) {
                 counters.unknownReports++;
             }
         }
@@ -405,6 +415,15 @@ final class Scheduler {
             }
         }
         return new Outcome(valid, failures);
+    }
+
+    VerifyKv verifyKv() {
+        return config.verifyKv();
+    }
+
+    /** See {@link RemoteLoads#toCompare}. */
+    Optional<LoadedTokens> toCompare(Request request) {
+        return loads.toCompare(request);
     }
 
     /**

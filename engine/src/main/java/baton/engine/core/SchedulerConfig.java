@@ -2,6 +2,7 @@ package baton.engine.core;
 
 import baton.engine.SchedulingPolicy;
 import baton.kv.LoadFailurePolicy;
+import baton.kv.VerifyKv;
 
 /**
  * The limits of a {@link Scheduler}'s step, in vLLM's names.
@@ -12,6 +13,7 @@ import baton.kv.LoadFailurePolicy;
  * @param maxLogitsRows rows of logits that a step makes for log probabilities of prompts
  * @param maxTokensOfRequest tokens that a step computes of one request
  * @param prefixCaching whether computed blocks are shared
+ * @param verifyKv of loads; off if the model cannot compare
  */
 record SchedulerConfig(
         int blockSize,
@@ -21,4 +23,5 @@ record SchedulerConfig(
         SchedulingPolicy policy,
         int maxTokensOfRequest,
         boolean prefixCaching,
-        LoadFailurePolicy loadFailurePolicy) {}
+        LoadFailurePolicy loadFailurePolicy,
+        VerifyKv verifyKv) {}

@@ -4,7 +4,9 @@ import baton.engine.StepPhase;
 import baton.engine.kernel.ParallelFor;
 import baton.engine.model.Logits;
 import baton.engine.model.ModelRunner;
+import baton.engine.model.ModelRunner.Deviation;
 import baton.engine.model.ModelRunner.LayerHooks;
+import baton.engine.model.ModelRunner.LoadedTokens;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.kv.KvFence;
 import baton.kv.connector.ConnectorMetadata;
@@ -26,6 +28,10 @@ final class Worker {
     private final boolean wantsHidden;
     /** The requests of whose slices, by index, the connector wants the last tokens' hidden states. */
     private Map<Integer, String> hiddenOf = Map.of();
+    /** Loaded tokens to compare, by the index of their request's slice. */
+    private Map<Integer, LoadedTokens> loaded = Map.of();
+    /** Those of the last step that are not the model's. */
+    private Map<Integer, Deviation> deviations = Map.of();
 
     Worker(ModelRunner runner, Optional<WorkerConnector> connector, StepClock clock) {
         this.runner = runner;
@@ -59,14 +65,22 @@ final class Worker {
      * Computes a step.
      *
      * @param hiddenOf the requests whose prompts end with a slice, by its index; empty if no connector wants to know
+     * @param loaded tokens of slices to compare with the model's, by its index; empty unless the runner can
      * @return its logits; the caller closes them
      */
-    Logits forward(List<SequenceSlice> slices, Map<Integer, String> hiddenOf) {
+    Logits forward(List<SequenceSlice> slices, Map<Integer, String> hiddenOf, Map<Integer, LoadedTokens> loaded) {
         this.hiddenOf = hiddenOf;
+        this.loaded = loaded;
+        this.deviations = Map.of();
         clock.enter(StepPhase.BATCH);
         Logits logits = runner.forward(slices, hooks);
         clock.enter(StepPhase.CONNECTOR);
         return logits;
+    }
+
+    /** The slices of the last step, by index, whose loaded tokens are not the model's. */
+    Map<Integer, Deviation> deviations() {
+        return deviations;
     }
 
     /** Logits of these requests are not finite: the connector saves nothing of them. */
@@ -113,6 +127,16 @@ final class Worker {
                 clock.enter(StepPhase.CONNECTOR);
                 connector.saveLayer(layer, computed);
                 clock.enter(StepPhase.MODEL);
+            }
+
+            @Override
+            public Map<Integer, LoadedTokens> loaded() {
+                return loaded;
+            }
+
+            @Override
+            public void deviations(Map<Integer, Deviation> found) {
+                deviations = found;
             }
 
             @Override

@@ -5,6 +5,8 @@ import baton.engine.kernel.ParallelFor;
 import baton.engine.model.Logits;
 import baton.engine.model.ModelRanks;
 import baton.engine.model.ModelRunner;
+import baton.engine.model.ModelRunner.Deviation;
+import baton.engine.model.ModelRunner.LoadedTokens;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.kv.Deadline;
 import baton.kv.KvCache;
@@ -32,6 +34,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.SortedSet;
+import java.util.TreeMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -191,13 +194,15 @@ final class Workers implements AutoCloseable {
      * Computes a step.
      *
      * @param hiddenOf the requests whose prompts end with a slice, by its index; empty unless connectors {@link #wantHidden}
+     * @param loaded tokens of slices to compare with the model's, by its index
      * @return its logits, none if there was nothing to compute; the caller closes them
      */
-    Optional<Logits> forward(List<SequenceSlice> slices, Map<Integer, String> hiddenOf) {
+    Optional<Logits> forward(
+            List<SequenceSlice> slices, Map<Integer, String> hiddenOf, Map<Integer, LoadedTokens> loaded) {
         if (slices.isEmpty()) {
             return Optional.empty();
         }
-        List<Logits> computed = all(worker -> worker.forward(slices, hiddenOf), Logits::close);
+        List<Logits> computed = all(worker -> worker.forward(slices, hiddenOf, loaded), Logits::close);
         Logits logits = computed.get(logitsRank);
         for (int i = 0; i < computed.size(); i++) {
             if (i != logitsRank) {
@@ -205,6 +210,13 @@ final class Workers implements AutoCloseable {
             }
         }
         return Optional.of(logits);
+    }
+
+    /** The slices of the step that was computed, by index, whose loaded tokens are not the model's; of one of the ranks that say so. */
+    Map<Integer, Deviation> deviations() {
+        Map<Integer, Deviation> found = new TreeMap<>();
+        workers.forEach(worker -> found.putAll(worker.deviations()));
+        return found;
     }
 
     /**

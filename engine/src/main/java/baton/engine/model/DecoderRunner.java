@@ -8,7 +8,6 @@ import baton.engine.model.Recipe.Rotation;
 import baton.engine.model.Weights.Gated;
 import baton.engine.model.Weights.LayerWeights;
 import baton.engine.model.Weights.Owned;
-import baton.engine.model.Weights.RotatedNorms;
 import baton.engine.model.Weights.Routed;
 import baton.engine.model.Weights.Ungated;
 import baton.kv.DType;
@@ -30,8 +29,6 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.function.Consumer;
-import java.util.function.Function;
-import java.util.function.IntFunction;
 import java.util.stream.IntStream;
 
 /*
@@ -64,6 +61,7 @@ final class DecoderRunner implements ModelRunner {
     private final ModelFingerprint fingerprint;
     private final KvCache cache;
     private final int maxPositions;
+    private final double tolerance;
     private final DType activations;
 
     private final ModelKernels kernels;
@@ -74,8 +72,7 @@ final class DecoderRunner implements ModelRunner {
     private final Arena arena;
     private final Owned owned;
     private final Weights<Linear, Norm> weights;
-    private final int rowElements;
-    private final int queryElements;
+    private final AttentionProjection inputs;
 
     private boolean closed;
     private Arena logitsArena = Arena.ofShared();
@@ -94,7 +91,7 @@ final class DecoderRunner implements ModelRunner {
             Shard shard,
             Collective.Member ranks,
             ModelFingerprint fingerprint,
-            int maxPositions,
+            ModelOptions options,
             KernelChoice choice,
             Loaded loaded) {
         this.shard = shard;
@@ -102,15 +99,15 @@ final class DecoderRunner implements ModelRunner {
         this.ranks = ranks;
         this.fingerprint = fingerprint;
         this.cache = loaded.cache;
-        this.maxPositions = maxPositions;
+        this.maxPositions = options.maxPositions();
+        this.tolerance = LoadedKv.tolerance(options.cacheDtype(), options.dtype(), options.quantization());
         this.activations = loaded.kernels.activations();
         this.kernels = loaded.kernels;
         this.choice = choice;
         this.arena = loaded.arena;
         this.owned = loaded.owned;
         this.weights = loaded.weights;
-        this.queryElements = config.heads() * config.headDim();
-        this.rowElements = queryElements + 2 * config.kvHeads() * config.headDim();
+        this.inputs = new AttentionProjection(shard, ranks, kernels);
         int[] reach = IntStream.range(0, config.layers())
                 .map(config::attendedPositions)
                 .toArray();
@@ -174,7 +171,7 @@ final class DecoderRunner implements ModelRunner {
                     shard,
                     ranks,
                     fingerprint,
-                    options.maxPositions(),
+                    options,
                     choice,
                     new Loaded(
                             new KvCache(
@@ -238,36 +235,47 @@ final class DecoderRunner implements ModelRunner {
     }
 
     @Override
+    public boolean comparesLoaded() {
+        return true;
+    }
+
+    @Override
     public Logits forward(List<SequenceSlice> slices, LayerHooks hooks) {
         if (closed) {
             throw new IllegalStateException("the model is closed");
         }
         ranks.enter();
         try {
-            return compute(new Batch(slices, config, cache, maxPositions, kernels::padded), hooks);
+            LoadedKv loaded =
+                    new LoadedKv(hooks.loaded(), slices, cache, shard.layers().first(), tolerance, kernels.threads());
+            return compute(new Batch(slices, config, cache, maxPositions, kernels::padded), loaded, hooks);
         } catch (RuntimeException | Error e) {
             ranks.fail(e);
             throw e;
         }
     }
 
-    private Logits compute(Batch batch, LayerHooks hooks) {
+    private Logits compute(Batch batch, LoadedKv loaded, LayerHooks hooks) {
         try (RowMemory.Scope _ = kernels.pass();
                 Arena scratch = Arena.ofConfined()) {
             if (batch.tokens() == 0) {
                 hooks.begin();
                 return logits(Matrix.dense(MemorySegment.NULL, 0, config.hiddenSize(), activations), batch);
             }
-            Step step = new Step(batch, lastRows(batch, hooks), scratch);
+            Step step = new Step(batch, lastRows(batch, hooks), loaded, scratch);
             hooks.begin();
-            Matrix x = shard.isFirstStage() ? embedded(batch) : ranks.handedOn(batch.rows(), kernels);
+            Matrix x = shard.isFirstStage() ? embedded(batch.ids()) : ranks.handedOn(batch.rows(), kernels);
             for (int layer = 0; layer < config.layers(); layer++) {
                 hooks.beforeLayer(layer).await();
+                if (layer == 0 && shard.isFirstStage()) {
+                    compareFirstLayer(hooks.loaded(), loaded);
+                }
                 try (RowMemory.Scope _ = kernels.scope()) {
                     layer(layer, x, step);
                 }
                 hooks.afterLayer(layer, KvFence.PASSED);
             }
+            hooks.deviations(loaded.deviations());
             ranks.handOn(x, kernels);
             if (shard.isLastStage()) {
                 for (int slice : hooks.hiddenWanted()) {
@@ -310,20 +318,15 @@ final class DecoderRunner implements ModelRunner {
         ranks.close();
     }
 
-    /** By rotation, the cosines and sines of rows' positions, [T, D]. */
-    private Map<Rotation, Matrix> rotations(Batch batch, Arena scratch) {
-        long[] positions = new long[batch.rows()];
-        for (int row = 0; row < positions.length; row++) {
-            positions[row] = batch.position(row);
-        }
+    /** By rotation, the cosines and sines of positions, [T, D]. */
+    private Map<Rotation, Matrix> rotations(long[] positions, Arena scratch) {
         Map<Rotation, Matrix> ofRows = new HashMap<>();
         weights.rotations.forEach((rotation, table) -> ofRows.put(
                 rotation, table.copyRows(positions, dense(positions.length, table.columns(), table.type(), scratch))));
         return ofRows;
     }
 
-    private Matrix embedded(Batch batch) {
-        long[] ids = batch.ids();
+    private Matrix embedded(long[] ids) {
         Matrix x = kernels.rows(ids.length, config.hiddenSize());
         float factor = (float) config.recipe().scales().embedding();
         if (factor == 1 && weights.embedding.type() == x.type()) {
@@ -357,16 +360,20 @@ final class DecoderRunner implements ModelRunner {
         final Attention.Pass attention;
 
         final Map<Rotation, Matrix> rotations;
+        final LoadedKv loaded;
 
         /** The rows that the last layer computes, some repeated, if they are few; an empty array if none. */
         final Optional<long[]> tail;
 
         /** @param lastRows the rows that are used after the last layer, in ascending order */
-        Step(Batch batch, long[] lastRows, Arena scratch) {
+        Step(Batch batch, long[] lastRows, LoadedKv loaded, Arena scratch) {
             this.batch = batch;
-            queries = kernels.rows(batch.rows(), queryElements);
-            attended = kernels.inputs(batch.rows(), queryElements);
-            rotations = rotations(batch, scratch);
+            queries = kernels.rows(batch.rows(), inputs.queryElements());
+            attended = kernels.inputs(batch.rows(), inputs.queryElements());
+            long[] positions = new long[batch.rows()];
+            Arrays.setAll(positions, batch::position);
+            rotations = rotations(positions, scratch);
+            this.loaded = loaded;
             boolean few = shard.isLastStage() && 2 * lastRows.length < batch.rows();
             Optional<long[]> tailRows = few ? Optional.of(lastRows) : Optional.empty();
             attention = DecoderRunner.this.attention.begin(batch, tailRows, queries, attended, scratch);
@@ -384,19 +391,13 @@ final class DecoderRunner implements ModelRunner {
         Optional<Rotation> rotation = config.recipe().layers().get(layer).rotation();
         Optional<Matrix> table = rotation.map(each -> Objects.requireNonNull(step.rotations.get(each)));
         forPieces(x, (first, piece) -> {
-            Matrix projected = layerWeights.projection().apply(norm(piece, layerWeights.attentionNorm()));
-            Matrix queries = step.queries.part(first, piece.rows());
-            Optional<Matrix> angles = table.map(all -> all.part(first, piece.rows()));
-            Matrix entries = layerWeights
-                    .latent()
-                    .map(latent ->
-                            new LatentProjections(latent, kernels).project(projected, angles.orElseThrow(), queries))
-                    .orElseGet(() -> turn(
-                            projected,
-                            layerWeights.rotatedNorms(),
-                            rotation.filter(Rotation::ofNeighbours).isPresent(),
-                            angles,
-                            queries));
+            Matrix entries = inputs.entries(
+                    layerWeights,
+                    rotation,
+                    norm(piece, layerWeights.attentionNorm()),
+                    table.map(all -> all.part(first, piece.rows())),
+                    step.queries.part(first, piece.rows()));
+            step.loaded.compareReplaced(layer, entries, step.batch, (int) first);
             save(layer, entries, step.batch, (int) first);
         });
         if (layer == config.layers() - 1 && step.tail.isPresent()) {
@@ -416,6 +417,36 @@ final class DecoderRunner implements ModelRunner {
         step.attention.attend(layer);
         forPieces(x, (first, piece) -> addAttended(piece, layerWeights, step.attended.part(first, piece.rows())));
         forPieces(x, (_, piece) -> feedForward(layerWeights, piece));
+    }
+
+    /** The first layer's keys and values depend on tokens and their positions only. */
+    private void compareFirstLayer(Map<Integer, LoadedTokens> wanted, LoadedKv loaded) {
+        Optional<Rotation> rotation = config.recipe().layers().getFirst().rotation();
+        LayerWeights<Linear, Norm> layer = weights.layers.getFirst();
+        wanted.forEach((slice, tokens) -> {
+            int count = tokens.firstLayer() ? tokens.tokens().length : 0;
+            for (int first = 0; first < count; first += PIECE_ROWS) {
+                int start = first;
+                int rows = Math.min(PIECE_ROWS, count - start);
+                long[] ids = new long[kernels.padded(rows)];
+                long[] positions = new long[ids.length];
+                for (int row = 0; row < rows; row++) {
+                    ids[row] = tokens.tokens()[start + row];
+                    positions[row] = tokens.from() + start + row;
+                }
+                try (RowMemory.Scope _ = kernels.scope();
+                        Arena scratch = Arena.ofConfined()) {
+                    Map<Rotation, Matrix> angles = rotations(positions, scratch);
+                    Matrix entries = inputs.entries(
+                            layer,
+                            rotation,
+                            norm(embedded(ids), layer.attentionNorm()),
+                            rotation.map(each -> Objects.requireNonNull(angles.get(each))),
+                            kernels.rows(ids.length, inputs.queryElements()));
+                    loaded.compare(slice, 0, entries.part(0, rows), tokens.from() + start);
+                }
+            }
+        });
     }
 
     /** Takes a matrix's rows in pieces: the first row of each and the piece itself, which is a part of the matrix. */
@@ -509,88 +540,6 @@ final class DecoderRunner implements ModelRunner {
         Matrix normed = kernels.inputs(x.rows(), x.columns());
         norm.apply(Heads.ofRows(x), Heads.ofRows(normed));
         return normed;
-    }
-
-    /**
-     * Turns queries and keys by their positions, if they have any: the keys in place, the queries into {@code queries}.
-     *
-     * @return keys and values, a part of {@code projected}
-     */
-    private Matrix turn(
-            Matrix projected,
-            Optional<RotatedNorms<Norm>> norms,
-            boolean neighbours,
-            Optional<Matrix> rotation,
-            Matrix queries) {
-        int head = config.headDim();
-        Heads ownHeads = Heads.of(projected, 0, config.heads(), head);
-        Heads keyHeads = Heads.of(projected, queryElements, config.kvHeads(), 2L * head);
-        norms.ifPresent(norm -> {
-            if (norm.ofAllHeads()) {
-                normAll(projected.columns(0, queryElements), norm.queries(), config.heads(), Shard::heads);
-                normAllKeys(projected, norm.keys());
-            } else {
-                norm.queries().apply(ownHeads, ownHeads);
-                norm.keys().apply(keyHeads, keyHeads);
-            }
-        });
-        Matrix pairs = projected.columns(queryElements, rowElements - queryElements);
-        Matrix unturned = projected.columns(0, queryElements);
-        if (rotation.map(Matrix::columns).orElse(0) < head) {
-            unturned.convert(queries, kernels.threads());
-        }
-        rotation.ifPresent(table -> {
-            if (neighbours) {
-                Rope.turnNeighbours(unturned, head, queries, head, config.heads(), table, kernels.threads());
-                Rope.turnNeighbours(pairs, 2 * head, pairs, 2 * head, config.kvHeads(), table, kernels.threads());
-            } else {
-                kernels.rotate(
-                        ownHeads,
-                        Heads.of(queries, 0, config.heads(), head),
-                        keyHeads,
-                        table.columns(),
-                        table.memory());
-            }
-        });
-        return pairs;
-    }
-
-    /**
-     * Norms heads of all ranks together, in place.
-     *
-     * @param own this rank's heads, beside each other
-     * @param count of this rank's heads
-     * @param heads of a rank
-     */
-    private void normAll(Matrix own, Norm norm, int count, Function<Shard, Shard.Range> heads) {
-        int head = config.headDim();
-        IntFunction<Shard.Range> columns = rank -> {
-            Shard.Range range = heads.apply(shard.beside(rank));
-            return new Shard.Range(range.first() * head, range.count() * head);
-        };
-        int all = columns.apply(ranks.tensorSize() - 1).first() + count * head;
-        Matrix gathered = ranks.gathered(own, columns, all, kernels);
-        norm.apply(Heads.ofRows(gathered), Heads.ofRows(gathered));
-        if (ranks.tensorSize() > 1) {
-            int first = heads.apply(shard).first() * head;
-            gathered.columns(first, own.columns()).convert(own, kernels.threads());
-        }
-    }
-
-    /** Between the keys of two heads are values, so they are copied beside each other and back. */
-    private void normAllKeys(Matrix projected, Norm norm) {
-        long head = config.headDim();
-        Matrix keys = kernels.rows(projected.rows(), config.kvHeads() * head);
-        for (int i = 0; i < config.kvHeads(); i++) {
-            projected
-                    .columns(queryElements + 2L * i * head, head)
-                    .convert(keys.columns(i * head, head), kernels.threads());
-        }
-        normAll(keys, norm, config.kvHeads(), Shard::kvHeads);
-        for (int i = 0; i < config.kvHeads(); i++) {
-            keys.columns(i * head, head)
-                    .convert(projected.columns(queryElements + 2L * i * head, head), kernels.threads());
-        }
     }
 
     /**

@@ -6,6 +6,7 @@ import baton.kv.KvFence;
 import baton.kv.ModelFingerprint;
 import baton.kv.connector.HiddenState;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 
@@ -47,8 +48,32 @@ public interface ModelRunner extends AutoCloseable {
     /** True if {@link #forward} can compute logits from such a hidden state: it has this model's size and type. */
     boolean takes(HiddenState state);
 
+    /** Whether {@link #forward} compares the tokens of {@link LayerHooks#loaded}. */
+    default boolean comparesLoaded() {
+        return false;
+    }
+
     @Override
     void close();
+
+    /**
+     * Tokens of a slice's sequence whose keys and values came from elsewhere, to be compared with those that this model computes. Those that the
+     * slice computes again are compared in all layers, before they are replaced.
+     *
+     * @param tokens ids
+     * @param from position of the first
+     * @param firstLayer whether all of them are compared in the first layer
+     */
+    record LoadedTokens(int[] tokens, int from, boolean firstLayer) {}
+
+    /**
+     * Keys and values from elsewhere that are not those of this model.
+     *
+     * @param layer of the whole model
+     * @param position in the sequence
+     * @param distance from this model's, in parts of their norm; not a number if they are not
+     */
+    record Deviation(int layer, int position, double distance) {}
 
     /**
      * The tokens of one sequence that a step computes.
@@ -100,6 +125,14 @@ public interface ModelRunner extends AutoCloseable {
          * @param computed passed when the keys and values of this layer, and of those before it, are in the cache
          */
         default void afterLayer(int layer, KvFence computed) {}
+
+        /** By the index of the slice, tokens that are to be compared; empty unless the runner {@link ModelRunner#comparesLoaded}. */
+        default Map<Integer, LoadedTokens> loaded() {
+            return Map.of();
+        }
+
+        /** The first deviation that was found in each slice's loaded tokens, by its index; called after the last layer if there is one. */
+        default void deviations(Map<Integer, Deviation> found) {}
 
         /** The slices, by their index, of whose last tokens the hidden states are wanted. */
         default Set<Integer> hiddenWanted() {

@@ -11,6 +11,7 @@ import baton.engine.core.Scheduler.Step;
 import baton.engine.core.Workers.StepReport;
 import baton.kv.BlockHasher;
 import baton.kv.LoadFailurePolicy;
+import baton.kv.VerifyKv;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import java.util.HashMap;
 import java.util.Map;
@@ -28,7 +29,15 @@ class PromptLogprobsScheduleTest {
             new BlockPool(64),
             CacheEvents.disabled(),
             new SchedulerConfig(
-                    BLOCK_SIZE, 8, 40, MAX_ROWS, SchedulingPolicy.FCFS, 40, true, LoadFailurePolicy.RECOMPUTE),
+                    BLOCK_SIZE,
+                    8,
+                    40,
+                    MAX_ROWS,
+                    SchedulingPolicy.FCFS,
+                    40,
+                    true,
+                    LoadFailurePolicy.RECOMPUTE,
+                    VerifyKv.AUTO),
             Optional.empty(),
             () -> 0);
     private final Map<String, Integer> computed = new HashMap<>();
@@ -51,7 +60,7 @@ class PromptLogprobsScheduleTest {
                 slice.request().promptLogprobsReported = slice.start() + slice.count();
                 computed.merge(slice.request().id(), slice.count(), Integer::sum);
             }
-            scheduler.executed(step, StepReport.NOTHING, Set.of());
+            scheduler.executed(step, StepReport.NOTHING, Set.of(), Set.of());
             scheduler.checkInvariants();
             if (steps == 0) {
                 // Beside the first rows of a, all of c.

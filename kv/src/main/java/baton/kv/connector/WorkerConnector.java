@@ -86,8 +86,9 @@ public interface WorkerConnector extends AutoCloseable {
     default void saveHidden(String requestId, HiddenState state) {}
 
     /**
-     * Logits that this step computed for these requests are not finite, so their keys and values are wrong: what the step was to save of
-     * them must not be found or taken by anyone. They end with an error. Not called in steps without such requests.
+     * Logits that this step computed for these requests are not finite, or keys and values that were loaded for them are not those of the
+     * model, so what the step computed is wrong: what it was to save of them must not be found or taken by anyone. They end with an error, or
+     * are computed again. Not called in steps without such requests.
      */
     default void discardSaves(Set<String> requestIds) {}
 

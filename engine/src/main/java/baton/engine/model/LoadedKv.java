@@ -1,0 +1,144 @@
+package baton.engine.model;
+
+import baton.engine.kernel.ParallelFor;
+import baton.engine.model.ModelRunner.Deviation;
+import baton.engine.model.ModelRunner.LoadedTokens;
+import baton.engine.model.ModelRunner.SequenceSlice;
+import baton.kv.DType;
+import baton.kv.KvCache;
+import baton.kv.KvLayout;
+import java.lang.foreign.MemorySegment;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.stream.IntStream;
+
+/**
+ * Compares keys and values that came from elsewhere with those that this model computes, in one forward pass of one rank. The measure is
+ * the distance of a token's keys, of all heads together, or of its values, in parts of the longer vector.
+ */
+final class LoadedKv {
+    /** Tokens that a thread compares at once. */
+    private static final int PIECE = 16;
+
+    private final Map<Integer, LoadedTokens> loaded;
+    private final List<SequenceSlice> slices;
+    private final KvCache cache;
+    private final int firstLayer;
+    private final double tolerance;
+    private final ParallelFor threads;
+    private final Map<Integer, Deviation> deviations = new HashMap<>();
+
+    /**
+     * @param loaded by the index of a slice
+     * @param firstLayer of this rank, in the whole model
+     */
+    LoadedKv(
+            Map<Integer, LoadedTokens> loaded,
+            List<SequenceSlice> slices,
+            KvCache cache,
+            int firstLayer,
+            double tolerance,
+            ParallelFor threads) {
+        this.loaded = loaded;
+        this.slices = slices;
+        this.cache = cache;
+        this.firstLayer = firstLayer;
+        this.tolerance = tolerance;
+        this.threads = threads;
+    }
+
+    /**
+     * The greatest distance between right keys and values: far more than two programs differ by, far less than two tokens do.
+     *
+     * @param computed of products and activations
+     */
+    static double tolerance(DType cached, DType computed, Quantization quantization) {
+        if (cached == DType.F8_E4M3 || quantization != Quantization.NONE) {
+            return 0.3;
+        }
+        boolean exact = cached == DType.F32 && computed == DType.F32;
+        return exact ? 1e-3 : 0.1;
+    }
+
+    /** Compares loaded tokens that a part of a batch is about to replace. */
+    void compareReplaced(int layer, Matrix entries, Batch batch, int first) {
+        loaded.forEach((slice, tokens) -> {
+            SequenceSlice computed = slices.get(slice);
+            int row = batch.lastRow(slice) + 1 - computed.tokens().length - first;
+            // Of both the slice and the loaded tokens, within these rows.
+            int from = Math.max(Math.max(computed.start(), tokens.from()), computed.start() - row);
+            int end = Math.min(
+                    Math.min(computed.start() + computed.tokens().length, tokens.from() + tokens.tokens().length),
+                    computed.start() - row + entries.rows());
+            if (from < end) {
+                compare(slice, layer, entries.part(row + from - computed.start(), end - from), from);
+            }
+        });
+    }
+
+    /**
+     * Compares loaded tokens.
+     *
+     * @param entries of this model, one row for each token
+     * @param position of the first
+     */
+    void compare(int slice, int layer, Matrix entries, int position) {
+        if (deviations.containsKey(slice)) {
+            return;
+        }
+        int[] table = slices.get(slice).blockTables()[cache.groups().groupOf(layer)];
+        double[] distances = new double[entries.rows()];
+        threads.parallelFor(entries.rows(), PIECE, (_, from, end) -> {
+            RowBuffer buffer = new RowBuffer(entries.columns());
+            for (int row = from; row < end; row++) {
+                int at = position + row;
+                if (cache.groups().isNull(table[at / cache.layout().blockSize()])) {
+                    continue;
+                }
+                buffer.load(entries, row, 0, entries.columns());
+                distances[row] = distance(buffer.values(), table, layer, at);
+            }
+        });
+        // A distance that is not a number is too great, too.
+        IntStream.range(0, distances.length)
+                .filter(row -> !(distances[row] <= tolerance))
+                .findFirst()
+                .ifPresent(row ->
+                        deviations.put(slice, new Deviation(firstLayer + layer, position + row, distances[row])));
+    }
+
+    /** The greater one of keys and values. */
+    private double distance(float[] own, int[] table, int layer, int position) {
+        KvLayout layout = cache.layout();
+        MemorySegment pool = cache.host();
+        int part = layout.headDim();
+        double greatest = 0;
+        for (int start = 0; start < layout.entryElements(); start += part) {
+            double difference = 0;
+            double ownNorm = 0;
+            double loadedNorm = 0;
+            for (int head = 0; head < layout.kvHeads(); head++) {
+                long at = cache.entryStart(table, layer, head, position);
+                int element = head * layout.entryElements();
+                for (int i = start; i < start + part; i++) {
+                    double ours = own[element + i];
+                    double theirs = layout.dtype()
+                            .get(pool, at + (long) i * layout.dtype().bytes());
+                    difference += (ours - theirs) * (ours - theirs);
+                    ownNorm += ours * ours;
+                    loadedNorm += theirs * theirs;
+                }
+            }
+            double distance = difference == 0 ? 0 : Math.sqrt(difference / Math.max(ownNorm, loadedNorm));
+            // NaN is greater than all.
+            greatest = Math.max(greatest, distance);
+        }
+        return greatest;
+    }
+
+    /** What was found, by slice. */
+    Map<Integer, Deviation> deviations() {
+        return deviations;
+    }
+}
