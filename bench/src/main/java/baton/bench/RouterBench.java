@@ -68,6 +68,7 @@ public record RouterBench(
     static final String DIRECT = "direct";
     /** Baton's, in the figures. */
     public static final String ROUTER = "router";
+
     static final String NGINX = "nginx";
 
     private static final Duration DEADLINE = Duration.ofMinutes(2);

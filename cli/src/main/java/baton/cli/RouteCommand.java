@@ -307,7 +307,7 @@ final class RouteCommand implements Callable<Integer> {
 
     @Option(
             names = "--continue-after",
-            defaultValue = "10",
+            defaultValue = "30",
             paramLabel = "SECONDS",
             description = "With --continue-streams, also when its instance has sent no token for so long"
                     + " (default: ${DEFAULT-VALUE}).")

@@ -37,7 +37,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 @Tag("thorough")
 class FrameFuzzTest {
     private static final long FRAMES = Long.getLong("tests.frames", 5_000);
-    private static final long SEED = Long.getLong("tests.seed", new Random().nextLong());
+    private static final long SEED = Long.getLong("tests.seed", 11);
     private static final int MOST_PER_ROUND = 20_000;
     private static final int HAND_OVERS = 4;
     private static final Duration REST = Duration.ofSeconds(40);

@@ -99,7 +99,7 @@ public record RouterConfig(
                 32 << 20,
                 DEFAULT_MAX_IN_FLIGHT,
                 DEFAULT_MAX_PER_INSTANCE,
-                Optional.of(Duration.ofSeconds(10)));
+                Optional.of(Duration.ofSeconds(30)));
 
         /** @throws ConfigException if a value is not positive or too large for a timer */
         public Limits {
