@@ -96,7 +96,7 @@ public record KvTransferConfig(
                             + " here."),
             Setting.of(
                     VERIFY_KV,
-                    VerifyKv.AUTO.configName(),
+                    VerifyKv.OFF.configName(),
                     "What of loaded keys and values is compared with the model's own: `off`; `last`, the last loaded token in"
                             + " all layers; `first_layer`, that and all loaded tokens in the first layer; `full`, everything;"
                             + " `auto`, `first_layer` of loads without digests."));
@@ -297,7 +297,7 @@ public record KvTransferConfig(
         private Optional<String> modulePath = Optional.empty();
         private boolean permuteLocalKv;
         private LoadFailurePolicy loadFailurePolicy = LoadFailurePolicy.FAIL;
-        private VerifyKv verifyKv = VerifyKv.AUTO;
+        private VerifyKv verifyKv = VerifyKv.OFF;
 
         private Builder(Optional<String> connector, Optional<KvRole> role) {
             this.connector = connector;
