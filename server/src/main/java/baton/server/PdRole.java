@@ -106,8 +106,8 @@ final class PdRole {
      * @param live requests under way
      */
     synchronized Buffer answer(Json json, Set<ResponseStream> live) {
-        Work ofPrefill = live.stream().map(each -> work(each, true)).reduce(prefill, Work::plus);
-        Work ofDecode = live.stream().map(each -> work(each, false)).reduce(decode, Work::plus);
+        Work ofPrefill = all(live, true);
+        Work ofDecode = all(live, false);
         return json.document(out -> {
             out.writeStartObject();
             writeRole(out);
@@ -117,8 +117,15 @@ final class PdRole {
         });
     }
 
-    @GuardedBy("this")
-    private void writeRole(JsonGenerator out) {
+    private synchronized Work all(Set<ResponseStream> live, boolean ofPrefill) {
+        Work all = ofPrefill ? prefill : decode;
+        for (ResponseStream each : live) {
+            all = all.plus(work(each, ofPrefill));
+        }
+        return all;
+    }
+
+    private synchronized void writeRole(JsonGenerator out) {
         out.writeStringProperty(FIELD, role.toString());
         out.writeNumberProperty("since", sinceMillis / 1000.0);
         out.writeNumberProperty("epoch", epoch);

@@ -13,7 +13,12 @@ final class Conversions {
         table.add("cvt.u32.u64", "u32", "u64", (LaneFunction.Wide) (a, _, _) -> a);
         words(table, "cvt.u32.u16", "u32", "u16", (a, _, _) -> a & HALF);
         words(table, "cvt.u16.u32", "u16", "u32", (a, _, _) -> a & HALF);
-        words(table, "cvt.rn.f32.u32", "f32", "u32", (a, _, _) -> Float.floatToRawIntBits(Integer.toUnsignedLong(a)));
+        words(
+                table,
+                "cvt.rn.f32.u32",
+                "f32",
+                "u32",
+                (a, _, _) -> Float.floatToRawIntBits((float) Integer.toUnsignedLong(a)));
         words(table, "cvt.rni.u32.f32", "u32", "f32", (a, _, _) ->
                 (int) Math.clamp((long) Math.rint(Float.intBitsToFloat(a)), 0, 0xffff_ffffL));
         words(table, "cvt.f32.f16", "f32", "f16", (a, _, _) -> FloatInstructions.bits(Float.float16ToFloat((short) a)));

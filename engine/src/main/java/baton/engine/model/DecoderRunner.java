@@ -432,7 +432,7 @@ final class DecoderRunner implements ModelRunner {
                 long[] positions = new long[ids.length];
                 for (int row = 0; row < rows; row++) {
                     ids[row] = tokens.tokens()[start + row];
-                    positions[row] = tokens.from() + start + row;
+                    positions[row] = (long) tokens.from() + start + row;
                 }
                 try (RowMemory.Scope _ = kernels.scope();
                         Arena scratch = Arena.ofConfined()) {

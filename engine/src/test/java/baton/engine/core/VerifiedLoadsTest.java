@@ -48,6 +48,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Random;
@@ -190,10 +191,12 @@ class VerifiedLoadsTest {
                 @Override
                 public void startLoad(ConnectorMetadata metadata) {
                     for (Load load : ((Loads) metadata).loads()) {
-                        byte[][] contents = blocks.get(load.request());
+                        byte[][] contents = Objects.requireNonNull(blocks.get(load.request()));
                         int end = withinStep == 0 ? contents.length : withinStep / BLOCK;
                         for (int i = 0; i < end; i++) {
-                            cache.block(load.table()[i]).copyFrom(MemorySegment.ofArray(contents[i]));
+                            Objects.requireNonNull(cache)
+                                    .block(load.table()[i])
+                                    .copyFrom(MemorySegment.ofArray(contents[i]));
                         }
                         if (load.async()) {
                             received.add(load.request());
