@@ -25,13 +25,6 @@ final class StubInstances implements AutoCloseable {
     private static final String HOST = "127.0.0.1";
     private static final String MODEL = "stub";
 
-    /** Of a prefill leg, but for the token ids of its prompt. */
-    private static final String PREFILLED =
-            "{\"id\":\"cmpl\",\"object\":\"text_completion\",\"model\":\"stub\",\"kv_transfer_params\":"
-                    + "{\"do_remote_prefill\":true,\"do_remote_decode\":false,\"remote_engine_id\":\"stub\",\"remote_block_ids\":[1,2,3,4],"
-                    + "\"remote_host\":\"127.0.0.1\",\"remote_port\":1,\"tp_size\":1},\"usage\":{\"prompt_tokens\":%1$d,\"completion_tokens\":1,"
-                    + "\"total_tokens\":%1$d},\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"length\"%2$s}]}";
-
     /** By what some routers know a model and others the load. */
     private static final Map<String, String> QUERIES = Map.of(
             "/health",
@@ -105,7 +98,12 @@ final class StubInstances implements AutoCloseable {
         String ids = json.getBoolean("return_token_ids", false)
                 ? ",\"prompt_token_ids\":" + new JsonArray(Collections.nCopies(tokens, 12_345))
                 : "";
-        var _ = response.putHeader("Content-Type", "application/json").end(PREFILLED.formatted(tokens, ids));
+        var _ = response.putHeader("Content-Type", "application/json")
+                .end(("{\"id\":\"cmpl\",\"object\":\"text_completion\",\"model\":\"stub\",\"kv_transfer_params\":"
+                                + "{\"do_remote_prefill\":true,\"do_remote_decode\":false,\"remote_engine_id\":\"stub\",\"remote_block_ids\":[1,2,3,4],"
+                                + "\"remote_host\":\"127.0.0.1\",\"remote_port\":1,\"tp_size\":1},\"usage\":{\"prompt_tokens\":%1$d,\"completion_tokens\":1,"
+                                + "\"total_tokens\":%1$d},\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"length\"%2$s}]}")
+                        .formatted(tokens, ids));
     }
 
     private static void decode(Vertx vertx, HttpServerResponse response, Buffer body) {

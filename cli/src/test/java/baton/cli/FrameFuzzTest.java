@@ -18,6 +18,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Random;
 import java.util.Set;
 import java.util.regex.Pattern;
@@ -148,7 +149,7 @@ class FrameFuzzTest {
             assertThat(server.log().lines().filter(FrameFuzzTest::isUnexpected))
                     .as("log of %s", server)
                     .isEmpty();
-            Held held = before.get(server);
+            Held held = Objects.requireNonNull(before.get(server));
             Await.until(
                     REST,
                     () -> server + " had " + held + ", has " + Held.of(server),

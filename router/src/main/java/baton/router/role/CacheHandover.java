@@ -102,6 +102,7 @@ public final class CacheHandover {
     }
 
     /** Begins, unless a hand-over of that instance is under way. Any thread. */
+    @SuppressWarnings("ReferenceEquality") // one that is under way may be equal to one that begins
     public void begin(Instance leaving, List<Instance> staying) {
         Progress begun = new Progress(0, 0, 0, 0, false);
         Progress now = known.compute(leaving.url(), (_, old) -> old == null || old.done() ? begun : old);

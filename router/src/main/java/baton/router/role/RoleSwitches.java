@@ -166,7 +166,7 @@ public final class RoleSwitches {
     }
 
     /** A change that is not proven yet. */
-    private final class Change {
+    private static final class Change {
         private final Instance instance;
         private final URI address;
         private final boolean tells;

@@ -82,7 +82,10 @@ class RolePlanTest {
             this.prefills = prefills;
         }
 
-        /** @param prompt that a prefill instance needs for one @param tokens of an answer */
+        /**
+         * @param prompt seconds that a prefill instance needs for one
+         * @param tokens of an answer
+         */
         StreamTimes window(double requestsPerSecond, double prompt, int tokens) {
             int decodes = 4 - prefills;
             GoalCounts counts = new GoalCounts(GOALS);
