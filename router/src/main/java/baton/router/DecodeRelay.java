@@ -2,6 +2,7 @@ package baton.router;
 
 import baton.router.body.SseFramer;
 import baton.router.metrics.RouterMetrics.Outcome;
+import baton.router.upstream.Instance;
 import baton.router.upstream.Leg;
 import baton.router.upstream.UpstreamFailure;
 import baton.router.upstream.UpstreamFailure.Kind;
@@ -65,6 +66,9 @@ final class DecodeRelay implements Leg.Receiver {
     private final boolean continues;
 
     private @Nullable HttpClientResponse head;
+    /** Of a continuation: the instance that answers. */
+    private @Nullable Instance refusing;
+
     private @Nullable SseFramer framer;
 
     /** Bytes of the answer until its declared length is reached; negative without a declared length. */
@@ -124,8 +128,9 @@ final class DecodeRelay implements Leg.Receiver {
     }
 
     private void onHeadOfContinuation(Leg leg, HttpClientResponse head) {
-        if (head.statusCode() >= 500) {
-            leg.fail(Kind.REFUSED, "HTTP " + head.statusCode());
+        refusing = leg.instance();
+        if (head.statusCode() == 503) {
+            leg.fail(Kind.REFUSED, "HTTP 503");
         } else if (head.statusCode() == 200 && isStream(head) && head.headers().contains(Headers.STREAM)) {
             framer = new SseFramer();
         }
@@ -136,7 +141,7 @@ final class DecodeRelay implements Leg.Receiver {
         if (continues && framer == null) {
             String message =
                     chunk.slice(0, Math.min(chunk.length(), MOST_QUOTED)).toString();
-            leg.fail(Kind.ANSWER, "it cannot continue the stream: HTTP " + status() + ", " + message);
+            leg.fail(Kind.ANSWER, refusal() + ", " + message);
             return;
         }
         if (framer == null) {
@@ -177,12 +182,16 @@ final class DecodeRelay implements Leg.Receiver {
         return ready;
     }
 
-    private int status() {
-        return head == null ? 0 : head.statusCode();
+    private String refusal() {
+        return "it cannot continue the stream: HTTP " + (head == null ? 0 : head.statusCode());
     }
 
     @Override
     public void onEnd() {
+        if (framer == null && refusing != null) {
+            request.streamBrokenOff(new UpstreamFailure(refusing, Kind.ANSWER, refusal()));
+            return;
+        }
         if (framer != null) {
             List<Buffer> last = new ArrayList<>();
             position.ifPresent(stream -> stream.release(last));

@@ -280,7 +280,7 @@ final class HandoffAttempt {
                             if (over) {
                                 return;
                             }
-                            if (legs.decodes().isEmpty()) {
+                            if (!report.hasFirstByte() && legs.decodes().isEmpty()) {
                                 metrics.count(RouterMetric.HANDOFFS, made.carries() ? Carried.CARRIED : Carried.NONE);
                             }
                             carries = made.carries();

@@ -13,6 +13,7 @@ import baton.router.policy.RoutingPolicy;
 import baton.router.upstream.Instance;
 import baton.router.upstream.UpstreamFailure;
 import baton.router.upstream.UpstreamFailure.Kind;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
@@ -89,6 +90,15 @@ final class StreamContinuation {
         return position;
     }
 
+    /** Only a prompt with one choice can be handed over with its tokens. */
+    private boolean hasOneChoice() {
+        return position.choices() == 1
+                && body.value("n")
+                        .map(value -> new String(value, StandardCharsets.US_ASCII))
+                        .filter(n -> !n.equals("1") && !n.equals("null"))
+                        .isEmpty();
+    }
+
     /** Whether another instance can continue it while its own one is there. */
     boolean canMove() {
         return pause == null
@@ -148,7 +158,7 @@ final class StreamContinuation {
 
     private void choose(UpstreamFailure failure) {
         Optional<Instance> prefill =
-                left.or(() -> prefilledAt.filter(StreamContinuation::isUsable)).filter(_ -> position.choices() == 1);
+                left.or(() -> prefilledAt.filter(StreamContinuation::isUsable)).filter(_ -> hasOneChoice());
         Optional<Target> decode = policy.otherDecode(
                         request.asked(), request.legs().decodes(), prefill)
                 .map(request::chosen);
@@ -203,7 +213,7 @@ final class StreamContinuation {
 
     /** Where the prompt was computed, else any that can. Several choices have no prompt in common with their tokens. */
     private Optional<Target> prefill(Instance decode) {
-        if (position.choices() != 1) {
+        if (!hasOneChoice()) {
             return Optional.empty();
         }
         if (left.isPresent() && request.flow().pairs(left.get(), decode)) {

@@ -295,5 +295,18 @@ class ContinuedStreamsTest {
 
         assertThat(answer.statusCode()).isEqualTo(400);
         assertThat(answer.body()).contains("baton_continue");
+        decode.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
+        fixture.post(router(decode), "{\"prompt\":\"hello\"}", "X-Baton-Token-Ids", "1", "X-Baton-Move", "1");
+        assertThat(decode.only().headers().names()).doesNotContain("X-Baton-Token-Ids", "X-Baton-Move");
+    }
+
+    @Test
+    void aRefusalWithoutABodyEndsTheStreamWithAnError() throws Exception {
+        decode.behaviour = breakingOff(FIRST + ":t 0 11\n\n");
+        other.behaviour = FakeInstance.json(500, "");
+
+        assertThat(error(fixture.post(router(decode, other), BODY)))
+                .contains("it cannot continue the stream: HTTP 500");
+        assertThat(other.received).hasSize(1);
     }
 }

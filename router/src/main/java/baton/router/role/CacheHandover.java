@@ -183,13 +183,7 @@ public final class CacheHandover {
                                 to, plan.requestId(), loading.orElseGet(body::text), EACH_LEG, MOST_ANSWER)
                         .compose(answer -> answer.status() == 200
                                 ? Future.succeededFuture(loading.isPresent() ? Result.LOADED : Result.COMPUTED)
-                                : Future.failedFuture("it answers " + answer.status() + ": "
-                                        + answer.body()
-                                                .getString(
-                                                        0,
-                                                        Math.min(
-                                                                300,
-                                                                answer.body().length())))));
+                                : Future.failedFuture("it answers " + answer.status() + ": " + answer.quoted())));
     }
 
     private static Buffer decodeBody(HandoffFlow.Handoff plan, Question.Answer answer) {

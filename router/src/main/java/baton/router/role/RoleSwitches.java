@@ -73,7 +73,8 @@ public final class RoleSwitches {
         Instance asked = new Instance(to, address);
         String url = asked.url();
         Instance.Role from = to.other();
-        if (membership.find(from, url).isEmpty()) {
+        Optional<Instance> former = membership.find(from, url);
+        if (former.isEmpty()) {
             return Future.succeededFuture(false);
         }
         if (!underWay.add(url)) {
@@ -91,7 +92,7 @@ public final class RoleSwitches {
                             log.info("{} was a {} instance: {}", instance, from.label(), why);
                             RoleChange pending = new RoleChange(to, State.PENDING, why);
                             changes.put(url, pending);
-                            watch(new Change(instance, address, tells, pending));
+                            watch(new Change(instance, former.get().address(), tells, pending));
                             return true;
                         }))
                 .recover(failure -> {
@@ -111,7 +112,7 @@ public final class RoleSwitches {
                     case 404, 405, 501 -> Future.succeededFuture(false);
                     default ->
                         Future.failedFuture("POST " + PATH + " of " + instance.url() + " answers " + answer.status()
-                                + ": " + quoted(answer));
+                                + ": " + answer.quoted());
                 });
     }
 
@@ -141,11 +142,6 @@ public final class RoleSwitches {
         } catch (ConfigException _) {
             return Optional.empty();
         }
-    }
-
-    private static String quoted(Question.Answer answer) {
-        String text = answer.body().toString();
-        return text.substring(0, Math.min(text.length(), 300));
     }
 
     private Future<Instance> awaitUp(Instance.Role role, String url, long since) {

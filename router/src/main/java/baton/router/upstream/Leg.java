@@ -199,6 +199,11 @@ public final class Leg {
         arm(silenceNanos);
     }
 
+    /** The instance that answers. */
+    public Instance instance() {
+        return instance;
+    }
+
     /** Ends the leg now by closing its connection. */
     public void abort() {
         if (!over) {

@@ -71,10 +71,14 @@ public final class Membership {
 
     /** Takes an instance out of a role as it has the other one now. A source that names it in the role does not add it again. */
     public void moveFrom(Instance.Role role, String url) {
-        remove(role, url);
+        if (find(role, url).isEmpty()) {
+            return;
+        }
+        // Marked before it is removed, so that no source adds it in between.
         if (!moved.remove(key(role.other(), url))) {
             moved.add(key(role, url));
         }
+        remove(role, url);
     }
 
     /** Whether an instance that was added in a role has the other one now. */

@@ -27,6 +27,12 @@ public record Question(HttpMethod method, String uri, MultiMap headers, Buffer b
         public Buffer body() {
             return text.join();
         }
+
+        /** The beginning of the body, for an error. */
+        public String quoted() {
+            String all = body().toString();
+            return all.substring(0, Math.min(all.length(), 300));
+        }
     }
 
     /** Asks; the future fails with an {@link UpstreamFailure}. */
