@@ -333,7 +333,7 @@ public final class ApiServer implements AutoCloseable {
 
     /**
      * Stops accepting; running requests may finish. Those still running after {@code deadline} are aborted: their answers end
-     * with the output so far and the finish reason {@code abort}.
+     * with the output so far and the finish reason {@code abort}. Streams that can be continued elsewhere break off.
      */
     public void close(Duration deadline) {
         stopping = true;
@@ -364,7 +364,7 @@ public final class ApiServer implements AutoCloseable {
     private void abortAll() {
         if (!live.isEmpty()) {
             LOG.info("aborting {} requests at shutdown", live.size());
-            List.copyOf(live).forEach(ResponseStream::abort);
+            List.copyOf(live).forEach(ResponseStream::breakOff);
         }
     }
 

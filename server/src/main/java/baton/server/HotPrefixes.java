@@ -1,6 +1,7 @@
 package baton.server;
 
 import io.vertx.core.http.HttpServerRequest;
+import io.vertx.core.net.HostAndPort;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -23,6 +24,8 @@ final class HotPrefixes {
     static final int BLOCK = 16;
     private static final int MOST_BLOCKS = 1 << 16;
     private static final int HALVING = 4096;
+    /** Characters; prompts with longer salts are not counted. */
+    private static final int LONGEST_SALT = 128;
 
     /**
      * Blocks with the same parent differ by their tokens.
@@ -87,7 +90,7 @@ final class HotPrefixes {
 
     /** A request came, maybe one of the warm-up, which does not count. */
     void used(HttpExchange exchange, ApiRequest request) {
-        if (!exchange.warmsUp()) {
+        if (!exchange.warmsUp() && request.cacheSalt().orElse("").length() <= LONGEST_SALT) {
             request.prompts().forEach(prompt -> used(prompt.ids(), request.cacheSalt()));
         }
     }
@@ -153,13 +156,24 @@ final class HotPrefixes {
     }
 
     /**
+     * Whether a client is on this host and calls the server by an address of it: a page in a browser of this host may have any name.
+     *
+     * @param host of the request's authority
+     */
+    static boolean isOfThisHost(String clientAddress, String host) {
+        return clientAddress.matches("127\\..*|::1|0:0:0:0:0:0:0:1")
+                && host.matches("localhost|127\\.[0-9.]+|\\[?::1]?");
+    }
+
+    /**
      * Answers {@code GET /v1/hot_prefixes?tokens=N}: {@code prefixes}, each with {@code token_ids}, {@code cache_salt} and {@code uses}.
      *
      * @throws ApiException with status 403 if anybody on the network could read the prompts
      */
     void answer(HttpExchange exchange) {
         HttpServerRequest request = exchange.request();
-        if (!hasKey && !request.remoteAddress().hostAddress().matches("127\\..*|::1|0:0:0:0:0:0:0:1")) {
+        HostAndPort named = request.authority();
+        if (!hasKey && !isOfThisHost(request.remoteAddress().hostAddress(), named == null ? "" : named.host())) {
             throw ApiException.forbidden(
                     "prompts are told to this host only, as the server has no --api-key that others would need");
         }

@@ -88,11 +88,11 @@ final class PdRole {
     /** The part of a request's work that is of one half; none before its first token, and of requests that came in an earlier role. */
     @GuardedBy("this")
     private Work work(ResponseStream stream, boolean ofPrefill) {
+        if (stream.warmsUp() || stream.isPrefill() != ofPrefill) {
+            return Work.NONE;
+        }
         RequestRecord record = stream.record();
-        if (stream.warmsUp()
-                || stream.isPrefill() != ofPrefill
-                || record.firstOutput().isEmpty()
-                || clock.millis() - record.age() / 1_000_000 < sinceMillis) {
+        if (record.firstOutput().isEmpty() || clock.millis() - record.age() / 1_000_000 < sinceMillis) {
             return Work.NONE;
         }
         Usage usage = record.usage();

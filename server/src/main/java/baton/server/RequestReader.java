@@ -109,7 +109,8 @@ final class RequestReader {
             logprobs.ifPresent(builder::promptLogprobs);
         }
         int n = builder.build().n();
-        Optional<Integer> bestOf = isPrefillLeg(fields) ? Optional.empty() : RequestFields.integer(fields, "best_of");
+        Optional<Integer> bestOf =
+                isSglangPrefillLeg(fields) ? Optional.empty() : RequestFields.integer(fields, "best_of");
         bestOf.filter(best -> best != n).ifPresent(best -> {
             if (best < n) {
                 throw new ConfigException("best_of", "is " + best + ", must be at least n, which is " + n);
@@ -201,12 +202,12 @@ final class RequestReader {
 
     /** SGLang's routers send the same request to both legs; that of a prefill instance makes one token. */
     private void cutPrefillLeg(JsonFields fields, SamplingParamsBuilder builder) {
-        if (isPrefillLeg(fields)) {
+        if (isSglangPrefillLeg(fields)) {
             builder.maxTokens(1).minTokens(0).n(1);
         }
     }
 
-    private boolean isPrefillLeg(JsonFields fields) {
+    private boolean isSglangPrefillLeg(JsonFields fields) {
         KvTransferConfig transfer = engine.config().kvTransfer();
         return fields.value(RequestFields.BOOTSTRAP_ROOM).isPresent()
                 && transfer.isProducer()

@@ -193,15 +193,20 @@ final class ResponseStream {
         }
     }
 
-    /** Aborts running sequences in the engine; the output so far becomes the answer, unless it can be continued elsewhere. */
+    /** Aborts running sequences in the engine; the output so far becomes the answer. */
     void abort() {
-        if (tellsTokens) {
-            abandon(engineIds);
-            end("abort", 200, Optional.empty());
-            exchange.reset();
+        engineIds.forEach(engine::abort);
+    }
+
+    /** The server ends: a stream that can be continued elsewhere loses its connection, others are aborted. */
+    void breakOff() {
+        if (!tellsTokens) {
+            abort();
             return;
         }
-        engineIds.forEach(engine::abort);
+        abandon(engineIds);
+        end("abort", 200, Optional.empty());
+        exchange.reset();
     }
 
     private void hop(int prompt, GenerationEvent event) {

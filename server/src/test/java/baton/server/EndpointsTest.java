@@ -128,6 +128,9 @@ class EndpointsTest {
                 .isEqualTo(
                         "{\"prefixes\":[{\"token_ids\":[" + "7,".repeat(31) + "7],\"cache_salt\":\"s\",\"uses\":1}]}");
         assertThat(fixture.get("/v1/hot_prefixes?tokens=0").body()).contains("must be 1 to 9999999");
+        assertThat(HotPrefixes.isOfThisHost("127.0.0.1", "localhost")).isTrue();
+        assertThat(HotPrefixes.isOfThisHost("127.0.0.1", "a.example")).isFalse();
+        assertThat(HotPrefixes.isOfThisHost("10.0.0.7", "127.0.0.1")).isFalse();
     }
 
     @Test
