@@ -20,6 +20,7 @@ final class Children {
     private static final String ENGINE_ID = "engine_id";
     private static final String ROLE = "kv_role";
     private static final String LOAD_FAILURE_POLICY = "kv_load_failure_policy";
+    private static final String VERIFY_KV = KvTransferConfig.VERIFY_KV;
 
     /** Settings that are passed on to children that know them. */
     static final List<String> ACCESS =
@@ -103,7 +104,18 @@ final class Children {
         if (!json.hasNonNull(LOAD_FAILURE_POLICY)) {
             json.put(LOAD_FAILURE_POLICY, policy);
         }
+        String verifies = parent.verifyKv().configName();
+        if (!json.hasNonNull(VERIFY_KV)) {
+            json.put(VERIFY_KV, verifies);
+        }
         KvTransferConfig config = KvTransferConfig.fromJson(JsonFields.of("", json));
+        if (config.verifyKv() != parent.verifyKv()) {
+            throw new ConfigException(
+                    VERIFY_KV,
+                    "is " + config.verifyKv().configName()
+                            + ", but the engine compares all loads alike, as is set on the connector that contains this one: "
+                            + verifies);
+        }
         if (config.loadFailurePolicy() != parent.loadFailurePolicy()) {
             throw new ConfigException(
                     LOAD_FAILURE_POLICY,

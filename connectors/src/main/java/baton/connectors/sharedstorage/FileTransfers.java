@@ -126,7 +126,7 @@ final class FileTransfers {
     void discard(Step current, Set<String> requestIds) {
         current.saves.stream()
                 .filter(save -> requestIds.contains(save.save().requestId()))
-                .forEach(save -> save.fail("not_finite", "its logits are not finite"));
+                .forEach(save -> save.fail("wrong", "what the step computed is wrong"));
     }
 
     /** The rank has computed its part of the step. Returns when all ranks have and the step's saves are over. */

@@ -606,6 +606,9 @@ class MultiConnectorTest {
                 List.of(Map.of("kv_connector", "First", "kv_load_failure_policy", "recompute")),
                 list + "[0].kv_load_failure_policy: is recompute, but the engine has one policy");
         assertRefused(
+                List.of(Map.of("kv_connector", "First", "verify_kv", "full")),
+                list + "[0].verify_kv: is full, but the engine compares all loads alike");
+        assertRefused(
                 List.of(Map.of("kv_connector", "First", "kv_connector_extra_config", Map.of("known", 0))),
                 list + "[0].kv_connector_extra_config.known: is 0, must be at least 1");
         assertRefused(

@@ -191,7 +191,8 @@ final class Admission {
     private void run(Request request, int known, int count, int local, int external, StepPlan plan) {
         live.run(request);
         request.computedTokens = known;
-        allocate(request, known + count, known, local, external);
+        // The table has all tokens that are loaded, also those that a later step compares.
+        allocate(request, Math.max(known + count, local + external), known, local, external);
         plan.add(request, known, count);
         blocks.addInFlight(request, inFlight);
     }

@@ -116,7 +116,7 @@ final class Publisher {
         fail(
                 failure.request(),
                 "KV load failed: " + failure.invalidBlocks()
-                        + " of its blocks could not be loaded (kv_load_failure_policy=fail)");
+                        + " of its blocks could not be loaded, or are not those of the model (kv_load_failure_policy=fail)");
     }
 
     void fail(Request request, String why) {

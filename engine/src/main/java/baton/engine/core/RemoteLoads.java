@@ -108,7 +108,8 @@ final class RemoteLoads {
         Set<Integer> recomputed = new HashSet<>();
         for (Request request : live.all()) {
             int[] bad = request.blocks.indicesOf(invalid);
-            int known = request.unverified ? request.loadedTo : request.computedTokens;
+            boolean compared = request.unverified;
+            int known = compared ? request.loadedTo : request.computedTokens;
             if (bad.length == 0 || bad[0] * blockSize >= known) {
                 continue;
             }
@@ -126,9 +127,9 @@ final class RemoteLoads {
             if (ends) {
                 failures.add(new LoadFailure(request, bad.length));
             } else if (request.state != Request.State.WAITING_FOR_REMOTE_KVS
-                    && (request.computedTokens == 0 || !recomputed.add(request.blocks.get(0, first)))) {
+                    && (compared || request.computedTokens == 0 || !recomputed.add(request.blocks.get(0, first)))) {
                 // Nothing is left, or another request computes the next block anyway: it may share what other requests
-                // compute.
+                // compute. Of what was compared, the connector may have saved or sent blocks: it learns of a new start.
                 live.waitAgain(request);
                 takenBackSinceStep.add(request.id());
             }

@@ -122,12 +122,12 @@ final class LoadedKv {
                 long at = cache.entryStart(table, layer, head, position);
                 int element = head * layout.entryElements();
                 for (int i = start; i < start + part; i++) {
-                    double ours = own[element + i];
-                    double theirs = layout.dtype()
+                    double computed = own[element + i];
+                    double arrived = layout.dtype()
                             .get(pool, at + (long) i * layout.dtype().bytes());
-                    difference += (ours - theirs) * (ours - theirs);
-                    ownNorm += ours * ours;
-                    loadedNorm += theirs * theirs;
+                    difference += (computed - arrived) * (computed - arrived);
+                    ownNorm += computed * computed;
+                    loadedNorm += arrived * arrived;
                 }
             }
             double distance = difference == 0 ? 0 : Math.sqrt(difference / Math.max(ownNorm, loadedNorm));
