@@ -64,9 +64,9 @@ final class DoctorCommand implements Callable<Integer> {
     private int leakTokens;
 
     private int measureLeak(URI server) throws IOException, InterruptedException {
-        if (leakTrials < 1 || leakTokens < 1) {
-            throw new CommandFailedException(
-                    "--leak-trials and --leak-tokens must be 1 or more, are " + leakTrials + " and " + leakTokens);
+        if (leakTrials < 10 || leakTokens < 1) {
+            throw new CommandFailedException("--leak-trials must be 10 or more and --leak-tokens 1 or more, are "
+                    + leakTrials + " and " + leakTokens);
         }
         List<String> keys = leakKeysFile == null ? List.of() : Files.readAllLines(leakKeysFile);
         if (leakKeysFile != null && keys.size() != 2) {
