@@ -20,11 +20,13 @@ import java.util.Random;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.api.parallel.Isolated;
 
 /**
  * MooncakeStoreConnector behind a memory of a few blocks, over a stand-in for the store's REST service and over the real one, while the service
  * fails in every way: each answer equals that of an engine alone, under the policy by which a failed load fails its request.
  */
+@Isolated("Loads have 0.3 seconds, and simulated worlds take all cores.")
 class MooncakeStoreFaultsTest {
     private static final int PROMPTS = Integer.getInteger("tests.mooncake_prompts", 48);
     private static final int AT_ONCE = 6;
