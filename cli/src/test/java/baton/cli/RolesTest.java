@@ -34,9 +34,10 @@ class RolesTest {
         return fleet;
     }
 
-    private static Instance router(String name, List<Instance> prefills, List<Instance> decodes) throws Exception {
+    private static Instance router(String name, String policy, List<Instance> prefills, List<Instance> decodes)
+            throws Exception {
         return INSTANCES.route(
-                name, prefills, decodes, "--flow", "kv_transfer_params", "--policy", "prefix", "--admin-key", KEY);
+                name, prefills, decodes, "--flow", "kv_transfer_params", "--policy", policy, "--admin-key", KEY);
     }
 
     /** Prompts that have no beginning in common. */
@@ -91,7 +92,7 @@ class RolesTest {
     @Test
     void theCacheOfAnInstanceThatLeavesStays() throws Exception {
         List<Instance> prefills = fleet("leaving-prefill", 3);
-        Instance router = router("leaving-router", prefills, fleet("leaving-decode", 1));
+        Instance router = router("leaving-router", "prefix", prefills, fleet("leaving-decode", 1));
         List<int[]> lost = prompts(15, 1);
         List<int[]> kept = prompts(15, 2);
         hitRate(router, prefills, lost);
@@ -122,7 +123,7 @@ class RolesTest {
     @Test
     void rolesChangeUnderLoadWithoutAWrongAnswer() throws Exception {
         List<Instance> all = fleet("switching", 4);
-        Instance router = router("switching-router", all.subList(0, 2), all.subList(2, 4));
+        Instance router = router("switching-router", "round_robin", all.subList(0, 2), all.subList(2, 4));
         List<int[]> prompts = prompts(12, 3);
         List<int[]> expected = new ArrayList<>();
         for (int[] prompt : prompts) {
@@ -147,10 +148,10 @@ class RolesTest {
             }));
         }
         // 2P2D, 1P3D, 3P1D, 2P2D.
-        change(router, all.get(1), "decode");
-        change(router, all.get(1), "prefill");
-        change(router, all.get(2), "prefill");
-        change(router, all.get(2), "decode");
+        change(router, all.get(1), "decode", clients);
+        change(router, all.get(1), "prefill", clients);
+        change(router, all.get(2), "prefill", clients);
+        change(router, all.get(2), "decode", clients);
         over.set(true);
         int asked = 0;
         for (CompletableFuture<Integer> client : clients) {
@@ -161,9 +162,15 @@ class RolesTest {
         assertThat(router.metric("baton:router_retries_total", "")).isZero();
     }
 
-    private static void change(Instance router, Instance instance, String role) throws Exception {
+    private static void change(
+            Instance router, Instance instance, String role, List<CompletableFuture<Integer>> clients)
+            throws Exception {
         assertThat(admin(router, "role", role, instance, "").body()).contains("\"changed\":true");
         Await.until(Instances.DEADLINE, () -> instance + " does no work as " + role, () -> {
+            for (CompletableFuture<Integer> client : clients) {
+                // Throws if the client has failed.
+                client.getNow(0);
+            }
             JsonNode known = known(router, instance);
             return known.get("role").asString().equals(role)
                     && known.at("/role_change/state").asString("").equals("proven");
