@@ -46,6 +46,9 @@ final class P2pNcclWorker implements WorkerConnector {
     private static final Logger log = LoggerFactory.getLogger(P2pNcclWorker.class);
     private static final Duration JOIN = Duration.ofSeconds(10);
 
+    /** The digest of the last layer of a prompt whose KV is wrong: the load that takes it fails at once. */
+    private static final String DISCARDED = "discarded";
+
     private final ConnectorContext context;
     private final P2pNcclSettings settings;
     private final Rank rank;
@@ -60,6 +63,9 @@ final class P2pNcclWorker implements WorkerConnector {
 
     /** Requests of which, and peers to which, this step sends no more tensors. */
     private final Set<Object> givenUp = new HashSet<>();
+
+    /** Requests whose KV of this step is wrong. */
+    private final Set<String> discarded = new HashSet<>();
 
     P2pNcclWorker(
             ConnectorContext context,
@@ -100,6 +106,7 @@ final class P2pNcclWorker implements WorkerConnector {
     @Override
     public void startLoad(ConnectorMetadata metadata) {
         givenUp.clear();
+        discarded.clear();
         saves = List.of();
         if (metadata instanceof P2pNcclConnectorMetadata step) {
             saves = step.saves();
@@ -172,8 +179,29 @@ final class P2pNcclWorker implements WorkerConnector {
         return Optional.empty();
     }
 
+    /** The last layer waits for {@link #waitForSave}, as a load is complete with it. */
     @Override
     public void saveLayer(int layer) {
+        if (layer < pool().layerNames().size() - 1) {
+            send(layer);
+        }
+    }
+
+    @Override
+    public void discardSaves(Set<String> requestIds) {
+        discarded.addAll(requestIds);
+    }
+
+    @Override
+    public void waitForSave() {
+        if (!saves.isEmpty()) {
+            send(pool().layerNames().size() - 1);
+        }
+        saves = List.of();
+        discarded.clear();
+    }
+
+    private void send(int layer) {
         for (Save save : saves) {
             PeerAddress peer = save.id().id().decode().above(rank.tensor());
             if (givenUp.contains(save.requestId()) || givenUp.contains(peer)) {
@@ -181,7 +209,8 @@ final class P2pNcclWorker implements WorkerConnector {
             }
             KvCache pool = pool();
             String tensorId = save.id().tensorId(pool.layerNames().get(layer));
-            TensorHead head = PromptTensor.head(pool.layout(), save.blocks().length, origin(save.digest()));
+            String digest = discarded.contains(save.requestId()) ? DISCARDED : save.digest();
+            TensorHead head = PromptTensor.head(pool.layout(), save.blocks().length, origin(digest));
             try {
                 endpoint.send(
                         peer,
