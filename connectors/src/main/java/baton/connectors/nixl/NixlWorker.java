@@ -256,6 +256,11 @@ final class NixlWorker implements WorkerConnector {
     }
 
     @Override
+    public void discardSaves(Set<String> requestIds) {
+        parts().pushes().restart(requestIds);
+    }
+
+    @Override
     public void waitForSave() {
         computing.await(this::saveLayer);
         writeChecksums();

@@ -146,13 +146,7 @@ public final class PushSender {
 
     /** A step begins. */
     public void begin(List<PromptProgress> progress, Set<String> preempted) {
-        for (String id : preempted) {
-            PromptSource lost = sources.get(id);
-            if (lost != null) {
-                targetsOf(lost).forEach(PushTarget::restart);
-                sources.remove(id);
-            }
-        }
+        restart(preempted);
         for (PromptSource source : sources.values()) {
             // A step that failed has completed nothing.
             source.afterStep = source.complete;
@@ -166,6 +160,17 @@ public final class PushSender {
             source.blocks = each.blocks();
             source.complete = each.before();
             source.afterStep = each.after();
+        }
+    }
+
+    /** The requests' blocks do not count any more, those already written included: pushes of them begin again. */
+    public void restart(Set<String> requestIds) {
+        for (String id : requestIds) {
+            PromptSource lost = sources.get(id);
+            if (lost != null) {
+                targetsOf(lost).forEach(PushTarget::restart);
+                sources.remove(id);
+            }
         }
     }
 
