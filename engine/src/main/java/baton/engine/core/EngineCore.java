@@ -296,7 +296,9 @@ public final class EngineCore implements AutoCloseable {
                     logits.failure().isEmpty() ? step : step.notComputed(),
                     report,
                     logits.notFinite(),
-                    logits.failure().isEmpty() ? deviating(step, measurements) : Set.of());
+                    logits.failure().isEmpty()
+                            ? deviating(step, report.merged().invalidBlocks(), measurements)
+                            : Set.of());
             // Before the step's results: a client that has an answer finds its figures in the metrics.
             measurements.addAll(scheduler.takeMeasurements());
             countScheduler(before, scheduler.counters(), measurements);
@@ -445,14 +447,21 @@ public final class EngineCore implements AutoCloseable {
         }
     }
 
-    /** Requests of a step whose loaded keys and values are not those of the model. */
-    private Set<Request> deviating(Step step, List<Measurement> measurements) {
+    /**
+     * Requests of a step whose loaded keys and values are not those of the model.
+     *
+     * @param invalid blocks of loads that have failed, which were compared in vain
+     */
+    private Set<Request> deviating(Step step, Set<Integer> invalid, List<Measurement> measurements) {
         if (step.slices().isEmpty()) {
             return Set.of();
         }
         Set<Request> found = new HashSet<>();
         workers.deviations().forEach((slice, deviation) -> {
             Request request = step.slices().get(slice).request();
+            if (request.blocks.indicesOf(invalid).length > 0) {
+                return;
+            }
             found.add(request);
             String check = scheduler.verifyKv() == VerifyKv.FULL
                     ? "full"

@@ -135,6 +135,8 @@ class VerifiedLoadsTest {
         int withinStep;
 
         boolean unverified = true;
+        /** Whether loads within a step are reported as failed. */
+        boolean failing;
 
         private record Load(String request, int[] table, boolean async) {}
 
@@ -182,6 +184,7 @@ class VerifiedLoadsTest {
             return new WorkerConnector() {
                 private @Nullable KvCache cache;
                 private final Set<String> received = new HashSet<>();
+                private final Set<Integer> failed = new HashSet<>();
 
                 @Override
                 public void register(KvCache pool) {
@@ -197,6 +200,9 @@ class VerifiedLoadsTest {
                             Objects.requireNonNull(cache)
                                     .block(load.table()[i])
                                     .copyFrom(MemorySegment.ofArray(contents[i]));
+                            if (failing) {
+                                failed.add(load.table()[i]);
+                            }
                         }
                         if (load.async()) {
                             received.add(load.request());
@@ -206,9 +212,11 @@ class VerifiedLoadsTest {
 
                 @Override
                 public WorkerReport report(Set<String> finished) {
-                    WorkerReport report = new WorkerReport(Set.of(), Set.copyOf(received), Set.of(), List.of())
+                    WorkerReport report = new WorkerReport(
+                                    Set.of(), Set.copyOf(received), Set.copyOf(failed), List.of())
                             .withUnverified(unverified ? Set.copyOf(received) : Set.of());
                     received.clear();
+                    failed.clear();
                     return report;
                 }
 
@@ -400,6 +408,25 @@ class VerifiedLoadsTest {
         assertThat(changed.values().stream().mapToInt(Integer::intValue).sum())
                 .as("answers of %d that wrong blocks change: %s, found: %s", PROMPTS, changed, found)
                 .isGreaterThan(PROMPTS);
+    }
+
+    @Test
+    void aLoadThatFailsWithinAStepIsNoDeviation() throws IOException {
+        int[] prompt = prompt(new Random(6));
+        int blockBytes;
+        try (Checkpoint checkpoint = Checkpoint.open(MODEL)) {
+            blockBytes = (int) checkpoint.config().kvLayout(BLOCK, DType.F32).blockBytes();
+        }
+        try (Decoder decoder = new Decoder(DType.F32, VerifyKv.FULL, false)) {
+            List<Integer> right = decoder.answer(prompt, Optional.empty());
+            decoder.connector.withinStep = 6 * BLOCK;
+            byte[][] noise = new byte[6][blockBytes];
+            assertThat(decoder.answer(prompt, Optional.of(noise))).isEqualTo(right);
+            assertThat(decoder.failures).containsExactly("full");
+            decoder.connector.failing = true;
+            assertThat(decoder.answer(prompt, Optional.of(noise))).isEqualTo(right);
+            assertThat(decoder.failures).isEmpty();
+        }
     }
 
     @ParameterizedTest
