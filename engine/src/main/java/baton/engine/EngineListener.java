@@ -110,12 +110,14 @@ public interface EngineListener {
      * {@code prompt} add up to {@code promptTokens} if it got as far as its first token.
      *
      * @param requestId the engine's id of the sequence, as connectors know it
+     * @param replayedTokens those of {@code outputTokens} that another instance had generated
      */
     record RequestStats(
             String requestId,
             FinishReason reason,
             int promptTokens,
             int outputTokens,
+            int replayedTokens,
             int maxTokens,
             PromptTokens prompt,
             double queueSeconds,

@@ -253,9 +253,8 @@ public final class PrometheusMetrics implements EngineListener {
         record(EngineMetric.PREFILL, stats.prefillSeconds());
         record(EngineMetric.DECODE, stats.decodeSeconds());
         record(EngineMetric.INFERENCE, stats.prefillSeconds() + stats.decodeSeconds());
-        record(
-                EngineMetric.PER_OUTPUT_TOKEN,
-                stats.outputTokens() > 1 ? stats.decodeSeconds() / (stats.outputTokens() - 1) : 0);
+        int generated = stats.outputTokens() - stats.replayedTokens();
+        record(EngineMetric.PER_OUTPUT_TOKEN, generated > 1 ? stats.decodeSeconds() / (generated - 1) : 0);
         record(EngineMetric.REQUEST_PROMPT_TOKENS, stats.promptTokens());
         record(EngineMetric.REQUEST_COMPUTED_TOKENS, stats.prompt().localCompute());
         record(EngineMetric.REQUEST_OUTPUT_TOKENS, stats.outputTokens());

@@ -40,7 +40,8 @@ class PrometheusMetricsTest {
                 "r",
                 FinishReason.STOP,
                 100,
-                3,
+                5,
+                2,
                 16,
                 new PromptTokens(4, 64, 32),
                 0.1,
@@ -99,7 +100,7 @@ class PrometheusMetricsTest {
                         "vllm:request_prompt_tokens_bucket{" + LABELS + ",le=\"50.0\"} 0",
                         "vllm:request_prompt_tokens_bucket{" + LABELS + ",le=\"+Inf\"} 1",
                         "vllm:request_prefill_kv_computed_tokens_sum{" + LABELS + "} 4.0",
-                        "vllm:request_generation_tokens_sum{" + LABELS + "} 3.0",
+                        "vllm:request_generation_tokens_sum{" + LABELS + "} 5.0",
                         "vllm:request_max_num_generation_tokens_sum{" + LABELS + "} 7.0",
                         "vllm:cache_config_info{block_size=\"32\",cache_dtype=\"bfloat16\","
                                 + "enable_prefix_caching=\"True\",engine=\"0\",kv_cache_memory_bytes=\"None\","

@@ -38,6 +38,7 @@ class PrometheusTextTest {
                 FinishReason.STOP,
                 100,
                 3,
+                0,
                 16,
                 new PromptTokens(4, 64, 32),
                 0.1,

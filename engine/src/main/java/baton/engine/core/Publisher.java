@@ -189,6 +189,7 @@ final class Publisher {
                 reason,
                 request.outputStart(),
                 request.outputLength(),
+                request.replayed(),
                 request.maxTokens(),
                 promptTokens(request),
                 seconds(request.arrivalNanos(), scheduled),

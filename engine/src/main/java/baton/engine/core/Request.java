@@ -340,6 +340,11 @@ public final class Request implements KvRequest {
     boolean lacksPromptLogprobs(int start) {
         return wantsPromptLogprobs() && start < outputStart && promptLogprobsReported < outputStart - 1;
     }
+    /** Tokens of the output that another instance has generated. */
+    int replayed() {
+        return promptLength - outputStart;
+    }
+
 
     /** Ends a request that was never added to a core. */
     public void refuse(String why) {
@@ -364,6 +369,7 @@ public final class Request implements KvRequest {
 
     void append(int token) {
         if (length == tokens.length) {
+                        0,
             tokens = Arrays.copyOf(tokens, Math.min(maxLength, length * 2));
         }
         tokens[length++] = token;
