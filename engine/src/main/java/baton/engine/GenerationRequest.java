@@ -16,6 +16,7 @@ import java.util.Optional;
  * @param priority smaller runs earlier, as in vLLM; 0 unless given
  * @param generated output that another instance has generated, as token ids for each of the {@code n} sequences, or none at all: the sequences
  *     continue after it, as if they had chosen these tokens. The events have them again, with log probabilities of 0
+ * @param first whether it is scheduled before requests without this, of any priority: its client has the beginning of the answer and waits
  */
 public record GenerationRequest(
         String id,
@@ -24,7 +25,8 @@ public record GenerationRequest(
         Optional<JsonFields> kvTransferParams,
         Optional<String> cacheSalt,
         int priority,
-        List<int[]> generated) {
+        List<int[]> generated,
+        boolean first) {
     /** @throws IllegalArgumentException if {@code cacheSalt} is not text, or output is given for another number of sequences */
     public GenerationRequest {
         if (cacheSalt.filter(salt -> !isText(salt)).isPresent()) {
@@ -44,7 +46,7 @@ public record GenerationRequest(
             Optional<JsonFields> kvTransferParams,
             Optional<String> cacheSalt,
             int priority) {
-        this(id, prompt, sampling, kvTransferParams, cacheSalt, priority, List.of());
+        this(id, prompt, sampling, kvTransferParams, cacheSalt, priority, List.of(), false);
     }
 
     public GenerationRequest(String id, int[] prompt, SamplingParams sampling) {

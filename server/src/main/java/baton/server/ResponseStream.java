@@ -177,7 +177,9 @@ final class ResponseStream {
                     request.continuation()
                             .map(continued -> continued.generated(
                                     prompt, request.sampling().n()))
-                            .orElse(List.of()));
+                            .orElse(List.of()),
+                    request.continuation().isPresent()
+                            || request.prompts().get(prompt).output().length > 0);
             try {
                 engine.submit(engineRequest, event -> hop(prompt, event));
             } catch (RuntimeException e) {

@@ -57,9 +57,19 @@ final class Admission {
 
     /** Adds waiting requests to a step that has all those that run, as far as there is room. */
     void admit(StepPlan plan) {
-        if (waiting.size() == 0 || !hasRoom(plan)) {
-            return;
+        if (waiting.size() > 0 && hasRoom(plan)) {
+            admit(plan, false);
         }
+    }
+
+    /** As {@link #admit}, only those that are served before others. */
+    void admitFirst(StepPlan plan) {
+        if (waiting.hasFirst() && hasRoom(plan)) {
+            admit(plan, true);
+        }
+    }
+
+    private void admit(StepPlan plan, boolean firstOnly) {
         reserved = 0;
         unreached = releases.blocksOfUnreachedPeers();
         for (Request request : waiting.withBlocks()) {
@@ -75,18 +85,21 @@ final class Admission {
         }
         // Requests with blocks come first: one without blocks, earlier in order, may need blocks that only their end
         // frees.
-        admitLoaded(plan);
-        admitFromQueue(plan);
+        admitLoaded(plan, firstOnly);
+        admitFromQueue(plan, firstOnly);
     }
 
     private boolean hasRoom(StepPlan plan) {
         return !plan.isFull() && live.running().size() < config.maxNumSeqs();
     }
 
-    private void admitLoaded(StepPlan plan) {
+    private void admitLoaded(StepPlan plan, boolean firstOnly) {
         Iterator<Request> loaded = waiting.withBlocks().iterator();
         while (loaded.hasNext() && hasRoom(plan)) {
             Request request = loaded.next();
+            if (firstOnly && !request.isFirst()) {
+                break;
+            }
             int fresh = blocks.missing(request);
             if (request.state == Request.State.WAITING_FOR_REMOTE_KVS || !blocks.hasFree(fresh)) {
                 continue;
@@ -102,11 +115,14 @@ final class Admission {
         }
     }
 
-    private void admitFromQueue(StepPlan plan) {
-        Iterator<Request> queue = waiting.startOfQueue();
+    private void admitFromQueue(StepPlan plan, boolean firstOnly) {
+        Iterator<Request> queue = firstOnly ? waiting.firstOfQueue() : waiting.startOfQueue();
         int pendingMatches = 0;
         while (queue.hasNext() && hasRoom(plan)) {
             Request request = queue.next();
+            if (firstOnly && !request.isFirst()) {
+                break;
+            }
             if (pendingMatches == MAX_PENDING_MATCHES) {
                 waiting.resumeAt(request);
                 break;

@@ -45,6 +45,7 @@ public final class Request implements KvRequest {
     private final Optional<JsonFields> kvTransferParams;
     private final Optional<String> cacheSalt;
     private final int priority;
+    private final boolean first;
     private final long seed;
     private final RequestListener listener;
     private final long arrivalNanos;
@@ -111,6 +112,7 @@ public final class Request implements KvRequest {
         this.kvTransferParams = builder.kvTransferParams;
         this.cacheSalt = builder.cacheSalt;
         this.priority = builder.priority;
+        this.first = builder.first;
         this.seed = builder.seed;
         this.hasher = builder.hasher;
         this.listener = builder.listener;
@@ -149,6 +151,7 @@ public final class Request implements KvRequest {
         private Optional<JsonFields> kvTransferParams = Optional.empty();
         private Optional<String> cacheSalt = Optional.empty();
         private int priority;
+        private boolean first;
         private long seed;
         private long arrivalNanos;
         private boolean warmsUp;
@@ -193,6 +196,12 @@ public final class Request implements KvRequest {
         /** Lower values are served first under {@code --scheduling-policy priority}. */
         public Builder priority(int value) {
             priority = value;
+            return this;
+        }
+
+        /** Whether it is served before requests without this. */
+        public Builder first(boolean value) {
+            first = value;
             return this;
         }
 
@@ -314,6 +323,10 @@ public final class Request implements KvRequest {
         return priority;
     }
 
+    boolean isFirst() {
+        return first;
+    }
+
     long arrivalNanos() {
         return arrivalNanos;
     }
@@ -325,6 +338,11 @@ public final class Request implements KvRequest {
 
     int outputLength() {
         return length - outputStart;
+    }
+
+    /** Tokens of the output that another instance has generated. */
+    int replayed() {
+        return promptLength - outputStart;
     }
 
     /** Whether caches that hold so many of its tokens hold less than the request requires. */
@@ -340,11 +358,6 @@ public final class Request implements KvRequest {
     boolean lacksPromptLogprobs(int start) {
         return wantsPromptLogprobs() && start < outputStart && promptLogprobsReported < outputStart - 1;
     }
-    /** Tokens of the output that another instance has generated. */
-    int replayed() {
-        return promptLength - outputStart;
-    }
-
 
     /** Ends a request that was never added to a core. */
     public void refuse(String why) {
@@ -355,6 +368,7 @@ public final class Request implements KvRequest {
                         id,
                         FinishReason.ERROR,
                         outputStart,
+                        0,
                         0,
                         maxTokens(),
                         PromptTokens.NONE,
@@ -369,7 +383,6 @@ public final class Request implements KvRequest {
 
     void append(int token) {
         if (length == tokens.length) {
-                        0,
             tokens = Arrays.copyOf(tokens, Math.min(maxLength, length * 2));
         }
         tokens[length++] = token;

@@ -34,7 +34,8 @@ import org.slf4j.LoggerFactory;
  *
  *   schedule() picks the tokens to compute under a budget: first the requests that are running, those with one token to compute
  *   before those in the middle of their prompt (so a long prompt never delays the next tokens of other requests), then waiting ones in
- *   order (of arrival, or of priority and arrival). A prompt that does not fit the budget, or its share of it, is computed in
+ *   order (of arrival, or of priority and arrival). Requests whose client has the beginning of the answer already are the first in each
+ *   order, and are admitted before prompts that are being computed take the budget. A prompt that does not fit the budget, or its share of it, is computed in
  *   chunks (chunked prefill); there is no other prefill.
  *   The model runs. executed() takes the workers' report and updates all requests.
  *
@@ -199,10 +200,14 @@ final class Scheduler {
         this.config = config;
         this.blocks = new KvCacheManager(pool, events, config);
         Comparator<Request> arrival = Comparator.comparingLong(request -> request.sequence);
-        this.order = switch (config.policy()) {
-            case FCFS -> arrival;
-            case PRIORITY -> Comparator.comparingInt(Request::priority).thenComparing(arrival);
-        };
+        this.order = Comparator.comparing(Request::isFirst)
+                .reversed()
+                .thenComparing(
+                        switch (config.policy()) {
+                            case FCFS -> arrival;
+                            case PRIORITY ->
+                                Comparator.comparingInt(Request::priority).thenComparing(arrival);
+                        });
         this.live = new LiveRequests(order, blocks);
         this.releases = new DelayedReleases(blocks);
         this.loads = new RemoteLoads(config, blocks, live, counters, ticker);
@@ -304,7 +309,16 @@ final class Scheduler {
     Step schedule() {
         owner.check();
         StepPlan plan = new StepPlan(config);
-        scheduleRunning(plan);
+        List<Request> decoding = new ArrayList<>(live.running().size());
+        List<Request> prefilling = new ArrayList<>();
+        for (Request request : live.running()) {
+            (request.length() - request.computedTokens > 1 ? prefilling : decoding).add(request);
+        }
+        scheduleRunning(decoding, plan);
+        if (plan.preempted().isEmpty()) {
+            admission.admitFirst(plan);
+        }
+        scheduleRunning(prefilling, plan);
         if (plan.preempted().isEmpty()) {
             admission.admit(plan);
         }
@@ -322,8 +336,9 @@ final class Scheduler {
         return new Step(slices, finished, preempted, refused, plan.cacheMisses(), metadata);
     }
 
-    private void scheduleRunning(StepPlan plan) {
-        for (Request request : decodingFirst()) {
+    private void scheduleRunning(List<Request> running, StepPlan plan) {
+        running.sort(order);
+        for (Request request : running) {
             if (plan.isFull()) {
                 break;
             }
@@ -347,19 +362,6 @@ final class Scheduler {
                 plan.add(request, request.computedTokens, count);
             }
         }
-    }
-
-    /** The running requests: those with one token to compute, then those in the middle of their prompt, both in order. */
-    private List<Request> decodingFirst() {
-        List<Request> inOrder = new ArrayList<>(live.running().size());
-        List<Request> prefilling = new ArrayList<>();
-        for (Request request : live.running()) {
-            (request.length() - request.computedTokens > 1 ? prefilling : inOrder).add(request);
-        }
-        inOrder.sort(order);
-        prefilling.sort(order);
-        inOrder.addAll(prefilling);
-        return inOrder;
     }
 
     private void preempt(Request victim, StepPlan plan) {

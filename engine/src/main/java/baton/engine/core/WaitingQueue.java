@@ -95,6 +95,17 @@ final class WaitingQueue {
                 : withoutBlocks.tailSet(from, true).iterator();
     }
 
+    /** Requests without blocks, all of them. {@code remove} takes them out. */
+    Iterator<Request> firstOfQueue() {
+        return withoutBlocks.iterator();
+    }
+
+    /** Whether there are requests, not deferred, that are served before others. */
+    boolean hasFirst() {
+        return (!withoutBlocks.isEmpty() && withoutBlocks.getFirst().isFirst())
+                || (!withBlocks.isEmpty() && withBlocks.getFirst().isFirst());
+    }
+
     /** Lets the next iteration begin at this request. */
     void resumeAt(Request request) {
         resumeAt = request;

@@ -157,6 +157,18 @@ final class CoreHarness implements AutoCloseable {
         return result;
     }
 
+    /** A request of which another instance has generated the beginning of the output. */
+    Result addContinued(String id, int[] prompt, int[] generated, SamplingParams sampling) {
+        Result result = new Result(prompt);
+        results.put(id, result);
+        core.add(Request.builder(id, prompt, maxLength, sampling, hasher, result)
+                .generated(generated)
+                .first(true)
+                .arrivalNanos(now)
+                .build());
+        return result;
+    }
+
     /** A request that only warms up. */
     Result addWarmUp(String id, int[] prompt, int maxTokens) {
         Result result = new Result(prompt);

@@ -17,6 +17,7 @@ import baton.kv.connector.Measurement;
 import baton.testkit.VirtualTicker;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -25,6 +26,8 @@ import java.util.TreeMap;
 import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 
 /** The order in which requests are served: policies, preemption, long prompts among short ones, and thousands that wait. */
 class SchedulingTest {
@@ -68,6 +71,30 @@ class SchedulingTest {
     @Test
     void firstComeFirstServedIgnoresPriorities() {
         assertThat(orderOfEnds(SchedulingPolicy.FCFS)).containsExactly("r0", "r1", "r2", "r3", "r4");
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void aRequestThatContinuesAnAnswerIsScheduledBeforeOthers(SchedulingPolicy policy) {
+        try (CoreHarness harness =
+                core(64, config -> config.schedulingPolicy(policy).maxNumSeqs(2).maxNumBatchedTokens(8))) {
+            Result running = harness.add("running", prompt(1, 40), greedy(2), -5);
+            harness.step();
+            Result waiting = harness.add("waiting", prompt(2, 5), greedy(1), -5);
+            int[] output =
+                    expected(prompt(3, 10), 6).stream().mapToInt(id -> id).toArray();
+            Result continued = harness.addContinued("continued", prompt(3, 10), Arrays.copyOf(output, 4), greedy(6));
+            int steps = 0;
+            while (continued.reason.isEmpty()) {
+                harness.step();
+                steps++;
+            }
+            assertThat(List.of(running.reason, waiting.reason)).containsOnly(Optional.empty());
+            assertThat(steps).as("14 tokens by 8, and a token more").isEqualTo(3);
+            assertThat(continued.tokens).isEqualTo(expected(prompt(3, 10), 6));
+            harness.run();
+            assertThat(running.tokens).isEqualTo(expected(prompt(1, 40), 2));
+        }
     }
 
     @Test
