@@ -187,9 +187,6 @@ final class RequestReader {
     }
 
     ApiRequest responses(JsonFields fields, Preparation preparation) {
-        fields.value(Continuation.FIELD).ifPresent(value -> {
-            throw RequestFields.unsupported(Continuation.FIELD, value);
-        });
         try {
             return chat(ResponsesRequest.asChat(fields), ApiRequest.Api.RESPONSES, preparation)
                     .repeated(ResponsesRequest.repeated(fields))

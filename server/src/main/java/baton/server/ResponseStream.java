@@ -93,7 +93,7 @@ final class ResponseStream {
         tellsTokens = request.stream()
                 && request.generates()
                 && request.prompts().size() <= MOST_CONTINUED
-                && (request.api() == ApiRequest.Api.COMPLETION || request.api() == ApiRequest.Api.CHAT)
+                && canContinue(request)
                 && exchange.request().getHeader(Continuation.WANTED) != null;
         request.continuation().ifPresent(continued -> seeds.addAll(continued.seeds()));
         if (tellsTokens
@@ -111,6 +111,15 @@ final class ResponseStream {
         }
         unfinished = choices.size();
         origin = RequestRecord.Origin.of(exchange, head, engine.config().kvTransfer());
+    }
+
+    /** Whether another instance can send the rest: the last events of a response have all log probabilities, which it does not know. */
+    private static boolean canContinue(ApiRequest request) {
+        return switch (request.api()) {
+            case COMPLETION, CHAT -> true;
+            case RESPONSES -> request.logprobs().isEmpty();
+            case INFERENCE -> false;
+        };
     }
 
     /** Whether the request has one of these ids, in its {@code X-Request-Id} or in its answer. */
@@ -247,7 +256,11 @@ final class ResponseStream {
         choice.add(output);
         if (choice.wasSent(output)) {
             if (choice.isDue()) {
-                choice.take(choice.index);
+                ReplyWriter.Output sent = choice.take(choice.index);
+                if (head.request().api() == ApiRequest.Api.RESPONSES) {
+                    // Its later events have what earlier ones had, and their number.
+                    answer.part(sent, Optional.empty(), Optional.empty());
+                }
             }
             return;
         }
@@ -294,11 +307,11 @@ final class ResponseStream {
             return;
         }
         boolean usageFollows = head.request().includeUsage();
+        Buffer part = part(
+                choice,
+                head.request().continuousUsage() ? Optional.of(usage(choice, finished)) : Optional.empty(),
+                finished.kvTransferParams());
         if (!choice.before.finished()) {
-            Buffer part = part(
-                    choice,
-                    head.request().continuousUsage() ? Optional.of(usage(choice, finished)) : Optional.empty(),
-                    finished.kvTransferParams());
             send(tellsTokens ? part.appendString(choice.commit(true)) : part);
         }
         if (last && !ended) {

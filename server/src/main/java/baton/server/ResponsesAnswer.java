@@ -9,6 +9,8 @@ import io.vertx.core.buffer.Buffer;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.Random;
+import java.util.stream.Collectors;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.JsonNodeFactory;
@@ -162,7 +164,7 @@ final class ResponsesAnswer implements AnswerForm {
                 case Piece.CallBegin(int _, String id, String name) -> {
                     close(COMPLETED, events);
                     Item call = new Item(Kind.CALL);
-                    call.own.put("call_id", id).put("name", name);
+                    call.own.put("call_id", callId(id)).put("name", name);
                     open(call, events);
                 }
                 case Piece.CallArguments(int _, String more) -> items.getLast().add(more, events);
@@ -173,6 +175,16 @@ final class ResponsesAnswer implements AnswerForm {
             close(finish == FinishReason.STOP ? COMPLETED : INCOMPLETE, events);
         });
         return events;
+    }
+
+    /** An id in the form of a parser's random one, the same at another instance that continues the answer. */
+    private String callId(String random) {
+        int from = random.lastIndexOf('-') + 1;
+        String digits = new Random(31L * itemSuffix.hashCode() + items.size())
+                .ints(random.length() - from, 0, 16)
+                .mapToObj(Integer::toHexString)
+                .collect(Collectors.joining());
+        return random.substring(0, from) + digits;
     }
 
     private Item item(Kind kind, Buffer events) {

@@ -46,7 +46,8 @@ final class ResponsesRequest {
             "priority",
             "user",
             "session_id",
-            "kv_transfer_params");
+            "kv_transfer_params",
+            Continuation.FIELD);
 
     /** Fields that ask for responses of the past, or to keep this one. */
     private static final List<String> STORED =
