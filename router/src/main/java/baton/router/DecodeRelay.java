@@ -182,6 +182,12 @@ final class DecodeRelay implements Leg.Receiver {
         return ready;
     }
 
+    /** A slow instance is better than none. */
+    @Override
+    public boolean waitsOn() {
+        return !request.hasOtherDecode();
+    }
+
     private String refusal() {
         return "it cannot continue the stream: HTTP " + (head == null ? 0 : head.statusCode());
     }

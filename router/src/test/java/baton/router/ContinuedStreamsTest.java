@@ -1,6 +1,7 @@
 package baton.router;
 
 import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.router.FakeInstance.Received;
 import baton.router.policy.PolicySettings;
@@ -13,6 +14,7 @@ import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.function.BiConsumer;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -186,6 +188,21 @@ class ContinuedStreamsTest {
 
         assertThat(fixture.post(router(limits, decode, other), BODY).body()).isEqualTo(FIRST + SECOND + DONE);
         Await.until("the leg ends", RouterFixture.SOON, () -> decode.aborted.get() == 1);
+    }
+
+    @Test
+    void aStreamStaysAtTheOnlyInstanceThatIsSilent() throws Exception {
+        CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
+        decode.behaviour = (_, response) -> open.complete(stream(response, FIRST + ":t 0 11\n\n"));
+        RouterConfig.Limits limits = RouterFixture.LIMITS.withContinueAfter(Optional.of(Duration.ofMillis(50)));
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router(limits, decode), BODY);
+        HttpServerResponse response = open.get(10, TimeUnit.SECONDS);
+
+        assertThatThrownBy(() -> answer.get(300, TimeUnit.MILLISECONDS)).isInstanceOf(TimeoutException.class);
+        response.end(SECOND + ":t 0 13 end\n\n" + DONE);
+
+        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(FIRST + SECOND + DONE);
+        assertThat(decode.aborted.get()).isZero();
     }
 
     @Test

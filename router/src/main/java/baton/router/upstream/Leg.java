@@ -30,6 +30,11 @@ public final class Leg {
         void onEnd();
 
         void onFailure(UpstreamFailure failure);
+
+        /** Whether it waits on, up to the leg's own deadline, when the instance has been silent for the time of {@link #within}. */
+        default boolean waitsOn() {
+            return false;
+        }
     }
 
     /** Which times a deadline bounds. */
@@ -242,6 +247,9 @@ public final class Leg {
         timer = upstream.vertx().setTimer(Math.max(1, nanos / 1_000_000), fired -> {
             long deadline = paused ? deadlineNanos : silenceNanos;
             long left = deadline - (upstream.ticker().nanos() - since);
+            if (left <= 1_000_000 && !paused && silenceNanos < deadlineNanos && receiver.waitsOn()) {
+                left = Math.min(silenceNanos, deadlineNanos - silenceNanos + left);
+            }
             if (left > 1_000_000) {
                 arm(left);
             } else if (paused) {
