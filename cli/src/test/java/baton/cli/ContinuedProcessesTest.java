@@ -5,8 +5,11 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.cli.Instances.Instance;
 import baton.testkit.Await;
 import java.net.http.HttpResponse;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collections;
+import java.util.Comparator;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Random;
@@ -32,16 +35,22 @@ import tools.jackson.databind.node.ObjectNode;
 /**
  * Decode instances are killed, stopped for a while and drained under load, now and then a prefill instance is killed with them. Each stream has the bytes that it has without a failure.
  *
- * <p>{@code -Dtests.continued} is the number of faults, {@code -Dtests.seed=N} for other moments.
+ * <p>{@code -Dtests.continued} is the number of faults, {@code -Dtests.seed=N} for other moments, {@code -Dtests.continued.prompt} the length of all prompts in
+ * tokens, {@code -Dtests.drained} the number of streams of which an instance that is drained has a third, {@code -Dtests.continued.model} another model with {@code -Dtests.continued.memory} for its KV
+ * cache. The pauses of streams are printed, and the course of the request with the longest.
  */
 @Tag("thorough")
 class ContinuedProcessesTest {
     private static final int FAULTS = Integer.getInteger("tests.continued", 12);
+    private static final int LENGTH = Integer.getInteger("tests.continued.prompt", 0);
     private static final long SEED = Long.getLong("tests.seed", 7);
     private static final int CLIENTS = 6;
     private static final String KEY = "operator";
-    private static final int DRAINED = 24;
+    private static final int DRAINED = Integer.getInteger("tests.drained", 24);
+    private static final Path MODEL = Path.of(System.getProperty("tests.continued.model", Instances.MODEL.toString()));
+    private static final String MEMORY = System.getProperty("tests.continued.memory", "96M");
     private static final int MAX_TOKENS = 160;
+    private static final int STEP_TOKENS = 256;
     private static final int WITH_PREFILL = 4;
     private static final int WITH_A_HANG = 6;
     private static final Duration HANG = Duration.ofSeconds(6);
@@ -51,9 +60,6 @@ class ContinuedProcessesTest {
     private static final Pattern CREATED = Pattern.compile("\"created\":\\d+");
     /** How many tokens came from caches is another number after a failure. */
     private static final Pattern CACHED = Pattern.compile("\"prompt_tokens_details\":(null|\\{[^}]*})");
-
-    private static final Pattern SHORT_PAUSES =
-            Pattern.compile("stream_pause_seconds_bucket.*le=\"(0[.][0-9]+|1[.]0|2[.]0)\"");
 
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
@@ -66,14 +72,42 @@ class ContinuedProcessesTest {
     private static Instance router;
 
     private final AtomicInteger answers = new AtomicInteger();
+    private final List<Pause> pauses = Collections.synchronizedList(new ArrayList<>());
+
+    /** Milliseconds of prefill legs that computed a whole prompt. */
+    private final List<Double> computed = Collections.synchronizedList(new ArrayList<>());
+
+    /** From the failure of a stream's instance to its next event. */
+    private record Pause(double millis, JsonNode steps) {}
+
+    /** Times between two tokens. */
+    private record TokenGaps(double seconds, double count) {
+        static TokenGaps ofOthers() throws Exception {
+            TokenGaps all = new TokenGaps(0, 0);
+            for (Instance other : DECODES.subList(1, DECODES.size())) {
+                all = new TokenGaps(
+                        all.seconds + other.metric("vllm:inter_token_latency_seconds_sum", ""),
+                        all.count + other.metric("vllm:inter_token_latency_seconds_count", ""));
+            }
+            return all;
+        }
+
+        TokenGaps after(TokenGaps before) {
+            return new TokenGaps(seconds - before.seconds, count - before.count);
+        }
+
+        double meanMillis() {
+            return 1e3 * seconds / count;
+        }
+    }
 
     private record Asked(ObjectNode body, String answer) {}
 
     @BeforeAll
     static void start() throws Exception {
-        Instance alone = INSTANCES.serve("alone", "--dtype", "float32");
+        Instance alone = INSTANCES.serve("alone", MODEL, MEMORY, "--dtype", "float32");
         for (int i = 0; i < 12; i++) {
-            ObjectNode body = Instances.greedy(Ledgers.prompt(300 + 130 * i, i), MAX_TOKENS)
+            ObjectNode body = Instances.greedy(Ledgers.prompt(LENGTH > 0 ? LENGTH : 300 + 130 * i, i), MAX_TOKENS)
                     .put("stream", true)
                     .put("ignore_eos", true);
             body.putObject("stream_options").put("include_usage", true);
@@ -95,10 +129,10 @@ class ContinuedProcessesTest {
         }
         alone.kill();
         for (int i = 0; i < 2; i++) {
-            PREFILLS.add(INSTANCES.serveBlocks("prefill-" + i, "NixlConnector", "kv_producer"));
+            PREFILLS.add(serve("prefill-" + i, "kv_producer"));
         }
         for (int i = 0; i < 3; i++) {
-            DECODES.add(INSTANCES.serveBlocks("decode-" + i, "NixlConnector", "kv_both"));
+            DECODES.add(serve("decode-" + i, "kv_both"));
         }
         router = INSTANCES.route(
                 "router",
@@ -110,6 +144,16 @@ class ContinuedProcessesTest {
                 KEY,
                 "--continue-after",
                 "4");
+    }
+
+    private static Instance serve(String name, String role) throws Exception {
+        return INSTANCES.serveBlocks(
+                name, MODEL, MEMORY, "NixlConnector", role,
+                "--max-num-batched-tokens",
+                Integer.toString(STEP_TOKENS),
+                // Blocks for an instance that was killed are free again before the test looks.
+                "--kv-transfer-config.kv_connector_extra_config.kv_lease_duration",
+                "8");
     }
 
     /** With the id and time of all answers. */
@@ -170,15 +214,22 @@ class ContinuedProcessesTest {
         try (ExecutorService clients = Executors.newVirtualThreadPerTaskExecutor()) {
             List<Future<?>> asking = IntStream.range(0, DRAINED)
                     .<Future<?>>mapToObj(i -> clients.submit(() -> {
-                        ask(ASKED.get(i % 3));
+                        ask(ASKED.get(i % 12 / 4 * 4 + i % 3));
                         return null;
                     }))
                     .toList();
             Await.until(LATEST, () -> "no stream is at it", () -> tokensOf(leaving) > before + DRAINED);
+            TokenGaps quiet = TokenGaps.ofOthers();
             long start = System.nanoTime();
             int first = drain(leaving);
             Await.until(LATEST, () -> "streams stay", () -> drain(leaving) == 0);
-            print("%d requests left it after %d ms".formatted(first, (System.nanoTime() - start) / 1_000_000));
+            long over = System.nanoTime() - start;
+            print("%d requests left it after %d ms; others' tokens followed each other by %.0f ms before, %.0f ms then"
+                    .formatted(
+                            first,
+                            over / 1_000_000,
+                            quiet.meanMillis(),
+                            TokenGaps.ofOthers().after(quiet).meanMillis()));
             for (Future<?> each : asking) {
                 each.get(LATEST.toSeconds(), TimeUnit.SECONDS);
             }
@@ -208,18 +259,31 @@ class ContinuedProcessesTest {
         return (long) instance.metric("vllm:generation_tokens_total", "");
     }
 
-    private static void print(String what) throws Exception {
+    private void print(String what) throws Exception {
         System.out.println("ContinuedProcessesTest: " + what);
         new TreeMap<>(router.metrics()).forEach((sample, value) -> {
             if (sample.startsWith("baton:router_stream") && !sample.contains("bucket") && value > 0) {
                 System.out.println("  " + sample + " " + value);
             }
         });
-        router.metrics().forEach((sample, value) -> {
-            if (SHORT_PAUSES.matcher(sample).find()) {
-                System.out.println("  " + sample + " " + value);
+        List<Pause> ordered = pauses.stream()
+                .sorted(Comparator.comparingDouble(Pause::millis))
+                .toList();
+        if (!ordered.isEmpty()) {
+            System.out.println("  %d pauses in ms: median %.0f, 90 %% %.0f, 99 %% %.0f, longest %.0f"
+                    .formatted(
+                            ordered.size(),
+                            ordered.get(ordered.size() / 2).millis,
+                            ordered.get(ordered.size() * 9 / 10).millis,
+                            ordered.get(ordered.size() * 99 / 100).millis,
+                            ordered.getLast().millis));
+            List<Double> whole = computed.stream().sorted().toList();
+            if (!whole.isEmpty()) {
+                System.out.println("  %d whole prompts were computed in ms: median %.0f, longest %.0f"
+                        .formatted(whole.size(), whole.get(whole.size() / 2), whole.getLast()));
             }
-        });
+            ordered.getLast().steps.forEach(step -> System.out.println("    " + step));
+        }
     }
 
     private void ask(Asked asked) throws Exception {
@@ -229,6 +293,23 @@ class ContinuedProcessesTest {
         assertThat(answer.statusCode()).as("%s: %s", id, answer.body()).isEqualTo(200);
         assertThat(comparable(answer.body())).as(id).isEqualTo(asked.answer);
         answers.incrementAndGet();
+        JsonNode course = router.get("/v1/requests/" + id + "/explain").json();
+        double failed = -1;
+        boolean begun = false;
+        for (JsonNode step : course.path("steps")) {
+            String what = step.path("what").asString();
+            begun |= what.equals("first byte");
+            if (what.equals("the stream goes on")) {
+                pauses.add(new Pause(step.path("at_ms").asDouble() - failed, course.path("steps")));
+                failed = -1;
+            } else if (begun && failed < 0 && what.startsWith("decode instance ")) {
+                failed = step.path("at_ms").asDouble();
+            }
+        }
+        if (course.at("/prefill/cached_tokens").asInt(1) == 0) {
+            computed.add(course.at("/prefill/ended_ms").asDouble()
+                    - course.at("/prefill/sent_ms").asDouble());
+        }
     }
 
     private static void fault(int number, Random random) throws Exception {

@@ -122,6 +122,12 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
      * @param connector {@code NixlConnector} or {@code NixlPushConnector}
      */
     Instance serveBlocks(String name, String connector, String role, String... options) throws IOException {
+        return serveBlocks(name, MODEL, "64M", connector, role, options);
+    }
+
+    /** The same of a model, with memory for its KV cache. */
+    Instance serveBlocks(String name, Path model, String kvCacheBytes, String connector, String role, String... options)
+            throws IOException {
         String transfer = "--kv-transfer-config.";
         List<String> all = new ArrayList<>(List.of(
                 "--dtype",
@@ -137,7 +143,7 @@ final class Instances implements AfterEachCallback, AfterAllCallback {
                 transfer + "kv_connector_extra_config.side_channel_port",
                 "0"));
         all.addAll(List.of(options));
-        return serve(name, all.toArray(String[]::new));
+        return serve(name, model, kvCacheBytes, all.toArray(String[]::new));
     }
 
     /** Starts a router in front of these, once they are ready; does not wait for it. */
