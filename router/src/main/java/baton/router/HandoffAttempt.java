@@ -310,6 +310,12 @@ final class HandoffAttempt {
     }
 
     private void send(Target to, Buffer body) {
+        Instance instance = decode.instance();
+        if (instance.isLeaving() && !report.hasFirstByte() && request.hasOtherDecode()) {
+            request.failedBeforeFirstByte(
+                    new UpstreamFailure(instance, Kind.REFUSED, "it leaves before the prompt is computed"), body);
+            return;
+        }
         decodeLeg = legs.decode(to, id, counted, body, request.relay(body), request.position());
     }
 }

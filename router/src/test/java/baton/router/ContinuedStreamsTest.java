@@ -265,6 +265,26 @@ class ContinuedStreamsTest {
     }
 
     @Test
+    void aPromptThatIsComputedWhileItsDecodeInstanceLeavesGoesToAnotherOne() throws Exception {
+        CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
+        prefill.behaviour = (_, response) -> open.complete(response);
+        Router router = router(decode, other);
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
+        HttpServerResponse computed = open.get(10, TimeUnit.SECONDS);
+        decode.health = 503;
+        Await.until(
+                "it is stopping",
+                RouterFixture.SOON,
+                () -> fixture.metric(router, "baton:router_instances_up{role=\"decode\"}") == 1);
+
+        FakeInstance.json(200, RouterFixture.ANSWER).accept(prefill.only(), computed);
+
+        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(SECOND + DONE);
+        assertThat(decode.received).isEmpty();
+        assertThat(prefill.received).hasSize(1);
+    }
+
+    @Test
     void anInstanceWithoutTokenIdsEndsTheStreamWithAnErrorThatSaysSo() throws Exception {
         decode.behaviour = (_, response) ->
                 FakeInstance.events(response).write(Buffer.buffer(FIRST)).onComplete(_ -> response.reset());
