@@ -6,9 +6,7 @@ import baton.cluster.TemporaryDirectory;
 import baton.engine.EngineConfig;
 import baton.engine.core.HandoverWarmUp;
 import baton.engine.local.LocalEngine;
-import baton.grammar.automaton.Grammar;
-import baton.grammar.schema.JsonSchemas;
-import baton.grammar.schema.SchemaOptions;
+import baton.grammar.FormatWarmUp;
 import baton.kv.DType;
 import baton.kv.Deadline;
 import baton.kv.KvLayout;
@@ -26,8 +24,6 @@ import java.net.URI;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.Callable;
-import java.util.stream.Collectors;
-import java.util.stream.IntStream;
 import picocli.CommandLine.Command;
 
 /**
@@ -46,14 +42,6 @@ final class AotTrainingCommand implements Callable<Integer> {
     private static final int CLIENTS = 16;
 
     private static final Duration FORMATS = Duration.ofSeconds(1);
-
-    private static final List<String> PROPERTIES = List.of(
-            "{\"type\":\"string\"}",
-            "{\"type\":\"integer\",\"minimum\":1}",
-            "{\"type\":\"array\",\"items\":{\"type\":\"number\"}}",
-            "{\"enum\":[\"red\",\"green\"]}",
-            "{\"type\":\"string\",\"pattern\":\"^[a-z]{2,8}$\",\"maxLength\":5}",
-            "{\"type\":\"string\",\"format\":\"date\"}");
 
     /** Of each connector. */
     private static final Duration HANDOVERS = Duration.ofMillis(500);
@@ -88,7 +76,7 @@ final class AotTrainingCommand implements Callable<Integer> {
                     ApiServer server =
                             ApiServer.start(serve.serverConfig(config).build(), engine, metrics)) {
                 server.warmUp();
-                compileFormats();
+                FormatWarmUp.run(Deadline.after(Ticker.system(), FORMATS)::isOver);
                 ask(URI.create("http://127.0.0.1:" + server.port()));
                 for (LocalCluster.Connector connector : LocalCluster.Connector.values()) {
                     KvTransferConfig transfer = KvTransferConfig.builder(connector.name(), KvRole.PRODUCER)
@@ -103,18 +91,6 @@ final class AotTrainingCommand implements Callable<Integer> {
             }
         }
         return 0;
-    }
-
-    /** Schemas of different sizes. */
-    private static void compileFormats() {
-        Deadline deadline = Deadline.after(Ticker.system(), FORMATS);
-        for (int i = 0; !deadline.isOver(); i++) {
-            String properties = IntStream.range(0, 1 + i % 100)
-                    .mapToObj(at -> "\"p" + at + "\":" + PROPERTIES.get(at % PROPERTIES.size()))
-                    .collect(Collectors.joining(","));
-            String schema = "{\"type\":\"object\",\"properties\":{" + properties + "}}";
-            Grammar.compile(JsonSchemas.source(schema, SchemaOptions.DEFAULT));
-        }
     }
 
     private static void ask(URI instance) throws IOException, InterruptedException {

@@ -4,6 +4,7 @@ import baton.engine.Engine;
 import baton.engine.EngineListener;
 import baton.engine.EngineUnavailableException;
 import baton.engine.StepPhase;
+import baton.grammar.FormatWarmUp;
 import baton.kv.Deadline;
 import baton.kv.KvTransferConfig;
 import baton.kv.Ticker;
@@ -144,6 +145,8 @@ final class WarmUp {
         Optional<String> problem = Optional.empty();
         int handovers = 0;
         try (Engine.WarmUp warmUp = engine.warmUp(unseen.and(stopwatch()))) {
+            // Beside the prompts, so that the server is ready as early.
+            Thread.ofPlatform().daemon().name("baton-warm-up-formats").start(() -> FormatWarmUp.run(() -> over));
             try {
                 handovers = warmUp.warmUpHandovers(budget.dividedBy(HANDOVERS_SHARE));
                 computeAll(port, deadline);
