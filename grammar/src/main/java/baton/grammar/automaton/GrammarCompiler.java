@@ -15,7 +15,6 @@ import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
-import java.util.Objects;
 import java.util.SequencedSet;
 import java.util.function.Supplier;
 
@@ -85,18 +84,23 @@ final class GrammarCompiler {
         if (!start.productive) {
             throw new ConfigException("grammar", "no text satisfies it");
         }
-        LeftRecursion.remove(nodes, this::add);
-        evaluate();
+        if (LeftRecursion.remove(nodes, this::add)) {
+            evaluate();
+        }
         new FirstCalls(nodes.size()).check(nodes);
         return start;
     }
 
     private void define(Node.Reference rule) {
         undefined.remove(rule);
-        rule.define(node(Objects.requireNonNull(source.rules().get(rule.name))));
+        Expression body = source.rules().get(rule.name);
+        if (body == null) {
+            throw new IllegalArgumentException("rule " + rule.name + " is missing");
+        }
+        rule.define(node(body));
     }
 
-    /** Evaluates nodes until none changes. */
+    /** Evaluates nodes until none changes. When they were made only the rules had yet to be defined. */
     private void evaluate() {
         List<List<Node>> users = new ArrayList<>();
         nodes.forEach(_ -> users.add(new ArrayList<>()));
@@ -105,7 +109,12 @@ final class GrammarCompiler {
                 users.get(part.id).add(node);
             }
         }
-        Deque<Node> changed = new ArrayDeque<>(nodes);
+        Deque<Node> changed = new ArrayDeque<>();
+        for (Node node : nodes) {
+            if (node instanceof Node.Reference) {
+                changed.add(node);
+            }
+        }
         while (!changed.isEmpty()) {
             Node node = changed.removeFirst();
             boolean productive = node.productive;

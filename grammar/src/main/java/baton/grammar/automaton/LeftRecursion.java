@@ -9,7 +9,6 @@ import java.util.HashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
-import java.util.SequencedSet;
 import java.util.Set;
 import java.util.function.Consumer;
 
@@ -29,27 +28,42 @@ final class LeftRecursion {
     private record Continuation(Node.Reference from, Node.Reference to) {}
 
     private final Consumer<Node> add;
-    private final Map<Node, Integer> order = new HashMap<>();
-    private final SequencedSet<Node> open = new LinkedHashSet<>();
+    /** By the numbers of nodes: 0 before the visit, {@link Integer#MAX_VALUE} after that of the circle. */
+    private int[] order;
+
+    private final Deque<Node> open = new ArrayDeque<>();
+    private int visited;
     private int depth;
+    private boolean hasReplaced;
 
     private Set<Node> circle = Set.of();
     private final Map<Node.Reference, List<Node>> beginnings = new HashMap<>();
     private final List<Left> lefts = new ArrayList<>();
     private final Map<Continuation, Node.Reference> continuations = new HashMap<>();
 
-    private LeftRecursion(Consumer<Node> add) {
+    private LeftRecursion(int nodes, Consumer<Node> add) {
+        order = new int[nodes];
         this.add = add;
     }
 
-    /** @param add takes a new node */
-    static void remove(List<Node> nodes, Consumer<Node> add) {
-        LeftRecursion recursion = new LeftRecursion(add);
+    /**
+     * Replaces them.
+     *
+     * @param add takes a new node
+     * @return whether there was one
+     */
+    static boolean remove(List<Node> nodes, Consumer<Node> add) {
+        LeftRecursion recursion = new LeftRecursion(nodes.size(), add);
         for (Node node : List.copyOf(nodes)) {
-            if (!recursion.order.containsKey(node)) {
+            if (recursion.order(node) == 0) {
                 recursion.visit(node);
             }
         }
+        return recursion.hasReplaced;
+    }
+
+    private int order(Node node) {
+        return node.id < order.length ? order[node.id] : 0;
     }
 
     /** Tarjan's algorithm: finds the circles of nodes that begin with each other. */
@@ -57,18 +71,17 @@ final class LeftRecursion {
         if (++depth > MOST_DEPTH) {
             throw new ConfigException("grammar", "more than " + MOST_DEPTH + " expressions begin with each other");
         }
-        int number = order.size();
-        order.put(node, number);
+        int number = ++visited;
+        if (node.id >= order.length) {
+            order = Arrays.copyOf(order, 2 * node.id);
+        }
+        order[node.id] = number;
         open.add(node);
         int low = number;
         boolean itself = false;
         for (Node first : node.firstParts()) {
             itself |= first == node;
-            if (!order.containsKey(first)) {
-                low = Math.min(low, visit(first));
-            } else if (open.contains(first)) {
-                low = Math.min(low, order.get(first));
-            }
+            low = Math.min(low, order(first) == 0 ? visit(first) : order(first));
         }
         depth--;
         if (low == number) {
@@ -76,6 +89,7 @@ final class LeftRecursion {
             Node last;
             do {
                 last = open.removeLast();
+                order[last.id] = Integer.MAX_VALUE;
                 found.add(last);
             } while (last != node);
             if (found.size() > 1 || itself) {
@@ -86,6 +100,7 @@ final class LeftRecursion {
     }
 
     private void replace(Set<Node> found) {
+        hasReplaced = true;
         circle = found;
         beginnings.clear();
         lefts.clear();

@@ -18,10 +18,8 @@ final class UnicodeProperties {
         static final Map<Character.UnicodeScript, CharSet> ALL = grouped(Character.UnicodeScript::of);
     }
 
-    private static final Map<Integer, CharSet> TYPES = grouped(Character::getType);
-
-    /** Short and long names of categories, as ECMA-262 has them, and their types; a group has the types of its parts. */
-    private static final Map<String, List<Byte>> CATEGORIES = categories();
+    /** By short and long names, as ECMA-262 has them. */
+    private static final Map<String, CharSet> CATEGORIES = categories();
 
     /** Made with the first one, as they take time. */
     private static final class Binary {
@@ -64,11 +62,9 @@ final class UnicodeProperties {
         String value = name.substring(equals + 1);
         return switch (name.substring(0, Math.max(equals, 0))) {
             case "" ->
-                CATEGORIES.containsKey(value)
-                        ? Optional.of(category(value))
-                        : Optional.ofNullable(Binary.ALL.get(SHORT.getOrDefault(value, value)));
-            case "General_Category", "gc" ->
-                CATEGORIES.containsKey(value) ? Optional.of(category(value)) : Optional.empty();
+                Optional.ofNullable(CATEGORIES.get(value))
+                        .or(() -> Optional.ofNullable(Binary.ALL.get(SHORT.getOrDefault(value, value))));
+            case "General_Category", "gc" -> Optional.ofNullable(CATEGORIES.get(value));
             case "Script", "sc" -> script(value);
             default -> Optional.empty();
         };
@@ -82,15 +78,12 @@ final class UnicodeProperties {
         }
     }
 
-    static CharSet category(String name) {
-        List<Range> ranges = new ArrayList<>();
-        for (byte type : CATEGORIES.getOrDefault(name, List.of())) {
-            ranges.addAll(TYPES.getOrDefault((int) type, CharSet.NONE).ranges());
-        }
-        return CharSet.union(ranges);
+    private static CharSet category(String name) {
+        return CATEGORIES.getOrDefault(name, CharSet.NONE);
     }
 
-    private static Map<String, List<Byte>> categories() {
+    private static Map<String, CharSet> categories() {
+        // Names and types; a group has the types of its parts.
         String[] names = {
             "Lu Uppercase_Letter 1",
             "Ll Lowercase_Letter 2",
@@ -135,13 +128,15 @@ final class UnicodeProperties {
             "So Other_Symbol 28",
             "S Symbol 25 26 27 28"
         };
-        Map<String, List<Byte>> categories = new HashMap<>();
+        Map<Integer, CharSet> types = grouped(Character::getType);
+        Map<String, CharSet> categories = new HashMap<>();
         for (String each : names) {
             List<String> words = List.of(each.split(" "));
-            List<Byte> types =
-                    words.subList(2, words.size()).stream().map(Byte::valueOf).toList();
-            categories.put(words.get(0), types);
-            categories.put(words.get(1), types);
+            CharSet all = CharSet.union(words.subList(2, words.size()).stream()
+                    .flatMap(type -> types.getOrDefault(Integer.valueOf(type), CharSet.NONE).ranges().stream())
+                    .toList());
+            categories.put(words.get(0), all);
+            categories.put(words.get(1), all);
         }
         return Map.copyOf(categories);
     }

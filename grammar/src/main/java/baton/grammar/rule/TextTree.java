@@ -22,13 +22,13 @@ final class TextTree {
         for (int i = 0; i < texts.size(); ) {
             String first = texts.get(i);
             int end = i + 1;
-            while (end < texts.size() && depth < MOST_DEPTH && common(first, texts.get(end)) > from) {
+            while (end < texts.size() && depth < MOST_DEPTH && common(first, texts.get(end), from) > from) {
                 end++;
             }
             if (end == i + 1) {
                 choices.add(Expression.text(first.substring(from)));
             } else {
-                int shared = common(first, texts.get(end - 1));
+                int shared = common(first, texts.get(end - 1), from);
                 choices.add(Expression.sequence(
                         Expression.text(first.substring(from, shared)),
                         tree(texts.subList(i, end), shared, depth + 1)));
@@ -38,9 +38,9 @@ final class TextTree {
         return Expression.choice(choices);
     }
 
-    /** How many characters at the beginning two texts have in common, without the half of a surrogate pair. */
-    private static int common(String one, String other) {
-        int length = 0;
+    /** How many characters two texts with a common beginning have in common, without the half of a surrogate pair. */
+    private static int common(String one, String other, int beginning) {
+        int length = beginning;
         while (length < one.length() && length < other.length() && one.charAt(length) == other.charAt(length)) {
             length++;
         }
