@@ -13,6 +13,7 @@ import java.util.OptionalInt;
 import java.util.Set;
 import java.util.function.BiPredicate;
 import java.util.function.ToIntBiFunction;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -44,6 +45,9 @@ final class NumberAutomaton {
     private static final int MET = -2;
 
     private static final CharSet DIGITS = CharSet.range('0', '9');
+
+    /** The characters of numbers. Each digit is at its place. */
+    private static final String CHARACTERS = "0123456789-+.eE";
 
     private enum Phase {
         START,
@@ -86,6 +90,7 @@ final class NumberAutomaton {
     private final int integerDigits;
     private final int fractionDigits;
     private final boolean isCounted;
+    private final boolean isOfIntegers;
 
     private final Map<Position, Integer> numbers = new HashMap<>();
     private final List<Position> positions = new ArrayList<>();
@@ -114,6 +119,7 @@ final class NumberAutomaton {
                         .orElse(0),
                 divisions.stream().mapToInt(Division::digits).max().orElse(0));
         isCounted = divisions.stream().allMatch(division -> division.divisor() <= LARGEST_COUNTED_DIVISOR);
+        isOfIntegers = divisions.stream().allMatch(Division::isOfIntegers);
         integerDigits = isCounted ? Math.max(MOST_INTEGER_DIGITS, integers + 1) : integers + 1;
         fractionDigits = isCounted ? Math.max(MOST_FRACTION_DIGITS, fractions + 1) : fractions + 1;
     }
@@ -123,7 +129,7 @@ final class NumberAutomaton {
         if (divisions.stream().anyMatch(division -> division.divisor() > LARGEST_DIVISOR)) {
             return Optional.empty();
         }
-        Map<String, Expression> sets = new HashMap<>();
+        Map<Integer, Expression> sets = new HashMap<>();
         List<Expression.State> states = new ArrayList<>();
         List<Integer> trackers = new ArrayList<>();
         comparisons.forEach(_ -> trackers.add(Comparison.EQUAL));
@@ -134,22 +140,27 @@ final class NumberAutomaton {
                 return Optional.empty();
             }
             Position from = positions.get(i);
-            List<String> groups = characters(from);
-            work.spend((1 + trackers.size()) * groups.size() / CHARACTERS_OF_STEP);
-            Map<Integer, String> characters = new LinkedHashMap<>();
+            // Sets of characters by the next position, with a bit for each.
+            Map<Integer, Integer> characters = new LinkedHashMap<>();
             Map<Integer, Expression> more = new HashMap<>();
-            for (String each : groups) {
-                step(from, each.charAt(0)).ifPresent(to -> {
+            int groups = 0;
+            for (int first = 0, end; first < CHARACTERS.length(); first = end) {
+                end = endOfEqual(from, first);
+                groups++;
+                Optional<Position> reached = step(from, CHARACTERS.charAt(first));
+                if (reached.isPresent()) {
+                    Position to = reached.get();
                     Optional<CharSet> equal = equalDigits(to);
                     int next = number(equal.isEmpty() ? to : to.next(to.phase, digits(to), to.trackers));
-                    characters.merge(next, each, String::concat);
+                    characters.merge(next, (1 << end) - (1 << first), Integer::sum);
                     equal.ifPresent(set -> more.computeIfAbsent(
                             next, _ -> Expression.repeat(new Expression.Chars(set), 0, digits(to) - to.count)));
-                });
+                }
             }
+            work.spend((1 + trackers.size()) * groups / CHARACTERS_OF_STEP);
             List<Expression.Step> steps = new ArrayList<>();
-            characters.forEach((next, each) -> {
-                Expression one = sets.computeIfAbsent(each, some -> new Expression.Chars(CharSet.of(some)));
+            characters.forEach((next, bits) -> {
+                Expression one = sets.computeIfAbsent(bits, NumberAutomaton::characters);
                 steps.add(new Expression.Step(
                         more.containsKey(next) ? Expression.sequence(one, more.get(next)) : one, next));
             });
@@ -158,25 +169,29 @@ final class NumberAutomaton {
         return Optional.of(new Expression.Automaton(states));
     }
 
-    /** The characters of a number, digits that lead to the same position together. */
-    private List<String> characters(Position from) {
-        List<String> all = new ArrayList<>(List.of("-", "+", ".", "e", "E", "0"));
-        for (int digit = 1; digit <= 9; digit++) {
-            if (digit == 1 || isToldFromLess(from, digit)) {
-                all.add("" + digit);
-            } else {
-                all.set(all.size() - 1, all.getLast() + digit);
+    private static Expression characters(int bits) {
+        return new Expression.Chars(CharSet.of(IntStream.range(0, CHARACTERS.length())
+                .filter(bit -> (bits >> bit & 1) == 1)
+                .map(CHARACTERS::charAt)
+                .toArray()));
+    }
+
+    /** The end of the characters, from the first one on, that lead to the same position. */
+    private int endOfEqual(Position from, int first) {
+        int end = first + 1;
+        if (first > 0 && first <= 9) {
+            while (end <= 9 && !isToldFromLess(from, end)) {
+                end++;
             }
         }
-        return all;
+        return CHARACTERS.charAt(first) == 'e' ? CHARACTERS.length() : end;
     }
 
     /** Whether a digit may lead to another position than the digit that is less by 1, which is not 0. */
     private boolean isToldFromLess(Position from, int digit) {
         return switch (from.phase) {
             case START, MINUS, INTEGER, POINT, FRACTION ->
-                !divisions.stream().allMatch(Division::isOfIntegers)
-                        || !isEach(from, (each, _) -> !each.isToldFromLess(from, digit));
+                !isOfIntegers || !isEach(from, (each, _) -> !each.isToldFromLess(from, digit));
             case ZERO -> false;
             case E, EXPONENT_SIGN, EXPONENT -> true;
         };
@@ -238,7 +253,8 @@ final class NumberAutomaton {
 
     /** The position without comparisons of which the result is known; empty if one of them does not hold. */
     private Optional<Position> settled(Position at) {
-        List<Integer> states = new ArrayList<>(at.trackers);
+        List<Integer> states = at.trackers;
+        boolean isSettled = false;
         for (int i = 0; i < comparisons.size(); i++) {
             Comparison comparison = comparisons.get(i);
             OptionalInt order =
@@ -247,13 +263,15 @@ final class NumberAutomaton {
                 if (!comparison.isMet(order.getAsInt())) {
                     return Optional.empty();
                 }
+                states = isSettled ? states : new ArrayList<>(states);
                 states.set(i, MET);
+                isSettled = true;
             }
         }
         if (shape.multiple().isPresent() && states.get(comparisons.size()) == Division.NO_MULTIPLE) {
             return Optional.empty();
         }
-        return Optional.of(at.next(at.phase, at.count, states));
+        return Optional.of(isSettled ? at.next(at.phase, at.count, states) : at);
     }
 
     /** The digits of which any number may follow without a change but that of the count; empty if others may follow. */
@@ -262,10 +280,7 @@ final class NumberAutomaton {
         boolean mayHaveExponent = at.isNormal && hasExponents;
         boolean isEqual = isCounted
                 && switch (at.phase) {
-                    case INTEGER ->
-                        at.count > 1
-                                && divisions.stream().allMatch(Division::isOfIntegers)
-                                && isEach(at, (_, _) -> false);
+                    case INTEGER -> at.count > 1 && isOfIntegers && isEach(at, (_, _) -> false);
                     case FRACTION ->
                         isDivided
                                 ? divisions.size() == 1

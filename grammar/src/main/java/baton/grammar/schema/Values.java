@@ -135,7 +135,7 @@ record Values(
             Set<S> next = new LinkedHashSet<>();
             for (S x : rest) {
                 List<S> parts = x.minus(y, path);
-                work.spend(1 + parts.size());
+                work.spend(x.steps(y) * (1 + parts.size()));
                 next.addAll(parts);
                 work.requireShapes(next.size());
             }
