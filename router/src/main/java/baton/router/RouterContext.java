@@ -166,7 +166,7 @@ record RouterContext(
                         switches,
                         counts.map(each -> new RoleController(
                                 settings, config.policy().localPrefill().goals(), instances, switches, each, metrics)),
-                        new CacheHandover(control, flow, tokens.isEmpty(), metrics)));
+                        new CacheHandover(control, membership, flow, tokens.isEmpty(), metrics)));
     }
 
     private static PromptTokens tokens(

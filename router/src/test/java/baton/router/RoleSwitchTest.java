@@ -63,10 +63,15 @@ class RoleSwitchTest {
     }
 
     private HttpResponse<String> toDecode(Router router) throws Exception {
+        return admin(router, "role", "decode", other);
+    }
+
+    private HttpResponse<String> admin(Router router, String action, String role, FakeInstance instance)
+            throws Exception {
         return fixture.postTo(
                 router,
-                "/v1/instances/role",
-                "{\"role\":\"decode\",\"url\":\"%s\"}".formatted(other.uri()),
+                "/v1/instances/" + action,
+                "{\"role\":\"%s\",\"url\":\"%s\"}".formatted(role, instance.uri()),
                 "Authorization",
                 "Bearer " + KEY);
     }
@@ -154,5 +159,17 @@ class RoleSwitchTest {
                 "the instance learns its former role",
                 RouterFixture.SOON,
                 () -> other.received.stream().anyMatch(each -> each.body().equals("{\"role\":\"prefill\"}")));
+    }
+
+    @Test
+    void changesOfInstancesThatWereRemovedAreForgotten() throws Exception {
+        other.behaviour = roles(FakeInstance.json(404, "{}"), FakeInstance.json(200, RouterFixture.ANSWER));
+        Router router = router(Duration.ofSeconds(20));
+        assertThat(toDecode(router).body()).contains("\"changed\":true");
+        awaitChange(router, "proven", "decode");
+        assertThat(admin(router, "remove", "decode", other).body()).contains("\"changed\":true");
+        assertThat(admin(router, "role", "prefill", decode).body()).contains("\"changed\":true");
+        assertThat(admin(router, "add", "decode", other).body()).contains("\"changed\":true");
+        assertThat(instance(router).has("role_change")).isFalse();
     }
 }

@@ -9,6 +9,7 @@ import baton.router.flow.MooncakeFlow;
 import baton.router.metrics.RouterMetric;
 import baton.router.metrics.RouterMetrics;
 import baton.router.upstream.Instance;
+import baton.router.upstream.Membership;
 import baton.router.upstream.Question;
 import io.vertx.core.Future;
 import io.vertx.core.buffer.Buffer;
@@ -78,6 +79,7 @@ public final class CacheHandover {
     }
 
     private final InstanceControl control;
+    private final Membership membership;
     private final HandoffFlow flow;
     private final boolean toEach;
     private final RouterMetrics metrics;
@@ -87,8 +89,10 @@ public final class CacheHandover {
      * @param flow of the router's requests
      * @param toEach whether all instances that stay get each prefix; else one does, where the router knows the blocks of each
      */
-    public CacheHandover(InstanceControl control, HandoffFlow flow, boolean toEach, RouterMetrics metrics) {
+    public CacheHandover(
+            InstanceControl control, Membership membership, HandoffFlow flow, boolean toEach, RouterMetrics metrics) {
         this.control = control;
+        this.membership = membership;
         // An instance that leaves may be one of decode, which is known to no flow that sends both legs at once.
         this.flow =
                 flow instanceof ContentKeyedFlow || flow instanceof MooncakeFlow ? flow : new KvTransferParamsFlow();
@@ -101,9 +105,10 @@ public final class CacheHandover {
         return Optional.ofNullable(known.get(url));
     }
 
-    /** Begins, unless a hand-over of that instance is under way. Any thread. */
+    /** Begins, unless a hand-over of that instance is under way. Forgets instances that were removed. Any thread. */
     @SuppressWarnings("ReferenceEquality") // one that is under way may be equal to one that begins
     public void begin(Instance leaving, List<Instance> staying) {
+        known.entrySet().removeIf(each -> each.getValue().done() && !membership.isKnown(each.getKey()));
         Progress begun = new Progress(0, 0, 0, 0, false);
         Progress now = known.compute(leaving.url(), (_, old) -> old == null || old.done() ? begun : old);
         if (now == begun) {

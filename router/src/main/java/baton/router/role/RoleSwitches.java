@@ -91,7 +91,7 @@ public final class RoleSwitches {
                             membership.moveFrom(from, url);
                             log.info("{} was a {} instance: {}", instance, from.label(), why);
                             RoleChange pending = new RoleChange(to, State.PENDING, why);
-                            changes.put(url, pending);
+                            record(url, pending);
                             watch(new Change(instance, former.get().address(), tells, pending));
                             return true;
                         }))
@@ -232,8 +232,14 @@ public final class RoleSwitches {
                         log.warn("{} does not learn that it has its former role: {}", instance, failure.getMessage()));
     }
 
-    private void end(String url, RoleChange change) {
+    /** Instances that were removed since are forgotten. */
+    private void record(String url, RoleChange change) {
         changes.put(url, change);
+        changes.keySet().removeIf(each -> !membership.isKnown(each));
+    }
+
+    private void end(String url, RoleChange change) {
+        record(url, change);
         metrics.count(RouterMetric.ROLE_CHANGES, change.to(), change.state());
         if (change.state() == State.PROVEN) {
             log.info("{} is a {} instance: {}", url, change.to().label(), change.reason());

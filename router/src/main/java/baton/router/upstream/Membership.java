@@ -103,4 +103,9 @@ public final class Membership {
     public Optional<Instance> find(Instance.Role role, String url) {
         return instances.of(role).find(url);
     }
+
+    /** Whether an instance of any role has that address. */
+    public boolean isKnown(String url) {
+        return instances.sets().stream().anyMatch(set -> set.find(url).isPresent());
+    }
 }
