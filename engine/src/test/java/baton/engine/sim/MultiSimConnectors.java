@@ -131,6 +131,11 @@ final class MultiSimConnectors implements SimNode.SimConnectors {
     }
 
     @Override
+    public boolean isSymmetric() {
+        return true;
+    }
+
+    @Override
     public Optional<JsonFields> passOn(Optional<JsonFields> params) {
         return nixl.passOn(params);
     }

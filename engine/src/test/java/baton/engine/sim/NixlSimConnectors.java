@@ -67,6 +67,11 @@ final class NixlSimConnectors extends OneSidedSimConnectors {
     }
 
     @Override
+    public boolean isSymmetric() {
+        return true;
+    }
+
+    @Override
     public boolean takesGroups() {
         return true;
     }

@@ -179,6 +179,11 @@ final class OffloadingSimConnectors extends FaultyConnectors {
     }
 
     @Override
+    public boolean isSymmetric() {
+        return true;
+    }
+
+    @Override
     public Map<String, Object> settings(String instance) {
         return settings;
     }

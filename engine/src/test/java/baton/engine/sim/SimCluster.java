@@ -48,7 +48,8 @@ import org.jspecify.annotations.Nullable;
 
 /*
  * A world is drawn from its seed: instances, their sizes and settings, what goes wrong, and the clients. It then goes from event to
- * event under its own clock: an instance steps, a message arrives, a client asks or leaves, an instance dies and comes back.
+ * event under its own clock: an instance steps, a message arrives, a client asks or leaves, an instance dies and comes back,
+ * changes its role or drains, so that its streams continue elsewhere.
  *
  * After every step of every instance
  *
@@ -149,6 +150,9 @@ final class SimCluster implements AutoCloseable {
             Instance victim = side.get(random.nextInt(side.size()));
             at(random.nextLong(150 * MILLI), victim::die);
         }
+        for (int i = this.connectors.isSymmetric() ? random.nextInt(4) : 0; i > 0; i--) {
+            at(random.nextLong(150 * MILLI), random.nextBoolean() ? this::changeRole : this::drain);
+        }
         long span = random.nextLong(MILLI, 120 * MILLI);
         for (int i = 4 + random.nextInt(8); i > 0; i--) {
             Client client = new Client(i);
@@ -163,12 +167,12 @@ final class SimCluster implements AutoCloseable {
         calm = true;
         network.calm();
         for (SimNode.Pair pair : connectors.calm()) {
-            if (named(prefill, pair.prefill()).isWithoutConnector()
-                    || named(decode, pair.decode()).isWithoutConnector()) {
+            if (named(pair.prefill()).isWithoutConnector()
+                    || named(pair.decode()).isWithoutConnector()) {
                 continue;
             }
             for (boolean atOnce : new boolean[] {false, true}) {
-                Probe probe = new Probe(named(prefill, pair.prefill()), named(decode, pair.decode()), atOnce);
+                Probe probe = new Probe(named(pair.prefill()), named(pair.decode()), atOnce);
                 long before = happened.getOrDefault(EXTERNAL_HITS, 0L);
                 open++;
                 // When all that was late has come.
@@ -186,8 +190,8 @@ final class SimCluster implements AutoCloseable {
         return happened;
     }
 
-    private static Instance named(List<Instance> side, String name) {
-        return side.stream()
+    private Instance named(String name) {
+        return instances().stream()
                 .filter(instance -> instance.name.equals(name))
                 .findFirst()
                 .orElseThrow();
@@ -223,6 +227,28 @@ final class SimCluster implements AutoCloseable {
         }
         connectors.close();
         arena.close();
+    }
+
+    /** An instance of the role that has more than one gets the other role; requests that it has go on. */
+    private void changeRole() {
+        List<Instance> from = random.nextBoolean() ? prefill : decode;
+        if (from.size() > 1) {
+            Instance changed = from.remove(random.nextInt(from.size()));
+            (from == prefill ? decode : prefill).add(changed);
+            count("role changes", 1);
+        }
+    }
+
+    /** For a while a decode instance gets no requests, and the streams that it has continue elsewhere. */
+    private void drain() {
+        Instance leaving = decode.get(random.nextInt(decode.size()));
+        Incarnation now = leaving.life;
+        if (now != null) {
+            count("drains", 1);
+            leaving.draining = true;
+            List.copyOf(now.legs().values()).forEach(leg -> leg.client.move(leg));
+            at(random.nextLong(30 * MILLI), () -> leaving.draining = false);
+        }
     }
 
     private List<Instance> instances() {
@@ -282,6 +308,7 @@ final class SimCluster implements AutoCloseable {
         private long epoch;
         private @Nullable Incarnation life;
         private boolean stepping;
+        private boolean draining;
         /** Its connector has asked for a step. */
         private boolean woken;
 
@@ -400,6 +427,7 @@ final class SimCluster implements AutoCloseable {
                                             .build(),
                                     hasher,
                                     leg)
+                            .generated(leg.generated)
                             .format(leg.client.format)
                             .kvTransferParams(leg.params)
                             .cacheSalt(leg.client.salt)
@@ -490,6 +518,9 @@ final class SimCluster implements AutoCloseable {
         private final Client client;
         private final Instance instance;
         private final int[] prompt;
+        /** Output that another instance has made, which this one tells again. */
+        private final int[] generated;
+
         private final int maxTokens;
         private final Optional<JsonFields> params;
         /** False if the client does nothing when it is over. */
@@ -498,17 +529,22 @@ final class SimCluster implements AutoCloseable {
         private final Optional<TokenMatcher> matcher;
         private final List<Integer> output = new ArrayList<>();
         private boolean over;
+        /** It was aborted, to go on elsewhere. */
+        private boolean moves;
         /** The client has the answer. */
         private boolean delivered;
 
-        private Leg(Client client, Instance instance, int maxTokens, Optional<JsonFields> params) {
-            this(client.pair.orElse("r" + legs++), client, instance, maxTokens, params, true);
+        /** A prefill leg, for one token. */
+        private Leg(Client client, Instance instance, int[] prompt) {
+            this(client.pair.orElse("r" + legs++), client, instance, prompt, new int[0], 1, Optional.of(KEEP), true);
         }
 
         private Leg(
                 String id,
                 Client client,
                 Instance instance,
+                int[] prompt,
+                int[] generated,
                 int maxTokens,
                 Optional<JsonFields> params,
                 boolean awaited) {
@@ -516,19 +552,24 @@ final class SimCluster implements AutoCloseable {
             this.awaited = awaited;
             this.client = client;
             this.instance = instance;
-            this.prompt = client.prompt;
+            this.prompt = prompt;
+            this.generated = generated;
             this.maxTokens = maxTokens;
             this.params = params;
             this.matcher = client.format.map(TokenGrammar::matcher);
         }
 
-        @Override
-        public Optional<String> onToken(Sampled token, boolean ends) {
+        private int[] sequence() {
             int[] sequence = Arrays.copyOf(prompt, prompt.length + output.size());
             for (int i = 0; i < output.size(); i++) {
                 sequence[prompt.length + i] = output.get(i);
             }
-            int best = OracleRunner.next(sequence, groups);
+            return sequence;
+        }
+
+        @Override
+        public Optional<String> onToken(Sampled token, boolean ends) {
+            int best = OracleRunner.next(sequence(), groups);
             int right = matcher.map(format -> OracleFormat.next(format, best)).orElse(best);
             if (token.id() != right || over) {
                 throw new AssertionError("wrong answer to " + id + " on " + instance.name + ": token " + output.size()
@@ -569,6 +610,9 @@ final class SimCluster implements AutoCloseable {
         private int maxTokens;
         private int attempts;
         private boolean left;
+        /** Of the decode leg that was moved. */
+        private int[] generated = {};
+
         private @Nullable Leg leg;
         /** The prefill leg, where the decode leg does not wait for it. */
         private @Nullable Leg companion;
@@ -609,6 +653,7 @@ final class SimCluster implements AutoCloseable {
             Optional<Instance> first = direct || maxTokens == 1 ? Optional.empty() : alive(prefill);
             pair = Optional.empty();
             chosen = Optional.empty();
+            generated = new int[0];
             companion = null;
             Optional<JsonFields> told = first.flatMap(instance -> connectors.atOnce(instance.name));
             if (told.isPresent()) {
@@ -625,13 +670,35 @@ final class SimCluster implements AutoCloseable {
 
         /** Asks the second when the first has answered. */
         void askFirst(Instance first) {
-            send(new Leg(this, first, 1, Optional.of(KEEP)));
+            int blocks = prompt.length / blockSize;
+            boolean splits = !calm && connectors.isSymmetric() && blocks > 1 && random.nextInt(3) == 0;
+            count("prompts split", splits ? 1 : 0);
+            send(new Leg(this, first, splits ? Arrays.copyOf(prompt, random.nextInt(1, blocks) * blockSize) : prompt));
+        }
+
+        /** A decode leg that has output is to go on at another instance, which takes over what this one has computed. */
+        private void move(Leg from) {
+            if (from == leg && !from.over && !from.moves && from.maxTokens == maxTokens && !from.output.isEmpty()) {
+                count("streams moved", 1);
+                from.moves = true;
+                from.instance.current().core().abort(from.id);
+                from.instance.goOn();
+            }
+        }
+
+        private void moved(Leg from) {
+            generated = from.output.stream().mapToInt(each -> each).toArray();
+            if (from.instance.life == null) {
+                decode(Optional.empty());
+            } else {
+                send(new Leg(this, from.instance, from.sequence()));
+            }
         }
 
         /** Both legs at once: either may come first, and the prefill leg not at all. Each has an end of its own to the common id. */
         void askBoth(Instance first, Optional<JsonFields> told) {
             String id = "b" + legs++;
-            Leg prefilling = new Leg(id + "-000000aa", this, first, 1, Optional.of(KEEP), false);
+            Leg prefilling = new Leg(id + "-000000aa", this, first, prompt, new int[0], 1, Optional.of(KEEP), false);
             companion = prefilling;
             count("both legs at once", 1);
             Runnable prefill = () -> {
@@ -644,7 +711,7 @@ final class SimCluster implements AutoCloseable {
                 if (left) {
                     end("left");
                 } else if (second.isPresent()) {
-                    send(new Leg(id + "-000000bb", this, second.get(), maxTokens, told, true));
+                    send(new Leg(id + "-000000bb", this, second.get(), prompt, new int[0], maxTokens, told, true));
                 } else {
                     at(5 * MILLI, this::ask);
                 }
@@ -657,15 +724,17 @@ final class SimCluster implements AutoCloseable {
             Optional<Instance> second =
                     chosen.filter(instance -> instance.life != null).or(() -> alive(decode));
             if (second.isPresent()) {
-                send(new Leg(this, second.get(), maxTokens, params));
+                send(new Leg(
+                        pair.orElse("r" + legs++), this, second.get(), prompt, generated, maxTokens, params, true));
             } else {
                 at(5 * MILLI, () -> decode(params));
             }
         }
 
         Optional<Instance> alive(List<Instance> side) {
-            List<Instance> candidates =
-                    side.stream().filter(instance -> instance.life != null).toList();
+            List<Instance> candidates = side.stream()
+                    .filter(instance -> instance.life != null && !instance.draining)
+                    .toList();
             return candidates.isEmpty()
                     ? Optional.empty()
                     : Optional.of(candidates.get(random.nextInt(candidates.size())));
@@ -716,6 +785,10 @@ final class SimCluster implements AutoCloseable {
             }
             if (left) {
                 end("left");
+                return;
+            }
+            if (ended.moves && reason == FinishReason.ABORT) {
+                moved(ended);
                 return;
             }
             switch (reason) {
@@ -797,7 +870,7 @@ final class SimCluster implements AutoCloseable {
 
         @Override
         Optional<Instance> alive(List<Instance> side) {
-            return Optional.of(side.contains(first) ? first : second);
+            return Optional.of(side == prefill ? first : second);
         }
 
         @Override

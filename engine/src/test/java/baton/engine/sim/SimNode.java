@@ -62,6 +62,11 @@ record SimNode(Endpoint endpoint, Ticker ticker) {
             return Optional.empty();
         }
 
+        /** Whether each instance can hand over to each other one, and a decode instance takes over the beginning of a prompt. */
+        default boolean isSymmetric() {
+            return false;
+        }
+
         /** Whether they take blocks of several groups of layers. */
         default boolean takesGroups() {
             return false;

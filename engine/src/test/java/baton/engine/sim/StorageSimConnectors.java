@@ -54,6 +54,11 @@ final class StorageSimConnectors extends FaultyConnectors {
     }
 
     @Override
+    public boolean isSymmetric() {
+        return true;
+    }
+
+    @Override
     public Map<String, Object> settings(String instance) {
         return Map.of(
                 "shared_storage_path",
