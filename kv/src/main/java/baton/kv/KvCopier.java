@@ -102,6 +102,42 @@ public interface KvCopier {
         void close();
     }
 
+    /**
+     * Equally long runs of bytes that are copied within the device's memory, equally far apart on each side.
+     *
+     * @param from offset of the first run in the device's memory
+     * @param fromStride bytes from one run to the next
+     * @param to offset that the first run is copied to
+     * @param toStride bytes from one run to the next there
+     * @param bytes of a run; all runs together have less than 4 GiB
+     */
+    record Rows(long from, long fromStride, long to, long toStride, int count, long bytes) {}
+
+    /**
+     * Starts to copy rows between the pool and memory {@linkplain #allocate beside it}. Rows do not overlap.
+     *
+     * @param after the copy reads and writes the device's bytes when this fence is passed
+     * @return passed when the bytes are there
+     */
+    default KvFence copy(List<Rows> rows, KvFence after) {
+        throw new UnsupportedOperationException("this device allocates no memory beside its pool");
+    }
+
+    /** Memory of the device beside the pool. */
+    interface Beside extends AutoCloseable {
+        /** From the first byte of the pool, for all copies and digests of the device; it may be negative. */
+        long offset();
+
+        /** Frees it, after its last copy. */
+        @Override
+        void close();
+    }
+
+    /** Allocates memory of the device beside the pool; empty if there is no room for it, or the device cannot. */
+    default Optional<Beside> allocate(long bytes) {
+        return Optional.empty();
+    }
+
     /** Shares the device's pool with other processes of this host, the same object each time; empty if the device cannot. */
     default Optional<DevicePeers> peers() {
         return Optional.empty();

@@ -8,12 +8,16 @@ import baton.kv.KvFence;
 import baton.kv.KvMemory;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.io.IOException;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.stream.Stream;
 
 /**
  * Plays a device over ordinary memory: its bytes reach the host by copies only. {@link KvMemory#host} refuses, and the address is
@@ -34,6 +38,9 @@ public final class RefusingMemory implements KvCopier {
 
     @GuardedBy("this")
     private final List<Queued> queue = new ArrayList<>();
+
+    /** Memory beside the bytes. */
+    private final Set<MemorySegment> beside = ConcurrentHashMap.newKeySet();
 
     /** @param bytes the device's, which a test's model reads and writes */
     public RefusingMemory(MemorySegment bytes) {
@@ -67,16 +74,16 @@ public final class RefusingMemory implements KvCopier {
     public KvFence toHost(List<Range> ranges, MemorySegment host, KvFence after) {
         return enqueue(
                 after,
-                () -> ranges.forEach(
-                        range -> MemorySegment.copy(bytes, range.device(), host, range.host(), range.bytes())));
+                () -> ranges.forEach(range ->
+                        host.asSlice(range.host(), range.bytes()).copyFrom(at(range.device(), range.bytes()))));
     }
 
     @Override
     public KvFence toDevice(List<Range> ranges, MemorySegment host, KvFence after) {
         return enqueue(
                 after,
-                () -> ranges.forEach(
-                        range -> MemorySegment.copy(host, range.host(), bytes, range.device(), range.bytes())));
+                () -> ranges.forEach(range ->
+                        at(range.device(), range.bytes()).copyFrom(host.asSlice(range.host(), range.bytes()))));
     }
 
     @Override
@@ -89,10 +96,52 @@ public final class RefusingMemory implements KvCopier {
                 Runs value = values.get(i);
                 KvDigest.Running digest = kind.begin();
                 for (int run = 0; run < value.count(); run++) {
-                    digest.add(bytes.asSlice(value.first() + run * value.stride(), value.bytes())
+                    digest.add(at(value.first() + run * value.stride(), value.bytes())
                             .asByteBuffer());
                 }
                 digests[i] = digest.value();
+            }
+        });
+    }
+
+    /** Bytes of the pool or of memory beside it. */
+    private MemorySegment at(long offset, long length) {
+        return Stream.concat(Stream.of(bytes), beside.stream())
+                .filter(each -> each.address() <= bytes.address() + offset
+                        && bytes.address() + offset + length <= each.address() + each.byteSize())
+                .findFirst()
+                .map(each -> each.asSlice(bytes.address() + offset - each.address(), length))
+                .orElseThrow(() -> new IndexOutOfBoundsException(
+                        "%d bytes at offset %d are not allocated".formatted(length, offset)));
+    }
+
+    @Override
+    public KvFence copy(List<Rows> rows, KvFence after) {
+        return enqueue(
+                after,
+                () -> rows.forEach(each -> {
+                    for (int i = 0; i < each.count(); i++) {
+                        at(each.to() + i * each.toStride(), each.bytes())
+                                .copyFrom(at(each.from() + i * each.fromStride(), each.bytes()));
+                    }
+                }));
+    }
+
+    @Override
+    public Optional<Beside> allocate(long size) {
+        Arena arena = Arena.ofShared();
+        MemorySegment memory = arena.allocate(size, 64);
+        beside.add(memory);
+        return Optional.of(new Beside() {
+            @Override
+            public long offset() {
+                return memory.address() - bytes.address();
+            }
+
+            @Override
+            public void close() {
+                beside.remove(memory);
+                arena.close();
             }
         });
     }

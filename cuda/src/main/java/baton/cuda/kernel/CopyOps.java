@@ -7,14 +7,16 @@ import baton.cuda.ptx.Operand.U32;
 import baton.cuda.ptx.Operand.U64;
 import baton.cuda.ptx.PtxAssembler;
 import baton.cuda.ptx.PtxKernel;
-import baton.cuda.ptx.PtxWriter;
 import java.util.List;
 
-/** Copies and digests of many ranges of memory, each by one launch. */
+/** Copies of many rows and digests of many runs of memory, each by one launch. */
 public final class CopyOps {
     private static final int THREADS = 256;
 
-    /** Blocks that copy a range. */
+    /** Numbers that describe rows to {@link #copy}. */
+    public static final int ROWS_WORDS = 6;
+
+    /** Blocks of threads that copy rows. */
     private static final int BLOCKS = 8;
 
     private final Functions functions;
@@ -29,17 +31,41 @@ public final class CopyOps {
 
     private static PtxKernel copyKernel() {
         PtxAssembler k = new PtxAssembler("copy", THREADS);
-        U64 ranges = k.parameterU64("ranges");
-        U64 range = k.at(ranges, k.blockX(), 3 * Long.BYTES);
-        U64 from = k.loadU64(range, 0);
-        U64 to = k.loadU64(range, Long.BYTES);
-        U64 bytes = k.loadU64(range, 2 * Long.BYTES);
-        U32 thread = k.mad(k.blockY(), THREADS, k.thread());
+        U64 rows = k.parameterU64("rows");
+        U64 row = k.at(rows, k.blockX(), ROWS_WORDS * Long.BYTES);
+        U64 from = k.loadU64(row, 0);
+        U64 fromStride = k.loadU64(row, Long.BYTES);
+        U64 to = k.loadU64(row, 2 * Long.BYTES);
+        U64 toStride = k.loadU64(row, 3 * Long.BYTES);
+        U32 count = k.narrow(k.loadU64(row, 4 * Long.BYTES));
+        U64 bytes = k.loadU64(row, 5 * Long.BYTES);
         k.when(
-                isAligned(k, from, to, bytes),
-                () -> copyPieces(k, from, to, bytes, thread, PtxAssembler.ACCESS),
-                () -> copyPieces(k, from, to, bytes, thread, 1));
+                isAligned(k, from, fromStride, to, toStride, bytes),
+                () -> copyRuns(k, from, fromStride, to, toStride, count, bytes, PtxAssembler.ACCESS),
+                () -> copyRuns(k, from, fromStride, to, toStride, count, bytes, 1));
         return k.kernel();
+    }
+
+    private static void copyRuns(
+            PtxAssembler k, U64 from, U64 fromStride, U64 to, U64 toStride, U32 count, U64 bytes, int piece) {
+        U32 pieces = k.div(k.narrow(bytes), piece);
+        U32 thread = k.mad(k.blockY(), THREADS, k.thread());
+        k.loop(thread, k.mul(pieces, count), PtxAssembler.u32(THREADS * BLOCKS), each -> {
+            U64 source = k.variable(k.at(from, each, piece));
+            U64 target = k.variable(k.at(to, each, piece));
+            // Divisions take longer than the copy of a piece.
+            k.when(k.test(count, Is.GT, 1), () -> {
+                U32 run = k.div(each, pieces);
+                U32 at = k.rem(each, pieces);
+                k.set(source, k.at(k.at(from, run, fromStride), at, piece));
+                k.set(target, k.at(k.at(to, run, toStride), at, piece));
+            });
+            if (piece == 1) {
+                k.storeU8(target, 0, k.loadU8(source, 0));
+            } else {
+                k.storeU32(target, 0, k.loadU32s(piece / Integer.BYTES, source, 0));
+            }
+        });
     }
 
     /** Whether all numbers are multiples of {@link PtxAssembler#ACCESS}. */
@@ -51,31 +77,14 @@ public final class CopyOps {
         return k.test(k.and(all, PtxAssembler.ACCESS - 1), Is.EQ, 0);
     }
 
-    private static void copyPieces(PtxAssembler k, U64 from, U64 to, U64 bytes, U32 thread, int piece) {
-        U64 at = k.variable(k.at(PtxAssembler.u64(0), thread, piece));
-        PtxWriter.Label start = k.newLabel();
-        PtxWriter.Label end = k.newLabel();
-        k.place(start);
-        k.branchIf(k.test(at, Is.GE, bytes), end);
-        U64 source = k.add(from, at);
-        U64 target = k.add(to, at);
-        if (piece == 1) {
-            k.storeU8(target, 0, k.loadU8(source, 0));
-        } else {
-            k.storeU32(target, 0, k.loadU32s(piece / Integer.BYTES, source, 0));
-        }
-        k.set(at, k.add(at, (long) THREADS * BLOCKS * piece));
-        k.branch(start);
-        k.place(end);
-    }
-
     /**
-     * Copies ranges, which do not overlap.
+     * Copies runs of bytes, which do not overlap.
      *
-     * @param ranges address of three u64 for each range: the addresses that bytes are copied from and to, and their number
+     * @param rows address of {@link #ROWS_WORDS} u64 for each: the components of {@link baton.kv.KvCopier.Rows}, with addresses for
+     *     offsets
      */
-    public void copy(Stream stream, long ranges, int count) {
-        functions.launch(stream, "copy", count, BLOCKS, 1, 0, ranges);
+    public void copy(Stream stream, long rows, int count) {
+        functions.launch(stream, "copy", count, BLOCKS, 1, 0, rows);
     }
 
     /**

@@ -1,5 +1,6 @@
 package baton.cuda.model;
 
+import baton.cuda.driver.CudaException;
 import baton.cuda.driver.Driver;
 import baton.cuda.driver.Gpu;
 import baton.cuda.driver.StreamFences;
@@ -17,7 +18,7 @@ import java.util.List;
 import java.util.Optional;
 
 /** Copies and digests of a pool on a stream of their own, beside the model's launches. */
-final class CudaCopier implements KvCopier, AutoCloseable {
+public final class CudaCopier implements KvCopier, AutoCloseable {
     private static final int RUNS_WORDS = 4;
 
     private final Gpu gpu;
@@ -33,8 +34,13 @@ final class CudaCopier implements KvCopier, AutoCloseable {
     @GuardedBy("this")
     private final BatchMemory.Pool memories;
 
-    /** @param pool an allocation of the driver's, which outlives this */
-    CudaCopier(Gpu.Buffer pool, CopyOps kernels) {
+    /**
+     * Copies and digests a pool.
+     *
+     * @param pool an allocation of the driver's, which outlives this
+     * @param kernels of the pool's device
+     */
+    public CudaCopier(Gpu.Buffer pool, CopyOps kernels) {
         this.gpu = pool.gpu();
         this.pool = pool.address();
         this.peers = new CudaPeers(pool, kernels, Ticker.system());
@@ -175,6 +181,41 @@ final class CudaCopier implements KvCopier, AutoCloseable {
         public void await() {
             computed.await();
             take();
+        }
+    }
+
+    @Override
+    public KvFence copy(List<KvCopier.Rows> rows, KvFence after) {
+        return peers.copy(pool, rows, after);
+    }
+
+    @Override
+    public Optional<Beside> allocate(long bytes) {
+        try {
+            return Optional.of(new BesidePool(gpu.allocate(bytes)));
+        } catch (CudaException e) {
+            if (e.isOutOfMemory()) {
+                return Optional.empty();
+            }
+            throw e;
+        }
+    }
+
+    private final class BesidePool implements Beside {
+        private final Gpu.Buffer memory;
+
+        private BesidePool(Gpu.Buffer memory) {
+            this.memory = memory;
+        }
+
+        @Override
+        public long offset() {
+            return memory.address() - pool;
+        }
+
+        @Override
+        public void close() {
+            memory.close();
         }
     }
 

@@ -5,6 +5,7 @@ import baton.cuda.driver.Gpu;
 import baton.cuda.driver.StreamFences;
 import baton.cuda.kernel.CopyOps;
 import baton.kv.DevicePeers;
+import baton.kv.KvCopier.Rows;
 import baton.kv.KvFence;
 import baton.kv.Ticker;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
@@ -22,7 +23,9 @@ import java.util.List;
 public final class CudaPeers implements DevicePeers, AutoCloseable {
     private static final int UUID_BYTES = 16;
     private static final int HANDLE_BYTES = 64;
-    private static final int RANGE_WORDS = 3;
+
+    /** Bytes of a copy: a launch counts pieces of fewer than 4 GiB. */
+    private static final long LONGEST = 1L << 30;
 
     /** Of so few ranges each is a copy of the driver's; of more, all are one launch. */
     private static final int FEW_RANGES = 3;
@@ -107,7 +110,7 @@ public final class CudaPeers implements DevicePeers, AutoCloseable {
         for (int i = 0; i < copies.size(); ) {
             Copy first = copies.get(i);
             long length = first.bytes();
-            for (i++; i < copies.size() && isNext(first, length, copies.get(i)); i++) {
+            for (i++; i < copies.size() && length < LONGEST && isNext(first, length, copies.get(i)); i++) {
                 length += copies.get(i).bytes();
             }
             merged.add(new Copy(first.from(), first.to(), length));
@@ -124,16 +127,33 @@ public final class CudaPeers implements DevicePeers, AutoCloseable {
             copies.forEach(each -> stream.copy(pool.address() + each.to(), from + each.from(), each.bytes()));
             return fences.record();
         }
-        BatchMemory ranges = memories.take((long) RANGE_WORDS * copies.size());
+        return copy(
+                from,
+                copies.stream()
+                        .map(each -> new Rows(each.from(), 0, each.to(), 0, 1, each.bytes()))
+                        .toList(),
+                KvFence.PASSED);
+    }
+
+    /**
+     * Copies rows by one launch.
+     *
+     * @param from address that their {@code from} counts from; their {@code to} counts from this pool's
+     */
+    synchronized KvFence copy(long from, List<Rows> rows, KvFence after) {
+        BatchMemory memory = memories.take((long) CopyOps.ROWS_WORDS * rows.size());
         long word = 0;
-        for (Copy each : copies) {
-            ranges.put(word, from + each.from(), pool.address() + each.to(), each.bytes());
-            word += RANGE_WORDS;
+        for (Rows each : rows) {
+            long source = from + each.from();
+            long target = pool.address() + each.to();
+            memory.put(word, source, each.fromStride(), target, each.toStride(), each.count(), each.bytes());
+            word += CopyOps.ROWS_WORDS;
         }
-        ranges.upload(stream, word);
-        kernels.copy(stream, ranges.address(), copies.size());
+        StreamFences.order(after, stream);
+        memory.upload(stream, word);
+        kernels.copy(stream, memory.address(), rows.size());
         KvFence copied = fences.record();
-        ranges.usedUntil(copied);
+        memory.usedUntil(copied);
         return copied;
     }
 

@@ -21,26 +21,37 @@ class CopyOpsTest {
     }
 
     @Test
-    void rangesOfAnySizeAreCopied() {
+    void runsAtEqualDistancesAreCopied() {
         try (TestDevice device = new TestDevice();
                 Functions functions = new Functions(device.gpu(), CopyOps.kernels())) {
             MemorySegment bytes = bytes(100_000);
             long from = device.put(bytes);
             long to = device.put(Arena.ofAuto().allocate(bytes.byteSize(), 16));
-            // Aligned ones and others; more and less than all threads take at once.
-            long[][] ranges = {{0, 16, 16}, {4096, 20_000, 70_000}, {33, 65, 5}, {50, 3, 1}, {1, 100, 3001}, {7, 9, 0}};
+            // From, its stride, to, its stride, count, bytes: aligned ones and others; more and less than all threads take at once.
+            long[][] rows = {
+                {0, 512, 16, 256, 40, 256},
+                {64, 32, 20_000, 48, 7, 16},
+                {3, 10, 25_001, 9, 5, 7},
+                {50, 0, 3, 0, 1, 1},
+                {1, 0, 30_000, 0, 1, 3001},
+                {4096, 0, 40_000, 0, 1, 50_000},
+                {0, 16, 35_000, 16, 4, 0},
+                {0, 16, 35_000, 16, 0, 16}
+            };
             List<Long> numbers = new ArrayList<>();
             MemorySegment expected = Arena.ofAuto().allocate(bytes.byteSize(), 16);
-            for (long[] range : ranges) {
-                numbers.addAll(List.of(from + range[0], to + range[1], range[2]));
-                MemorySegment.copy(bytes, range[0], expected, range[1], range[2]);
+            for (long[] row : rows) {
+                numbers.addAll(List.of(from + row[0], row[1], to + row[2], row[3], row[4], row[5]));
+                for (int i = 0; i < row[4]; i++) {
+                    MemorySegment.copy(bytes, row[0] + i * row[1], expected, row[2] + i * row[3], row[5]);
+                }
             }
             new CopyOps(functions)
                     .copy(
                             device.stream(),
                             device.put(
                                     numbers.stream().mapToLong(Long::longValue).toArray()),
-                            ranges.length);
+                            rows.length);
             assertThat(device.get(to, bytes.byteSize()).mismatch(expected)).isEqualTo(-1);
         }
     }

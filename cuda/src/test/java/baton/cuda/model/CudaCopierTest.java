@@ -7,7 +7,9 @@ import baton.cuda.driver.Gpu;
 import baton.cuda.kernel.GpuKernels;
 import baton.cuda.sim.SimulatedDriver;
 import baton.kv.DType;
+import baton.kv.KvCopier;
 import baton.kv.KvCopier.Range;
+import baton.kv.KvCopier.Rows;
 import baton.kv.KvCopier.Runs;
 import baton.kv.KvDigest;
 import baton.kv.KvFence;
@@ -95,6 +97,42 @@ class CudaCopierTest {
         assertThat(CudaCopier.rows(packed))
                 .extracting(each -> each.rows().count())
                 .containsExactly(4, 1, 2, 2, 1);
+    }
+
+    /** Runs go from the pool to memory beside it and back; digests and copies to the host are of both. */
+    @Test
+    void memoryBesideThePoolHasOffsetsFromIt() {
+        SimulatedDriver driver = new SimulatedDriver();
+        try (Gpu gpu = new Gpu(driver, 0);
+                GpuKernels kernels = new GpuKernels(gpu, DType.F32);
+                Gpu.Buffer pool = gpu.allocate(1024);
+                Gpu.Pinned host = gpu.pinned(1024);
+                CudaCopier copier = new CudaCopier(pool, kernels.copies());
+                KvCopier.Beside beside = copier.allocate(512).orElseThrow()) {
+            byte[] numbers = new byte[1024];
+            new Random(5).nextBytes(numbers);
+            host.memory().copyFrom(MemorySegment.ofArray(numbers));
+            KvFence filled = copier.toDevice(List.of(new Range(0, 0, 1024)), host.memory(), KvFence.PASSED);
+            KvFence gathered = copier.copy(List.of(new Rows(64, 32, beside.offset(), 16, 8, 16)), filled);
+            long[] digests = new long[1];
+            copier.digest(KvDigest.SUM61, List.of(new Runs(beside.offset(), 0, 1, 128)), digests, gathered)
+                    .await();
+            MemorySegment runs = host.memory().asSlice(0, 128);
+            copier.toHost(List.of(new Range(beside.offset(), 0, 128)), runs, gathered)
+                    .await();
+            for (int run = 0; run < 8; run++) {
+                assertThat(runs.asSlice(16 * run, 16).toArray(ValueLayout.JAVA_BYTE))
+                        .isEqualTo(Arrays.copyOfRange(numbers, 64 + 32 * run, 80 + 32 * run));
+            }
+            KvDigest.Running digest = KvDigest.SUM61.begin();
+            digest.add(runs.asByteBuffer());
+            assertThat(digests).containsExactly(digest.value());
+            KvFence back = copier.copy(List.of(new Rows(beside.offset(), 16, 0, 16, 8, 16)), gathered);
+            copier.toHost(List.of(new Range(0, 128, 128)), host.memory(), back).await();
+            assertThat(runs.mismatch(host.memory().asSlice(128, 128))).isEqualTo(-1);
+            assertThat(copier.allocate(gpu.freeBytes() + 1)).as("more than is free").isEmpty();
+        }
+        assertThat(driver.unreleased()).isEmpty();
     }
 
     private static void assertFails(CudaCopier copier, List<Runs> values, long[] digests) {
