@@ -27,6 +27,25 @@ public interface Wire extends AutoCloseable {
      */
     void receive(MemorySegment into, Duration timeout) throws PipeException;
 
+    /**
+     * {@link #send(MemorySegment, Duration)} of bytes that may be in memory of a device.
+     *
+     * @throws IllegalStateException if they are, and the transport does not {@linkplain WireTransport#reaches reach} the device
+     */
+    default void send(TensorBytes bytes, Duration timeout) throws PipeException {
+        send(bytes.host(), timeout);
+    }
+
+    /**
+     * {@link #receive(MemorySegment, Duration)} into memory that may be a device's. No device writes to it any more when this returns or
+     * throws.
+     *
+     * @throws IllegalStateException if it is, and the transport does not {@linkplain WireTransport#reaches reach} the device
+     */
+    default void receive(TensorBytes into, Duration timeout) throws PipeException {
+        receive(into.host(), timeout);
+    }
+
     /** Ends the connection on both sides: sends and receives fail soon, here and at the peer. */
     @Override
     void close();

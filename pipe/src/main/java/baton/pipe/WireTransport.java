@@ -1,11 +1,17 @@
 package baton.pipe;
 
+import baton.kv.KvDevice;
 import java.time.Duration;
 
 /** Makes wires between processes. */
 public interface WireTransport extends AutoCloseable {
     /** The value of {@code kv_connector_extra_config.transport} that means this one. */
     String name();
+
+    /** Whether its wires send from and receive into memory of a device. */
+    default boolean reaches(KvDevice device) {
+        return false;
+    }
 
     /**
      * The wire between ranks 0 and 1, at an address that both know: rank 0 listens, rank 1 connects and retries until rank 0

@@ -147,7 +147,11 @@ public record GpuCheck(Path model, Optional<Path> tests, boolean simulated, Cons
 
     /** The first device. */
     Gpu gpu() {
-        return new Gpu(driver(), 0);
+        return gpu(0);
+    }
+
+    Gpu gpu(int ordinal) {
+        return new Gpu(driver(), ordinal);
     }
 
     /** The driver that is found, the same one each time. */

@@ -1,8 +1,17 @@
 package baton.bench.gpu;
 
+import baton.cuda.driver.Gpu;
+import baton.cuda.kernel.GpuKernels;
+import baton.cuda.model.CudaCopier;
+import baton.kv.DType;
+import baton.kv.KvCopier;
+import baton.kv.KvDevice;
+import baton.kv.KvFence;
+import baton.kv.KvMemory;
 import baton.kv.Ticker;
 import baton.messages.PeerAccess;
 import baton.pipe.PipeException;
+import baton.pipe.TensorBytes;
 import baton.pipe.Wire;
 import baton.pipe.WireTransport;
 import baton.pipe.nccl.NcclTransport;
@@ -138,23 +147,57 @@ final class Programs {
             }
             try (second) {
                 wire(first, second, json);
+                wireOfDevices(check, first, second, json);
             }
         }
     }
 
     /** Moves bytes of host memory from one GPU's rank to the other's. */
     static void wire(WireTransport first, WireTransport second, ObjectNode json) throws Exception {
+        try (Arena arena = Arena.ofShared()) {
+            TensorBytes sent = new TensorBytes.Host(arena.allocate(WIRE_BYTES));
+            TensorBytes into = new TensorBytes.Host(arena.allocate(WIRE_BYTES));
+            json.put("bytes_per_second", rate(first, second, sent, into));
+        }
+    }
+
+    /** Moves bytes from memory of one GPU into the other's. */
+    private static void wireOfDevices(GpuCheck check, WireTransport first, WireTransport second, ObjectNode json)
+            throws Exception {
+        try (Gpu from = check.gpu(0);
+                Gpu to = check.gpu(1);
+                GpuKernels kernelsFrom = new GpuKernels(from, DType.BF16);
+                GpuKernels kernelsTo = new GpuKernels(to, DType.BF16);
+                Gpu.Buffer sent = from.allocate(WIRE_BYTES);
+                Gpu.Buffer into = to.allocate(WIRE_BYTES);
+                CudaCopier copierFrom = new CudaCopier(sent, kernelsFrom.copies());
+                CudaCopier copierTo = new CudaCopier(into, kernelsTo.copies())) {
+            json.put(
+                    "device_bytes_per_second",
+                    rate(first, second, onDevice(sent, 0, copierFrom), onDevice(into, 1, copierTo)));
+        }
+    }
+
+    private static TensorBytes onDevice(Gpu.Buffer memory, int ordinal, KvCopier copier) {
+        KvDevice device = new KvDevice("cuda", ordinal);
+        return new TensorBytes.Device(
+                new KvMemory.Device(memory.address(), memory.bytes(), device, copier), 0, memory.bytes());
+    }
+
+    private static double rate(WireTransport first, WireTransport second, TensorBytes sent, TensorBytes into)
+            throws Exception {
         try (WireTransport.Offer offer = first.offer("127.0.0.1");
                 Arena arena = Arena.ofShared();
                 ExecutorService other = Executors.newSingleThreadExecutor()) {
             Future<Wire> joining = other.submit(() -> second.join(offer.id(), "127.0.0.1", WIRE_TIMEOUT));
             try (Wire sender = offer.accept(WIRE_TIMEOUT);
                     Wire receiver = joining.get(WIRE_SECONDS, TimeUnit.SECONDS)) {
-                MemorySegment sent = arena.allocate(WIRE_BYTES).fill((byte) 3);
-                MemorySegment into = arena.allocate(WIRE_BYTES);
+                MemorySegment threes = arena.allocate(WIRE_BYTES).fill((byte) 3);
+                MemorySegment copy = arena.allocate(WIRE_BYTES);
+                copy(sent, threes, true);
                 double best = Double.MAX_VALUE;
                 for (int i = 0; i < WIRE_RUNS; i++) {
-                    into.fill((byte) 0);
+                    copy(into, copy.fill((byte) 0), true);
                     long begun = System.nanoTime();
                     Future<?> receiving = other.submit(() -> {
                         receiver.receive(into, WIRE_TIMEOUT);
@@ -163,11 +206,27 @@ final class Programs {
                     sender.send(sent, WIRE_TIMEOUT);
                     receiving.get(WIRE_SECONDS, TimeUnit.SECONDS);
                     best = Math.min(best, (System.nanoTime() - begun) * 1e-9);
-                    if (into.mismatch(sent) >= 0) {
-                        throw new IllegalStateException("wrong: the bytes that NCCL has moved");
+                    copy(into, copy, false);
+                    if (copy.mismatch(threes) >= 0) {
+                        throw new IllegalStateException("wrong: the bytes that the wire has moved");
                     }
                 }
-                json.put("bytes_per_second", WIRE_BYTES / best);
+                return WIRE_BYTES / best;
+            }
+        }
+    }
+
+    /** Copies between bytes of a wire and host memory. */
+    private static void copy(TensorBytes bytes, MemorySegment host, boolean toBytes) {
+        switch (bytes) {
+            case TensorBytes.Host(MemorySegment memory) -> (toBytes ? memory : host).copyFrom(toBytes ? host : memory);
+            case TensorBytes.Device device -> {
+                KvCopier copier = device.pool().copier();
+                List<KvCopier.Range> whole = List.of(new KvCopier.Range(device.offset(), 0, device.byteSize()));
+                KvFence copied = toBytes
+                        ? copier.toDevice(whole, host, KvFence.PASSED)
+                        : copier.toHost(whole, host, KvFence.PASSED);
+                copied.await();
             }
         }
     }

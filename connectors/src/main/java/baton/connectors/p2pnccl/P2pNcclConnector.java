@@ -110,6 +110,13 @@ public final class P2pNcclConnector implements KvConnector {
         }
     }
 
+    /** NCCL sends tensors from the device's memory. */
+    @Override
+    public boolean needsHostMemory(KvTransferConfig config) {
+        return !config.buffersOnDevice()
+                || !P2pNcclSettings.of(config, runtime.ticker()).transport().equals("nccl");
+    }
+
     @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
         context.requireKeysAndValues("P2pNcclConnector");

@@ -3,8 +3,11 @@ package baton.connectors.p2pnccl;
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.p2pnccl.P2pNcclConnectorMetadata.Load;
 import baton.connectors.p2pnccl.P2pNcclConnectorMetadata.Save;
+import baton.kv.ConfigException;
 import baton.kv.Deadline;
 import baton.kv.KvCache;
+import baton.kv.KvFence;
+import baton.kv.KvMemory;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
 import baton.kv.connector.HandshakeMetadata;
@@ -31,6 +34,7 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.ThreadFactory;
+import java.util.concurrent.locks.LockSupport;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -45,6 +49,9 @@ import org.slf4j.LoggerFactory;
 final class P2pNcclWorker implements WorkerConnector {
     private static final Logger log = LoggerFactory.getLogger(P2pNcclWorker.class);
     private static final Duration JOIN = Duration.ofSeconds(10);
+
+    /** Nanoseconds between looks at tensors that are under way. */
+    private static final long LOOK = 1_000_000;
 
     /** The digest of the last layer of a prompt whose KV is wrong: the load that takes it fails at once. */
     private static final String DISCARDED = "discarded";
@@ -63,6 +70,12 @@ final class P2pNcclWorker implements WorkerConnector {
 
     /** Requests of which, and peers to which, this step sends no more tensors. */
     private final Set<Object> givenUp = new HashSet<>();
+
+    /** Passed when the layers so far of this step are in the pool. */
+    private KvFence computed = KvFence.PASSED;
+
+    /** The last copy from the pool; those before it are passed with it. */
+    private KvFence gathered = KvFence.PASSED;
 
     /** Requests whose KV of this step is wrong. */
     private final Set<String> discarded = new HashSet<>();
@@ -95,7 +108,14 @@ final class P2pNcclWorker implements WorkerConnector {
     @Override
     public void register(KvCache pool) {
         cache = Optional.of(pool);
-        endpoint.prepare(context.config().isProducer(), context.config().isConsumer());
+        boolean reached =
+                endpoint.prepare(context.config().isProducer(), context.config().isConsumer(), pool.memory());
+        if (!reached && pool.memory() instanceof KvMemory.Device device) {
+            throw new ConfigException(
+                    "kv_buffer_device",
+                    "is %s, but transport=%s does not reach memory of %s: it must be cpu"
+                            .formatted(context.config().bufferDevice(), settings.transport(), device.device()));
+        }
     }
 
     @Override
@@ -179,9 +199,15 @@ final class P2pNcclWorker implements WorkerConnector {
         return Optional.empty();
     }
 
-    /** The last layer waits for {@link #waitForSave}, as a load is complete with it. */
     @Override
     public void saveLayer(int layer) {
+        saveLayer(layer, KvFence.PASSED);
+    }
+
+    /** The last layer waits for {@link #waitForSave}, as a load is complete with it. */
+    @Override
+    public void saveLayer(int layer, KvFence inPool) {
+        computed = inPool;
         if (layer < pool().layerNames().size() - 1) {
             send(layer);
         }
@@ -197,6 +223,7 @@ final class P2pNcclWorker implements WorkerConnector {
         if (!saves.isEmpty()) {
             send(pool().layerNames().size() - 1);
         }
+        gathered.await();
         saves = List.of();
         discarded.clear();
     }
@@ -210,13 +237,14 @@ final class P2pNcclWorker implements WorkerConnector {
             KvCache pool = pool();
             String tensorId = save.id().tensorId(pool.layerNames().get(layer));
             String digest = discarded.contains(save.requestId()) ? DISCARDED : save.digest();
-            TensorHead head = PromptTensor.head(pool.layout(), save.blocks().length, origin(digest));
+            TensorHead head = pool.memory() instanceof KvMemory.Device
+                    ? PromptTensor.headOfTokens(pool.layout(), save.tokens(), origin(digest))
+                    : PromptTensor.head(pool.layout(), save.blocks().length, origin(digest));
             try {
-                endpoint.send(
-                        peer,
-                        tensorId,
-                        head,
-                        data -> PromptTensor.gather(pool, layer, save.blocks(), save.tokens(), data));
+                endpoint.send(peer, tensorId, head, data -> {
+                    gathered = PromptTensor.gather(pool, layer, save.blocks(), save.tokens(), data, computed);
+                    return gathered;
+                });
             } catch (P2pException e) {
                 giveUp(save, peer, e);
             }
@@ -273,12 +301,17 @@ final class P2pNcclWorker implements WorkerConnector {
         return cache.orElseThrow(() -> new IllegalStateException("register must come first"));
     }
 
-    /** Returns when no thread uses the pool any more. */
+    /** Returns when no thread uses the pool any more, and its device has no tensors. */
     @Override
     public void close() {
         registration.ifPresent(ProxyRegistration::close);
         endpoint.close();
         Deadline deadline = Deadline.after(context.ticker(), JOIN);
+        boolean onDevice =
+                cache.filter(pool -> pool.memory() instanceof KvMemory.Device).isPresent();
+        while (onDevice && (endpoint.isSending() || endpoint.heldBytes() > 0) && !deadline.isOver()) {
+            LockSupport.parkNanos(LOOK);
+        }
         for (Thread thread : loading) {
             try {
                 if (!thread.join(deadline.remaining())) {

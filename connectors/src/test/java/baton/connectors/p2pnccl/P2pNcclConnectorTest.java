@@ -8,6 +8,7 @@ import baton.connectors.DelegatingRuntime;
 import baton.connectors.SystemRuntime;
 import baton.kv.ConfigException;
 import baton.kv.DType;
+import baton.kv.KvFence;
 import baton.kv.KvGroups;
 import baton.kv.KvLayout;
 import baton.kv.KvRole;
@@ -35,9 +36,11 @@ import baton.pipe.WireTransport;
 import baton.pipe.memory.MemoryTransport;
 import baton.pipe.p2p.P2pEndpoint;
 import baton.testkit.FakeEngine;
+import baton.testkit.FakeEngine.PoolMemory;
 import baton.testkit.FakeEngine.Running;
 import baton.testkit.FakeEngine.Share;
 import baton.testkit.FakeKvRequest;
+import baton.testkit.RefusingMemory;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.net.InetAddress;
@@ -60,6 +63,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Two engines without models; control messages over real sockets, bytes through memory. */
@@ -69,7 +73,7 @@ class P2pNcclConnectorTest {
     private static final Duration SOON = Duration.ofSeconds(60);
     private static final KvLayout MODEL = new KvLayout(3, 2, 4, 4, DType.F32);
 
-    private final MemoryTransport wires = new MemoryTransport();
+    private final MemoryTransport wires = new MemoryTransport(RefusingMemory::is);
     private final List<AutoCloseable> open = new ArrayList<>();
     private int ids;
 
@@ -85,12 +89,30 @@ class P2pNcclConnectorTest {
         private final FakeEngine engine;
 
         private Side(int ranks, int blockSize, KvTransferConfig.Builder config) throws IOException {
-            this(connector(), context(config.build(), ranks, blockSize));
+            this(ranks, blockSize, config, PoolMemory.HOST);
+        }
+
+        private Side(int ranks, int blockSize, KvTransferConfig.Builder config, PoolMemory pools) {
+            this(
+                    connector(),
+                    context(
+                            pools == PoolMemory.HOST
+                                    ? config.build()
+                                    : config.bufferDevice("cuda")
+                                            .extra("transport", "nccl")
+                                            .build(),
+                            ranks,
+                            blockSize),
+                    pools);
         }
 
         private Side(P2pNcclConnector connector, ConnectorContext context) {
+            this(connector, context, PoolMemory.HOST);
+        }
+
+        private Side(P2pNcclConnector connector, ConnectorContext context, PoolMemory pools) {
             address = new PeerAddress(HOST, context.config().port());
-            engine = new FakeEngine(connector, context, 64);
+            engine = new FakeEngine(connector, context, 64, pools);
             open.add(engine);
         }
 
@@ -168,11 +190,21 @@ class P2pNcclConnectorTest {
         return new FakeKvRequest(id, FakeKvRequest.counting(first, length), MODEL.blockSize());
     }
 
+    /** Of a device's tensors those without room in the buffer are received into host memory. */
     @ParameterizedTest
-    @ValueSource(strings = {"PUT_ASYNC", "PUT", "GET"})
-    void aPromptsKvArrivesWhateverTheChunksAndBlockSizes(String sendType) throws Exception {
-        Side prefill = new Side(1, 4, config(KvRole.PRODUCER).extra("send_type", sendType));
-        Side decode = new Side(1, 8, config(KvRole.CONSUMER).extra("send_type", sendType));
+    @CsvSource({
+        "PUT_ASYNC, HOST, HOST, 10000",
+        "PUT, HOST, HOST, 10000",
+        "GET, HOST, HOST, 10000",
+        "PUT_ASYNC, DEVICE, DEVICE, 2048",
+        "PUT, DEVICE, HOST, 10000",
+        "GET, HOST, DEVICE, 10000"
+    })
+    void aPromptsKvArrivesWhateverTheChunksAndBlockSizes(String sendType, PoolMemory from, PoolMemory to, long buffer)
+            throws Exception {
+        Side prefill = new Side(1, 4, config(KvRole.PRODUCER).extra("send_type", sendType), from);
+        Side decode = new Side(
+                1, 8, config(KvRole.CONSUMER).extra("send_type", sendType).bufferSize(buffer), to);
         for (int length : new int[] {2, 4, 5, 8, 9, 23}) {
             String id = shared(prefill, decode);
             Running there = prefill.engine.admit(request(id + "-11111111", 7, length), 0);
@@ -213,6 +245,23 @@ class P2pNcclConnectorTest {
                 .filter(each -> each.name().equals(name))
                 .mapToDouble(Measurement::value)
                 .sum();
+    }
+
+    @Test
+    void aTransportThatDoesNotReachTheDeviceIsNamed() throws Exception {
+        KvTransferConfig config = config(KvRole.PRODUCER)
+                .bufferDevice("cuda")
+                .extra("transport", "nccl")
+                .build();
+        P2pNcclConnector connector = new P2pNcclConnector(runtime(ZeroMqPeerChannel::new), (settings, _) -> {
+            P2pEndpoint endpoint =
+                    P2pEndpoint.open(settings, new ZeroMqPeerChannel(), new MemoryTransport(), Ticker.system());
+            open.add(endpoint);
+            return endpoint;
+        });
+        assertThatThrownBy(() -> new Side(connector, context(config, 1, MODEL.blockSize()), PoolMemory.DEVICE))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContainingAll("kv_buffer_device", "transport=nccl does not reach memory of refusing:0");
     }
 
     /** So that the first request does not wait for the system to find and clear it. */
@@ -317,7 +366,7 @@ class P2pNcclConnectorTest {
             P2pRequestId id = new P2pRequestId(sender.address(), decode.address, "%032x".formatted(78));
             KvRequest request = request("chatcmpl-" + id.format() + "-12345678", 7, 10);
             for (String layer : decode.engine.cache().layerNames()) {
-                sender.send(decode.address, "chatcmpl-" + id.format() + "#" + layer, head, data -> {});
+                sender.send(decode.address, "chatcmpl-" + id.format() + "#" + layer, head, data -> KvFence.PASSED);
             }
             assertThat(failure(decode, decode.engine.admit(request, 0))).isEqualTo("digest");
         }

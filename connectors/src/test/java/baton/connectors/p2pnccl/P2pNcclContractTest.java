@@ -9,15 +9,16 @@ import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pRequestId;
 import baton.pipe.memory.MemoryTransport;
 import baton.testkit.ConnectorContract;
+import baton.testkit.RefusingMemory;
 import java.io.IOException;
 
-/** Two instances with real channels between them, and wires in memory. */
+/** Two instances with real channels between them, and wires in memory, which reach the pools of a device. */
 class P2pNcclContractTest extends ConnectorContract {
     private static final String HOST = "127.0.0.1";
 
     @Override
     protected Instances instances() throws IOException {
-        MemoryTransport wires = new MemoryTransport();
+        MemoryTransport wires = new MemoryTransport(RefusingMemory::is);
         KvTransferConfig prefill = config(KvRole.PRODUCER);
         KvTransferConfig decode = config(KvRole.CONSUMER);
         return new Pair(
@@ -39,6 +40,8 @@ class P2pNcclContractTest extends ConnectorContract {
         return KvTransferConfig.builder("P2pNcclConnector", role)
                 .ip(HOST)
                 .port(P2pNcclConnectorTest.freePorts())
+                .bufferDevice("cuda")
+                .extra("transport", "nccl")
                 .extra("mem_pool_size_gb", 1)
                 .extra("exchange_timeout", 3)
                 .extra("transfer_timeout", 3)

@@ -13,15 +13,19 @@ import baton.engine.backend.ModelBackend;
 import baton.engine.local.GenerationCollector;
 import baton.engine.local.LocalEngine;
 import baton.kv.DType;
+import baton.kv.FreePorts;
 import baton.kv.JsonFields;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.LoadFailurePolicy;
+import baton.messages.PeerAddress;
+import baton.messages.p2p.P2pRequestId;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.Optional;
 import java.util.Random;
 import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -62,6 +66,41 @@ class HandoverOnDeviceTest {
             assertThat(answer.tokens()).isEqualTo(alone.tokens());
             assertThat(answer.cachedTokens()).isGreaterThanOrEqualTo(2 * BLOCK);
         }
+    }
+
+    /** Tensors go from memory of the device into memory of the device, and their checksums are computed there. */
+    @Test
+    void tensorsAreHandedOverFromDeviceToDevice() throws Exception {
+        int[] prompt = new Random(7).ints(BLOCK + 3, 5, 2048).toArray();
+        RequestOutput alone;
+        try (LocalEngine engine = start(config().build(), new CpuBackend())) {
+            alone = ask(engine, prompt, ANSWER, Optional.empty());
+        }
+        int port = FreePorts.inARow(2);
+        P2pRequestId id = new P2pRequestId(
+                new PeerAddress("127.0.0.1", port), new PeerAddress("127.0.0.1", port + 1), "7".repeat(32));
+        try (LocalEngine prefill = start(tensors(KvRole.PRODUCER, id.prefill()), device);
+                LocalEngine decode = start(tensors(KvRole.CONSUMER, id.decode()), device)) {
+            String asked = "cmpl-" + id.format() + "-0";
+            RequestOutput _ = ask(prefill, asked, prompt, SamplingParams.greedy(1), Optional.empty());
+            RequestOutput answer = ask(decode, asked, prompt, ANSWER, Optional.empty());
+            assertThat(answer.tokens()).isEqualTo(alone.tokens());
+            assertThat(answer.cachedTokens()).isEqualTo(prompt.length - 1);
+        }
+        assertThat(WiredP2pConnector.deviceBytes()).isPositive();
+    }
+
+    private static EngineConfig tensors(KvRole role, PeerAddress self) {
+        return config()
+                .kvTransfer(KvTransferConfig.builder(WiredP2pConnector.NAME, role)
+                        .bufferDevice("cuda")
+                        .loadFailurePolicy(LoadFailurePolicy.FAIL)
+                        .ip(self.host())
+                        .port(self.port())
+                        .bufferSize(1 << 20)
+                        .extra("transport", "nccl")
+                        .build())
+                .build();
     }
 
     /** Layers are saved and loaded within steps, through a mirror of the device's pool in host memory. */
@@ -114,7 +153,13 @@ class HandoverOnDeviceTest {
 
     private static RequestOutput ask(
             LocalEngine engine, int[] prompt, SamplingParams sampling, Optional<JsonFields> params) throws Exception {
-        GenerationRequest request = new GenerationRequest("asked", prompt, sampling, params, Optional.empty(), 0);
+        return ask(engine, "asked", prompt, sampling, params);
+    }
+
+    private static RequestOutput ask(
+            LocalEngine engine, String id, int[] prompt, SamplingParams sampling, Optional<JsonFields> params)
+            throws Exception {
+        GenerationRequest request = new GenerationRequest(id, prompt, sampling, params, Optional.empty(), 0);
         GenerationCollector collector = new GenerationCollector(request);
         engine.submit(request, collector);
         return collector.result().get(300, TimeUnit.SECONDS);

@@ -1,14 +1,18 @@
 package baton.engine.sim;
 
 import baton.connectors.p2pnccl.P2pNcclConnector;
+import baton.kv.KvDigest;
+import baton.kv.KvFence;
 import baton.kv.connector.KvConnector;
 import baton.memory.Crc32c;
 import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pMessage;
+import baton.messages.p2p.P2pMessage.Checksum;
 import baton.messages.p2p.P2pMessage.Put;
 import baton.messages.p2p.P2pMessage.TensorHead;
 import baton.messages.p2p.P2pRequestId;
 import baton.pipe.Tensor;
+import baton.pipe.TensorBytes;
 import baton.pipe.p2p.P2pException;
 import baton.pipe.p2p.P2pException.Fault;
 import baton.pipe.p2p.P2pStats;
@@ -27,7 +31,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import java.util.function.Consumer;
+import java.util.function.Function;
 import java.util.zip.CRC32C;
 
 /**
@@ -181,15 +185,15 @@ final class P2pSimConnectors extends FaultyConnectors {
         }
 
         @Override
-        public void send(PeerAddress to, String tensorId, TensorHead head, Consumer<MemorySegment> fill)
+        public void send(PeerAddress to, String tensorId, TensorHead head, Function<TensorBytes, KvFence> fill)
                 throws P2pException {
             if (faults.happens("buffer full")) {
                 throw new P2pException(Fault.OUT_OF_MEMORY, "simulated");
             }
             try (Arena arena = Arena.ofConfined()) {
                 MemorySegment data = arena.allocate(Tensor.bytes(Tensor.Type.named(head.dtype()), head.shape()));
-                fill.accept(data);
-                byte[] put = new Put(changedId(tensorId), head.withChecksum(Crc32c.of(data))).encode();
+                fill.apply(new TensorBytes.Host(data)).await();
+                byte[] put = new Put(changedId(tensorId), head.withChecksum(new Checksum(KvDigest.CRC32C, Crc32c.of(data)))).encode();
                 byte[] message = new byte[3 * Integer.BYTES + put.length + (int) data.byteSize()];
                 ByteBuffer bytes = ByteBuffer.wrap(message)
                         .putInt(0)
@@ -233,7 +237,7 @@ final class P2pSimConnectors extends FaultyConnectors {
             }
             Arena arena = Arena.ofConfined();
             MemorySegment data = arena.allocateFrom(ValueLayout.JAVA_BYTE, tensor.get().data);
-            return new Received(tensor.get().head, data, arena::close);
+            return new Received(tensor.get().head, new TensorBytes.Host(data), arena::close);
         }
 
         @Override

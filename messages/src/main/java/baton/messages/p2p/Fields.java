@@ -1,6 +1,7 @@
 package baton.messages.p2p;
 
 import baton.kv.InvalidFieldException;
+import baton.kv.KvDigest;
 import baton.messages.MsgpackReader;
 import java.io.IOException;
 import java.util.ArrayList;
@@ -20,7 +21,7 @@ final class Fields {
     Optional<Integer> result = Optional.empty();
     private Optional<Integer> tensorParallelSize = Optional.empty();
     private Optional<String> digest = Optional.empty();
-    private Optional<Integer> checksum = Optional.empty();
+    private Optional<P2pMessage.Checksum> checksum = Optional.empty();
 
     private Fields(String what) {
         this.what = what;
@@ -43,7 +44,8 @@ final class Fields {
             case "ret" -> result = Optional.of(value.integer(field, 0, Integer.MAX_VALUE));
             case "tp_size" -> tensorParallelSize = Optional.of(value.integer(field, 1, 1 << 16));
             case "digest" -> digest = Optional.of(text(field, value.text(field), 128));
-            case "crc32c" -> checksum = Optional.of((int) unsigned(field, value.unsigned(field)));
+            case "crc32c" -> checksum = checksum(KvDigest.CRC32C, field, value);
+            case "sum61" -> checksum = checksum(KvDigest.SUM61, field, value);
             default -> {
                 return false;
             }
@@ -83,11 +85,12 @@ final class Fields {
         return shape;
     }
 
-    private static long unsigned(String field, long value) {
+    private static Optional<P2pMessage.Checksum> checksum(KvDigest kind, String field, MsgpackReader reader) {
+        long value = reader.unsigned(field);
         if (value < 0 || value > 0xffff_ffffL) {
             throw new InvalidFieldException(field, "is " + value + ", must be at most 4294967295");
         }
-        return value;
+        return Optional.of(new P2pMessage.Checksum(kind, (int) value));
     }
 
     /** Baton's fields are all there or none: a damaged name of one does not make a peer without them. */

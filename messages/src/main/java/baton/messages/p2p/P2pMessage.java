@@ -1,6 +1,7 @@
 package baton.messages.p2p;
 
 import baton.kv.InvalidFieldException;
+import baton.kv.KvDigest;
 import baton.messages.PeerAddress;
 import java.io.IOException;
 import java.util.Arrays;
@@ -105,11 +106,9 @@ public sealed interface P2pMessage {
      * @param dtype torch's name of its elements' type
      * @param shape sizes of its dimensions
      * @param origin fields that only Baton sends; vLLM ignores them
-     * @param checksum the same: {@code "crc32c": number}, over a line each in UTF-8 of the tensor's id, dtype, sizes with commas between
-     *     them, tp_size and digest, the last two empty if absent, and then over the tensor's bytes. So no tensor is taken for another
-     *     one either.
+     * @param checksum the same, as a field of the kind's name: {@code "crc32c": number} or {@code "sum61": number}
      */
-    record TensorHead(String dtype, List<Long> shape, Optional<Origin> origin, Optional<Integer> checksum) {
+    record TensorHead(String dtype, List<Long> shape, Optional<Origin> origin, Optional<Checksum> checksum) {
         public TensorHead {
             shape = List.copyOf(shape);
         }
@@ -119,8 +118,8 @@ public sealed interface P2pMessage {
             this(dtype, shape, origin, Optional.empty());
         }
 
-        public TensorHead withChecksum(int crc32c) {
-            return new TensorHead(dtype, shape, origin, Optional.of(crc32c));
+        public TensorHead withChecksum(Checksum sum) {
+            return new TensorHead(dtype, shape, origin, Optional.of(sum));
         }
 
         private int extraFields() {
@@ -138,9 +137,21 @@ public sealed interface P2pMessage {
                 packer.packString("digest").packString(origin.get().digest);
             }
             if (checksum.isPresent()) {
-                packer.packString("crc32c").packLong(Integer.toUnsignedLong(checksum.get()));
+                packer.packString(checksum.get().kind.label());
+                packer.packLong(Integer.toUnsignedLong(checksum.get().value));
             }
         }
+    }
+
+    /**
+     * CRC32C over a line each in UTF-8 of the tensor's id, dtype, sizes with commas between them, tp_size and digest, the last two empty
+     * if absent, and then over the tensor's bytes, or over the SUM61 of each {@value #PIECE} of them, in 8 bytes, the highest first.
+     * So no tensor is taken for another one either.
+     *
+     * @param kind {@link KvDigest#CRC32C} over the bytes themselves; {@link KvDigest#SUM61}, which a device computes
+     */
+    record Checksum(KvDigest kind, int value) {
+        public static final long PIECE = 256 << 10;
     }
 
     /**

@@ -4,7 +4,9 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.InvalidFieldException;
+import baton.kv.KvDigest;
 import baton.messages.PeerAddress;
+import baton.messages.p2p.P2pMessage.Checksum;
 import baton.messages.p2p.P2pMessage.Get;
 import baton.messages.p2p.P2pMessage.GetReply;
 import baton.messages.p2p.P2pMessage.New;
@@ -26,6 +28,7 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** The codecs beside what Python's msgpack writes, and beside what no peer should write. */
@@ -76,10 +79,11 @@ class P2pMessagesTest {
         assertThat(Registration.decode(captured.get(1))).isEqualTo(decode);
     }
 
-    @Test
-    void originAndChecksumAreSentAndReceived() {
-        TensorHead head =
-                new TensorHead("float32", List.of(), Optional.of(new Origin(4, "0123abcd"))).withChecksum(0xfedcba98);
+    @ParameterizedTest
+    @EnumSource(names = {"CRC32C", "SUM61"})
+    void originAndChecksumAreSentAndReceived(KvDigest kind) {
+        TensorHead head = new TensorHead("float32", List.of(), Optional.of(new Origin(4, "0123abcd")))
+                .withChecksum(new Checksum(kind, 0xfedcba98));
 
         assertThat(P2pMessage.decode(new Put("t", head).encode())).isEqualTo(new Put("t", head));
         assertThat(GetReply.decode(new GetReply.Here(head).encode())).isEqualTo(new GetReply.Here(head));
@@ -89,7 +93,8 @@ class P2pMessagesTest {
     @ParameterizedTest
     @ValueSource(strings = {"crc32c", "tp_size", "digest"})
     void batonsFieldsAreAllThereOrNone(String lost) {
-        TensorHead head = new TensorHead("float32", List.of(), Optional.of(new Origin(4, "0123abcd"))).withChecksum(1);
+        TensorHead head = new TensorHead("float32", List.of(), Optional.of(new Origin(4, "0123abcd")))
+                .withChecksum(new Checksum(KvDigest.CRC32C, 1));
         byte[] message = new Put("t", head).encode();
         int at = new String(message, StandardCharsets.ISO_8859_1).indexOf(lost);
         message[at] ^= 1;

@@ -1,5 +1,6 @@
 package baton.pipe.nccl;
 
+import baton.kv.KvDevice;
 import baton.pipe.PipeException;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.util.ArrayDeque;
@@ -35,6 +36,10 @@ final class NcclLanes {
     NcclLanes(NcclApi api, int device) {
         this.api = api;
         this.device = device;
+    }
+
+    KvDevice device() {
+        return new KvDevice("cuda", device);
     }
 
     NcclApi api() {

@@ -1,6 +1,7 @@
 package baton.pipe.nccl;
 
 import baton.kv.Deadline;
+import baton.kv.KvDevice;
 import baton.kv.Ticker;
 import baton.messages.PeerAccess;
 import baton.pipe.PipeException;
@@ -13,8 +14,8 @@ import java.util.Map;
 
 /**
  * Experimental: wires over NCCL, between processes that have a GPU each. Both ends connect over TCP first, where tokens and
- * addresses are checked as for wires over TCP, and exchange NCCL's unique ids there; the bytes go from host memory through the
- * GPUs. NCCL trusts its network.
+ * addresses are checked as for wires over TCP, and exchange NCCL's unique ids there; the bytes go from memory of the
+ * GPU, or from host memory through it. NCCL trusts its network.
  *
  * <p>Never run on a GPU so far: only the calls of the libraries' functions are tested. Memory of the GPU is kept for the next
  * wire, and freed when the transport and its last wire are closed.
@@ -54,6 +55,11 @@ public final class NcclTransport implements WireTransport {
     @Override
     public String name() {
         return "nccl";
+    }
+
+    @Override
+    public boolean reaches(KvDevice other) {
+        return other.equals(lanes.device());
     }
 
     @Override

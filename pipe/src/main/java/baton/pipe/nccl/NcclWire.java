@@ -3,6 +3,7 @@ package baton.pipe.nccl;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.pipe.PipeException;
+import baton.pipe.TensorBytes;
 import baton.pipe.Wire;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -19,8 +20,9 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Two communicators, one for each direction, so that sending never waits for receiving; and the control connection over which the
- * ranks have exchanged their ids, whose end is the end of the peer. Bytes are copied from host memory through pinned memory and
- * memory of the GPU, in pieces of the same size on both sides.
+ * ranks have exchanged their ids, whose end is the end of the peer. Bytes of host memory are copied through pinned memory and
+ * memory of the GPU; those of the GPU's memory go from and to where they are. Pieces have the same size on both sides, so each end may have
+ * either.
  *
  * <p>Over the control connection both sides announce the start of a message, so that no kernel waits on a GPU for a peer that
  * does not send or receive; and the receiver acknowledges its end, for which the sender waits: NCCL drops buffered data when a
@@ -151,11 +153,21 @@ final class NcclWire implements Wire {
 
     @Override
     public void send(MemorySegment bytes, Duration timeout) throws PipeException {
-        out.move(bytes, timeout);
+        out.move(new TensorBytes.Host(bytes), timeout);
     }
 
     @Override
     public void receive(MemorySegment into, Duration timeout) throws PipeException {
+        in.move(new TensorBytes.Host(into), timeout);
+    }
+
+    @Override
+    public void send(TensorBytes bytes, Duration timeout) throws PipeException {
+        out.move(bytes, timeout);
+    }
+
+    @Override
+    public void receive(TensorBytes into, Duration timeout) throws PipeException {
         in.move(into, timeout);
     }
 
@@ -198,7 +210,7 @@ final class NcclWire implements Wire {
             }
         }
 
-        void move(MemorySegment bytes, Duration timeout) throws PipeException {
+        void move(TensorBytes bytes, Duration timeout) throws PipeException {
             if (bytes.byteSize() == 0) {
                 return;
             }
@@ -214,24 +226,15 @@ final class NcclWire implements Wire {
                 say(sends ? SENDING : RECEIVING, deadline);
                 await(deadline, LATE, () -> hasHeard(sends ? RECEIVING : SENDING, messages));
                 lanes.useDevice();
-                MemorySegment staged = MemorySegment.ofAddress(own.pinned()).reinterpret(NcclLanes.PIECE);
                 while (at < bytes.byteSize()) {
                     long length = Math.min(NcclLanes.PIECE, bytes.byteSize() - at);
-                    if (sends) {
-                        MemorySegment.copy(bytes, at, staged, 0, length);
-                        api.copy(own.onDevice(), own.pinned(), length, true, own.stream());
-                    }
-                    api.move(sends, own.onDevice(), length, peer, communicator, own.stream());
-                    await(deadline, LATE, () -> api.isReady(communicator));
-                    if (!sends) {
-                        api.copy(own.pinned(), own.onDevice(), length, false, own.stream());
-                    }
-                    await(deadline, LATE, () -> api.isReady(communicator) && api.isDone(own.stream()));
-                    if (!sends) {
-                        MemorySegment.copy(staged, 0, bytes, at, length);
+                    switch (bytes) {
+                        case TensorBytes.Host(MemorySegment host) -> stage(host.asSlice(at, length), own, deadline);
+                        case TensorBytes.Device device -> enqueue(device.address() + at, length, own, deadline);
                     }
                     at += length;
                 }
+                await(deadline, LATE, () -> api.isReady(communicator) && api.isDone(own.stream()));
                 if (sends) {
                     await(deadline, LATE, () -> hasHeard(RECEIVED, messages));
                 } else {
@@ -240,7 +243,7 @@ final class NcclWire implements Wire {
             } catch (PipeException e) {
                 closed = true;
                 control.close();
-                end();
+                end(bytes instanceof TensorBytes.Device);
                 // The peer may close before the GPU is known to be done here: a message that has arrived is no less
                 // sent.
                 if (!sends || !hasHeard(RECEIVED, messages)) {
@@ -250,6 +253,27 @@ final class NcclWire implements Wire {
                 }
             } finally {
                 inside.unlock();
+            }
+        }
+
+        private void enqueue(long address, long length, NcclLanes.Lane own, Deadline deadline) throws PipeException {
+            api.move(sends, address, length, peer, communicator, own.stream());
+            await(deadline, LATE, () -> api.isReady(communicator));
+        }
+
+        private void stage(MemorySegment piece, NcclLanes.Lane own, Deadline deadline) throws PipeException {
+            MemorySegment staged = MemorySegment.ofAddress(own.pinned()).reinterpret(piece.byteSize());
+            if (sends) {
+                staged.copyFrom(piece);
+                api.copy(own.onDevice(), own.pinned(), piece.byteSize(), true, own.stream());
+            }
+            enqueue(own.onDevice(), piece.byteSize(), own, deadline);
+            if (!sends) {
+                api.copy(own.pinned(), own.onDevice(), piece.byteSize(), false, own.stream());
+            }
+            await(deadline, LATE, () -> api.isReady(communicator) && api.isDone(own.stream()));
+            if (!sends) {
+                piece.copyFrom(staged);
             }
         }
 
@@ -275,7 +299,7 @@ final class NcclWire implements Wire {
         void close() {
             inside.lock();
             try {
-                end();
+                end(false);
             } finally {
                 inside.unlock();
             }
@@ -284,8 +308,10 @@ final class NcclWire implements Wire {
         /**
          * On a thread of its own, because NCCL frees memory then, which waits for the kernels of other wires. The lane is kept
          * only if the communicator is known to be done with it.
+         *
+         * @param waits returns when the GPU is done with the communicator's memory
          */
-        private void end() {
+        private void end(boolean waits) {
             NcclLanes.Lane own = lane;
             long ended = communicator;
             if (own == null) {
@@ -293,7 +319,7 @@ final class NcclWire implements Wire {
             }
             lane = null;
             communicator = 0;
-            Thread.ofPlatform().daemon().name("nccl-end").start(() -> {
+            Thread ending = Thread.ofPlatform().daemon().name("nccl-end").start(() -> {
                 try {
                     lanes.useDevice();
                     if (ended != 0) {
@@ -311,6 +337,10 @@ final class NcclWire implements Wire {
                     LOG.warn("{} does not end in order: {}", NcclWire.this, e.getMessage());
                 }
             });
+            Deadline deadline = Deadline.after(ticker, LAST_WORK);
+            while (waits && ending.isAlive() && !deadline.isOver()) {
+                LockSupport.parkNanos(BETWEEN_LOOKS);
+            }
         }
     }
 }

@@ -1,18 +1,22 @@
 package baton.pipe.p2p;
 
+import baton.kv.KvCopier;
+import baton.kv.KvMemory;
 import baton.memory.AnonymousMemory;
+import baton.pipe.TensorBytes;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.lang.foreign.Arena;
-import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
- * Native memory in pieces whose sizes are powers of two, from {@value #LEAST} bytes on: a buddy allocator, as vLLM's
+ * Memory of the host or of a device in pieces whose sizes are powers of two, from {@value #LEAST} bytes on: a buddy allocator, as vLLM's
  * TensorMemoryPool.
  *
  * <h2>Invariants</h2>
@@ -23,6 +27,7 @@ import java.util.Set;
  * another root needs their room, and all when the pool is closed and no piece is in use.
  */
 final class BuddyPool implements AutoCloseable {
+    private static final Logger log = LoggerFactory.getLogger(BuddyPool.class);
     /** Bytes of the smallest piece. */
     static final long LEAST = 512;
 
@@ -45,6 +50,10 @@ final class BuddyPool implements AutoCloseable {
     @GuardedBy("this")
     private long used;
 
+    /** Whose memory later roots are of; the host's if it has no room. */
+    @GuardedBy("this")
+    private Optional<KvMemory.Device> device = Optional.empty();
+
     @GuardedBy("this")
     private boolean closed;
 
@@ -56,15 +65,29 @@ final class BuddyPool implements AutoCloseable {
         }
     }
 
-    /** One allocation from the system. */
+    /** One allocation from the system, or from a device. */
     private static final class Root {
         private final int order;
-        private final Arena arena = Arena.ofShared();
-        private final MemorySegment memory;
+        private final TensorBytes memory;
+        private final Runnable free;
 
-        private Root(int order) {
+        private Root(int order, Optional<KvMemory.Device> device) {
+            long bytes = 1L << order;
             this.order = order;
-            this.memory = AnonymousMemory.allocate(arena, 1L << order, ALIGNMENT);
+            Optional<KvCopier.Beside> beside =
+                    device.flatMap(each -> each.copier().allocate(bytes));
+            if (beside.isPresent()) {
+                this.memory = new TensorBytes.Device(device.get(), beside.get().offset(), bytes);
+                this.free = beside.get()::close;
+            } else {
+                device.ifPresent(each -> log.warn(
+                        "{} has no room for {} bytes of tensors beside the KV pool: they are staged in host memory",
+                        each.device(),
+                        bytes));
+                Arena arena = Arena.ofShared();
+                this.memory = new TensorBytes.Host(AnonymousMemory.allocate(arena, bytes, ALIGNMENT));
+                this.free = arena::close;
+            }
         }
     }
 
@@ -89,18 +112,18 @@ final class BuddyPool implements AutoCloseable {
     /** Memory in use. */
     final class Piece implements AutoCloseable {
         private final Extent extent;
-        private final MemorySegment memory;
+        private final TensorBytes memory;
 
         @GuardedBy("BuddyPool.this")
         private boolean freed;
 
         private Piece(Extent extent, long bytes) {
             this.extent = extent;
-            this.memory = extent.root.memory.asSlice(extent.offset, bytes);
+            this.memory = extent.root.memory.slice(extent.offset, bytes);
         }
 
         /** As many bytes as were asked for; not to be used after {@link #close}. */
-        MemorySegment memory() {
+        TensorBytes memory() {
             return memory;
         }
 
@@ -117,8 +140,13 @@ final class BuddyPool implements AutoCloseable {
         }
     }
 
-    /** Allocates the first root now: its pages are then taken from the system before pieces are asked for. */
-    synchronized void prepare() {
+    /**
+     * Allocates the first root now: its pages are then taken from the system before pieces are asked for.
+     *
+     * @param of in whose memory roots are from now on
+     */
+    synchronized void prepare(Optional<KvMemory.Device> of) {
+        device = of;
         if (!closed && roots.isEmpty()) {
             grow(LEAST_ORDER);
         }
@@ -175,7 +203,7 @@ final class BuddyPool implements AutoCloseable {
             return false;
         }
         int largest = Long.SIZE - 1 - Long.numberOfLeadingZeros(room);
-        Root root = new Root(Math.max(order, Math.min(ROOT_ORDER, largest)));
+        Root root = new Root(Math.max(order, Math.min(ROOT_ORDER, largest)), device);
         roots.add(root);
         reserved += 1L << root.order;
         free.get(root.order).add(new Extent(root, 0, root.order));
@@ -199,7 +227,7 @@ final class BuddyPool implements AutoCloseable {
     private void giveBack(Root root) {
         roots.remove(root);
         reserved -= 1L << root.order;
-        root.arena.close();
+        root.free.run();
     }
 
     long capacity() {

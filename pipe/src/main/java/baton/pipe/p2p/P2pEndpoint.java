@@ -2,6 +2,8 @@ package baton.pipe.p2p;
 
 import baton.kv.Deadline;
 import baton.kv.InvalidFieldException;
+import baton.kv.KvFence;
+import baton.kv.KvMemory;
 import baton.kv.Ticker;
 import baton.messages.GuardedReception;
 import baton.messages.MessageException;
@@ -16,13 +18,13 @@ import baton.messages.p2p.P2pMessage.PutReply;
 import baton.messages.p2p.P2pMessage.TensorHead;
 import baton.pipe.PipeException;
 import baton.pipe.Tensor;
+import baton.pipe.TensorBytes;
 import baton.pipe.Wire;
 import baton.pipe.WireTransport;
 import baton.pipe.p2p.P2pException.Fault;
 import baton.pipe.p2p.P2pStats.Count;
 import baton.pipe.p2p.SendStore.Outgoing;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
-import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
@@ -33,7 +35,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
-import java.util.function.Consumer;
+import java.util.function.Function;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -127,13 +129,17 @@ public final class P2pEndpoint implements TensorExchange {
     }
 
     @Override
-    public void prepare(boolean sends, boolean receives) {
+    public boolean prepare(boolean sends, boolean receives, KvMemory pool) {
+        Optional<KvMemory.Device> device = pool instanceof KvMemory.Device of && transport.reaches(of.device())
+                ? Optional.of(of)
+                : Optional.empty();
         if (sends) {
-            toSend.prepare();
+            toSend.prepare(device);
         }
         if (receives) {
-            received.prepare();
+            received.prepare(device);
         }
+        return device.isPresent();
     }
 
     /** Bytes of received tensors in the buffer, rounded up to the sizes of their pieces. */
@@ -172,18 +178,19 @@ public final class P2pEndpoint implements TensorExchange {
     }
 
     @Override
-    public void send(PeerAddress to, String tensorId, TensorHead head, Consumer<MemorySegment> fill)
+    public void send(PeerAddress to, String tensorId, TensorHead head, Function<TensorBytes, KvFence> fill)
             throws P2pException {
         try {
             Peer peer = peer(to);
             long bytes = bytes(head);
             BuddyPool.Piece piece = toSend.reserve(to, tensorId, bytes, settings.transfer(), this::pushOut);
-            Outgoing outgoing = new Outgoing(to, tensorId, head, piece, ticker.nanos());
+            Outgoing outgoing = new Outgoing(to, tensorId, head, piece, KvFence.PASSED, ticker.nanos());
             boolean handedOn = false;
             try {
-                fill.accept(piece.memory());
+                outgoing = outgoing.filled(fill.apply(piece.memory()));
                 switch (settings.sendType()) {
                     case PUT -> {
+                        outgoing.filled().await();
                         peer.link.put(tensorId, head, piece.memory());
                         toSend.taken(to);
                     }
@@ -266,6 +273,7 @@ public final class P2pEndpoint implements TensorExchange {
             for (Optional<Outgoing> next = next(); next.isPresent(); next = next()) {
                 Outgoing outgoing = next.get();
                 try {
+                    outgoing.filled().await();
                     link.put(
                             outgoing.tensorId(),
                             outgoing.head(),
@@ -423,7 +431,7 @@ public final class P2pEndpoint implements TensorExchange {
             this.deadline = deadline;
         }
 
-        private MemorySegment room(TensorHead head) throws P2pException {
+        private TensorBytes room(TensorHead head) throws P2pException {
             BuddyPool.Piece reserved = received.reserve(
                     key, bytes(head), deadline.atMost(settings.transfer().dividedBy(2)));
             piece = Optional.of(reserved);
@@ -523,7 +531,7 @@ public final class P2pEndpoint implements TensorExchange {
         private void put(String tensorId, TensorHead head) throws MessageException, PipeException {
             Wire bytes = wire();
             Incoming incoming = new Incoming(new ReceiveStore.Key(from, tensorId), Deadline.never(ticker));
-            MemorySegment room;
+            TensorBytes room;
             try {
                 room = incoming.room(head);
             } catch (P2pException e) {
@@ -560,8 +568,9 @@ public final class P2pEndpoint implements TensorExchange {
             }
             Outgoing outgoing = wanted.get();
             try {
-                MemorySegment data = outgoing.piece().memory();
-                int checksum = TensorChecksum.of(tensorId, outgoing.head(), data);
+                outgoing.filled().await();
+                TensorBytes data = outgoing.piece().memory();
+                P2pMessage.Checksum checksum = TensorChecksum.of(tensorId, outgoing.head(), data);
                 caller.answer(List.of(new GetReply.Here(outgoing.head().withChecksum(checksum)).encode()));
                 bytes.send(data, settings.transfer());
                 stats.add(Count.SENT_TENSORS, 1);

@@ -13,12 +13,12 @@ import baton.messages.p2p.P2pMessage.GetReply;
 import baton.messages.p2p.P2pMessage.PutReply;
 import baton.messages.p2p.P2pMessage.TensorHead;
 import baton.pipe.PipeException;
+import baton.pipe.TensorBytes;
 import baton.pipe.Wire;
 import baton.pipe.WireTransport;
 import baton.pipe.p2p.P2pException.Fault;
 import baton.pipe.p2p.P2pStats.Count;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
-import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
@@ -166,7 +166,7 @@ final class PeerLink implements AutoCloseable {
     }
 
     /** Sends a tensor to the peer. Each step has a deadline of its own. */
-    void put(String tensorId, TensorHead head, MemorySegment data) throws P2pException {
+    void put(String tensorId, TensorHead head, TensorBytes data) throws P2pException {
         Deadline deadline = Deadline.never(ticker);
         TensorHead checked = head.withChecksum(TensorChecksum.of(tensorId, head, data));
         Boolean unusedDone = exchange(deadline, connection -> {
@@ -186,7 +186,7 @@ final class PeerLink implements AutoCloseable {
 
     /** Memory for a tensor that the peer sends. */
     interface Room {
-        MemorySegment of(TensorHead head) throws P2pException;
+        TensorBytes of(TensorHead head) throws P2pException;
     }
 
     /** Requests a tensor from the peer; empty if the peer does not have it. */
@@ -196,7 +196,7 @@ final class PeerLink implements AutoCloseable {
             return switch (GetReply.decode(ask(connection, new P2pMessage.Get(tensorId), deadline))) {
                 case GetReply.Missing _ -> Optional.empty();
                 case GetReply.Here(TensorHead head) -> {
-                    MemorySegment bytes = placeFor(head, room, connection);
+                    TensorBytes bytes = placeFor(head, room, connection);
                     wire.receive(bytes, deadline.remaining(settings.transfer()));
                     TensorChecksum.check(tensorId, head, bytes, stats);
                     yield Optional.of(head);
@@ -206,7 +206,7 @@ final class PeerLink implements AutoCloseable {
     }
 
     /** The peer sends the bytes in any case: without memory for them the connection has to end. */
-    private static MemorySegment placeFor(TensorHead head, Room room, Connection connection) throws P2pException {
+    private static TensorBytes placeFor(TensorHead head, Room room, Connection connection) throws P2pException {
         try {
             return room.of(head);
         } catch (P2pException e) {

@@ -1,6 +1,7 @@
 package baton.pipe.p2p;
 
 import baton.kv.Deadline;
+import baton.kv.KvMemory;
 import baton.kv.Ticker;
 import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pMessage.TensorHead;
@@ -19,7 +20,7 @@ import java.util.function.Supplier;
  * Received tensors that wait to be taken.
  *
  * <p>Guarded by one lock. A tensor is identified by its id and its sender, so that no peer can replace another's tensor. Memory
- * comes from the buffer, then from the pool; when both are full, the sender waits.
+ * comes from the buffer, which may be a device's, then from the pool, which is the host's; when both are full, the sender waits.
  */
 final class ReceiveStore implements AutoCloseable {
     /** Unwanted groups that are remembered. */
@@ -68,8 +69,8 @@ final class ReceiveStore implements AutoCloseable {
         record Failed(P2pException why, long since) implements Slot {}
     }
 
-    void prepare() {
-        buffer.prepare();
+    void prepare(Optional<KvMemory.Device> device) {
+        buffer.prepare(device);
     }
 
     long bufferReserved() {

@@ -1,5 +1,7 @@
 package baton.pipe.p2p;
 
+import baton.kv.KvFence;
+import baton.kv.KvMemory;
 import baton.kv.Ticker;
 import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pMessage.TensorHead;
@@ -63,10 +65,19 @@ final class SendStore implements AutoCloseable {
         private final Set<String> givenUp = new LinkedHashSet<>();
     }
 
-    /** A tensor for a peer. */
-    record Outgoing(PeerAddress to, String tensorId, TensorHead head, BuddyPool.Piece piece, long since) {
+    /**
+     * A tensor for a peer.
+     *
+     * @param filled passed when the piece has its bytes
+     */
+    record Outgoing(
+            PeerAddress to, String tensorId, TensorHead head, BuddyPool.Piece piece, KvFence filled, long since) {
         ReceiveStore.Key key() {
             return new ReceiveStore.Key(to, tensorId);
+        }
+
+        Outgoing filled(KvFence by) {
+            return new Outgoing(to, tensorId, head, piece, by, since);
         }
     }
 
@@ -80,8 +91,8 @@ final class SendStore implements AutoCloseable {
         Optional<String> lastOf(PeerAddress peer);
     }
 
-    void prepare() {
-        memory.prepare();
+    void prepare(Optional<KvMemory.Device> device) {
+        memory.prepare(device);
     }
 
     long reserved() {
@@ -226,8 +237,9 @@ final class SendStore implements AutoCloseable {
         }
     }
 
-    /** Frees its memory. */
+    /** Frees its memory, once nothing writes to it. */
     void free(Outgoing outgoing) {
+        outgoing.filled.await();
         lock.lock();
         try {
             long bytes = outgoing.piece.memory().byteSize();

@@ -1,10 +1,12 @@
 package baton.pipe.p2p;
 
+import baton.kv.KvFence;
+import baton.kv.KvMemory;
 import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pMessage.TensorHead;
-import java.lang.foreign.MemorySegment;
+import baton.pipe.TensorBytes;
 import java.time.Duration;
-import java.util.function.Consumer;
+import java.util.function.Function;
 
 /** Exchanges tensors by name with peers that may start and end at any time. */
 public interface TensorExchange extends AutoCloseable {
@@ -16,16 +18,24 @@ public interface TensorExchange extends AutoCloseable {
     /** Bytes of received tensors that were not taken. */
     long heldBytes();
 
-    /** Takes the memory that the first tensors will need. Without it the first of them wait for that. */
-    default void prepare(boolean sends, boolean receives) {}
+    /**
+     * Takes the memory that the first tensors will need. Without it the first of them wait for that.
+     *
+     * @param pool whose device has the memory of tensors from now on, if its bytes can be sent from there
+     * @return whether that device has it
+     */
+    default boolean prepare(boolean sends, boolean receives, KvMemory pool) {
+        return false;
+    }
 
     /**
      * Hands a tensor over to be sent: when this returns it is sent, queued, or kept until the peer requests it.
      *
-     * @param fill writes the tensor's bytes; runs before this returns
+     * @param fill starts to write the tensor's bytes, before this returns; they are there when its fence is passed
      * @throws P2pException if it was not sent, or there was no memory for it in time
      */
-    void send(PeerAddress to, String tensorId, TensorHead head, Consumer<MemorySegment> fill) throws P2pException;
+    void send(PeerAddress to, String tensorId, TensorHead head, Function<TensorBytes, KvFence> fill)
+            throws P2pException;
 
     /**
      * Takes a tensor that a peer has sent, or requests it from the peer; waits for it.
@@ -60,7 +70,7 @@ public interface TensorExchange extends AutoCloseable {
      * @param data its bytes, valid until this is closed
      * @param giveBack frees them
      */
-    record Received(TensorHead head, MemorySegment data, Runnable giveBack) implements AutoCloseable {
+    record Received(TensorHead head, TensorBytes data, Runnable giveBack) implements AutoCloseable {
         @Override
         public void close() {
             giveBack.run();

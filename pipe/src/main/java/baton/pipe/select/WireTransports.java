@@ -20,7 +20,7 @@ public final class WireTransports {
 
     /** What {@code auto} takes, as it is logged. */
     public static String automaticChoice() {
-        return "wires: tcp; not gloo, which is slower here, and not nccl, which goes through GPUs although KV caches are"
+        return "wires: tcp; not gloo, which is slower here, and not nccl, which goes through GPUs although tensors are"
                 + " in host memory (transport=gloo and transport=nccl take them all the same)";
     }
 
@@ -31,7 +31,7 @@ public final class WireTransports {
      *   <li>{@code auto}: TCP, which is faster than Gloo between processes of a host and needs nothing else
      *   <li>{@code tcp}
      *   <li>{@code gloo}: LibTorch's; both sides need it
-     *   <li>{@code nccl}: from host memory through a GPU of each side, the first that {@code CUDA_VISIBLE_DEVICES} leaves; both sides
+     *   <li>{@code nccl}: from memory of a GPU of each side, or from host memory through it: the first that {@code CUDA_VISIBLE_DEVICES} leaves; both sides
      *       need it
      * </ul>
      *

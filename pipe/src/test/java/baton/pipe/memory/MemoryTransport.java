@@ -1,20 +1,28 @@
 package baton.pipe.memory;
 
+import baton.kv.KvCopier.Range;
+import baton.kv.KvDevice;
+import baton.kv.KvFence;
 import baton.pipe.PipeException;
+import baton.pipe.TensorBytes;
 import baton.pipe.Wire;
 import baton.pipe.WireTransport;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.Predicate;
 
 /** Wires within a process, between users of the same transport object. Hosts are arbitrary names. */
 public final class MemoryTransport implements WireTransport {
@@ -23,13 +31,34 @@ public final class MemoryTransport implements WireTransport {
 
     private static final Duration LONGEST = Duration.ofDays(1);
 
+    private final Predicate<KvDevice> reached;
+    private final AtomicLong deviceBytes = new AtomicLong();
     private final Map<String, CompletableFuture<Wire>> waiting = new HashMap<>();
     private long offers;
     private boolean closed;
 
+    public MemoryTransport() {
+        this(_ -> false);
+    }
+
+    /** @param reached the devices from and to whose memory its wires move bytes */
+    public MemoryTransport(Predicate<KvDevice> reached) {
+        this.reached = reached;
+    }
+
     @Override
     public String name() {
         return "memory";
+    }
+
+    @Override
+    public boolean reaches(KvDevice device) {
+        return reached.test(device);
+    }
+
+    /** Bytes that were sent from devices' memory and received into it. */
+    public long deviceBytes() {
+        return deviceBytes.get();
     }
 
     @Override
@@ -108,7 +137,7 @@ public final class MemoryTransport implements WireTransport {
         }
     }
 
-    private static Wire connect(CompletableFuture<Wire> other) {
+    private Wire connect(CompletableFuture<Wire> other) {
         Direction there = new Direction();
         Direction back = new Direction();
         other.complete(new End(there, back));
@@ -151,7 +180,52 @@ public final class MemoryTransport implements WireTransport {
         return (timeout.compareTo(LONGEST) > 0 ? LONGEST : timeout).toNanos();
     }
 
-    private record End(Direction out, Direction in) implements Wire {
+    private final class End implements Wire {
+        private final Direction out;
+        private final Direction in;
+
+        private End(Direction out, Direction in) {
+            this.out = out;
+            this.in = in;
+        }
+
+        @Override
+        public void send(TensorBytes bytes, Duration timeout) throws PipeException {
+            if (!(bytes instanceof TensorBytes.Device device)) {
+                send(bytes.host(), timeout);
+                return;
+            }
+            try (Arena arena = Arena.ofShared()) {
+                MemorySegment copy = arena.allocate(device.byteSize());
+                device.pool()
+                        .copier()
+                        .toHost(whole(device), copy, KvFence.PASSED)
+                        .await();
+                send(copy, timeout);
+            }
+        }
+
+        @Override
+        public void receive(TensorBytes into, Duration timeout) throws PipeException {
+            if (!(into instanceof TensorBytes.Device device)) {
+                receive(into.host(), timeout);
+                return;
+            }
+            try (Arena arena = Arena.ofShared()) {
+                MemorySegment copy = arena.allocate(device.byteSize());
+                receive(copy, timeout);
+                device.pool()
+                        .copier()
+                        .toDevice(whole(device), copy, KvFence.PASSED)
+                        .await();
+            }
+        }
+
+        private List<Range> whole(TensorBytes.Device device) {
+            deviceBytes.addAndGet(device.byteSize());
+            return List.of(new Range(device.offset(), 0, device.byteSize()));
+        }
+
         @Override
         public void send(MemorySegment bytes, Duration timeout) throws PipeException {
             moved(out.put(bytes, timeout));

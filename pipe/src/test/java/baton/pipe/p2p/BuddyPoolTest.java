@@ -59,21 +59,21 @@ class BuddyPoolTest {
     @Test
     void aPreparedPoolHasItsFirstRootBeforeAPieceIsAskedFor() {
         try (BuddyPool pool = new BuddyPool(1L << 40)) {
-            pool.prepare();
-            pool.prepare();
+            pool.prepare(Optional.empty());
+            pool.prepare(Optional.empty());
             assertThat(pool.reserved()).isEqualTo(64 << 20);
             pool.checkInvariants();
             pool.allocate(1 << 20).orElseThrow().close();
             assertThat(pool.reserved()).isEqualTo(64 << 20);
         }
         try (BuddyPool small = new BuddyPool(3000)) {
-            small.prepare();
+            small.prepare(Optional.empty());
             small.checkInvariants();
             assertThat(small.allocate(2048)).isPresent();
         }
         BuddyPool closed = new BuddyPool(4096);
         closed.close();
-        closed.prepare();
+        closed.prepare(Optional.empty());
         assertThat(closed.reserved()).isZero();
     }
 
@@ -107,12 +107,12 @@ class BuddyPoolTest {
                     long bytes = 16 + random.nextLong(1L << random.nextInt(4, 18));
                     Optional<BuddyPool.Piece> piece = pool.allocate(bytes);
                     if (piece.isPresent()) {
-                        mark(piece.get().memory(), i);
+                        mark(piece.get().memory().host(), i);
                         held.add(new Held(piece.get(), i));
                     }
                 } else {
                     Held gone = held.remove(random.nextInt(held.size()));
-                    assertThat(marks(gone.piece.memory())).containsExactly(gone.mark, gone.mark);
+                    assertThat(marks(gone.piece.memory().host())).containsExactly(gone.mark, gone.mark);
                     gone.piece.close();
                 }
                 pool.checkInvariants();

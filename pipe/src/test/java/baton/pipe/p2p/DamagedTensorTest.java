@@ -15,6 +15,7 @@ import baton.messages.p2p.P2pMessage.PutReply;
 import baton.messages.p2p.P2pMessage.TensorHead;
 import baton.messages.zeromq.ZeroMqPeerChannel;
 import baton.pipe.PipeException;
+import baton.pipe.TensorBytes;
 import baton.pipe.Wire;
 import baton.pipe.WireTransport;
 import baton.pipe.p2p.P2pException.Fault;
@@ -76,13 +77,13 @@ class DamagedTensorTest {
         P2pEndpoint taker = endpoint(type, new Flipping(flips));
         P2pEndpoint sender = endpoint(type, new Flipping(flips));
 
-        sender.send(taker.address(), "bad#layer", HEAD, data -> data.fill((byte) 7));
+        sender.send(taker.address(), "bad#layer", HEAD, P2pEndpointTest.filled(7));
         assertCorrupt(taker, sender.address(), "bad#layer");
         assertThat(taker.bufferUsed()).isZero();
         flips.set(false);
-        sender.send(taker.address(), "good#layer", HEAD, data -> data.fill((byte) 7));
+        sender.send(taker.address(), "good#layer", HEAD, P2pEndpointTest.filled(7));
         try (Received tensor = taker.receive(sender.address(), "good#layer", SOON)) {
-            assertThat(tensor.data().toArray(ValueLayout.JAVA_BYTE)).containsOnly(7);
+            assertThat(tensor.data().host().toArray(ValueLayout.JAVA_BYTE)).containsOnly(7);
         }
         assertThat(taker.stats().get(Count.CORRUPT)).isEqualTo(1);
         assertThat(taker.stats().get(Count.UNCHECKED_TENSORS)).isZero();
@@ -109,7 +110,7 @@ class DamagedTensorTest {
                 new P2pMessage.Put("r#layers.1", new TensorHead("uint8", HEAD.shape(), Optional.empty())));
         try (Arena arena = Arena.ofShared()) {
             MemorySegment bytes = arena.allocate(1000).fill((byte) 7);
-            int checksum = TensorChecksum.of("r#layers.1", HEAD, bytes);
+            P2pMessage.Checksum checksum = TensorChecksum.of("r#layers.1", HEAD, new TensorBytes.Host(bytes));
             for (int i = 0; i < announcements.size(); i++) {
                 P2pMessage.Put put = announcements.get(i);
                 PeerAddress from = new PeerAddress(HOST, 1 + i);
@@ -142,7 +143,7 @@ class DamagedTensorTest {
                     .isTrue();
         }
         try (Received tensor = taker.receive(from, "r#layer", SOON)) {
-            assertThat(tensor.data().toArray(ValueLayout.JAVA_BYTE)).containsOnly(7);
+            assertThat(tensor.data().host().toArray(ValueLayout.JAVA_BYTE)).containsOnly(7);
         }
         assertThat(taker.stats().get(Count.UNCHECKED_TENSORS)).isEqualTo(1);
     }

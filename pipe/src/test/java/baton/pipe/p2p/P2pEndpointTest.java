@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
+import baton.kv.KvFence;
 import baton.kv.Ticker;
 import baton.messages.AllowedPeers;
 import baton.messages.MessageException;
@@ -16,6 +17,7 @@ import baton.messages.p2p.P2pMessage;
 import baton.messages.p2p.P2pMessage.TensorHead;
 import baton.messages.zeromq.ZeroMqPeerChannel;
 import baton.messages.zeromq.ZeroMqSideChannel;
+import baton.pipe.TensorBytes;
 import baton.pipe.WireId;
 import baton.pipe.WireTransport;
 import baton.pipe.memory.MemoryTransport;
@@ -48,6 +50,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.BooleanSupplier;
 import java.util.function.Consumer;
+import java.util.function.Function;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -84,7 +87,7 @@ class P2pEndpointTest {
         for (int i : order) {
             try (Received tensor = taker.receive(senders.get(i % 2).address(), "r" + i + "#layer", SOON)) {
                 assertThat(tensor.head().shape()).isEqualTo(head(100 + 37 * i).shape());
-                assertFilled(tensor.data(), 100 + 37 * i, i);
+                assertFilled(tensor.data().host(), 100 + 37 * i, i);
             }
         }
         assertThat(taker.bufferUsed() + taker.poolUsed()).isZero();
@@ -146,7 +149,7 @@ class P2pEndpointTest {
             assertThat(taker.poolUsed()).isLessThanOrEqualTo(2L * bytes);
             assertThat(sender.sendUsed()).isLessThanOrEqualTo(4L * bytes);
             try (Received tensor = taker.receive(sender.address(), "t" + i, SOON)) {
-                assertFilled(tensor.data(), bytes, i);
+                assertFilled(tensor.data().host(), bytes, i);
             }
         }
         sending.get(60, TimeUnit.SECONDS);
@@ -179,7 +182,7 @@ class P2pEndpointTest {
         assertFault(() -> taker.receive(sender.address(), "t0", SOON), Fault.MISSING);
         for (int i = 5; i > 1; i--) {
             try (Received tensor = taker.receive(sender.address(), "t" + i, SOON)) {
-                assertFilled(tensor.data(), 1024, i);
+                assertFilled(tensor.data().host(), 1024, i);
             }
         }
         // Freed a moment after its bytes have arrived.
@@ -248,12 +251,14 @@ class P2pEndpointTest {
             exchange(sender, other, "first");
             // All of the memory, each tensor of another request.
             for (int i = 0; i < 8; i++) {
-                sender.send(nowhere, "stalled-" + i + "#layer", head(bytes), data -> {});
+                sender.send(nowhere, "stalled-" + i + "#layer", head(bytes), data -> KvFence.PASSED);
             }
             for (int i = 0; i < 20; i++) {
                 send(sender, taker, "t" + i + "#layer", bytes, i);
                 send(sender, other, "o" + i + "#layer", bytes, i);
-                assertFault(() -> sender.send(nowhere, "stalled-7#more", head(bytes), data -> {}), Fault.GIVEN_UP);
+                assertFault(
+                        () -> sender.send(nowhere, "stalled-7#more", head(bytes), data -> KvFence.PASSED),
+                        Fault.GIVEN_UP);
             }
             for (int i = 0; i < 20; i++) {
                 taker.receive(sender.address(), "t" + i + "#layer", SOON).close();
@@ -384,7 +389,7 @@ class P2pEndpointTest {
             PeerAddress elsewhere = new PeerAddress("127.0.0.2", port);
 
             assertFault(() -> strict.receive(elsewhere, "x", SOON), Fault.REFUSED);
-            assertFault(() -> strict.send(elsewhere, "x", head(1), data -> {}), Fault.REFUSED);
+            assertFault(() -> strict.send(elsewhere, "x", head(1), data -> KvFence.PASSED), Fault.REFUSED);
             assertFault(() -> strict.receive(new PeerAddress("localhost", port), "x", SOON), Fault.REFUSED);
             byte[] leadsElsewhere = WireId.fresh(WireId.Kind.TCP, (InetSocketAddress) trap.getLocalAddress())
                     .encode();
@@ -409,7 +414,7 @@ class P2pEndpointTest {
         P2pEndpoint friend = open(with(plain, secret(directory, "one")), "tcp");
         send(friend, taker, "r#0", 1000, 1);
         try (Received tensor = taker.receive(friend.address(), "r#0", SOON)) {
-            assertFilled(tensor.data(), 1000, 1);
+            assertFilled(tensor.data().host(), 1000, 1);
         }
         for (PeerAccess other : List.of(plain.access(), secret(directory, "two"))) {
             P2pEndpoint stranger = open(with(plain, other), "tcp");
@@ -427,7 +432,7 @@ class P2pEndpointTest {
         assertThat(taker.stats().get(Count.RECEIVED_TENSORS)).isEqualTo(1);
         send(friend, taker, "r#1", 1000, 3);
         try (Received tensor = taker.receive(friend.address(), "r#1", SOON)) {
-            assertFilled(tensor.data(), 1000, 3);
+            assertFilled(tensor.data().host(), 1000, 3);
         }
     }
 
@@ -465,7 +470,7 @@ class P2pEndpointTest {
         try (ServerSocket relay = new ServerSocket(0, 50, InetAddress.ofLiteral(HOST))) {
             Thread.ofVirtual().start(() -> relay(relay, taker.address().port()));
             PeerAddress between = new PeerAddress(HOST, relay.getLocalPort());
-            assertFault(() -> sender.send(between, "r#0", head(1000), data -> data.fill((byte) 1)), Fault.PEER_GONE);
+            assertFault(() -> sender.send(between, "r#0", head(1000), filled(1)), Fault.PEER_GONE);
         }
         assertThat(taker.stats().get(Count.REFUSED_PEERS)).isPositive();
         assertThat(taker.stats().get(Count.RECEIVED_TENSORS)).isZero();
@@ -599,7 +604,7 @@ class P2pEndpointTest {
     private void exchange(P2pEndpoint from, P2pEndpoint to, String id) throws Exception {
         send(from, to, id, 3000, 9);
         try (Received tensor = to.receive(from.address(), id, SOON)) {
-            assertFilled(tensor.data(), 3000, 9);
+            assertFilled(tensor.data().host(), 3000, 9);
         }
     }
 
@@ -607,7 +612,7 @@ class P2pEndpointTest {
         CompletableFuture<Void> done = new CompletableFuture<>();
         Thread.ofVirtual().start(() -> {
             try (Received tensor = by.receive(from, id, SOON)) {
-                assertFilled(tensor.data(), bytes, value);
+                assertFilled(tensor.data().host(), bytes, value);
                 done.complete(null);
             } catch (P2pException | RuntimeException | AssertionError e) {
                 done.completeExceptionally(e);
@@ -617,7 +622,15 @@ class P2pEndpointTest {
     }
 
     private static void send(P2pEndpoint from, P2pEndpoint to, String id, int bytes, int value) throws P2pException {
-        from.send(to.address(), id, head(bytes), data -> data.fill((byte) value));
+        from.send(to.address(), id, head(bytes), filled(value));
+    }
+
+    /** Fills a tensor with one value. */
+    static Function<TensorBytes, KvFence> filled(int value) {
+        return data -> {
+            MemorySegment _ = data.host().fill((byte) value);
+            return KvFence.PASSED;
+        };
     }
 
     private static void assertFilled(MemorySegment data, int bytes, int value) {

@@ -1,0 +1,56 @@
+package baton.pipe;
+
+import baton.kv.KvMemory;
+import java.lang.foreign.MemorySegment;
+
+/** Bytes of a tensor, in memory of the host or of a device. */
+public sealed interface TensorBytes {
+    long byteSize();
+
+    /** As many bytes from an offset on. */
+    TensorBytes slice(long from, long bytes);
+
+    /**
+     * The bytes, which the host reads and writes.
+     *
+     * @throws IllegalStateException if the host cannot address them
+     */
+    MemorySegment host();
+
+    /** Native memory of the host. */
+    record Host(MemorySegment host) implements TensorBytes {
+        @Override
+        public long byteSize() {
+            return host.byteSize();
+        }
+
+        @Override
+        public TensorBytes slice(long from, long bytes) {
+            return new Host(host.asSlice(from, bytes));
+        }
+    }
+
+    /**
+     * Memory of a device.
+     *
+     * @param pool beside which it is
+     * @param offset from the pool's first byte, as in {@link baton.kv.KvCopier.Beside}
+     */
+    record Device(KvMemory.Device pool, long offset, long byteSize) implements TensorBytes {
+        /** Of the first byte, in the address space of the device. */
+        public long address() {
+            return pool.address() + offset;
+        }
+
+        @Override
+        public TensorBytes slice(long from, long bytes) {
+            return new Device(pool, offset + from, bytes);
+        }
+
+        @Override
+        public MemorySegment host() {
+            throw new IllegalStateException("%d bytes of a tensor are in memory of %s, which the host cannot address"
+                    .formatted(byteSize, pool.device()));
+        }
+    }
+}
