@@ -14,6 +14,7 @@ from vllm.entrypoints.scale_out.render.serving import ServingRender
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.renderers import renderer_from_config
 from vllm.renderers.online_renderer import OnlineRenderer
+from vllm.sampling_params import SamplingParams
 
 OPTIONS = [
     {},
@@ -32,6 +33,23 @@ OPTIONS = [
 ]
 COMPLETIONS = [{"prompt": "Item 7"}, {"prompt": [1, 2, 3]}, {"prompt": ["a", "b c"]}, {"prompt": [[4], [5, 6]], "add_special_tokens": False}]
 CHATS = [{"messages": [{"role": "user", "content": "Item 7?"}]}, {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "a"}]}]}]
+
+
+DEFAULTS = SamplingParams()
+INTERNAL = ["output_kind", "skip_clone", "skip_reading_prefix_cache"]
+
+
+def given(options):
+    return options and {name: value for name, value in options.items() if value not in (None, False)}
+
+
+def shown(answer):
+    """Without values that are vLLM's defaults, which some versions of its libraries write, and parameters that no client sets."""
+    fields = answer.model_dump(mode="json")
+    params = {name: value for name, value in fields["sampling_params"].items() if name not in INTERNAL and value != getattr(DEFAULTS, name)}
+    if "structured_outputs" in params:
+        params["structured_outputs"] = given(params["structured_outputs"])
+    return {**fields, "sampling_params": params, "stream_options": given(fields["stream_options"])}
 
 
 async def main():
@@ -55,7 +73,7 @@ async def main():
                 if isinstance(answer, ErrorResponse):
                     line["error"] = answer.error.code
                 else:
-                    line["answer"] = [each.model_dump(mode="json") for each in answer] if isinstance(answer, list) else answer.model_dump(mode="json")
+                    line["answer"] = [shown(each) for each in answer] if isinstance(answer, list) else shown(answer)
                 print("case " + json.dumps(line))
 
 
