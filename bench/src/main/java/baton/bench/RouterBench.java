@@ -51,6 +51,7 @@ import tools.jackson.databind.node.ObjectNode;
  * @param rounds of each case that count, after two that do not
  * @param streams answered at once in the last part
  * @param memoryRequests that the router's memory is watched over
+ * @param tokenIds whether the decode instance sends token ids to a router that asks for them, as Baton's do
  * @param beside other proxies
  * @param progress receives a line for each step
  * @param warmedUp called before the rounds whose latency counts: code that this process goes on to compile is not the router's cost
@@ -62,6 +63,7 @@ public record RouterBench(
         int rounds,
         int streams,
         int memoryRequests,
+        boolean tokenIds,
         List<ProxyCommand> beside,
         Consumer<String> progress,
         Runnable warmedUp) {
@@ -127,7 +129,7 @@ public record RouterBench(
         Vertx vertx = Vertx.vertx();
         List<OtherProgram> proxies = new ArrayList<>();
         try (ProcessGroup processes = ProcessGroup.create();
-                StubInstances instances = StubInstances.start(vertx)) {
+                StubInstances instances = StubInstances.start(vertx, tokenIds)) {
             ServerProcess router = processes.serve(
                     "route",
                     baton.forRouter(),

@@ -18,12 +18,15 @@ import java.util.concurrent.TimeoutException;
 
 /**
  * A prefill and a decode instance that compute nothing: prefill answers at once, decode streams as many events as {@code max_tokens}
- * says. The field {@code user} has the request's name and the time between its events: {@code NAME/MILLISECONDS}.
+ * says. The field {@code user} has the request's name and the time between its events: {@code NAME/MILLISECONDS}. A router that asks for token ids gets them in
+ * comments, if they are to be sent, as from Baton's decode instances.
  */
 final class StubInstances implements AutoCloseable {
     private static final Duration DEADLINE = Duration.ofSeconds(10);
     private static final String HOST = "127.0.0.1";
     private static final String MODEL = "stub";
+
+    private static final String TOKEN_IDS = "X-Baton-Token-Ids";
 
     /** By what some routers know a model and others the load. */
     private static final Map<String, String> QUERIES = Map.of(
@@ -44,13 +47,22 @@ final class StubInstances implements AutoCloseable {
         this.decode = decode;
     }
 
-    /** @throws IOException if a port cannot be had */
-    static StubInstances start(Vertx vertx) throws IOException, InterruptedException {
+    /**
+     * @param tokenIds whether decode sends them to a router that asks for them
+     * @throws IOException if a port cannot be had
+     */
+    static StubInstances start(Vertx vertx, boolean tokenIds) throws IOException, InterruptedException {
         HttpServer prefill = await(vertx.createHttpServer()
                 .requestHandler(request -> serve(request, StubInstances::prefill))
                 .listen(0, HOST));
         HttpServer decode = await(vertx.createHttpServer()
-                .requestHandler(request -> serve(request, (response, body) -> decode(vertx, response, body)))
+                .requestHandler(request -> serve(
+                        request,
+                        (response, body) -> decode(
+                                vertx,
+                                response,
+                                body,
+                                tokenIds && request.headers().contains(TOKEN_IDS))))
                 .listen(0, HOST));
         return new StubInstances(vertx, prefill, decode);
     }
@@ -106,7 +118,7 @@ final class StubInstances implements AutoCloseable {
                         .formatted(tokens, ids));
     }
 
-    private static void decode(Vertx vertx, HttpServerResponse response, Buffer body) {
+    private static void decode(Vertx vertx, HttpServerResponse response, Buffer body, boolean tokenIds) {
         JsonObject json = body.toJsonObject();
         String user = json.getString("user");
         int slash = user.indexOf('/');
@@ -114,17 +126,20 @@ final class StubInstances implements AutoCloseable {
         long millis = Long.parseLong(user.substring(slash + 1));
         int events = json.getInteger("max_tokens");
         response.setChunked(true).putHeader("Content-Type", "text/event-stream");
-        next(vertx, response, name, millis, 0, events);
+        if (tokenIds) {
+            response.putHeader("X-Baton-Stream", "{\"id\":\"cmpl-" + name + "\",\"created\":1,\"seed\":1}");
+        }
+        next(vertx, response, name, millis, 0, events, tokenIds ? ":t 0 12345\n\n" : "");
     }
 
     private static void next(
-            Vertx vertx, HttpServerResponse response, String name, long millis, int event, int events) {
+            Vertx vertx, HttpServerResponse response, String name, long millis, int event, int events, String comment) {
         int at = event;
         while (at < events) {
-            var _ = response.write(event(name, at++));
+            var _ = response.write(event(name, at++) + comment);
             if (millis > 0) {
                 int then = at;
-                var _ = vertx.setTimer(millis, _ -> next(vertx, response, name, millis, then, events));
+                var _ = vertx.setTimer(millis, _ -> next(vertx, response, name, millis, then, events, comment));
                 return;
             }
         }

@@ -64,6 +64,11 @@ final class BenchRouterCommand implements Callable<Integer> {
     private int memoryRequests;
 
     @Option(
+            names = "--token-ids",
+            description = "The decode instance sends token ids to a router that asks for them, as Baton's do.")
+    private boolean tokenIds;
+
+    @Option(
             names = "--beside",
             paramLabel = "NAME=COMMAND",
             description =
@@ -104,6 +109,7 @@ final class BenchRouterCommand implements Callable<Integer> {
                 rounds,
                 streams,
                 memoryRequests,
+                tokenIds,
                 beside.stream().map(ProxyCommand::parse).toList(),
                 output::progress,
                 CompilerThreads::stepBack);
