@@ -2,7 +2,6 @@ package baton.router;
 
 import baton.kv.ConfigException;
 import baton.router.body.JsonObjectText;
-import io.vertx.core.buffer.Buffer;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 
@@ -49,8 +48,7 @@ final class BatchedRequest {
      * @throws ConfigException if they and the other fields are too much, or {@code n} is no number of choices
      */
     static BatchedRequest start(JsonObjectText body, List<byte[]> prompts, Answer client, Parent parent) {
-        JsonObjectText rest =
-                JsonObjectText.parse("body", body.edit().drop("prompt").build().getBytes());
+        JsonObjectText rest = body.edit().drop("prompt").object();
         if ((long) rest.length() * prompts.size() > MOST_BYTES_OF_ALL) {
             throw new ConfigException(
                     "prompt",
@@ -81,8 +79,10 @@ final class BatchedRequest {
 
     private void serveNext() {
         int number = begun++;
-        Buffer own = rest.edit().set("prompt", prompts.get(number)).build();
-        parent.serve(answer.next(), number, JsonObjectText.parse("body", own.getBytes()));
+        parent.serve(
+                answer.next(),
+                number,
+                rest.edit().set("prompt", prompts.get(number)).object());
     }
 
     /** The client has left, or the request has ended. */

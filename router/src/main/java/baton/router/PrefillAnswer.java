@@ -81,7 +81,7 @@ sealed interface PrefillAnswer {
                 event.value(name).ifPresent(value -> all.set(name, value));
             }
         }
-        return JsonObjectText.parse("its answer", all.build().getBytes());
+        return all.object();
     }
 
     /** The number of the prompt's tokens in OpenAI's field {@code usage}. Its fields have other names in answers of {@code /v1/responses}. */

@@ -183,10 +183,9 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         if (body.hasNonNull(CACHE_SALT) && own.filter(salt -> !salt.isEmpty()).isEmpty()) {
             throw new ConfigException(CACHE_SALT, "must be a non-empty string");
         }
-        Buffer changed = body.edit()
+        return body.edit()
                 .set(CACHE_SALT, '"' + pass.salt().get().of(own) + '"')
-                .build();
-        return JsonObjectText.parse("body", changed.getBytes());
+                .object();
     }
 
     /** Instances read prompts of {@code POST} here too. */

@@ -73,13 +73,13 @@ final class StreamContinuation {
         this.request = request;
         this.policy = request.context().routing().policy();
         this.body = body;
-        this.mostWaitNanos = request.context()
-                .config()
-                .limits()
-                .continueAfter()
-                .orElse(Duration.ZERO)
-                .multipliedBy(WAITS)
-                .toNanos();
+        this.mostWaitNanos = WAITS
+                * request.context()
+                        .config()
+                        .limits()
+                        .continueAfter()
+                        .orElse(Duration.ZERO)
+                        .toNanos();
     }
 
     static boolean isStream(JsonObjectText body) {
@@ -231,9 +231,7 @@ final class StreamContinuation {
     }
 
     private JsonObjectText continuedBody() throws ConfigException {
-        return JsonObjectText.parse(
-                "body",
-                body.edit().set(StreamPosition.FIELD, position.toJson()).build().getBytes());
+        return body.edit().set(StreamPosition.FIELD, position.toJson()).object();
     }
 
     /** An event of another instance is there. */

@@ -2,6 +2,7 @@ package baton.router.body;
 
 import baton.kv.ConfigException;
 import io.vertx.core.buffer.Buffer;
+import java.io.ByteArrayOutputStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -95,7 +96,7 @@ public final class JsonObjectText {
 
     /** Whether there is a field of that name, null or not. */
     public boolean has(String name) {
-        return fields.stream().anyMatch(field -> field.name.equals(name));
+        return field(name).isPresent();
     }
 
     /** Whether there is a field of that name that is not null. */
@@ -103,11 +104,37 @@ public final class JsonObjectText {
         return nonNull(name).isPresent();
     }
 
+    /** Whether a field's value is an array. */
+    public boolean isArray(String name) {
+        return nonNull(name).filter(field -> text[field.valueStart] == '[').isPresent();
+    }
+
+    /** Whether a field's value is a text, or an array that begins with one. */
+    public boolean isText(String name) {
+        Optional<Field> field = nonNull(name);
+        if (field.isEmpty()) {
+            return false;
+        }
+        int at = field.get().valueStart;
+        if (text[at] == '[') {
+            do {
+                at++;
+            } while (text[at] <= ' ');
+        }
+        return text[at] == '"';
+    }
+
+    private Optional<Field> field(String name) {
+        for (Field field : fields) {
+            if (field.name.equals(name)) {
+                return Optional.of(field);
+            }
+        }
+        return Optional.empty();
+    }
+
     private Optional<Field> nonNull(String name) {
-        return fields.stream()
-                .filter(field -> field.name.equals(name)
-                        && !Arrays.equals(text, field.valueStart, field.end, NULL, 0, NULL.length))
-                .findFirst();
+        return field(name).filter(field -> !Arrays.equals(text, field.valueStart, field.end, NULL, 0, NULL.length));
     }
 
     /** Starts an edited copy. */
@@ -139,34 +166,46 @@ public final class JsonObjectText {
             return this;
         }
 
+        /** The text of {@link #object}. */
         public Buffer build() {
-            Buffer out = Buffer.buffer(text.length + 256).appendByte((byte) '{');
+            return object().text();
+        }
+
+        /** The edited object. Values that were set are not checked. */
+        public JsonObjectText object() {
+            ByteArrayOutputStream out = new ByteArrayOutputStream(text.length + 256);
+            List<Field> placed = new ArrayList<>(fields.size() + replaced.size());
             Map<String, byte[]> toAdd = new LinkedHashMap<>(replaced);
             for (Field field : fields) {
-                byte[] replacement = replaced.get(field.name);
                 if (dropped.contains(field.name)) {
                     continue;
                 }
-                separate(out);
-                if (replacement == null) {
-                    out.appendBytes(text, field.start, field.end - field.start);
-                } else {
-                    out.appendBytes(text, field.start, field.valueStart - field.start)
-                            .appendBytes(replacement);
-                    toAdd.remove(field.name);
+                int start = begin(out);
+                byte[] replacement = toAdd.remove(field.name);
+                int copied = replacement == null ? field.end : field.valueStart;
+                out.write(text, field.start, copied - field.start);
+                if (replacement != null) {
+                    out.writeBytes(replacement);
                 }
+                placed.add(new Field(field.name, start, start + field.valueStart - field.start, out.size()));
             }
             toAdd.forEach((name, json) -> {
-                separate(out);
-                out.appendString('"' + name + "\":").appendBytes(json);
+                int start = begin(out);
+                out.writeBytes(('"' + name + "\":").getBytes(StandardCharsets.UTF_8));
+                int valueStart = out.size();
+                out.writeBytes(json);
+                placed.add(new Field(name, start, valueStart, out.size()));
             });
-            return out.appendByte((byte) '}');
+            if (placed.isEmpty()) {
+                out.write('{');
+            }
+            out.write('}');
+            return new JsonObjectText(out.toByteArray(), placed);
         }
 
-        private static void separate(Buffer out) {
-            if (out.length() > 1) {
-                out.appendByte((byte) ',');
-            }
+        private static int begin(ByteArrayOutputStream out) {
+            out.write(out.size() == 0 ? '{' : ',');
+            return out.size();
         }
     }
 

@@ -28,7 +28,12 @@ public final class PromptField {
 
     /** Its name, if there is one. */
     public static Optional<String> name(JsonObjectText body) {
-        return NAMES.stream().filter(body::hasNonNull).findFirst();
+        for (String name : NAMES) {
+            if (body.hasNonNull(name)) {
+                return Optional.of(name);
+            }
+        }
+        return Optional.empty();
     }
 
     /** Whether the request may be one of {@code /v1/responses}. */
@@ -50,7 +55,7 @@ public final class PromptField {
      * @throws ConfigException if there are more than {@link #MOST}
      */
     public static int count(JsonObjectText body) {
-        return body.value(PROMPT).map(prompt -> elements(prompt).size()).orElse(1);
+        return arrayOf(body).map(prompt -> elements(prompt).size()).orElse(1);
     }
 
     /**
@@ -59,7 +64,7 @@ public final class PromptField {
      * @throws ConfigException if there are more than {@link #MOST}
      */
     public static List<byte[]> split(JsonObjectText body) {
-        return body.value(PROMPT)
+        return arrayOf(body)
                 .map(prompt -> {
                     List<int[]> elements = elements(prompt);
                     return elements.size() < 2
@@ -71,21 +76,15 @@ public final class PromptField {
                 .orElse(List.of());
     }
 
-    /** Whether a {@code prompt} is a text, or an array of texts. */
-    public static boolean areTexts(byte[] prompt) {
-        try (JsonParser parser = FACTORY.createParser(ObjectReadContext.empty(), prompt)) {
-            JsonToken first = parser.nextToken();
-            return (first == JsonToken.START_ARRAY ? parser.nextToken() : first) == JsonToken.VALUE_STRING;
-        }
+    private static Optional<byte[]> arrayOf(JsonObjectText body) {
+        return body.isArray(PROMPT) ? body.value(PROMPT) : Optional.empty();
     }
 
-    /** Where each begins and ends. */
+    /** Where each element of an array begins and ends; the whole, if it is one prompt. */
     private static List<int[]> elements(byte[] prompt) {
         List<int[]> whole = List.of(new int[] {0, prompt.length});
         try (JsonParser parser = FACTORY.createParser(ObjectReadContext.empty(), prompt)) {
-            if (parser.nextToken() != JsonToken.START_ARRAY) {
-                return whole;
-            }
+            JsonToken _ = parser.nextToken();
             List<int[]> elements = new ArrayList<>();
             for (JsonToken token = parser.nextToken(); token != JsonToken.END_ARRAY; token = parser.nextToken()) {
                 if (token.isNumeric()) {

@@ -32,8 +32,7 @@ final class RenderedPrompt {
         boolean echoes = body.value("echo")
                 .filter(echo -> Arrays.equals(echo, "true".getBytes(StandardCharsets.US_ASCII)))
                 .isPresent();
-        return !echoes
-                && (body.value(PromptField.PROMPT).filter(PromptField::areTexts).isPresent() || isConversation(body));
+        return !echoes && (body.isText(PromptField.PROMPT) || isConversation(body));
     }
 
     private static boolean isConversation(JsonObjectText body) {

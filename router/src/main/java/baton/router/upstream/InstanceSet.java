@@ -83,15 +83,20 @@ public final class InstanceSet {
      * these.
      */
     public List<Instance> usable(Collection<Instance> tried, Predicate<Instance> fits) {
-        List<Instance> able = all.stream()
-                .filter(instance -> instance.isUp()
-                        && !instance.isDraining()
-                        && hasRoom(instance)
-                        && fits.test(instance)
-                        && !tried.contains(instance))
-                .toList();
-        List<Instance> sound =
-                able.stream().filter(instance -> !instance.isTripped()).toList();
+        List<Instance> able = new ArrayList<>();
+        List<Instance> sound = new ArrayList<>();
+        for (Instance instance : all) {
+            if (instance.isUp()
+                    && !instance.isDraining()
+                    && hasRoom(instance)
+                    && fits.test(instance)
+                    && !tried.contains(instance)) {
+                able.add(instance);
+                if (!instance.isTripped()) {
+                    sound.add(instance);
+                }
+            }
+        }
         return sound.isEmpty() ? able : sound;
     }
 
