@@ -6,6 +6,7 @@ import baton.router.upstream.Instance;
 import baton.router.upstream.Leg;
 import baton.router.upstream.UpstreamFailure;
 import baton.router.upstream.UpstreamFailure.Kind;
+import io.vertx.core.Vertx;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpClientResponse;
 import io.vertx.core.http.HttpHeaders;
@@ -48,6 +49,10 @@ final class DecodeRelay implements Leg.Receiver {
         /** The client reads no more. */
         void clientLeft();
 
+        boolean isEnded();
+
+        Vertx vertx();
+
         /** The request ends; its last bytes are sent after this. */
         void end(Outcome outcome);
     }
@@ -76,6 +81,11 @@ final class DecodeRelay implements Leg.Receiver {
 
     /** The end of an answer of declared length: the client has all of it with these bytes, so they wait for the leg's end. */
     private @Nullable Buffer last;
+
+    /** Events of this turn of the event loop, which the client gets at its end: one write for all costs as much as that of one. */
+    private Buffer ready = Buffer.buffer();
+
+    private int readyEvents;
 
     /**
      * @param body of the leg
@@ -150,14 +160,26 @@ final class DecodeRelay implements Leg.Receiver {
                 last = chunk;
                 return;
             }
-            write(chunk);
-        } else {
-            writeEvents(complete(leg, framer.accept(chunk)));
-            if (request.leaves()) {
-                leg.fail(Kind.LEAVING, "it is drained");
-                return;
-            }
+            writeHead();
+            count(chunk, 0);
+            client.write(chunk);
+            pauseIfFull(leg);
+            return;
         }
+        boolean isFirst = readyEvents == 0;
+        complete(leg, framer.accept(chunk)).forEach(this::add);
+        if (request.leaves()) {
+            leg.fail(Kind.LEAVING, "it is drained");
+        } else if (isFirst && readyEvents > 0) {
+            request.vertx().runOnContext(_ -> {
+                if (writeReady()) {
+                    pauseIfFull(leg);
+                }
+            });
+        }
+    }
+
+    private void pauseIfFull(Leg leg) {
         if (client.isFull()) {
             leg.pause();
             client.whenDrained(leg::resume);
@@ -171,15 +193,15 @@ final class DecodeRelay implements Leg.Receiver {
         }
         StreamPosition stream = position.get();
         long before = stream.tokens();
-        List<Buffer> ready = new ArrayList<>(events.size());
-        events.forEach(event -> stream.accept(event, ready));
+        List<Buffer> complete = new ArrayList<>(events.size());
+        events.forEach(event -> stream.accept(event, complete));
         if (continues) {
             request.continued();
         }
         if (stream.tokens() > before) {
             silence.ifPresent(leg::within);
         }
-        return ready;
+        return complete;
     }
 
     /** A slow instance is better than none. */
@@ -199,16 +221,16 @@ final class DecodeRelay implements Leg.Receiver {
             return;
         }
         if (framer != null) {
-            List<Buffer> last = new ArrayList<>();
-            position.ifPresent(stream -> stream.release(last));
-            last.forEach(this::write);
-            write(framer.rest());
+            List<Buffer> held = new ArrayList<>();
+            position.ifPresent(stream -> stream.release(held));
+            held.forEach(this::add);
+            add(framer.rest());
         }
         writeHead();
         report.decodeEnded(sent, client.status());
-        Buffer rest = last == null ? Buffer.buffer() : last;
-        report.tokens().answered(rest, false);
-        report.sent(rest.length());
+        Buffer rest = last == null ? ready : last;
+        count(rest, readyEvents);
+        readyEvents = 0;
         request.end(client.status() < 500 ? Outcome.OK : Outcome.DECODE_FAILED);
         client.end(rest);
     }
@@ -219,10 +241,10 @@ final class DecodeRelay implements Leg.Receiver {
             request.failedBeforeFirstByte(failure, body);
             return;
         }
-        if (failure.kind() != Kind.CLIENT_STALLED && (continues || framer != null)) {
-            if (framer != null && framer.insideEvent()) {
-                client.write(Buffer.buffer("\n\n"));
-            }
+        boolean _ = writeReady();
+        // An event behind a part of another one would belong to that; a client drops the part at the connection's end.
+        boolean insideEvent = framer != null && framer.insideEvent();
+        if (failure.kind() != Kind.CLIENT_STALLED && (continues || framer != null) && !insideEvent) {
             position.ifPresent(StreamPosition::drop);
             request.streamBrokenOff(failure);
             return;
@@ -236,29 +258,32 @@ final class DecodeRelay implements Leg.Receiver {
         client.reset();
     }
 
-    /** One write for each event as long as the client keeps up, so that it can read them one by one; then one for the rest. */
-    private void writeEvents(List<Buffer> events) {
-        int next = 0;
-        while (next < events.size() && !client.isFull()) {
-            write(events.get(next++));
-        }
-        if (next < events.size()) {
-            Buffer rest = Buffer.buffer();
-            events.subList(next, events.size()).forEach(rest::appendBuffer);
-            write(rest);
+    private void add(Buffer event) {
+        if (event.length() > 0) {
+            writeHead();
+            ready.appendBuffer(event);
+            readyEvents++;
         }
     }
 
-    private void write(Buffer chunk) {
-        if (chunk.length() > 0) {
-            writeHead();
-            report.tokens().answered(chunk, framer != null);
-            if (framer == null) {
-                report.sent(chunk.length());
-            } else {
-                report.sentEvents(chunk.length());
-            }
-            client.write(chunk);
+    /** Returns false if there is nothing to write. */
+    private boolean writeReady() {
+        if (readyEvents == 0 || request.isEnded()) {
+            return false;
+        }
+        count(ready, readyEvents);
+        client.write(ready);
+        ready = Buffer.buffer();
+        readyEvents = 0;
+        return true;
+    }
+
+    private void count(Buffer bytes, int events) {
+        report.tokens().answered(bytes, events);
+        if (events > 0) {
+            report.sentEvents(bytes.length(), events);
+        } else {
+            report.sent(bytes.length());
         }
     }
 

@@ -5,8 +5,8 @@ import io.vertx.core.http.HttpConnection;
 import io.vertx.core.net.impl.ConnectionBase;
 
 /**
- * One system call for all that a turn of the event loop writes to a client. The events that came from an instance with one read stay
- * chunks of their own; writing each by itself costs more than all else that the router does for a stream, and wakes the client as often.
+ * One system call for all that a turn of the event loop writes to a client: one for each write costs more than all else that the router does for a stream,
+ * and wakes the client as often.
  */
 final class FlushConsolidation {
     private FlushConsolidation() {}

@@ -589,11 +589,13 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         return asked;
     }
 
-    boolean isEnded() {
+    @Override
+    public boolean isEnded() {
         return ended;
     }
 
-    Vertx vertx() {
+    @Override
+    public Vertx vertx() {
         return upstream.vertx();
     }
 

@@ -137,21 +137,27 @@ final class RequestReport {
     /** Counts bytes of the answer. */
     void sent(int count) {
         if (count > 0) {
-            trace.sent(count);
+            trace.sent(count, 1);
         }
     }
 
-    /** As {@link #sent}, of a stream's events. */
-    void sentEvents(int count) {
+    /** As {@link #sent}, of a stream's events, which go to the client together. */
+    void sentEvents(int bytes, int events) {
         long now = ticker.nanos();
         if (lastEvent != 0) {
-            long gap = now - lastEvent;
-            way.ifPresent(by -> metrics.time(RouterMetric.INTER_TOKEN_LATENCY, gap, by));
-            measurement.gap(gap);
-            to.goals().ifPresent(counts -> counts.gap(gap));
+            gap(now - lastEvent);
+        }
+        for (int i = 1; i < events; i++) {
+            gap(0);
         }
         lastEvent = now;
-        sent(count);
+        trace.sent(bytes, events);
+    }
+
+    private void gap(long nanos) {
+        way.ifPresent(by -> metrics.time(RouterMetric.INTER_TOKEN_LATENCY, nanos, by));
+        measurement.gap(nanos);
+        to.goals().ifPresent(counts -> counts.gap(nanos));
     }
 
     /** @param handoffId the legs' id, {@code -} if it is the request's */

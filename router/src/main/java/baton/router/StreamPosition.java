@@ -111,8 +111,9 @@ final class StreamPosition {
     private void read(Buffer comment) {
         @Nullable Choice choice = null;
         int number = -1;
-        for (int i = 2; i < comment.length(); i++) {
-            byte c = comment.getByte(i);
+        byte[] text = comment.getBytes();
+        for (int i = 2; i < text.length; i++) {
+            byte c = text[i];
             if (c >= '0' && c <= '9') {
                 number = Math.max(number, 0) * 10 + c - '0';
                 continue;

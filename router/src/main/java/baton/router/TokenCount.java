@@ -71,17 +71,13 @@ final class TokenCount {
     /**
      * A part of the answer goes to the client.
      *
-     * @param isEvent whether it is of a stream: whole events, or the end of one
+     * @param ended events of a stream in it
      */
-    void answered(Buffer part, boolean isEvent) {
+    void answered(Buffer part, int ended) {
         if (!counts) {
             return;
         }
-        if (isEvent) {
-            for (int i = 1; i < part.length(); i++) {
-                events += part.getByte(i) == '\n' && part.getByte(i - 1) == '\n' ? 1 : 0;
-            }
-        }
+        events += ended;
         if (part.length() >= TAIL) {
             tail = part.slice(part.length() - TAIL, part.length());
             return;

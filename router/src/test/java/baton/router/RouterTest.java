@@ -366,15 +366,15 @@ class RouterTest {
         }
     }
 
-    /** One chunk of the instance becomes one chunk for each event. */
+    /** Each write costs the router more than the event in it. */
     @Test
-    void sseEventsThatArriveTogetherReachTheClientOneByOne() throws Exception {
-        decode.behaviour = (request, response) ->
-                FakeInstance.events(response, "data: 1\n\ndata: 2\n\ndata: 3").end("\n\ndata: [DONE]\n\n");
+    void sseEventsThatArriveTogetherAreOneChunk() throws Exception {
+        decode.behaviour = (request, response) -> response.putHeader("Content-Type", "text/event-stream")
+                .setChunked(true)
+                .end("data: 1\n\ndata: 2\n\ndata: [DONE]\n\n");
         try (RawClient client = new RawClient(router().port())) {
             String answer = client.post(COMPLETIONS, BODY).readUntil("0\r\n\r\n");
-            assertThat(answer.replace("\r\n", "|"))
-                    .endsWith("||9|data: 1\n\n|9|data: 2\n\n|9|data: 3\n\n|e|data: [DONE]\n\n|0||");
+            assertThat(answer.replace("\r\n", "|")).endsWith("||20|data: 1\n\ndata: 2\n\ndata: [DONE]\n\n|0||");
         }
     }
 
@@ -747,6 +747,17 @@ class RouterTest {
         assertThat(decode.received.size() + other.received.size()).isEqualTo(1);
         assertThat(metric(router, "baton:router_requests_total{outcome=\"decode_broken\"}"))
                 .isEqualTo("1.0");
+    }
+
+    /** An error event behind a part of an event would belong to it. */
+    @Test
+    void aStreamThatBreaksInALongEventEndsTheClientsConnection() throws Exception {
+        decode.behaviour =
+                (request, response) -> FakeInstance.events(response, "data: 1\n\n", "data: " + "x".repeat(300 << 10))
+                        .write("x")
+                        .onComplete(done -> response.reset());
+        Router router = router();
+        assertThatThrownBy(() -> post(router, COMPLETIONS, BODY)).isInstanceOf(IOException.class);
     }
 
     @Test

@@ -247,14 +247,18 @@ public final class RequestTrace {
         step("first byte");
     }
 
-    /** A piece of the answer goes to the client. */
-    public synchronized void sent(int count) {
+    /**
+     * A part of the answer goes to the client.
+     *
+     * @param pieces as {@link Answer} counts them
+     */
+    public synchronized void sent(int count, int pieces) {
         long now = now();
         if (lastWrite >= 0) {
             longestGap = Math.max(longestGap, now - lastWrite);
         }
         lastWrite = now;
-        writes++;
+        writes += pieces;
         bytes += count;
     }
 

@@ -36,8 +36,8 @@ class RequestTracesTest {
         trace.promptTokens(RequestTrace.PREFILL, new PromptTokens(100, 32));
         var _ = trace.sent(RequestTrace.DECODE, "http://three:3", "least loaded");
         trace.firstByte();
-        trace.sent(10);
-        trace.sent(20);
+        trace.sent(10, 1);
+        trace.sent(20, 1);
         trace.answered(RequestTrace.DECODE, 200);
         trace.ended("ok", 200);
     }
