@@ -70,7 +70,8 @@ livenessProbe:
 {{- $name := printf "%s-%s" (include "baton.name" $root) $role -}}
 {{- $config := $values.kvTransferConfig | toJson | replace "${POD_IP}" "$(POD_IP)" | replace "${REDIS_URL}" "$(REDIS_URL)" -}}
 {{- $connector := $values.kvTransferConfig.kv_connector -}}
-# Each address of this service's name is an instance, which the router follows.
+# Each address of this service's name is an instance, which the router follows. It probes them itself, and one that ends keeps its address until its
+# streams and its cache are with others.
 apiVersion: v1
 kind: Service
 metadata:
@@ -78,6 +79,7 @@ metadata:
   labels: {{- include "baton.labels" . | nindent 4 }}
 spec:
   clusterIP: None
+  publishNotReadyAddresses: {{ $root.Values.router.enabled }}
   selector: {{- include "baton.selector" . | nindent 4 }}
   ports:
     - {name: http, port: {{ $values.port }}, targetPort: http}
@@ -111,7 +113,7 @@ spec:
         {{- end }}
     spec:
       automountServiceAccountToken: false
-      terminationGracePeriodSeconds: {{ add $root.Values.shutdown.drainSeconds $root.Values.shutdown.timeoutSeconds 10 }}
+      terminationGracePeriodSeconds: {{ add $root.Values.shutdown.keepCacheSeconds $root.Values.shutdown.timeoutSeconds 10 }}
       securityContext: {{- include "baton.podSecurity" . | nindent 8 }}
       {{- with $root.Values.imagePullSecrets }}
       imagePullSecrets: {{- toYaml . | nindent 8 }}
@@ -147,6 +149,12 @@ spec:
               valueFrom: {fieldRef: {fieldPath: status.podIP}}
             - name: JDK_JAVA_OPTIONS
               value: {{ $values.javaOpts | quote }}
+            {{- if $root.Values.router.enabled }}
+            - name: BATON_INSTANCE_URL
+              value: http://$(POD_IP):{{ $values.port }}
+            - name: BATON_ADMIN_KEY
+              valueFrom: {secretKeyRef: {name: {{ include "baton.secret" $root }}, key: admin-key}}
+            {{- end }}
             {{- if $root.Values.redis.url }}
             - name: REDIS_URL
               valueFrom: {secretKeyRef: {name: {{ include "baton.name" $root }}-redis, key: url}}
@@ -184,9 +192,23 @@ spec:
             - {name: kv, containerPort: 5600}
           {{- include "baton.probes" (dict "startup" 300 "ready" "/health" "live" "") | nindent 10 }}
           lifecycle:
-            # The router follows DNS: it must have seen that this address is gone before new requests are refused.
+            {{- if $root.Values.router.enabled }}
+            # Streams continue at other instances, and these get the hottest prefixes, before this one ends.
+            preStop:
+              exec:
+                command:
+                  - /opt/java/bin/java
+                  - -Xmx64m
+                  - "@/opt/baton/java.options"
+                  - baton.cli.Baton
+                  - drain
+                  - --router=http://{{ include "baton.name" $root }}-routers:8000
+                  - --wait={{ $root.Values.shutdown.keepCacheSeconds }}
+            {{- else }}
+            # Whoever routes must have seen that this address is gone before new requests are refused.
             preStop:
               sleep: {seconds: {{ $root.Values.shutdown.drainSeconds }}}
+            {{- end }}
           resources:
             {{- $resources := deepCopy $values.resources }}
             {{- if $root.Values.rdma.enabled }}
@@ -234,12 +256,16 @@ spec:
   minReplicas: {{ $values.autoscaling.minReplicas }}
   maxReplicas: {{ $values.autoscaling.maxReplicas }}
   metrics:
+    {{- range $name, $value := $values.autoscaling.metrics }}
     - type: Pods
       pods:
-        metric: {name: {{ $values.autoscaling.metric }}}
-        target: {type: AverageValue, averageValue: {{ $values.autoscaling.averageValue | quote }}}
+        metric: {name: {{ $name }}}
+        target: {type: AverageValue, averageValue: {{ $value | quote }}}
+    {{- end }}
   behavior:
-    # An instance that ends takes its KV cache with it.
-    scaleDown: {stabilizationWindowSeconds: 300}
+    # One at a time, which others take the cache of.
+    scaleDown:
+      stabilizationWindowSeconds: 300
+      policies: [{type: Pods, value: 1, periodSeconds: 60}]
 {{- end }}
 {{- end -}}

@@ -48,6 +48,7 @@ public final class Baton {
     /** In the order of the help, where {@code serve} is the last. */
     private static final List<Subcommand> SUBCOMMANDS = List.of(
             new Subcommand("route", RouteCommand::new),
+            new Subcommand("drain", DrainCommand::new),
             new Subcommand("demo", DemoCommand::new),
             new Subcommand("up", UpCommand::new),
             new Subcommand("bench", BenchCommand::new),

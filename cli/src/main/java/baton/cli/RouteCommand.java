@@ -342,6 +342,11 @@ final class RouteCommand implements Callable<Integer> {
     @Option(
             names = "--warmup",
             negatable = true,
+    @Option(
+            names = "--own-api-key",
+            description = "Key for what the router itself asks the instances (default: that of --api-key).")
+    private @Nullable String ownApiKey;
+
             defaultValue = "true",
             fallbackValue = "true",
             description = "Send requests to stand-ins for instances before being ready, for about half a second"
@@ -468,7 +473,8 @@ final class RouteCommand implements Callable<Integer> {
                 new RoleSettings(
                         Duration.ofMillis((long) (roleProof * 1000)),
                         RoleSettings.Mode.named(roleController),
-                        RoleSettings.DEFAULT.window()));
+                        RoleSettings.DEFAULT.window()),
+                Optional.ofNullable(ownApiKey));
     }
 
     private Security security() {

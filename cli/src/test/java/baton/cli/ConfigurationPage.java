@@ -57,6 +57,8 @@ final class ConfigurationPage {
                     "BATON_CUBLAS_LIBRARY",
                     "cuBLASLt's library for products of long prompts on a GPU, or a directory that holds it."),
             Map.entry("BATON_CUDA_DRIVER", "The library of NVIDIA's driver, or a directory that holds it."),
+            Map.entry("BATON_ADMIN_KEY", "For `drain`: the router's admin key."),
+            Map.entry("BATON_INSTANCE_URL", "For `drain`: the instance, as the router knows it."),
             Map.entry(
                     "BATON_CUDA_TESTS",
                     "Of the tests that `bench gpu` starts, which it sets: `device` or `simulated`."),

@@ -19,6 +19,7 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
@@ -91,6 +92,15 @@ class HelmChartTest {
                 List<String> arguments = new ArrayList<>();
                 container.path("args").forEach(argument -> arguments.add(argument.asString()));
                 commands.add(arguments.getFirst());
+                List<String> ends = container
+                        .at("/lifecycle/preStop/exec/command")
+                        .valueStream()
+                        .map(JsonNode::asString)
+                        .dropWhile(word -> !word.equals("drain"))
+                        .toList();
+                boolean drains = arguments.getFirst().equals("serve") && !values.equals("llmd");
+                assertThat(ends).hasSize(drains ? 3 : 0);
+                Baton.commandLine(new ServeCommand()).parseArgs(ends.toArray(String[]::new));
                 if (arguments.getFirst().equals("route")) {
                     // It would be added to the requests of clients that have no key.
                     assertThat(arguments).noneMatch(argument -> argument.startsWith("--api-key"));
@@ -116,6 +126,27 @@ class HelmChartTest {
         assertThat(commands)
                 .containsExactlyInAnyOrderElementsOf(
                         values.equals("llmd") ? List.of("serve", "serve") : List.of("serve", "serve", "route"));
+    }
+
+    /** By rules of prometheus-adapter, over metrics that instances have. */
+    @Test
+    void everyMetricThatScalesIsServed() throws Exception {
+        Path rules = CHART.resolveSibling("prometheus-adapter.yaml");
+        List<String> served = documents(Files.readString(rules))
+                .getFirst()
+                .at("/rules/custom")
+                .valueStream()
+                .map(rule -> rule.at("/name/as").asString())
+                .toList();
+        List<String> wanted = documents(rendered("nixl")).stream()
+                .flatMap(manifest -> manifest.at("/spec/metrics").valueStream())
+                .map(metric -> metric.at("/pods/metric/name").asString())
+                .toList();
+        assertThat(wanted).containsExactlyInAnyOrderElementsOf(served);
+        String documented = Files.readString(Program.ROOT.resolve("docs", "serving.md"));
+        assertThat(Pattern.compile("vllm:\\w+").matcher(Files.readString(rules)).results())
+                .allSatisfy(series ->
+                        assertThat(documented).contains('`' + series.group().replaceAll("_(sum|count)$", "") + '`'));
     }
 
     /** llm-d's sidecar has the port that its scheduler sends to, and asks the instance at the port after it. */

@@ -8,6 +8,7 @@ import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceAddress;
 import baton.router.upstream.Membership;
 import io.vertx.core.Future;
+import io.vertx.core.Timer;
 import io.vertx.core.Vertx;
 import io.vertx.core.http.HttpHeaders;
 import io.vertx.core.http.HttpServerRequest;
@@ -19,6 +20,7 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
+import java.util.concurrent.TimeUnit;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ObjectNode;
 
@@ -28,6 +30,10 @@ import tools.jackson.databind.node.ObjectNode;
  */
 final class Admin {
     private static final String PATH = "/v1/instances/";
+    private static final int POLL_MILLIS = 50;
+    /** Of {@code drain}. */
+    private static final int MOST_WAIT_SECONDS = 3600;
+
     private static final JsonMapper MAPPER = JsonMapper.builder().build();
 
     private enum Action {
@@ -108,6 +114,10 @@ final class Admin {
             case REMOVE -> Future.succeededFuture(answer.put("changed", membership.remove(role, url)));
             case DRAIN, RESUME -> {
                 Instance instance = membership.find(role, url).orElseThrow(() -> unknown(role, url));
+                int wait = fields.integerAtLeast("wait", 0).orElse(0);
+                if (wait > MOST_WAIT_SECONDS) {
+                    throw ConfigException.unsupported("wait", wait, "0 to " + MOST_WAIT_SECONDS);
+                }
                 boolean drain = action == Action.DRAIN;
                 boolean changed = instance.isDraining() != drain;
                 instance.drain(drain);
@@ -118,7 +128,10 @@ final class Admin {
                     roles.caches().begin(instance, staying);
                     answer.put("takers", staying.size());
                 }
-                yield Future.succeededFuture(answer.put("changed", changed).put("running", instance.running()));
+                answer.put("changed", changed);
+                yield drain && wait > 0
+                        ? atRest(instance, answer, vertx.timer(wait, TimeUnit.SECONDS))
+                        : Future.succeededFuture(answer.put("running", instance.running()));
             }
             case ROLE -> {
                 if (membership.find(role.other(), url).isEmpty()
@@ -130,6 +143,23 @@ final class Admin {
                         .map(changed -> answer.put("changed", changed));
             }
         };
+    }
+
+    /**
+     * When the instance serves no request of this router and its cache is handed over, or the time is over.
+     *
+     * @param end of the time
+     */
+    private Future<ObjectNode> atRest(Instance instance, ObjectNode answer, Timer end) {
+        Optional<CacheHandover.Progress> kept = roles.caches().progress(instance.url());
+        if (end.isComplete()
+                || (instance.running() == 0
+                        && kept.map(CacheHandover.Progress::done).orElse(true))) {
+            end.cancel();
+            kept.ifPresent(progress -> answer.set("kept_cache", MAPPER.valueToTree(progress)));
+            return Future.succeededFuture(answer.put("running", instance.running()));
+        }
+        return vertx.timer(POLL_MILLIS, TimeUnit.MILLISECONDS).compose(_ -> atRest(instance, answer, end));
     }
 
     private static ConfigException unknown(Instance.Role role, String url) {

@@ -158,12 +158,7 @@ final class Observation {
                 roles.caches()
                         .progress(instance.url())
                         .filter(_ -> instance.isDraining())
-                        .ifPresent(progress -> each.putObject("kept_cache")
-                                .put("prefixes", progress.prefixes())
-                                .put("loaded", progress.loaded())
-                                .put("computed", progress.computed())
-                                .put("failed", progress.failed())
-                                .put("done", progress.done()));
+                        .ifPresent(progress -> each.set("kept_cache", MAPPER.valueToTree(progress)));
                 routing.tokens()
                         .ifPresent(tokens ->
                                 tokens.feeds().blocks(instance).ifPresent(blocks -> each.put("kv_blocks", blocks)));

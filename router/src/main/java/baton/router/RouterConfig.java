@@ -171,17 +171,20 @@ public record RouterConfig(
      * @param discovery files and names that are followed
      * @param adminKey lets operators add, drain and remove instances over HTTP; empty if they cannot
      * @param roles how instances change their roles
+     * @param ownKey {@code Authorization: Bearer} of what the router itself asks instances; empty for that of requests without one
      */
-    public record Sources(Discovery.Settings discovery, Optional<String> adminKey, RoleSettings roles) {
+    public record Sources(
+            Discovery.Settings discovery, Optional<String> adminKey, RoleSettings roles, Optional<String> ownKey) {
         public static final Sources NONE = new Sources(Discovery.Settings.NONE, Optional.empty());
 
         public Sources(Discovery.Settings discovery, Optional<String> adminKey) {
-            this(discovery, adminKey, RoleSettings.DEFAULT);
+            this(discovery, adminKey, RoleSettings.DEFAULT, Optional.empty());
         }
 
         /** @throws ConfigException if the key cannot be one */
         public Sources {
             adminKey.ifPresent(key -> requireKey("admin key", key));
+            ownKey.ifPresent(key -> requireKey("own api key", key));
         }
 
         boolean isEmpty() {
@@ -221,6 +224,11 @@ public record RouterConfig(
             throw new ConfigException("role controller", "needs a ttft goal and an itl goal");
         }
         WebGuard _ = webGuard(host, security);
+    }
+
+    /** The key of what the router itself asks instances. */
+    Optional<String> ownKey() {
+        return sources.ownKey().or(() -> apiKey);
     }
 
     /** Which web pages may use the router. */

@@ -126,7 +126,7 @@ record RouterContext(
                 new HealthProbe.Settings(
                         limits.connect(),
                         limits.probeInterval(),
-                        config.apiKey(),
+                        config.ownKey(),
                         flow::needsConnectorAddress,
                         guards.tls.client()),
                 ticker,
@@ -137,7 +137,7 @@ record RouterContext(
         Membership membership = new Membership(instances, probe, OwnAddress.of(config.host(), config.port()));
         RoleSettings settings = config.sources().roles();
         InstanceControl control =
-                new InstanceControl(vertx, limits.connect(), config.apiKey(), guards.tls.client(), ticker);
+                new InstanceControl(vertx, limits.connect(), config.ownKey(), guards.tls.client(), ticker);
         RoleSwitches switches = new RoleSwitches(control, settings, membership, metrics);
         Optional<GoalCounts> counts = Optional.of(config.policy().localPrefill().goals())
                 .filter(_ -> settings.mode() != RoleSettings.Mode.OFF)
@@ -188,7 +188,7 @@ record RouterContext(
                         Optional.of(guards.tls.client())),
                 ticker,
                 instances,
-                new KvFeeds.Settings(limits.probeInterval(), limits.connect(), config.apiKey(), settings.mostBlocks()));
+                new KvFeeds.Settings(limits.probeInterval(), limits.connect(), config.ownKey(), settings.mostBlocks()));
         KvFeedCounts counts = feeds.counts();
         metrics.watch(RouterMetric.KV_EVENT_PUBLISHERS, feeds::live);
         metrics.watch(RouterMetric.KV_EVENT_BLOCKS, feeds::blocks);

@@ -133,19 +133,12 @@ class MembershipTest {
         HttpResponse<String> drained = fixture.postTo(
                 router,
                 "/v1/instances/drain",
-                "{\"role\":\"prefill\",\"url\":\"%s\",\"keep_cache\":true}".formatted(prefill.uri()),
+                "{\"role\":\"prefill\",\"url\":\"%s\",\"keep_cache\":true,\"wait\":10}".formatted(prefill.uri()),
                 "Authorization",
                 "Bearer " + KEY);
-        assertThat(drained.body()).contains("\"takers\":2");
-        Await.until("done", RouterFixture.SOON, () -> {
-            try {
-                return fixture.get(router, "/v1/instances")
-                        .body()
-                        .contains("{\"prefixes\":1,\"loaded\":1,\"computed\":0,\"failed\":1,\"done\":true}");
-            } catch (Exception e) {
-                throw new AssertionError(e);
-            }
-        });
+        String kept = "\"kept_cache\":{\"prefixes\":1,\"loaded\":1,\"computed\":0,\"failed\":1,\"done\":true}";
+        assertThat(drained.body()).contains("\"takers\":2", "\"running\":0", kept);
+        assertThat(fixture.get(router, "/v1/instances").body()).contains(kept);
         assertThat(loading.only().body())
                 .contains("\"prompt\":[1,2,3]", "\"max_tokens\":1", "\"cache_salt\":\"s\"", "{\"remote_port\":7}");
         assertThat(prefill.received.getLast().body()).contains("\"prompt\":[1,2,3]");

@@ -52,7 +52,8 @@ class RoleSwitchTest {
                 new RouterConfig.Sources(
                         Discovery.Settings.NONE,
                         Optional.of(KEY),
-                        new RoleSettings(proof, RoleSettings.Mode.OFF, Duration.ofSeconds(5)))));
+                        new RoleSettings(proof, RoleSettings.Mode.OFF, Duration.ofSeconds(5)),
+                        Optional.of("own-key"))));
     }
 
     /** Answers of {@code /v1/pd_role}, and of all other paths. */
@@ -122,6 +123,7 @@ class RoleSwitchTest {
         awaitChange(router, "proven", "decode");
         assertThat(instance(router).at("/role_change/reason").asString()).contains("served 3 requests");
         assertThat(other.received.getFirst().body()).isEqualTo("{\"role\":\"decode\"}");
+        assertThat(other.received.getFirst().headers().get("Authorization")).isEqualTo("Bearer own-key");
         assertThat(toDecode(router).body()).contains("\"changed\":false");
         assertThat(fixture.metric(router, "baton:router_role_changes_total{result=\"proven\",role=\"decode\"}"))
                 .isEqualTo(1);

@@ -1,0 +1,148 @@
+package baton.cli;
+
+import baton.kv.ConfigException;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.net.http.HttpResponse.BodyHandlers;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Model.CommandSpec;
+import picocli.CommandLine.Option;
+import picocli.CommandLine.Spec;
+import tools.jackson.databind.json.JsonMapper;
+
+/** {@code baton drain}: an instance leaves its routers. */
+@Command(
+        name = "drain",
+        description = "Drains an instance at its routers and hands its hottest prefixes over, before it is stopped.",
+        mixinStandardHelpOptions = true,
+        sortOptions = false)
+final class DrainCommand implements Callable<Integer> {
+    private static final Duration CONNECT = Duration.ofSeconds(5);
+    private static final JsonMapper JSON = JsonMapper.builder().build();
+
+    @Spec
+    @SuppressWarnings("NullAway.Init")
+    private CommandSpec spec;
+
+    @Option(
+            names = "--router",
+            required = true,
+            paramLabel = "URL",
+            description = "The router. Each address of an http:// URL's host name is a router; all of them are asked.")
+    @SuppressWarnings("NullAway.Init")
+    private URI router;
+
+    @Option(
+            names = "--url",
+            paramLabel = "URL",
+            description = "The instance, as the router knows it (default: the variable BATON_INSTANCE_URL).")
+    private @Nullable String url;
+
+    @Option(names = "--admin-key", description = "The router's admin key (default: the variable BATON_ADMIN_KEY).")
+    private @Nullable String adminKey;
+
+    @Option(
+            names = "--wait",
+            defaultValue = "60",
+            paramLabel = "SECONDS",
+            description = "How long its requests and the hand-over of its cache may take (default: ${DEFAULT-VALUE}).")
+    private int waitSeconds;
+
+    @Override
+    public Integer call() throws IOException, InterruptedException {
+        String instance = given("url", url, "BATON_INSTANCE_URL");
+        String key = given("admin-key", adminKey, "BATON_ADMIN_KEY");
+        Duration longest = CONNECT.plusSeconds(2L * waitSeconds);
+        boolean drained = true;
+        try (HttpClient http = HttpClient.newBuilder()
+                        .version(HttpClient.Version.HTTP_1_1)
+                        .connectTimeout(CONNECT)
+                        .build();
+                ExecutorService asking = Executors.newVirtualThreadPerTaskExecutor()) {
+            List<Callable<String>> questions = new ArrayList<>();
+            for (URI each : routers()) {
+                // Every instance that stays gets the prefixes from one router.
+                boolean keepsCache = questions.isEmpty();
+                questions.add(() -> drain(http, each, instance, key, keepsCache));
+            }
+            for (Future<String> answer : asking.invokeAll(questions, longest.toMillis(), TimeUnit.MILLISECONDS)) {
+                switch (answer.state()) {
+                    case SUCCESS -> spec.commandLine().getOut().println(answer.resultNow());
+                    case FAILED -> {
+                        spec.commandLine().getErr().println("baton: " + answer.exceptionNow());
+                        drained = false;
+                    }
+                    case CANCELLED, RUNNING -> {
+                        spec.commandLine().getErr().println("baton: a router has not answered in time");
+                        drained = false;
+                    }
+                }
+            }
+        }
+        return drained ? 0 : 1;
+    }
+
+    private static String given(String option, @Nullable String value, String variable) {
+        return Optional.ofNullable(value)
+                .or(() -> Optional.ofNullable(System.getenv(variable)))
+                .filter(text -> !text.isEmpty())
+                .orElseThrow(() -> new ConfigException(option, "is missing, and the variable " + variable + " too"));
+    }
+
+    private List<URI> routers() throws IOException {
+        if (router.getHost() == null) {
+            throw new ConfigException("router", "is '" + router + "', must be http://host:port");
+        }
+        if (!"http".equals(router.getScheme())) {
+            return List.of(router);
+        }
+        List<URI> all = new ArrayList<>();
+        for (InetAddress address : InetAddress.getAllByName(router.getHost())) {
+            String host = address.getHostAddress();
+            all.add(URI.create("http://" + (host.contains(":") ? "[" + host + "]" : host) + ":"
+                    + (router.getPort() < 0 ? 80 : router.getPort())));
+        }
+        return all;
+    }
+
+    /** Asks for the instance in either role, as it may have changed it. */
+    private String drain(HttpClient http, URI asked, String instance, String key, boolean keepsCache)
+            throws IOException, InterruptedException {
+        String refusal = "";
+        for (String role : List.of("prefill", "decode")) {
+            String body = JSON.createObjectNode()
+                    .put("role", role)
+                    .put("url", instance)
+                    .put("keep_cache", keepsCache)
+                    .put("wait", waitSeconds)
+                    .toString();
+            HttpResponse<String> answer = http.send(
+                    HttpRequest.newBuilder(asked.resolve("/v1/instances/drain"))
+                            .timeout(CONNECT.plusSeconds(waitSeconds))
+                            .header("Content-Type", "application/json")
+                            .header("Authorization", "Bearer " + key)
+                            .POST(HttpRequest.BodyPublishers.ofString(body))
+                            .build(),
+                    BodyHandlers.ofString());
+            if (answer.statusCode() == 200) {
+                return asked + ": " + answer.body();
+            }
+            refusal = answer.statusCode() + ": " + answer.body();
+        }
+        throw new CommandFailedException(asked + " answers " + refusal);
+    }
+}
