@@ -10,6 +10,7 @@ import baton.router.policy.KvEventSettings;
 import baton.router.policy.LatencyGoals;
 import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
+import baton.router.policy.SplitPrompts;
 import baton.router.role.RoleSettings;
 import baton.router.upstream.Discovery;
 import baton.router.upstream.Instance;
@@ -227,6 +228,15 @@ final class RouteCommand implements Callable<Integer> {
     private @Nullable Double itlGoal;
 
     @Option(
+            names = "--split-prompts",
+            defaultValue = "off",
+            paramLabel = "SHARE",
+            description =
+                    "The prefill instance computes the first part of each prompt and the decode instance the rest: a share"
+                            + " under 1, auto by the requests under way at both, or off (default: ${DEFAULT-VALUE}).")
+    private String splitPrompts;
+
+    @Option(
             names = "--role-controller",
             defaultValue = "off",
             paramLabel = "MODE",
@@ -333,6 +343,11 @@ final class RouteCommand implements Callable<Integer> {
     private @Nullable String apiKey;
 
     @Option(
+            names = "--own-api-key",
+            description = "Key for what the router itself asks the instances (default: that of --api-key).")
+    private @Nullable String ownApiKey;
+
+    @Option(
             names = "--otlp-traces-endpoint",
             paramLabel = "URL",
             description = "Send spans of requests to this OpenTelemetry collector, by OTLP/HTTP in JSON, as"
@@ -342,11 +357,6 @@ final class RouteCommand implements Callable<Integer> {
     @Option(
             names = "--warmup",
             negatable = true,
-    @Option(
-            names = "--own-api-key",
-            description = "Key for what the router itself asks the instances (default: that of --api-key).")
-    private @Nullable String ownApiKey;
-
             defaultValue = "true",
             fallbackValue = "true",
             description = "Send requests to stand-ins for instances before being ready, for about half a second"
@@ -512,7 +522,8 @@ final class RouteCommand implements Callable<Integer> {
                         localPrefillThreshold,
                         uncachedThreshold,
                         prefillBusy,
-                        new LatencyGoals(goal(ttftGoal), goal(itlGoal))),
+                        new LatencyGoals(goal(ttftGoal), goal(itlGoal)),
+                        SplitPrompts.parse(splitPrompts)),
                 Duration.ofMillis((long) (slowStart * 1000)),
                 new KvEventSettings(kvEvents, kvEventsTokenize, kvEventsBlocks));
     }

@@ -35,11 +35,17 @@ final class HandoffAttempt {
      * A prefill and a decode leg.
      *
      * @param id of the request; that of the legs is planned
+     * @param share of the prompt that the prefill instance computes, where the flow can hand a part over
      * @param before the answer to the prefill leg of the last attempt
      */
-    record HandOver(String id, JsonObjectText body, Target prefill, Optional<Prefilled> before) implements Course {
+    record HandOver(String id, JsonObjectText body, Target prefill, double share, Optional<Prefilled> before)
+            implements Course {
         HandOver(String id, JsonObjectText body, Target prefill) {
-            this(id, body, prefill, Optional.empty());
+            this(id, body, prefill, 1, Optional.empty());
+        }
+
+        HandOver with(Target other, Optional<Prefilled> last) {
+            return new HandOver(id, body, other, share, last);
         }
     }
 
@@ -67,8 +73,11 @@ final class HandoffAttempt {
         }
     }
 
-    /** @param before the answer to the prefill leg, if there is one already */
-    private record Planned(HandoffFlow flow, HandoffFlow.Handoff handoff, Optional<Prefilled> before) {}
+    /**
+     * @param share of the prompt that the prefill instance computes
+     * @param before the answer to the prefill leg, if there is one already
+     */
+    private record Planned(HandoffFlow flow, HandoffFlow.Handoff handoff, double share, Optional<Prefilled> before) {}
 
     private final ProxiedRequest request;
     private final HeldBody held;
@@ -111,7 +120,7 @@ final class HandoffAttempt {
     HandoffAttempt withPrefill(Target other) {
         HandOver by = handOver();
         close();
-        return new HandoffAttempt(request, id, new HandOver(by.id, by.body, other), decode, countedForNext());
+        return new HandoffAttempt(request, id, by.with(other, Optional.empty()), decode, countedForNext());
     }
 
     /** After this one: the same decode instance computes the prompt. */
@@ -131,7 +140,7 @@ final class HandoffAttempt {
         boolean spent = carries && failure.kind() == Kind.LOST;
         Course next = switch (course) {
             case DecodeOnly _ -> new DecodeOnly(body);
-            case HandOver by -> new HandOver(by.id, by.body, by.prefill, spent ? Optional.empty() : prefilled);
+            case HandOver by -> by.with(by.prefill, spent ? Optional.empty() : prefilled);
         };
         return new HandoffAttempt(request, id, next, other, count);
     }
@@ -200,9 +209,14 @@ final class HandoffAttempt {
     /** @throws baton.kv.ConfigException if the flow cannot serve the request */
     private Planned plan(HandOver by) {
         Instance prefill = by.prefill.instance();
-        HandoffFlow chosen = flow.flow(prefill, decode.instance());
+        Optional<HandoffFlow> ofPart = by.share < 1 ? flow.ofPart(prefill, decode.instance()) : Optional.empty();
+        HandoffFlow chosen = ofPart.orElseGet(() -> flow.flow(prefill, decode.instance()));
         HandoffFlow.Handoff handoff = chosen.begin(by.body, by.id, prefill, decode.instance());
-        return new Planned(chosen, handoff, by.before.filter(last -> last.serves(prefill, handoff)));
+        return new Planned(
+                chosen,
+                handoff,
+                ofPart.isPresent() ? by.share : 1,
+                by.before.filter(last -> last.serves(prefill, handoff)));
     }
 
     private void start(HandOver by, Planned plan) {
@@ -227,6 +241,7 @@ final class HandoffAttempt {
                 by.prefill,
                 id,
                 plan.handoff.prefillBody(),
+                plan.share,
                 answer -> {
                     report.prefillEnded(sent, answer.status());
                     held.work(answer.text().length(), () -> PrefillAnswer.of(answer))

@@ -35,6 +35,9 @@ final class Headers {
     /** In a prefill leg to the decode instance that a stream leaves, which may be stopping. */
     static final String MOVE = "X-Baton-Move";
 
+    /** In a prefill leg: the share of the prompt that the instance is to compute, from its first token on. Others than Baton's compute all of it. */
+    static final String PROMPT_SHARE = "X-Baton-Prompt-Share";
+
     /** Of an instance that sends token ids: a JSON object that goes into the continuation of the stream as it is. */
     static final String STREAM = "X-Baton-Stream";
 
@@ -68,6 +71,7 @@ final class Headers {
             "x-request-id",
             "x-baton-token-ids",
             "x-baton-move",
+            "x-baton-prompt-share",
             "traceparent");
 
     /** Accepted by Baton's server too; brackets are for the IPv6 addresses in the ids of some connectors. */

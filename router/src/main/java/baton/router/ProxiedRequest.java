@@ -18,7 +18,9 @@ import baton.router.policy.Choice;
 import baton.router.policy.Forecast;
 import baton.router.policy.LatencyMeasurement;
 import baton.router.policy.Placement;
+import baton.router.policy.RestOfPrompt;
 import baton.router.policy.RoutingRequest;
+import baton.router.policy.SplitPrompts;
 import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceSet;
 import baton.router.upstream.Question;
@@ -32,6 +34,7 @@ import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpMethod;
 import io.vertx.core.http.HttpServerRequest;
 import java.util.List;
+import java.util.Locale;
 import java.util.Optional;
 import java.util.concurrent.Callable;
 import java.util.function.Consumer;
@@ -268,7 +271,10 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
                                 expected -> new Target(first.instance(), first.why() + "; " + expected.words()))
                         .orElse(first);
                 forecast.ifPresent(expected -> decidedBy(expected, second.instance()));
-                begin(id, new HandOver(id, body, told), second);
+                begin(
+                        id,
+                        new HandOver(id, body, told, share(body, told.instance(), second.instance()), Optional.empty()),
+                        second);
             }
             case Placement.DecodeOnly(Choice decode, LocalPrefillReason reason, Optional<Forecast> forecast) -> {
                 Target only = chosen(decode);
@@ -278,6 +284,24 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
             }
             case Placement.Unavailable(InstanceSet lacking) -> noInstance(lacking);
         }
+    }
+
+    /** The share of the prompt that the prefill instance is to compute. The decode instance counts the rest until the first token. */
+    private double share(JsonObjectText body, Instance prefill, Instance decode) {
+        SplitPrompts split = context.config().policy().localPrefill().split();
+        if (split.isOff()
+                || PromptField.count(body) > 1
+                || flow().ofPart(prefill, decode).isEmpty()) {
+            return 1;
+        }
+        int bytes = asked.prefix().promptBytes();
+        double share = split.share(bytes, prefill.running(), decode.localPrefillBytes());
+        if (share < 1) {
+            metrics().count(RouterMetric.PROMPTS_SPLIT);
+            report.measure(new RestOfPrompt(decode, (long) (bytes * (1 - share))));
+            report.trace().step(String.format(Locale.ROOT, "prefill computes %.0f %% of the prompt", 100 * share));
+        }
+        return share;
     }
 
     /** The way is decided by goals: its times are measured, unless another way or instance is taken in the end. */

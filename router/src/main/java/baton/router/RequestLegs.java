@@ -11,6 +11,7 @@ import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpServerRequest;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
 import java.util.Optional;
 import java.util.function.Consumer;
 
@@ -65,9 +66,17 @@ final class RequestLegs {
         return headers;
     }
 
-    /** @param id {@code X-Request-Id} of the leg */
+    /**
+     * @param id {@code X-Request-Id} of the leg
+     * @param share of the prompt that is to be computed
+     */
     Leg prefill(
-            Target to, String id, Buffer body, Consumer<Question.Answer> answered, Consumer<UpstreamFailure> failed) {
+            Target to,
+            String id,
+            Buffer body,
+            double share,
+            Consumer<Question.Answer> answered,
+            Consumer<UpstreamFailure> failed) {
         Instance instance = to.instance();
         if (!prefills.contains(instance)) {
             prefills.add(instance);
@@ -75,6 +84,9 @@ final class RequestLegs {
         MultiMap own = headers(id, report.prefillSent(instance, to.why()));
         if (instance.role() == Instance.Role.DECODE) {
             own.set(Headers.MOVE, "1");
+        }
+        if (share < 1) {
+            own.set(Headers.PROMPT_SHARE, String.format(Locale.ROOT, "%.6f", share));
         }
         return new Question(
                         request.method(), Headers.target(request), own, body, limits.prefill(), limits.maxBodyBytes())

@@ -3,8 +3,10 @@ package baton.router;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.router.flow.AutoFlow;
+import baton.router.policy.LatencyGoals;
 import baton.router.policy.LocalPrefill;
 import baton.router.policy.PolicySettings;
+import baton.router.policy.SplitPrompts;
 import java.net.URI;
 import java.net.http.HttpResponse;
 import java.util.ArrayList;
@@ -105,6 +107,30 @@ class MixedPoolTest {
         assertThat(fixture.get(router, "/v1/instances").body())
                 .contains("\"connector\":\"NixlConnector\",\"engine\":\"baton\"")
                 .contains("\"connector\":\"NixlConnector\",\"engine\":\"vllm\"");
+    }
+
+    /** Only Baton's NIXL connectors take the blocks of a prompt's beginning, and only when they are named. */
+    @Test
+    void promptsAreSplitBetweenInstancesThatHandAPartOver() throws Exception {
+        FakeInstance prefill = batonNixl();
+        prefill.behaviour = FakeInstance.json(200, BLOCKS);
+        FakeInstance decode = batonNixl();
+        FakeInstance vllmDecode = fixture.instance();
+        Router router = router(
+                List.of(prefill.uri()),
+                List.of(decode.uri(), vllm(vllmDecode, "NixlConnector")),
+                new LocalPrefill(false, 0, 0, Integer.MAX_VALUE, LatencyGoals.NONE, SplitPrompts.parse("0.5")));
+        for (int i = 0; i < 4; i++) {
+            HttpResponse<String> answer = fixture.post(router, "{\"prompt\":\"a\"}", "X-Baton-Prompt-Share", "0.1");
+            assertThat(answer.statusCode()).as(answer.body()).isEqualTo(200);
+        }
+        assertThat(prefill.received.stream().map(each -> each.headers().getAll("X-Baton-Prompt-Share")))
+                .containsExactlyInAnyOrder(List.of("0.500000"), List.of("0.500000"), List.of(), List.of());
+        assertThat(decode.received).hasSize(2).allSatisfy(request -> {
+            assertThat(request.headers().contains("X-Baton-Prompt-Share")).isFalse();
+            assertThat(params(request).path("remote_block_ids")).hasSize(1);
+        });
+        assertThat(fixture.metric(router, "baton:router_prompts_split_total")).isEqualTo(2);
     }
 
     @Test

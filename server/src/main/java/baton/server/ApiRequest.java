@@ -9,6 +9,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.function.Supplier;
+import java.util.regex.Pattern;
 
 /**
  * A validated request to generate: the engine's input and the form of the answer. Choices are numbered prompt by
@@ -64,7 +65,9 @@ record ApiRequest(
         Optional<String> cacheSalt,
         int priority,
         Optional<Continuation> continuation,
-        JsonFields repeated) {
+        JsonFields repeated)
+        implements ApiRequestBuilder.With {
+    private static final Pattern SHARE = Pattern.compile("0\\.[0-9]{1,20}");
 
     /** Sequences that the engine makes. */
     int sequences() {
@@ -76,14 +79,43 @@ record ApiRequest(
      *
      * @param text of an echo: the prompt, or the last message of a chat that the answer continues; empty otherwise
      * @param output token ids after the prompt that are computed as a part of it
+     * @param computes how many tokens of both are computed, from the first one on
      */
-    record Prompt(int[] ids, String text, int[] output) {
+    record Prompt(int[] ids, String text, int[] output, int computes) {
+        Prompt(int[] ids, String text, int[] output) {
+            this(ids, text, output, ids.length + output.length);
+        }
+
         /** All tokens that are computed as prompt. */
         int[] computed() {
             int[] all = Arrays.copyOf(ids, ids.length + output.length);
             System.arraycopy(output, 0, all, ids.length, output.length);
-            return all;
+            return Arrays.copyOf(all, computes);
         }
+
+        /** With a share of its whole blocks, but all if that is no block. */
+        Prompt part(double share, int blockSize) {
+            int part = (int) (share * computes) / blockSize * blockSize;
+            return part == 0 ? this : new Prompt(ids, text, output, part);
+        }
+    }
+
+    /**
+     * The prefill leg of prompts that the decode instance computes a part of. The answer has the token ids and the usage of the whole prompts.
+     *
+     * @param share the header {@link Continuation#PROMPT_SHARE}
+     * @throws ApiException if it is no share, or the request is for more than one token
+     */
+    ApiRequest part(String share, int blockSize) {
+        double part = SHARE.matcher(share).matches() ? Double.parseDouble(share) : 0;
+        if (part == 0 || sampling.maxTokens().orElse(0) != 1) {
+            throw ApiException.badField(
+                    Continuation.PROMPT_SHARE,
+                    "is '" + Json.shortened(share)
+                            + "', must be a number over 0 and under 1, of a request with max_tokens 1");
+        }
+        return withPrompts(
+                prompts.stream().map(prompt -> prompt.part(part, blockSize)).toList());
     }
 
     /** The families of requests. */

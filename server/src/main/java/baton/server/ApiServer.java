@@ -527,8 +527,11 @@ public final class ApiServer implements AutoCloseable {
                 engine.refused(ResponseStream.engineId(api, api.idPrefix() + requestId, 0, randomSuffix()), params));
     }
 
-    private void start(HttpExchange exchange, String requestId, ApiRequest request) {
+    private void start(HttpExchange exchange, String requestId, ApiRequest given) {
         refuseUnlessServed(exchange);
+        ApiRequest request = Optional.ofNullable(exchange.request().getHeader(Continuation.PROMPT_SHARE))
+                .map(share -> given.part(share, engine.config().blockSize()))
+                .orElse(given);
         if (exchange.clientLeft()) {
             refused(request.api(), requestId, request.kvTransferParams());
             return;

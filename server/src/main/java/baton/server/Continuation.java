@@ -33,6 +33,9 @@ record Continuation(String id, long created, List<Long> seeds, Map<Integer, Outp
     /** A request header: the request moves a stream away from this instance, which serves it while it drains. */
     static final String MOVE = "X-Baton-Move";
 
+    /** A request header: the share of the prompt that a prefill leg computes; the decode instance computes the rest. */
+    static final String PROMPT_SHARE = "X-Baton-Prompt-Share";
+
     private static final Pattern ID = Pattern.compile("[A-Za-z0-9._:/\\[\\]@+=~-]{1,300}");
     private static final Output NOTHING = new Output(new int[0], false);
 

@@ -21,6 +21,8 @@ import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import tools.jackson.databind.JsonNode;
 
 class EndpointsTest {
@@ -117,6 +119,34 @@ class EndpointsTest {
         HttpResponse<String> unknown = fixture.post("/v1/pd_role", "{\"role\": \"cook\"}");
         assertThat(unknown.statusCode()).isEqualTo(400);
         assertThat(unknown.body()).contains("unsupported value 'cook'; allowed: prefill, decode, both");
+    }
+
+    /** The prefill leg of a split prompt: whole blocks of the share. */
+    @ParameterizedTest
+    @CsvSource({"0.5, 16", "0.500000, 16", "0.99, 32", "0.1, 40"})
+    void aShareOfThePromptIsComputed(String share, int tokens) throws Exception {
+        fixture.engine.answers("a");
+        String prompt = "[" + "7,".repeat(39) + "7]";
+        JsonNode answer = ServerFixture.json(
+                withShare(share, "{\"prompt\": " + prompt + ", \"max_tokens\": 1, \"return_token_ids\": true}"));
+        assertThat(fixture.engine.nextSubmitted().request.prompt()).hasSize(tokens);
+        assertThat(answer.at("/choices/0/prompt_token_ids")).hasSize(40);
+        assertThat(answer.at("/usage/prompt_tokens").asInt()).isEqualTo(40);
+    }
+
+    @ParameterizedTest
+    @CsvSource({"0, 1", "1, 1", "1.5, 1", "-0.5, 1", "half, 1", "0.5, 2"})
+    void otherSharesAreRefused(String share, int maxTokens) throws Exception {
+        HttpResponse<String> refused = withShare(share, "{\"prompt\": [7], \"max_tokens\": " + maxTokens + "}");
+        assertThat(refused.statusCode()).isEqualTo(400);
+        assertThat(refused.body()).contains("X-Baton-Prompt-Share", share, "a number over 0 and under 1");
+    }
+
+    private HttpResponse<String> withShare(String share, String body) throws Exception {
+        return fixture.send(HttpRequest.newBuilder(fixture.uri("/v1/completions"))
+                .header("Content-Type", "application/json")
+                .header("X-Baton-Prompt-Share", share)
+                .POST(HttpRequest.BodyPublishers.ofString(body)));
     }
 
     @Test

@@ -70,6 +70,11 @@ public record AutoFlow() implements HandoffFlow {
     }
 
     @Override
+    public Optional<HandoffFlow> ofPart(Instance prefill, Instance decode) {
+        return of(prefill, decode).flatMap(chosen -> chosen.ofPart(prefill, decode));
+    }
+
+    @Override
     public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
         return flow(prefill, decode).begin(body, requestId, prefill, decode);
     }

@@ -19,6 +19,11 @@ public record ContentKeyedFlow() implements HandoffFlow {
     }
 
     @Override
+    public Optional<HandoffFlow> ofPart(Instance prefill, Instance decode) {
+        return Optional.of(this);
+    }
+
+    @Override
     public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
         Buffer prefillBody = HandoffFlow.prefillOnly(body, prefill).build();
         // The answer to several prompts names the blocks of the first only.

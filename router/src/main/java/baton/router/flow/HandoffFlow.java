@@ -45,6 +45,11 @@ public sealed interface HandoffFlow
         return this;
     }
 
+    /** The flow by which a decode instance takes over a part of a prompt and computes the rest; empty if the two cannot. */
+    default Optional<HandoffFlow> ofPart(Instance prefill, Instance decode) {
+        return Optional.empty();
+    }
+
     /** Whether this flow can hand over between an instance and any of those of the other role. */
     default boolean fits(Instance instance, List<Instance> others) {
         return takes(instance);

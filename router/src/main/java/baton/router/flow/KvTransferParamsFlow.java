@@ -3,6 +3,7 @@ package baton.router.flow;
 import baton.router.body.JsonObjectText;
 import baton.router.upstream.Instance;
 import io.vertx.core.buffer.Buffer;
+import java.util.Optional;
 
 /**
  * For connectors whose prefill instance names its blocks: prefill is asked to keep them for a remote decode instance, and the
@@ -22,6 +23,18 @@ public record KvTransferParamsFlow() implements HandoffFlow {
     @Override
     public boolean handsOverOne() {
         return true;
+    }
+
+    /** Baton's NIXL connectors sign which tokens the blocks are of, and take those of a prompt's beginning. */
+    @Override
+    public Optional<HandoffFlow> ofPart(Instance prefill, Instance decode) {
+        return isBatonNixl(prefill) && isBatonNixl(decode) ? Optional.of(this) : Optional.empty();
+    }
+
+    private static boolean isBatonNixl(Instance instance) {
+        return instance.connector()
+                .filter(known -> known.isBaton() && known.name().startsWith("Nixl"))
+                .isPresent();
     }
 
     @Override

@@ -38,6 +38,12 @@ public record PushFlow() implements HandoffFlow {
         return true;
     }
 
+    /** With both legs at once the instances compare whole prompts. */
+    @Override
+    public Optional<HandoffFlow> ofPart(Instance prefill, Instance decode) {
+        return new KvTransferParamsFlow().ofPart(prefill, decode);
+    }
+
     @Override
     public Handoff begin(JsonObjectText body, String requestId, Instance prefill, Instance decode) {
         Buffer prefillBody = HandoffFlow.prefillOnly(body, prefill)

@@ -58,6 +58,11 @@ public enum RouterMetric {
             "baton:router_prefixes_taken_over",
             "Hot prefixes of instances that leave, for each instance that stays, by how it got them",
             "result"),
+    PROMPTS_SPLIT(
+            Kind.COUNTER,
+            "baton:router_prompts_split",
+            "Prompts of which the prefill instance was to compute a part and the decode instance the rest",
+            RouterMetrics.NO_LABEL),
     REGISTRATIONS(
             Kind.COUNTER,
             "baton:router_registrations",

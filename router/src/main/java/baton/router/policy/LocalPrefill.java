@@ -11,16 +11,22 @@ import baton.kv.GeneratedBuilder;
  * @param uncachedBelowBytes when it has fewer bytes that the decode instance probably does not have
  * @param prefillBusy when each prefill instance has as many requests under way
  * @param goals when these are kept better so, as the router expects from what it has measured; for prompts that the thresholds leave open
+ * @param split for which prompts it computes a part only
  */
 @GeneratedBuilder
 public record LocalPrefill(
-        boolean asFallback, int belowBytes, int uncachedBelowBytes, int prefillBusy, LatencyGoals goals)
+        boolean asFallback,
+        int belowBytes,
+        int uncachedBelowBytes,
+        int prefillBusy,
+        LatencyGoals goals,
+        SplitPrompts split)
         implements LocalPrefillBuilder.With {
     public static final LocalPrefill NEVER = new LocalPrefill(false, 0, 0, Integer.MAX_VALUE);
 
-    /** Without goals. */
+    /** Without goals, of whole prompts. */
     public LocalPrefill(boolean asFallback, int belowBytes, int uncachedBelowBytes, int prefillBusy) {
-        this(asFallback, belowBytes, uncachedBelowBytes, prefillBusy, LatencyGoals.NONE);
+        this(asFallback, belowBytes, uncachedBelowBytes, prefillBusy, LatencyGoals.NONE, SplitPrompts.OFF);
     }
 
     /** @throws ConfigException if a threshold is out of range */
