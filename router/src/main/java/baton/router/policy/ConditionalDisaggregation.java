@@ -54,12 +54,20 @@ public record ConditionalDisaggregation(
                     .orElseGet(() ->
                             new Placement.Unavailable(usable.isEmpty() ? instances.prefills() : instances.decodes()));
         }
-        List<Instance> fitting = usable.stream()
-                .filter(prefill -> pairs.test(prefill, decode.get().instance()))
-                .toList();
+        List<Instance> fitting = fitting(usable, decode.get().instance());
         return without(request, fitting, decode.get())
                 .<Placement>map(reason -> new Placement.DecodeOnly(decode.get(), reason))
                 .orElseGet(() -> byGoals(request, prefills.choose(fitting, request), decode.get()));
+    }
+
+    /** While an instance changes its role it has both; it hands over to itself only if there is no other. */
+    private List<Instance> fitting(List<Instance> usable, Instance decode) {
+        List<Instance> all =
+                usable.stream().filter(prefill -> pairs.test(prefill, decode)).toList();
+        List<Instance> others = all.stream()
+                .filter(prefill -> !prefill.url().equals(decode.url()))
+                .toList();
+        return others.isEmpty() ? all : others;
     }
 
     private Optional<Choice> anyDecode(RoutingRequest request) {

@@ -71,6 +71,28 @@ class ConditionalDisaggregationTest {
     }
 
     @Test
+    void anInstanceOfBothRolesHandsOverToItselfOnlyWithoutAnother() {
+        prefills.add(up(Instance.Role.PREFILL, decodes.all().getFirst().address()));
+        RoutingPolicy policy = policy(LocalPrefill.NEVER);
+        for (int i = 0; i < 6; i++) {
+            assertThat(policy.place(REQUEST))
+                    .isInstanceOfSatisfying(
+                            Placement.Pair.class,
+                            pair -> assertThat(pair.prefill().instance().url())
+                                    .isNotEqualTo(pair.decode().instance().url()));
+        }
+        prefills.all().subList(0, 2).forEach(instance -> instance.markDown("test"));
+        decodes.all().getLast().markDown("test");
+        assertThat(policy.place(REQUEST)).isEqualTo(pair(2, 0));
+    }
+
+    private static Instance up(Instance.Role role, URI address) {
+        Instance instance = new Instance(role, address);
+        instance.markUp();
+        return instance;
+    }
+
+    @Test
     void placementIsUnavailableWithoutAnInstanceOfEachRole() {
         RoutingPolicy policy = policy(LocalPrefill.NEVER);
         prefills.all().forEach(instance -> instance.markDown("test"));
