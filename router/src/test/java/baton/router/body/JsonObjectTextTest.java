@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.kv.ConfigException;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 import java.util.Random;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -47,6 +48,32 @@ class JsonObjectTextTest {
         assertThat(MAPPER.readTree(object.edit().build().getBytes())).isEqualTo(tree);
         assertThat(MAPPER.readTree(object.edit().set("new", "[1]").build().getBytes()))
                 .isEqualTo(((ObjectNode) tree).set("new", MAPPER.readTree("[1]")));
+    }
+
+    @Test
+    void anEditedObjectKnowsItsFields() {
+        JsonObjectText edited = parse("{ \"é\": [1] ,\"b\":\"x\",\"c\":null,\"d\" : 4}")
+                .edit()
+                .set("b", "22")
+                .set("new", "[ \"t\"]")
+                .drop("d")
+                .object();
+        JsonObjectText again = parse(edited.text().toString());
+        for (String name : List.of("é", "b", "c", "d", "new")) {
+            assertThat(value(edited, name)).isEqualTo(value(again, name));
+            assertThat(edited.has(name)).isEqualTo(again.has(name));
+        }
+        assertThat(value(edited.edit().set("b", "3").object(), "new")).isEqualTo("[ \"t\"]");
+        assertThat(parse("{\"a\":1}").edit().drop("a").object().text().toString())
+                .isEqualTo("{}");
+    }
+
+    @Test
+    void textsAreToldFromTokenIds() {
+        JsonObjectText object = parse("{\"a\":\"x\",\"b\":[ \n\"x\"],\"c\":[1],\"d\":[],\"e\":null,\"f\":[[\"x\"]]}");
+        for (String name : List.of("a", "b", "c", "d", "e", "f", "g")) {
+            assertThat(object.isText(name)).as(name).isEqualTo(name.equals("a") || name.equals("b"));
+        }
     }
 
     @Test
