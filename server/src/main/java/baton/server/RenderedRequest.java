@@ -6,6 +6,7 @@ import baton.kv.JsonFields;
 import io.vertx.core.buffer.Buffer;
 import java.util.List;
 import java.util.Optional;
+import java.util.TreeSet;
 import tools.jackson.core.JsonGenerator;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.JsonNodeFactory;
@@ -101,7 +102,8 @@ record RenderedRequest(ApiRequest request, String id, JsonFields fields, int max
         put(params, "skip_special_tokens", sampling.skipSpecialTokens(), DEFAULTS.skipSpecialTokens());
         put(params, "include_stop_str_in_output", sampling.includeStopInOutput(), DEFAULTS.includeStopInOutput());
         put(params, "logit_bias", sampling.logitBias(), DEFAULTS.logitBias());
-        sampling.allowedTokenIds().ifPresent(ids -> params.set("allowed_token_ids", Json.MAPPER.valueToTree(ids)));
+        sampling.allowedTokenIds()
+                .ifPresent(ids -> params.set("allowed_token_ids", Json.MAPPER.valueToTree(new TreeSet<>(ids))));
         for (String name : List.of("bad_words", "thinking_token_budget")) {
             fields.value(name).ifPresent(value -> params.set(name, value));
         }
