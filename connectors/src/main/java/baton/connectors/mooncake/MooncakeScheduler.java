@@ -5,6 +5,7 @@ import baton.connectors.mooncake.MooncakeConnectorMetadata.Load;
 import baton.connectors.mooncake.MooncakeConnectorMetadata.Ready;
 import baton.connectors.mooncake.MooncakeConnectorMetadata.Source;
 import baton.connectors.onesided.RequestIdMap;
+import baton.connectors.onesided.SuspectPeers;
 import baton.kv.ConfigException;
 import baton.kv.Deadline;
 import baton.kv.InvalidFieldException;
@@ -57,6 +58,8 @@ final class MooncakeScheduler implements SchedulerConnector {
     /** By engine id and registry. */
     private final ReachedPeers<String> reached = new ReachedPeers<>();
 
+    private final SuspectPeers suspects = new SuspectPeers();
+
     private final Set<String> cancelled = new LinkedHashSet<>();
     private final List<Ready> ready = new ArrayList<>();
     private final Set<String> abandoned = new LinkedHashSet<>();
@@ -80,6 +83,8 @@ final class MooncakeScheduler implements SchedulerConnector {
         private boolean settled;
 
         private boolean loading;
+        /** Loads from the source, or has. */
+        private boolean loads;
 
         private Tracked(long came) {
             this.came = came;
@@ -237,7 +242,12 @@ final class MooncakeScheduler implements SchedulerConnector {
     @Override
     public KvMatch match(KvRequest request, int computedTokens) {
         Tracked tracked = requests.get(request.id());
-        return tracked == null || tracked.source.isEmpty() || tracked.settled
+        return tracked == null
+                        || tracked.source.isEmpty()
+                        || tracked.settled
+                        || suspects.contains(
+                                tracked.source.get().instance(),
+                                context.ticker().nanos())
                 ? new KvMatch.None()
                 : reached.match(request, computedTokens, tracked.source.get().instance());
     }
@@ -254,6 +264,7 @@ final class MooncakeScheduler implements SchedulerConnector {
             return;
         }
         tracked.loading = true;
+        tracked.loads = true;
         int end = Math.ceilDiv(computedTokens + externalTokens, blockSize);
         int[] blocks = Arrays.copyOfRange(blockTable, computedTokens / blockSize, end);
         reached.loads(request.id(), tracked.source.get().instance(), blocks);
@@ -317,6 +328,15 @@ final class MooncakeScheduler implements SchedulerConnector {
                 true,
                 bootstrap.map(address ->
                         JsonFields.of("kv_transfer_params", params(address).put(TRANSFER_ID, transferId))));
+    }
+
+    @Override
+    public void onWrongLoad(KvRequest request) {
+        Optional.ofNullable(requests.get(request.id()))
+                .filter(tracked -> tracked.loads)
+                .flatMap(tracked -> tracked.source)
+                .ifPresent(source ->
+                        suspects.add(source.instance(), context.ticker().nanos()));
     }
 
     @Override

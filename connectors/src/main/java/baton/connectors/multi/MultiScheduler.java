@@ -441,6 +441,13 @@ final class MultiScheduler implements SchedulerConnector {
     }
 
     @Override
+    public void onWrongLoad(KvRequest request) {
+        for (Side side : sides) {
+            side.call("onWrongLoad", () -> side.connector.onWrongLoad(request));
+        }
+    }
+
+    @Override
     public void onAnswerLost(String requestId) {
         BitSet keepers = kept.getOrDefault(requestId, new BitSet());
         for (int i = keepers.nextSetBit(0); i >= 0; i = keepers.nextSetBit(i + 1)) {

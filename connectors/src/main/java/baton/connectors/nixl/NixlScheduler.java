@@ -12,6 +12,7 @@ import baton.connectors.onesided.RankInfo;
 import baton.connectors.onesided.Rejection;
 import baton.connectors.onesided.RemoteBlocks;
 import baton.connectors.onesided.SignedProof;
+import baton.connectors.onesided.SuspectPeers;
 import baton.connectors.onesided.TransferMode;
 import baton.connectors.onesided.TransferPlan;
 import baton.connectors.onesided.TransferStats;
@@ -92,6 +93,7 @@ final class NixlScheduler implements SchedulerConnector {
 
     private final List<LoadRequest> loads = new ArrayList<>();
     private final ReachedPeers<PeerAddress> reached = new ReachedPeers<>();
+    private final SuspectPeers suspects = new SuspectPeers();
     private final List<RemoteBlocks> unused = new ArrayList<>();
     private final Set<String> cancelled = new LinkedHashSet<>();
     private final List<Lease> leases = new ArrayList<>();
@@ -319,7 +321,10 @@ final class NixlScheduler implements SchedulerConnector {
     @Override
     public KvMatch match(KvRequest request, int computedTokens) {
         Tracked tracked = tracked(request);
-        if (tracked.source.isEmpty() || tracked.settled) {
+        if (tracked.source.isEmpty()
+                || tracked.settled
+                || suspects.contains(
+                        tracked.source.get().engineId(), context.ticker().nanos())) {
             return new KvMatch.None();
         }
         int end = Math.min(tracked.source.get().tokens(), request.promptLength());
@@ -505,8 +510,17 @@ final class NixlScheduler implements SchedulerConnector {
             if (tracked != null) {
                 tracked.loading = false;
                 tracked.received = true;
+                tracked.hasLoaded = true;
                 tracked.since = lastStepDone;
             }
+        }
+    }
+
+    @Override
+    public void onWrongLoad(KvRequest request) {
+        if (tracked(request).hasLoaded) {
+            suspects.add(
+                    tracked(request).source.orElseThrow().engineId(), context.ticker().nanos());
         }
     }
 
@@ -658,6 +672,7 @@ final class NixlScheduler implements SchedulerConnector {
         private boolean settled;
 
         private boolean loading;
+        private boolean hasLoaded;
         /** It has loaded, and was not scheduled since. */
         private boolean received;
         /** When it came, or had loaded. */

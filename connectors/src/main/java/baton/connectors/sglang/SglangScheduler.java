@@ -1,6 +1,7 @@
 package baton.connectors.sglang;
 
 import baton.connectors.ReachedPeers;
+import baton.connectors.onesided.SuspectPeers;
 import baton.connectors.sglang.SglangMetadata.Ready;
 import baton.connectors.sglang.SglangMetadata.Source;
 import baton.connectors.sglang.SglangMetadata.Wish;
@@ -51,6 +52,7 @@ final class SglangScheduler implements SchedulerConnector {
 
     private final Map<String, Tracked> requests = new LinkedHashMap<>();
     private final ReachedPeers<PeerAddress> reached = new ReachedPeers<>();
+    private final SuspectPeers suspects = new SuspectPeers();
     private final List<Wish> wishes = new ArrayList<>();
     private final Set<String> cancelled = new LinkedHashSet<>();
     private final List<Ready> ready = new ArrayList<>();
@@ -78,6 +80,8 @@ final class SglangScheduler implements SchedulerConnector {
         private boolean settled;
 
         private boolean loading;
+        /** Loads from the source, or has. */
+        private boolean loads;
     }
 
     @Override
@@ -201,7 +205,12 @@ final class SglangScheduler implements SchedulerConnector {
     @Override
     public KvMatch match(KvRequest request, int computedTokens) {
         Tracked tracked = requests.get(request.id());
-        return tracked == null || tracked.source.isEmpty() || tracked.settled
+        return tracked == null
+                        || tracked.source.isEmpty()
+                        || tracked.settled
+                        || suspects.contains(
+                                tracked.source.get().bootstrap().toString(),
+                                context.ticker().nanos())
                 ? new KvMatch.None()
                 : reached.match(request, computedTokens, tracked.source.get().bootstrap());
     }
@@ -225,6 +234,7 @@ final class SglangScheduler implements SchedulerConnector {
             return;
         }
         tracked.loading = true;
+        tracked.loads = true;
         int end = Math.ceilDiv(computedTokens + externalTokens, blockSize);
         int[] blocks = Arrays.copyOfRange(blockTable, computedTokens / blockSize, end);
         reached.loads(request.id(), source.bootstrap(), blocks);
@@ -298,6 +308,15 @@ final class SglangScheduler implements SchedulerConnector {
                                 .put(HOST, address.host())
                                 .put(PORT, address.port())
                                 .put(ROOM, room))));
+    }
+
+    @Override
+    public void onWrongLoad(KvRequest request) {
+        Optional.ofNullable(requests.get(request.id()))
+                .filter(tracked -> tracked.loads)
+                .flatMap(tracked -> tracked.source)
+                .ifPresent(source -> suspects.add(
+                        source.bootstrap().toString(), context.ticker().nanos()));
     }
 
     @Override

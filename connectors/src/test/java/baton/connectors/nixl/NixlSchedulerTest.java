@@ -7,6 +7,7 @@ import baton.connectors.onesided.BlockInterior;
 import baton.connectors.onesided.LayerRegions;
 import baton.connectors.onesided.RankInfo;
 import baton.connectors.onesided.RemoteBlocks;
+import baton.connectors.onesided.SuspectPeers;
 import baton.connectors.onesided.TransferMode;
 import baton.kv.DType;
 import baton.kv.JsonFields;
@@ -17,6 +18,7 @@ import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.ModelFingerprint;
 import baton.kv.connector.ConnectorContext;
+import baton.kv.connector.KvMatch;
 import baton.kv.connector.Rank;
 import baton.kv.connector.SchedulerConnector;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
@@ -133,6 +135,35 @@ class NixlSchedulerTest {
         for (String name : told.names()) {
             assertThat(told.value(name)).as(name).isEqualTo(answered.value(name));
         }
+    }
+
+    /** A reference of a vLLM instance, which has no checksums. */
+    private static FakeKvRequest reader(String id) {
+        return new FakeKvRequest(id, FakeKvRequest.counting(1, 8), 4)
+                .withKvTransferParams(JsonFields.parse("kv_transfer_params", """
+                        {"do_remote_prefill": true, "remote_engine_id": "vllm", "remote_request_id": "%s",
+                         "remote_block_ids": [[1, 2]], "remote_host": "127.0.0.1", "remote_port": 9, "tp_size": 1}
+                        """.formatted(id)));
+    }
+
+    @Test
+    void nothingIsLoadedFromAnEngineOfWhichTheModelFoundSeveralLoadsWrong() {
+        for (int i = 0; i < SuspectPeers.WRONG_LOADS; i++) {
+            FakeKvRequest request = reader("r" + i);
+            scheduler.onNewRequest(request);
+            // Of another connector.
+            scheduler.onWrongLoad(request);
+            assertThat(scheduler.match(request, 0)).isInstanceOf(KvMatch.Tokens.class);
+            scheduler.onAllocated(request, new int[] {3, 4}, 0, 8);
+            scheduler.onStepDone(new WorkerReport(Set.of(), Set.of(request.id()), Set.of(), List.of()));
+            scheduler.onWrongLoad(request);
+            scheduler.onFinished(request, RequestEnd.LENGTH, new int[] {3, 4});
+        }
+        FakeKvRequest next = reader("next");
+        scheduler.onNewRequest(next);
+        assertThat(scheduler.match(next, 0)).isInstanceOf(KvMatch.None.class);
+        scheduler.onAllocated(next, new int[] {3, 4}, 0, 0);
+        assertThat(step(Set.of()).unused()).extracting(RemoteBlocks::requestId).containsExactly("next");
     }
 
     @Test

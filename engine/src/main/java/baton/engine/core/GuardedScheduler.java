@@ -124,6 +124,11 @@ final class GuardedScheduler implements SchedulerConnector {
     }
 
     @Override
+    public void onWrongLoad(KvRequest request) {
+        call("onWrongLoad", () -> connector.onWrongLoad(request));
+    }
+
+    @Override
     public void onAnswerLost(String requestId) {
         call("onAnswerLost", () -> connector.onAnswerLost(requestId));
     }

@@ -383,7 +383,10 @@ final class Scheduler {
         WorkerReport report = reports.merged();
         List<LoadFailure> failures = new ArrayList<>();
         Set<Integer> invalid = new HashSet<>(report.invalidBlocks());
-        deviating.forEach(request -> loads.loadedBlocks(request).forEach(invalid::add));
+        for (Request request : deviating) {
+            connector.ifPresent(c -> c.onWrongLoad(request));
+            loads.loadedBlocks(request).forEach(invalid::add);
+        }
         Set<Request> cut = loads.cutAtInvalidBlocks(invalid, failures);
         Set<Request> valid = new LinkedHashSet<>();
         for (Slice slice : step.slices()) {

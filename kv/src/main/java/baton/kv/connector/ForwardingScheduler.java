@@ -65,6 +65,11 @@ public abstract class ForwardingScheduler implements SchedulerConnector {
     }
 
     @Override
+    public void onWrongLoad(KvRequest request) {
+        inner.onWrongLoad(request);
+    }
+
+    @Override
     public void onAnswerLost(String requestId) {
         inner.onAnswerLost(requestId);
     }

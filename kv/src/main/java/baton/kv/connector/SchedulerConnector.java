@@ -107,6 +107,9 @@ public interface SchedulerConnector extends AutoCloseable {
      */
     default void onAnswerLost(String requestId) {}
 
+    /** The model found that keys and values which were loaded for a request are not its own. Called before the request ends or waits again. */
+    default void onWrongLoad(KvRequest request) {}
+
     /** True while steps must go on although no request is running, e.g. because transfers are to be started. */
     default boolean hasPendingWork() {
         return false;
