@@ -56,6 +56,7 @@ public final class Baton {
             new Subcommand("kv-files", KvFilesCommand::new),
             new Subcommand("kv-server", KvServerCommand::new),
             new Subcommand("doctor", DoctorCommand::new),
+            new Subcommand("verify", VerifyCommand::new),
             new Subcommand("aot-training", AotTrainingCommand::new));
 
     private Baton() {}
