@@ -98,8 +98,9 @@ public record KvTransferConfig(
                     VERIFY_KV,
                     VerifyKv.OFF.configName(),
                     "What of loaded keys and values is compared with the model's own: `off`; `last`, the last loaded token in"
-                            + " all layers; `first_layer`, that and all loaded tokens in the first layer; `full`, everything;"
-                            + " `auto`, `first_layer` of loads without digests."));
+                            + " all layers; `first_layer`, that and all loaded tokens in the first layer; `each_block`,"
+                            + " `last` and the last token of each block in all layers; `full`, everything; `auto`,"
+                            + " `first_layer` of loads without digests."));
 
     private static final List<String> NAMES = List.copyOf(Setting.names(FIELDS));
 

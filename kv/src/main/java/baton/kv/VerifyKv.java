@@ -12,6 +12,8 @@ public enum VerifyKv {
     LAST("last"),
     /** The first layer of all loaded tokens as well: it depends on a token and its position only. */
     FIRST_LAYER("first_layer"),
+    /** All layers of the last loaded token and of the last token of each loaded block, which are computed again. */
+    EACH_BLOCK("each_block"),
     /** All layers of all loaded tokens: the prompt is computed again. */
     FULL("full");
 

@@ -129,7 +129,7 @@ class KvTransferConfigTest {
                 "{\"kv_connector_module_path\": \"\"} | kv_connector_module_path: kv_connector_module_path cannot be an empty string.",
                 "{\"enable_permute_local_kv\": \"perhaps\"} | enable_permute_local_kv: must be true or false, is \"perhaps\"",
                 "{\"kv_load_failure_policy\": \"retry\"} | kv_load_failure_policy: unsupported value 'retry'; allowed: recompute, fail",
-                "{\"verify_kv\": \"on\"} | verify_kv: unsupported value 'on'; allowed: auto, off, last, first_layer, full"
+                "{\"verify_kv\": \"on\"} | verify_kv: unsupported value 'on'; allowed: auto, off, last, first_layer, each_block, full"
             })
     void errorsNameFieldValueAndWhatIsAllowed(String json, String message) {
         assertThatThrownBy(() -> json(json)).isInstanceOf(ConfigException.class).hasMessage(message);

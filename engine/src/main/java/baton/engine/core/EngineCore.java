@@ -15,6 +15,7 @@ import baton.engine.core.Workers.StepReport;
 import baton.engine.model.Logits;
 import baton.engine.model.ModelRanks;
 import baton.engine.model.ModelRunner;
+import baton.engine.model.ModelRunner.Comparison;
 import baton.engine.model.ModelRunner.LoadedTokens;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.engine.sampling.Sampler;
@@ -75,6 +76,8 @@ public final class EngineCore implements AutoCloseable {
     private final HeldAnswers held = new HeldAnswers();
     /** The step before left work that can be computed at once. */
     private boolean busy;
+    /** The greatest distances of loaded keys and values that were right, by layers. */
+    private final Map<String, Double> distances = new HashMap<>();
 
     /**
      * @param runner the model, closed with this core
@@ -422,7 +425,8 @@ public final class EngineCore implements AutoCloseable {
                         logits.map(each -> notFinite(step, each)).orElse(Set.of());
                 if (slices.stream().anyMatch(slice -> slice.hidden().isEmpty())) {
                     Set<Request> wrong = new HashSet<>(notFinite);
-                    workers.deviations()
+                    workers.comparison()
+                            .wrong()
                             .keySet()
                             .forEach(slice -> wrong.add(step.slices().get(slice).request()));
                     workers.finishSaves(wrong.stream()
@@ -457,15 +461,19 @@ public final class EngineCore implements AutoCloseable {
             return Set.of();
         }
         Set<Request> found = new HashSet<>();
-        workers.deviations().forEach((slice, deviation) -> {
+        Comparison comparison = workers.comparison();
+        distance("first", comparison.firstLayer(), measurements);
+        distance("upper", comparison.upperLayers(), measurements);
+        comparison.wrong().forEach((slice, deviation) -> {
             Request request = step.slices().get(slice).request();
             if (request.blocks.indicesOf(invalid).length > 0) {
                 return;
             }
             found.add(request);
-            String check = scheduler.verifyKv() == VerifyKv.FULL
-                    ? "full"
-                    : deviation.position() < step.slices().get(slice).start() ? "first_layer" : "last";
+            VerifyKv level = scheduler.verifyKv();
+            boolean last = level != VerifyKv.FULL
+                    && deviation.position() >= step.slices().get(slice).start();
+            String check = (last ? VerifyKv.LAST : level == VerifyKv.AUTO ? VerifyKv.FIRST_LAYER : level).configName();
             measurements.add(Measurement.count("baton:kv_verify_failures", 1, "check", check)
                     .of(request.id()));
             LOG.warn(
@@ -479,6 +487,14 @@ public final class EngineCore implements AutoCloseable {
         return found;
     }
 
+    /** Measures how far right keys and values were from the model's, if they were further than all before. */
+    private void distance(String layers, double greatest, List<Measurement> measurements) {
+        if (greatest > distances.getOrDefault(layers, 0.0)) {
+            distances.put(layers, greatest);
+            measurements.add(Measurement.gauge("baton:kv_verify_distance", greatest, "layers", layers));
+        }
+    }
+
     /** @throws ConfigException if that is asked for and cannot be done */
     private static VerifyKv verifyKv(KvTransferConfig config, ModelRunner runner) {
         VerifyKv wanted = config.verifyKv();
@@ -490,10 +506,12 @@ public final class EngineCore implements AutoCloseable {
             }
             return VerifyKv.OFF;
         }
-        if (wanted == VerifyKv.FULL && runner.cache().groups().hasWindows()) {
+        if ((wanted == VerifyKv.FULL || wanted == VerifyKv.EACH_BLOCK)
+                && runner.cache().groups().hasWindows()) {
             throw new ConfigException(
                     KvTransferConfig.VERIFY_KV,
-                    "is full, but blocks that the model's windows have left are not kept; set disable_hybrid_kv_cache_manager, or use first_layer");
+                    "is " + wanted.configName()
+                            + ", but blocks that the model's windows have left are not kept; set disable_hybrid_kv_cache_manager, or use first_layer");
         }
         return wanted;
     }

@@ -80,7 +80,8 @@ final class RemoteLoads {
                 ? Optional.of(new LoadedTokens(
                         request.tokens(request.loadedFrom, request.loadedTo),
                         request.loadedFrom,
-                        verifyKv == VerifyKv.FIRST_LAYER || verifyKv == VerifyKv.AUTO))
+                        verifyKv == VerifyKv.FIRST_LAYER || verifyKv == VerifyKv.AUTO,
+                        verifyKv == VerifyKv.EACH_BLOCK))
                 : Optional.empty();
     }
 

@@ -4,7 +4,7 @@ import baton.engine.StepPhase;
 import baton.engine.kernel.ParallelFor;
 import baton.engine.model.Logits;
 import baton.engine.model.ModelRunner;
-import baton.engine.model.ModelRunner.Deviation;
+import baton.engine.model.ModelRunner.Comparison;
 import baton.engine.model.ModelRunner.LayerHooks;
 import baton.engine.model.ModelRunner.LoadedTokens;
 import baton.engine.model.ModelRunner.SequenceSlice;
@@ -30,8 +30,8 @@ final class Worker {
     private Map<Integer, String> hiddenOf = Map.of();
     /** Loaded tokens to compare, by the index of their request's slice. */
     private Map<Integer, LoadedTokens> loaded = Map.of();
-    /** Those of the last step that are not the model's. */
-    private Map<Integer, Deviation> deviations = Map.of();
+
+    private Comparison comparison = Comparison.NONE;
 
     Worker(ModelRunner runner, Optional<WorkerConnector> connector, StepClock clock) {
         this.runner = runner;
@@ -71,16 +71,16 @@ final class Worker {
     Logits forward(List<SequenceSlice> slices, Map<Integer, String> hiddenOf, Map<Integer, LoadedTokens> loaded) {
         this.hiddenOf = hiddenOf;
         this.loaded = loaded;
-        this.deviations = Map.of();
+        this.comparison = Comparison.NONE;
         clock.enter(StepPhase.BATCH);
         Logits logits = runner.forward(slices, hooks);
         clock.enter(StepPhase.CONNECTOR);
         return logits;
     }
 
-    /** The slices of the last step, by index, whose loaded tokens are not the model's. */
-    Map<Integer, Deviation> deviations() {
-        return deviations;
+    /** Of the loaded tokens of the last step. */
+    Comparison comparison() {
+        return comparison;
     }
 
     /** Logits of these requests are not finite: the connector saves nothing of them. */
@@ -135,8 +135,8 @@ final class Worker {
             }
 
             @Override
-            public void deviations(Map<Integer, Deviation> found) {
-                deviations = found;
+            public void compared(Comparison result) {
+                comparison = result;
             }
 
             @Override

@@ -5,7 +5,7 @@ import baton.engine.kernel.ParallelFor;
 import baton.engine.model.Logits;
 import baton.engine.model.ModelRanks;
 import baton.engine.model.ModelRunner;
-import baton.engine.model.ModelRunner.Deviation;
+import baton.engine.model.ModelRunner.Comparison;
 import baton.engine.model.ModelRunner.LoadedTokens;
 import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.kv.Deadline;
@@ -34,7 +34,6 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.SortedSet;
-import java.util.TreeMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -212,11 +211,9 @@ final class Workers implements AutoCloseable {
         return Optional.of(logits);
     }
 
-    /** The slices of the step that was computed, by index, whose loaded tokens are not the model's; of one of the ranks that say so. */
-    Map<Integer, Deviation> deviations() {
-        Map<Integer, Deviation> found = new TreeMap<>();
-        workers.forEach(worker -> found.putAll(worker.deviations()));
-        return found;
+    /** Of the loaded tokens of the step that was computed, by all ranks. */
+    Comparison comparison() {
+        return workers.stream().map(Worker::comparison).reduce(Comparison.NONE, Comparison::and);
     }
 
     /**

@@ -61,7 +61,7 @@ final class DecoderRunner implements ModelRunner {
     private final ModelFingerprint fingerprint;
     private final KvCache cache;
     private final int maxPositions;
-    private final double tolerance;
+    private final LoadedKv.Bounds bounds;
     private final DType activations;
 
     private final ModelKernels kernels;
@@ -100,7 +100,7 @@ final class DecoderRunner implements ModelRunner {
         this.fingerprint = fingerprint;
         this.cache = loaded.cache;
         this.maxPositions = options.maxPositions();
-        this.tolerance = LoadedKv.tolerance(options.cacheDtype(), options.dtype(), options.quantization());
+        this.bounds = LoadedKv.Bounds.of(options.cacheDtype(), options.dtype(), options.quantization());
         this.activations = loaded.kernels.activations();
         this.kernels = loaded.kernels;
         this.choice = choice;
@@ -247,8 +247,8 @@ final class DecoderRunner implements ModelRunner {
         ranks.enter();
         try {
             LoadedKv loaded =
-                    new LoadedKv(hooks.loaded(), slices, cache, shard.layers().first(), tolerance, kernels.threads());
-            return compute(new Batch(slices, config, cache, maxPositions, kernels::padded), loaded, hooks);
+                    new LoadedKv(hooks.loaded(), slices, cache, shard.layers().first(), bounds, kernels.threads());
+            return compute(new Batch(loaded.slices(), config, cache, maxPositions, kernels::padded), loaded, hooks);
         } catch (RuntimeException | Error e) {
             ranks.fail(e);
             throw e;
@@ -275,7 +275,7 @@ final class DecoderRunner implements ModelRunner {
                 }
                 hooks.afterLayer(layer, KvFence.PASSED);
             }
-            hooks.deviations(loaded.deviations());
+            hooks.compared(loaded.comparison());
             ranks.handOn(x, kernels);
             if (shard.isLastStage()) {
                 for (int slice : hooks.hiddenWanted()) {

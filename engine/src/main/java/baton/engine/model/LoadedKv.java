@@ -1,6 +1,7 @@
 package baton.engine.model;
 
 import baton.engine.kernel.ParallelFor;
+import baton.engine.model.ModelRunner.Comparison;
 import baton.engine.model.ModelRunner.Deviation;
 import baton.engine.model.ModelRunner.LoadedTokens;
 import baton.engine.model.ModelRunner.SequenceSlice;
@@ -8,9 +9,13 @@ import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
 import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
 import java.util.stream.IntStream;
 
 /**
@@ -25,9 +30,13 @@ final class LoadedKv {
     private final List<SequenceSlice> slices;
     private final KvCache cache;
     private final int firstLayer;
-    private final double tolerance;
+    private final Bounds bounds;
     private final ParallelFor threads;
     private final Map<Integer, Deviation> deviations = new HashMap<>();
+    /** Of slices with one token, which are computed only to be compared: the slice that loaded it. By index; they are behind all others. */
+    private final Map<Integer, Integer> sampled = new HashMap<>();
+    /** By slice: the greatest distance in the first layer of the model, and in all others. */
+    private final Map<Integer, double[]> greatest = new HashMap<>();
 
     /**
      * @param loaded by the index of a slice
@@ -38,27 +47,53 @@ final class LoadedKv {
             List<SequenceSlice> slices,
             KvCache cache,
             int firstLayer,
-            double tolerance,
+            Bounds bounds,
             ParallelFor threads) {
         this.loaded = loaded;
-        this.slices = slices;
+        this.slices = new ArrayList<>(slices);
         this.cache = cache;
         this.firstLayer = firstLayer;
-        this.tolerance = tolerance;
+        this.bounds = bounds;
         this.threads = threads;
+        loaded.forEach((slice, tokens) -> {
+            greatest.put(slice, new double[2]);
+            if (tokens.eachBlock()) {
+                sample(slice, tokens);
+            }
+        });
+    }
+
+    /** The last token of each block that the slice does not compute. */
+    private void sample(int slice, LoadedTokens tokens) {
+        SequenceSlice computed = slices.get(slice);
+        int size = cache.layout().blockSize();
+        int end = Math.min(computed.start(), tokens.from() + tokens.tokens().length);
+        for (int at = tokens.from() / size * size + size - 1; at < end; at += size) {
+            sampled.put(slices.size(), slice);
+            int[] token = {tokens.tokens()[at - tokens.from()]};
+            slices.add(new SequenceSlice(token, at, computed.blockTables(), 0, Optional.empty()));
+        }
+    }
+
+    /** Those to compute. */
+    List<SequenceSlice> slices() {
+        return slices;
     }
 
     /**
-     * The greatest distance between right keys and values: far more than two programs differ by, far less than two tokens do.
+     * The greatest distances between right keys and values: more than those of vLLM's and Baton's on CPUs, see docs/connectors.md.
      *
-     * @param computed of products and activations
+     * @param upperLayers where roundings of the layers below add up
      */
-    static double tolerance(DType cached, DType computed, Quantization quantization) {
-        if (cached == DType.F8_E4M3 || quantization != Quantization.NONE) {
-            return 0.3;
+    record Bounds(double firstLayer, double upperLayers) {
+        /** @param computed of products and activations */
+        static Bounds of(DType cached, DType computed, Quantization quantization) {
+            if (cached == DType.F8_E4M3 || quantization != Quantization.NONE) {
+                return new Bounds(0.3, 0.5);
+            }
+            boolean exact = cached == DType.F32 && computed == DType.F32;
+            return exact ? new Bounds(1e-3, 1e-3) : new Bounds(0.03, 0.5);
         }
-        boolean exact = cached == DType.F32 && computed == DType.F32;
-        return exact ? 1e-3 : 0.1;
     }
 
     /** Compares loaded tokens that a part of a batch is about to replace. */
@@ -73,6 +108,12 @@ final class LoadedKv {
                     computed.start() - row + entries.rows());
             if (from < end) {
                 compare(slice, layer, entries.part(row + from - computed.start(), end - from), from);
+            }
+        });
+        sampled.forEach((index, slice) -> {
+            int row = batch.lastRow(index) - first;
+            if (row >= 0 && row < entries.rows()) {
+                compare(slice, layer, entries.part(row, 1), slices.get(index).start());
             }
         });
     }
@@ -100,6 +141,10 @@ final class LoadedKv {
                 distances[row] = distance(buffer.values(), table, layer, at);
             }
         });
+        double[] most = Objects.requireNonNull(greatest.get(slice));
+        int part = firstLayer + layer == 0 ? 0 : 1;
+        double tolerance = part == 0 ? bounds.firstLayer : bounds.upperLayers;
+        most[part] = Math.max(most[part], Arrays.stream(distances).max().orElse(0));
         // A distance that is not a number is too great, too.
         IntStream.range(0, distances.length)
                 .filter(row -> !(distances[row] <= tolerance))
@@ -137,8 +182,12 @@ final class LoadedKv {
         return greatest;
     }
 
-    /** What was found, by slice. */
-    Map<Integer, Deviation> deviations() {
-        return deviations;
+    Comparison comparison() {
+        greatest.keySet().removeAll(deviations.keySet());
+        return new Comparison(deviations, greatest(0), greatest(1));
+    }
+
+    private double greatest(int part) {
+        return greatest.values().stream().mapToDouble(each -> each[part]).max().orElse(0);
     }
 }

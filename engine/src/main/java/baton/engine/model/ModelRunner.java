@@ -9,6 +9,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.TreeMap;
 
 /**
  * A model that runs forward over slices of sequences, all in one batch, reading and writing their keys and values in a paged
@@ -63,8 +64,9 @@ public interface ModelRunner extends AutoCloseable {
      * @param tokens ids
      * @param from position of the first
      * @param firstLayer whether all of them are compared in the first layer
+     * @param eachBlock whether the last token of each block is computed again as well
      */
-    record LoadedTokens(int[] tokens, int from, boolean firstLayer) {}
+    record LoadedTokens(int[] tokens, int from, boolean firstLayer, boolean eachBlock) {}
 
     /**
      * Keys and values from elsewhere that are not those of this model.
@@ -74,6 +76,25 @@ public interface ModelRunner extends AutoCloseable {
      * @param distance from this model's, in parts of their norm; not a number if they are not
      */
     record Deviation(int layer, int position, double distance) {}
+
+    /**
+     * The result of comparing the loaded tokens of a step.
+     *
+     * @param wrong the first deviation of each slice that has one, by its index
+     * @param firstLayer the greatest distance in the model's first layer in slices without deviations; 0 if there are none
+     * @param upperLayers the same in all other layers
+     */
+    record Comparison(Map<Integer, Deviation> wrong, double firstLayer, double upperLayers) {
+        public static final Comparison NONE = new Comparison(Map.of(), 0, 0);
+
+        /** Both, of two ranks of a model. */
+        public Comparison and(Comparison other) {
+            Map<Integer, Deviation> both = new TreeMap<>(wrong);
+            both.putAll(other.wrong);
+            return new Comparison(
+                    both, Math.max(firstLayer, other.firstLayer), Math.max(upperLayers, other.upperLayers));
+        }
+    }
 
     /**
      * The tokens of one sequence that a step computes.
@@ -131,8 +152,8 @@ public interface ModelRunner extends AutoCloseable {
             return Map.of();
         }
 
-        /** The first deviation that was found in each slice's loaded tokens, by its index; called after the last layer if there is one. */
-        default void deviations(Map<Integer, Deviation> found) {}
+        /** Called after the last layer. */
+        default void compared(Comparison comparison) {}
 
         /** The slices, by their index, of whose last tokens the hidden states are wanted. */
         default Set<Integer> hiddenWanted() {
