@@ -30,9 +30,14 @@ final class PublishedKvEvents implements EngineListener, AutoCloseable {
      *
      * @param open whether other hosts may read events unauthenticated
      * @param allowed which hosts; empty for the default
+     * @param secret file with which connections are sealed
      */
     static Optional<PublishedKvEvents> start(
-            KvEventsConfig config, boolean prefixCaching, boolean open, Optional<List<String>> allowed) {
+            KvEventsConfig config,
+            boolean prefixCaching,
+            boolean open,
+            Optional<List<String>> allowed,
+            Optional<String> secret) {
         if (!config.publishes()) {
             if (!config.enabled() && config.publisher() != KvEventsConfig.Publisher.NULL) {
                 LOG.warn("KV events have a publisher, but are not enabled: set enable_kv_cache_events to true");
@@ -46,7 +51,7 @@ final class PublishedKvEvents implements EngineListener, AutoCloseable {
         return Optional.of(new PublishedKvEvents(KvEventPublisher.start(
                 config,
                 new KvEventCodec(KvEventCodec.Hashes.of(environment)),
-                KvEventAccess.of(open, allowed, environment, Ticker.system()),
+                KvEventAccess.of(open, allowed, secret, environment, Ticker.system()),
                 Ticker.system(),
                 InstantSource.system())));
     }

@@ -299,6 +299,14 @@ final class RouteCommand implements Callable<Integer> {
     private int kvEventsBlocks;
 
     @Option(
+            names = "--kv-events-secret-file",
+            paramLabel = "FILE",
+            description =
+                    "With --kv-events, the --kv-auth-secret-file of instances with --kv-encryption required, which"
+                            + " encrypt their events too.")
+    private @Nullable Path kvEventsSecretFile;
+
+    @Option(
             names = "--max-requests-per-instance",
             defaultValue = "" + RouterConfig.Limits.DEFAULT_MAX_PER_INSTANCE,
             description = "Requests under way to one instance; where all have as many, more are refused with 503"
@@ -525,6 +533,7 @@ final class RouteCommand implements Callable<Integer> {
                         new LatencyGoals(goal(ttftGoal), goal(itlGoal)),
                         SplitPrompts.parse(splitPrompts)),
                 Duration.ofMillis((long) (slowStart * 1000)),
-                new KvEventSettings(kvEvents, kvEventsTokenize, kvEventsBlocks));
+                new KvEventSettings(
+                        kvEvents, kvEventsTokenize, kvEventsBlocks, Optional.ofNullable(kvEventsSecretFile)));
     }
 }

@@ -340,6 +340,14 @@ final class ServeCommand implements Callable<Integer> {
     private @Nullable Path kvAuthSecretFile;
 
     @Option(
+            names = "--kv-encryption",
+            paramLabel = "off|required",
+            description =
+                    "required: connections of KV ports and KV events are encrypted with the secret of --kv-auth-secret-file,"
+                            + " and peers that do not encrypt are refused (default: off).")
+    private @Nullable String kvEncryption;
+
+    @Option(
             names = "--kv-allow-unauthenticated",
             description = "Let a KV port be open to other hosts without a secret, and the ports of KV events.")
     private boolean kvAllowUnauthenticated;
@@ -444,7 +452,11 @@ final class ServeCommand implements Callable<Integer> {
                 || extra.bool(KvTransferConfig.ALLOW_UNAUTHENTICATED).orElse(false);
         Optional<List<String>> allowed =
                 Optional.ofNullable(kvEventsAllowedPeers).or(() -> extra.strings(PeerAccess.ALLOWED_PEERS));
-        return kvEvents.flatMap(events -> PublishedKvEvents.start(events, config.enablePrefixCaching(), open, allowed));
+        Optional<String> secret = extra.string(PeerAccess.ENCRYPTION)
+                .filter(PeerAccess.REQUIRED::equals)
+                .flatMap(_ -> extra.string(PeerAccess.SECRET_FILE));
+        return kvEvents.flatMap(
+                events -> PublishedKvEvents.start(events, config.enablePrefixCaching(), open, allowed, secret));
     }
 
     private int serve(
@@ -550,6 +562,9 @@ final class ServeCommand implements Callable<Integer> {
         KvTransferConfig with = config;
         if (kvAuthSecretFile != null) {
             with = with.withExtra(KvTransferConfig.AUTH_SECRET_FILE, kvAuthSecretFile);
+        }
+        if (kvEncryption != null) {
+            with = with.withExtra(KvTransferConfig.ENCRYPTION, kvEncryption);
         }
         return kvAllowUnauthenticated ? with.withExtra(KvTransferConfig.ALLOW_UNAUTHENTICATED, true) : with;
     }

@@ -131,13 +131,15 @@ class ServeCommandTest {
 
     @Test
     void flagsForPeersBecomeConnectorSettings() {
-        ServeCommand serve = parsed("m", "--kv-auth-secret-file", "/run/secret", "--kv-allow-unauthenticated");
+        ServeCommand serve = parsed(
+                "m", "--kv-auth-secret-file", "/run/secret", "--kv-encryption=required", "--kv-allow-unauthenticated");
         serve.kvTransfer(Optional.of(KvTransferConfig.builder("NixlConnector", KvRole.BOTH)
                 .extra("kv_auth_secret_file", "/another")
                 .extra("kv_lease_duration", 3)
                 .build()));
         JsonFields extra = serve.engineConfig().kvTransfer().extra();
         assertThat(extra.string("kv_auth_secret_file")).contains("/run/secret");
+        assertThat(extra.string("kv_encryption")).contains("required");
         assertThat(extra.bool("kv_allow_unauthenticated")).contains(true);
         assertThat(extra.integerAtLeast("kv_lease_duration", 0)).contains(3);
         ServeCommand plain = parsed("m");

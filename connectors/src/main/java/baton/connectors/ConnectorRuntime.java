@@ -59,13 +59,18 @@ public interface ConnectorRuntime {
     /** Opens a channel for single questions between instances. */
     SideChannel sideChannel();
 
-    /** Opens a side channel that serves and asks only peers that {@code access} admits. */
+    /** Opens a side channel that serves and asks only peers that {@code access} admits, sealed where that requires it. */
     default GuardedSideChannel sideChannel(PeerAccess access) {
         return new GuardedSideChannel(sideChannel(), access);
     }
 
-    /** Opens a channel for lasting connections between instances. */
+    /** Opens a channel for lasting connections, also to those that are no instances of Baton. */
     PeerChannel peerChannel();
+
+    /** Opens a channel for lasting connections between Baton's instances, sealed where {@code access} requires it. */
+    default PeerChannel peerChannel(PeerAccess access) {
+        return peerChannel();
+    }
 
     /**
      * Opens the wire transport that a setting names ({@link baton.pipe.select.WireTransports}).

@@ -3,6 +3,7 @@ package baton.connectors;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.Ticker;
+import baton.messages.GuardedSideChannel;
 import baton.messages.PeerAccess;
 import baton.messages.PeerChannel;
 import baton.messages.SideChannel;
@@ -80,8 +81,18 @@ public final class SystemRuntime implements ConnectorRuntime {
     }
 
     @Override
+    public GuardedSideChannel sideChannel(PeerAccess access) {
+        return new GuardedSideChannel(new ZeroMqSideChannel(access), access);
+    }
+
+    @Override
     public PeerChannel peerChannel() {
         return new ZeroMqPeerChannel();
+    }
+
+    @Override
+    public PeerChannel peerChannel(PeerAccess access) {
+        return new ZeroMqPeerChannel(access);
     }
 
     @Override

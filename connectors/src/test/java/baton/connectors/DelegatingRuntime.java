@@ -54,6 +54,11 @@ public class DelegatingRuntime implements ConnectorRuntime {
     }
 
     @Override
+    public PeerChannel peerChannel(PeerAccess access) {
+        return system.peerChannel(access);
+    }
+
+    @Override
     public WireTransport wires(String field, String name, PeerAccess access) {
         return system.wires(field, name, access);
     }

@@ -53,6 +53,9 @@ public record KvTransferConfig(
     /** In {@code kv_connector_extra_config} of connectors with ports of their own: file with the secret that peers show that they know. */
     public static final String AUTH_SECRET_FILE = "kv_auth_secret_file";
 
+    /** There too: {@code required} has the connections of such ports encrypted. */
+    public static final String ENCRYPTION = "kv_encryption";
+
     /** There too: such ports may be open to other hosts without a secret. */
     public static final String ALLOW_UNAUTHENTICATED = "kv_allow_unauthenticated";
 

@@ -26,6 +26,8 @@ import org.slf4j.LoggerFactory;
  *   <li>{@code allowed_peers}: names, addresses and networks. Only these are connected to, wherever the name comes from, and no other name is
  *       looked up. Without a secret only these are served
  *   <li>{@code kv_auth_secret_file}: file with the {@link PeerSecret}. With it a peer is served if it proves that it has the secret
+ *   <li>{@code kv_encryption}: {@code required} has the connections that Baton makes sealed with the secret ({@link SealedChannel}), and
+ *       refuses transports of other libraries; {@code off}
  *   <li>{@code kv_allow_unauthenticated}: listens on other addresses than loopback without a secret too
  * </ul>
  *
@@ -34,6 +36,10 @@ import org.slf4j.LoggerFactory;
 public final class PeerAccess {
     public static final String ALLOWED_PEERS = "allowed_peers";
     public static final String SECRET_FILE = KvTransferConfig.AUTH_SECRET_FILE;
+    public static final String ENCRYPTION = KvTransferConfig.ENCRYPTION;
+    /** The value of {@link #ENCRYPTION} that has connections sealed. */
+    public static final String REQUIRED = "required";
+
     public static final String UNAUTHENTICATED = KvTransferConfig.ALLOW_UNAUTHENTICATED;
 
     private static final Logger log = LoggerFactory.getLogger(PeerAccess.class);
@@ -44,6 +50,7 @@ public final class PeerAccess {
 
     private final AllowedPeers allowed;
     private final Optional<PeerSecret> secret;
+    private final boolean encrypts;
     private final boolean unauthenticated;
     /** Whether {@code allowed_peers} was given. */
     private final boolean listed;
@@ -56,12 +63,14 @@ public final class PeerAccess {
     private PeerAccess(
             AllowedPeers allowed,
             Optional<PeerSecret> secret,
+            boolean encrypts,
             boolean unauthenticated,
             boolean listed,
             boolean complains,
             Ticker ticker) {
         this.allowed = allowed;
         this.secret = secret;
+        this.encrypts = encrypts;
         this.unauthenticated = unauthenticated;
         this.listed = listed;
         this.complains = complains;
@@ -76,9 +85,27 @@ public final class PeerAccess {
         return new PeerAccess(
                 AllowedPeers.of(ALLOWED_PEERS, List.of("0.0.0.0/0", "::/0")),
                 Optional.empty(),
+                false,
                 true,
                 true,
                 false,
+                Ticker.system());
+    }
+
+    /**
+     * Every peer, over connections that are sealed with the secret of a file.
+     *
+     * @param field for errors
+     * @throws ConfigException if the file has no secret
+     */
+    public static PeerAccess encrypting(String field, Path secretFile) {
+        return new PeerAccess(
+                AllowedPeers.of(ALLOWED_PEERS, List.of("0.0.0.0/0", "::/0")),
+                Optional.of(PeerSecret.read(field, secretFile)),
+                true,
+                false,
+                true,
+                true,
                 Ticker.system());
     }
 
@@ -96,6 +123,12 @@ public final class PeerAccess {
                                 SECRET_FILE,
                                 "none",
                                 "File with a secret, the same for all instances; `--kv-auth-secret-file` sets it."),
+                        Setting.of(
+                                ENCRYPTION,
+                                "off",
+                                "`required`: all connections of KV ports are encrypted with the secret, and peers that do not encrypt"
+                                        + " are refused; `--kv-encryption` sets it. Transports of other libraries (NIXL, Mooncake,"
+                                        + " NCCL, Gloo) are refused."),
                         Setting.of(
                                 UNAUTHENTICATED,
                                 false,
@@ -122,13 +155,33 @@ public final class PeerAccess {
         AllowedPeers allowed = extra.strings(ALLOWED_PEERS)
                 .map(hosts -> AllowedPeers.of(extra.field(ALLOWED_PEERS), hosts, ticker))
                 .orElseGet(() -> AllowedPeers.byDefault(ownField, ownHost, InetAddress::getAllByName, ticker));
+        Optional<PeerSecret> secret =
+                extra.string(SECRET_FILE).map(file -> PeerSecret.read(extra.field(SECRET_FILE), Path.of(file)));
         return new PeerAccess(
                 named.isEmpty() ? allowed : allowed.and(AllowedPeers.of(ownField, named, ticker)),
-                extra.string(SECRET_FILE).map(file -> PeerSecret.read(extra.field(SECRET_FILE), Path.of(file))),
+                secret,
+                encrypts(extra, secret.isPresent()),
                 extra.bool(UNAUTHENTICATED).orElse(false),
                 extra.strings(ALLOWED_PEERS).isPresent(),
                 true,
                 ticker);
+    }
+
+    private static boolean encrypts(JsonFields extra, boolean withSecret) {
+        String value = extra.string(ENCRYPTION).orElse("off");
+        return switch (value) {
+            case "off" -> false;
+            case REQUIRED -> {
+                if (!withSecret) {
+                    throw new ConfigException(
+                            extra.field(ENCRYPTION),
+                            "is required, but there is no secret to make keys of: give all instances"
+                                    + " --kv-auth-secret-file FILE (" + SECRET_FILE + ")");
+                }
+                yield true;
+            }
+            default -> throw ConfigException.unsupported(extra.field(ENCRYPTION), value, "off, required");
+        };
     }
 
     /**
@@ -141,16 +194,36 @@ public final class PeerAccess {
     public void requireSafe(String field, String host) {
         // Names are looked up only where it matters.
         if (secret.isEmpty() && !unauthenticated && !isLoopback(host)) {
-            requireSafeEverywhere(field, host);
+            requireSecret(field, host);
         }
     }
 
     /**
-     * As {@link #requireSafe}, for a port on every address.
+     * As {@link #requireSafe}, for ports on every address that another library opens.
      *
      * @param value of the setting {@code field}
      */
     public void requireSafeEverywhere(String field, String value) {
+        requireUnencrypted(field, value);
+        requireSecret(field, value);
+    }
+
+    /**
+     * Requires that {@code kv_encryption} is off: the connections are not made by Baton, or their protocol has no place for it.
+     *
+     * @param value of the setting {@code field}
+     * @throws ConfigException if it is not
+     */
+    public void requireUnencrypted(String field, String value) {
+        if (encrypts) {
+            throw new ConfigException(
+                    field,
+                    "is " + value + ", whose connections cannot be encrypted by Baton, but " + ENCRYPTION
+                            + " is required");
+        }
+    }
+
+    private void requireSecret(String field, String value) {
         if (secret.isEmpty() && !unauthenticated) {
             throw new ConfigException(
                     field,
@@ -167,6 +240,7 @@ public final class PeerAccess {
      * or the configuration allows it.
      */
     public void requireSafeByAddress(String field, String host) {
+        requireUnencrypted(field, host);
         if (!listed && !unauthenticated && !isLoopback(host)) {
             throw new ConfigException(
                     field,
@@ -189,6 +263,11 @@ public final class PeerAccess {
 
     public Optional<PeerSecret> secret() {
         return secret;
+    }
+
+    /** The secret if all connections are to be sealed with it. */
+    public Optional<PeerSecret> sealing() {
+        return secret.filter(_ -> encrypts);
     }
 
     /** Whether this instance may connect to a host that a client or a peer names; looks up nothing. */

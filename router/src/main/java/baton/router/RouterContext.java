@@ -1,6 +1,7 @@
 package baton.router;
 
 import baton.kv.Ticker;
+import baton.messages.PeerAccess;
 import baton.messages.http.KeptConnections;
 import baton.router.access.ClientGate;
 import baton.router.body.BodyMemory;
@@ -188,7 +189,14 @@ record RouterContext(
                         Optional.of(guards.tls.client())),
                 ticker,
                 instances,
-                new KvFeeds.Settings(limits.probeInterval(), limits.connect(), config.ownKey(), settings.mostBlocks()));
+                new KvFeeds.Settings(
+                        limits.probeInterval(),
+                        limits.connect(),
+                        config.ownKey(),
+                        settings.mostBlocks(),
+                        settings.secret()
+                                .map(file -> PeerAccess.encrypting("kv events secret file", file))
+                                .orElseGet(PeerAccess::everyone)));
         KvFeedCounts counts = feeds.counts();
         metrics.watch(RouterMetric.KV_EVENT_PUBLISHERS, feeds::live);
         metrics.watch(RouterMetric.KV_EVENT_BLOCKS, feeds::blocks);

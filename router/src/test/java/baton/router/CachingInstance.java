@@ -66,7 +66,7 @@ final class CachingInstance implements AutoCloseable {
                         "{\"enable_kv_cache_events\": true, \"endpoint\": \"tcp://*:0\","
                                 + " \"replay_endpoint\": \"tcp://127.0.0.1:0\"}")),
                 new KvEventCodec(KvEventCodec.Hashes.INT),
-                KvEventAccess.of(false, Optional.empty(), Map.of(), Ticker.system()),
+                KvEventAccess.of(false, Optional.empty(), Optional.empty(), Map.of(), Ticker.system()),
                 Ticker.system(),
                 InstantSource.system()));
     }

@@ -64,7 +64,7 @@ class KvEventRoutingTest {
                 RouterFixture.LIMITS,
                 Optional.empty(),
                 new PolicySettings("prefix", "least_loaded", 1000, LocalPrefill.NEVER)
-                        .withKvEvents(new KvEventSettings(true, true, 1 << 20))));
+                        .withKvEvents(new KvEventSettings(true, true, 1 << 20, Optional.empty()))));
         Await.until("the router subscribes", RouterFixture.SOON, () -> subscribers() == before + prefills.size());
         Await.until(
                 "the router follows",

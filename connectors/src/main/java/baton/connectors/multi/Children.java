@@ -23,8 +23,8 @@ final class Children {
     private static final String VERIFY_KV = KvTransferConfig.VERIFY_KV;
 
     /** Settings that are passed on to children that know them. */
-    static final List<String> ACCESS =
-            List.of(KvTransferConfig.AUTH_SECRET_FILE, KvTransferConfig.ALLOW_UNAUTHENTICATED);
+    static final List<String> ACCESS = List.of(
+            KvTransferConfig.AUTH_SECRET_FILE, KvTransferConfig.ENCRYPTION, KvTransferConfig.ALLOW_UNAUTHENTICATED);
 
     /** All of them. */
     static final List<Setting> SETTINGS = List.of(
@@ -37,6 +37,7 @@ final class Children {
                     KvTransferConfig.AUTH_SECRET_FILE,
                     "none",
                     "Of all connectors that have it and do not say otherwise."),
+            Setting.absent(KvTransferConfig.ENCRYPTION, "`off`", "Likewise."),
             Setting.absent(KvTransferConfig.ALLOW_UNAUTHENTICATED, "`false`", "Likewise."));
 
     private Children() {}

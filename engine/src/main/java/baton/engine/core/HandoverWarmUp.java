@@ -19,6 +19,7 @@ import baton.kv.connector.WarmUpPair;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.List;
 import java.util.Optional;
 import java.util.Random;
 import java.util.Set;
@@ -127,10 +128,14 @@ public final class HandoverWarmUp implements AutoCloseable {
 
     /** The configuration of a side; with the instance's secret, as the first proof loads the JDK's whole cryptography. */
     private static KvTransferConfig authenticating(KvTransferConfig side, KvTransferConfig instance) {
-        return instance.extra()
-                .string(KvTransferConfig.AUTH_SECRET_FILE)
-                .map(file -> side.withExtra(KvTransferConfig.AUTH_SECRET_FILE, file))
-                .orElse(side);
+        KvTransferConfig with = side;
+        for (String key : List.of(KvTransferConfig.AUTH_SECRET_FILE, KvTransferConfig.ENCRYPTION)) {
+            Optional<String> value = instance.extra().string(key);
+            if (value.isPresent()) {
+                with = with.withExtra(key, value.get());
+            }
+        }
+        return with;
     }
 
     /**

@@ -53,17 +53,25 @@ public final class KvEventAccess {
     /**
      * @param open whether ports may be open to other hosts, though nobody there is authenticated
      * @param allowed hosts, addresses and networks that are served; empty for loopback and the networks of this host's addresses
+     * @param secret file with the {@link baton.messages.PeerSecret} of subscribers where connections are sealed: then ports may be open
+     *     to all
      * @throws ConfigException if one of them is none
      */
     public static KvEventAccess of(
-            boolean open, Optional<List<String>> allowed, Map<String, String> environment, Ticker ticker) {
+            boolean open,
+            Optional<List<String>> allowed,
+            Optional<String> secret,
+            Map<String, String> environment,
+            Ticker ticker) {
         ObjectNode settings = JsonNodeFactory.instance.objectNode();
         allowed.ifPresent(hosts -> {
             ArrayNode list = settings.putArray(PeerAccess.ALLOWED_PEERS);
             hosts.forEach(list::add);
         });
+        secret.ifPresent(
+                file -> settings.put(PeerAccess.SECRET_FILE, file).put(PeerAccess.ENCRYPTION, PeerAccess.REQUIRED));
         return new KvEventAccess(
-                open,
+                open || secret.isPresent(),
                 Optional.ofNullable(environment.get(HOST_IP)).filter(text -> !text.isBlank()),
                 PeerAccess.of(
                         JsonFields.of("kv_events", settings),
@@ -153,6 +161,11 @@ public final class KvEventAccess {
         refused.increment();
         peers.refuse(from.getHostAddress(), "as a subscriber to KV events, it is " + peers.notAllowed());
         return false;
+    }
+
+    /** Whether connections are sealed. */
+    PeerAccess peers() {
+        return peers;
     }
 
     long refused() {

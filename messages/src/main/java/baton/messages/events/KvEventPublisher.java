@@ -86,7 +86,11 @@ public final class KvEventPublisher implements AutoCloseable {
         // Nothing is kept for replays that nobody can ask for.
         int replayed = config.replayEndpoint().isPresent() ? config.bufferSteps() : 0;
         ZeroMqPublisher socket = new ZeroMqPublisher(
-                config.topic(), ZeroMqPublisher.Bounds.of(config.hwm(), replayed), access::admits, ticker);
+                config.topic(),
+                ZeroMqPublisher.Bounds.of(config.hwm(), replayed),
+                access::admits,
+                access.peers(),
+                ticker);
         access.expectPeers();
         try {
             ZeroMqEndpoint endpoint = config.endpoint();

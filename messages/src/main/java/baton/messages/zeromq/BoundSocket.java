@@ -4,8 +4,8 @@ import baton.kv.Bursts;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.messages.MessageException;
+import baton.messages.PeerAccess;
 import baton.messages.SideChannel;
-import java.io.BufferedOutputStream;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
@@ -37,7 +37,7 @@ final class BoundSocket implements SideChannel.Listener {
     private final ZeroMqSideChannel.Limits limits;
     private final ServerSocket socket;
     private final Kind kind;
-    private final Predicate<InetAddress> admitted;
+    private final Peers peers;
     private final Function<Caller, Guest> reception;
     private final Ticker ticker;
     private final Bursts busy;
@@ -60,6 +60,14 @@ final class BoundSocket implements SideChannel.Listener {
         }
     }
 
+    /**
+     * Which connections are served, and how.
+     *
+     * @param access whether they are sealed
+     * @param admitted whether one from an address is served at all; must not wait
+     */
+    record Peers(PeerAccess access, Predicate<InetAddress> admitted) {}
+
     /** What a connection's messages are handed to, one after the other, on the connection's thread. */
     interface Guest {
         /** Returns false to end the connection, as an exception does. */
@@ -80,7 +88,6 @@ final class BoundSocket implements SideChannel.Listener {
     /**
      * Binds the address.
      *
-     * @param admitted whether a connection from an address is served at all; must not wait
      * @param reception makes the handler of a connection once its handshake is done; throws to refuse it
      */
     BoundSocket(
@@ -89,7 +96,7 @@ final class BoundSocket implements SideChannel.Listener {
             String host,
             int port,
             Kind kind,
-            Predicate<InetAddress> admitted,
+            Peers peers,
             Function<Caller, Guest> reception)
             throws MessageException {
         this.ticker = ticker;
@@ -97,7 +104,7 @@ final class BoundSocket implements SideChannel.Listener {
         this.unanswered = new Bursts(1, BETWEEN_LINES, ticker);
         this.limits = limits;
         this.kind = kind;
-        this.admitted = admitted;
+        this.peers = peers;
         this.reception = reception;
         this.socket = bind(kind.name(), host, port);
     }
@@ -160,7 +167,7 @@ final class BoundSocket implements SideChannel.Listener {
 
     /** As many connections may be in their handshake as may be established: one more closes the longest-running handshake. */
     private void admit(Socket peer) {
-        if (!admitted.test(peer.getInetAddress())) {
+        if (!peers.admitted.test(peer.getInetAddress())) {
             ZeroMqSideChannel.quietly(peer);
             return;
         }
@@ -315,11 +322,7 @@ final class BoundSocket implements SideChannel.Listener {
                 if (!kind.endsIdle()) {
                     detectLoss(peer);
                 }
-                Zmtp zmtp = new Zmtp(
-                        peer.getInputStream(),
-                        new BufferedOutputStream(peer.getOutputStream()),
-                        limits.frames(),
-                        limits.questionBytes());
+                Zmtp zmtp = Zmtp.over(peer, peers.access, false, limits.frames(), limits.questionBytes());
                 connection = Optional.of(zmtp);
                 identity = zmtp.handshake(kind.socketType(), "", kind.peerTypes());
                 Guest received = reception.apply(this);

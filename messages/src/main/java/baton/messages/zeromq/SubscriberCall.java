@@ -3,7 +3,7 @@ package baton.messages.zeromq;
 import baton.kv.Bursts;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
-import java.io.BufferedOutputStream;
+import baton.messages.PeerAccess;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
@@ -29,6 +29,7 @@ final class SubscriberCall implements AutoCloseable {
     private final String host;
     private final int port;
     private final ZeroMqPublisher.Bounds bounds;
+    private final PeerAccess access;
     private final Function<Subscriber.Link, Subscriber> reception;
     private final Ticker ticker;
     private final Bursts failures;
@@ -43,11 +44,13 @@ final class SubscriberCall implements AutoCloseable {
             String host,
             int port,
             ZeroMqPublisher.Bounds bounds,
+            PeerAccess access,
             Function<Subscriber.Link, Subscriber> reception,
             Ticker ticker) {
         this.host = host;
         this.port = port;
         this.bounds = bounds;
+        this.access = access;
         this.reception = reception;
         this.ticker = ticker;
         this.failures = new Bursts(1, BETWEEN_LINES, ticker);
@@ -93,11 +96,7 @@ final class SubscriberCall implements AutoCloseable {
                     Deadline.after(ticker, bounds.exchange()).remainingMillis());
             peer.setTcpNoDelay(true);
             BoundSocket.detectLoss(peer);
-            zmtp = new Zmtp(
-                    peer.getInputStream(),
-                    new BufferedOutputStream(peer.getOutputStream()),
-                    1,
-                    1 + bounds.topicBytes());
+            zmtp = Zmtp.over(peer, access, true, 1, 1 + bounds.topicBytes());
             zmtp.handshake("PUB", Set.of("SUB", "XSUB"));
         } finally {
             timer.cancel(false);

@@ -3,9 +3,9 @@ package baton.messages.zeromq;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.messages.MessageException;
+import baton.messages.PeerAccess;
 import baton.messages.PeerChannel;
 import baton.messages.SideChannel;
-import java.io.BufferedOutputStream;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
@@ -41,6 +41,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
     private final ZeroMqSideChannel.Limits limits;
     private final Ticker ticker;
     private final Sockets sockets;
+    private final PeerAccess access;
     private final Set<BoundSocket> routers = ConcurrentHashMap.newKeySet();
     private final Set<Dealer> dealers = ConcurrentHashMap.newKeySet();
     private volatile boolean closed;
@@ -60,9 +61,20 @@ public final class ZeroMqPeerChannel implements PeerChannel {
     }
 
     public ZeroMqPeerChannel(ZeroMqSideChannel.Limits limits, Ticker ticker, Sockets sockets) {
+        this(limits, ticker, sockets, PeerAccess.everyone());
+    }
+
+    /** Between Baton's instances, with the default limits, by the system's clock. */
+    public ZeroMqPeerChannel(PeerAccess access) {
+        this(LIMITS, Ticker.system(), Sockets.DEALER_ROUTER, access);
+    }
+
+    /** @param access whether connections are sealed; whom it admits is not asked */
+    private ZeroMqPeerChannel(ZeroMqSideChannel.Limits limits, Ticker ticker, Sockets sockets, PeerAccess access) {
         this.limits = limits;
         this.ticker = ticker;
         this.sockets = sockets;
+        this.access = access;
     }
 
     /** The types of the sockets of both sides. */
@@ -97,7 +109,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
                 host,
                 port,
                 sockets.listening,
-                reception::admits,
+                new BoundSocket.Peers(access, reception::admits),
                 caller -> new Visit(caller, reception));
         router.start();
         routers.removeIf(BoundSocket::isClosed);
@@ -261,11 +273,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
                 BoundSocket.detectLoss(socket);
                 // Without a timeout: if connect() has waited too long it closes the socket.
                 socket.connect(new InetSocketAddress(InetAddress.getByName(host), port));
-                Zmtp zmtp = new Zmtp(
-                        socket.getInputStream(),
-                        new BufferedOutputStream(socket.getOutputStream()),
-                        limits.frames(),
-                        limits.answerBytes());
+                Zmtp zmtp = Zmtp.over(socket, access, true, limits.frames(), limits.answerBytes());
                 String unusedIdentity = zmtp.handshake(sockets.calling, identity, sockets.called);
                 connected.complete(zmtp);
                 while (zmtp.awaitMessage()) {

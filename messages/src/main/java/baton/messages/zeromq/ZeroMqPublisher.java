@@ -4,6 +4,7 @@ import baton.kv.Bursts;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.messages.MessageException;
+import baton.messages.PeerAccess;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.nio.ByteBuffer;
@@ -45,6 +46,7 @@ public final class ZeroMqPublisher implements AutoCloseable {
     private final byte[] topic;
     private final Bounds bounds;
     private final Predicate<InetAddress> admitted;
+    private final PeerAccess access;
     private final Ticker ticker;
     private final Bursts losses;
     private final ReplayBuffer past;
@@ -83,6 +85,13 @@ public final class ZeroMqPublisher implements AutoCloseable {
 
     /** @param admitted whether a connection from an address is served; must not wait */
     public ZeroMqPublisher(String topic, Bounds bounds, Predicate<InetAddress> admitted, Ticker ticker) {
+        this(topic, bounds, admitted, PeerAccess.everyone(), ticker);
+    }
+
+    /** @param access whether connections are sealed */
+    public ZeroMqPublisher(
+            String topic, Bounds bounds, Predicate<InetAddress> admitted, PeerAccess access, Ticker ticker) {
+        this.access = access;
         this.topic = topic.getBytes(StandardCharsets.UTF_8);
         this.bounds = bounds;
         this.admitted = admitted;
@@ -137,7 +146,7 @@ public final class ZeroMqPublisher implements AutoCloseable {
 
     /** Connects to a subscriber's listening socket, and again whenever the connection cannot be made or ends. Returns at once. */
     public void connect(String host, int port) {
-        SubscriberCall call = new SubscriberCall(host, port, bounds, this::subscriber, ticker);
+        SubscriberCall call = new SubscriberCall(host, port, bounds, access, this::subscriber, ticker);
         ports.add(call);
         call.start();
     }
@@ -157,7 +166,7 @@ public final class ZeroMqPublisher implements AutoCloseable {
                 host,
                 port,
                 kind,
-                admitted,
+                new BoundSocket.Peers(access, admitted),
                 reception);
         ports.add(socket);
         socket.start();

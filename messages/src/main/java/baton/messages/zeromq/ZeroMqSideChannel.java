@@ -2,8 +2,8 @@ package baton.messages.zeromq;
 
 import baton.kv.Ticker;
 import baton.messages.MessageException;
+import baton.messages.PeerAccess;
 import baton.messages.SideChannel;
-import java.io.BufferedOutputStream;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
@@ -38,6 +38,7 @@ public final class ZeroMqSideChannel implements SideChannel {
 
     private final Limits limits;
     private final Ticker ticker;
+    private final PeerAccess access;
     private final Set<BoundSocket> listeners = ConcurrentHashMap.newKeySet();
     private final Set<Question> questions = ConcurrentHashMap.newKeySet();
     private volatile boolean closed;
@@ -53,8 +54,19 @@ public final class ZeroMqSideChannel implements SideChannel {
     }
 
     public ZeroMqSideChannel(Limits limits, Ticker ticker) {
+        this(limits, ticker, PeerAccess.everyone());
+    }
+
+    /** With the default limits, by the system's clock. */
+    public ZeroMqSideChannel(PeerAccess access) {
+        this(Limits.DEFAULT, Ticker.system(), access);
+    }
+
+    /** @param access whether connections are sealed; whom it admits is not asked */
+    private ZeroMqSideChannel(Limits limits, Ticker ticker, PeerAccess access) {
         this.limits = limits;
         this.ticker = ticker;
+        this.access = access;
     }
 
     /**
@@ -81,7 +93,7 @@ public final class ZeroMqSideChannel implements SideChannel {
                 host,
                 port,
                 BoundSocket.Kind.router("side channel", false),
-                _ -> true,
+                new BoundSocket.Peers(access, _ -> true),
                 caller -> new Answering(reception.arrived(caller.address()), caller));
         router.start();
         listeners.removeIf(BoundSocket::isClosed);
@@ -158,11 +170,7 @@ public final class ZeroMqSideChannel implements SideChannel {
             try {
                 socket.setTcpNoDelay(true);
                 socket.connect(new InetSocketAddress(InetAddress.getByName(host), port));
-                Zmtp connection = new Zmtp(
-                        socket.getInputStream(),
-                        new BufferedOutputStream(socket.getOutputStream()),
-                        limits.frames(),
-                        limits.answerBytes());
+                Zmtp connection = Zmtp.over(socket, access, true, limits.frames(), limits.answerBytes());
                 connection.handshake("REQ", Set.of("ROUTER", "REP"));
                 List<byte[]> reply = exchange(connection, first);
                 for (Optional<List<byte[]>> more = next.after(reply); more.isPresent(); more = next.after(reply)) {

@@ -4,7 +4,7 @@ import baton.kv.Bursts;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.kv.ZeroMqEndpoint;
-import java.io.BufferedOutputStream;
+import baton.messages.PeerAccess;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
@@ -73,6 +73,7 @@ public final class ZeroMqSubscription implements AutoCloseable {
     }
 
     private final Source source;
+    private final PeerAccess access;
     private final Listener listener;
     private final Ticker ticker;
     private final Bursts failures;
@@ -91,8 +92,9 @@ public final class ZeroMqSubscription implements AutoCloseable {
     /** The last number on this connection. */
     private long lastLive = NONE;
 
-    private ZeroMqSubscription(Source source, Listener listener, Ticker ticker) {
+    private ZeroMqSubscription(Source source, PeerAccess access, Listener listener, Ticker ticker) {
         this.source = source;
+        this.access = access;
         this.listener = listener;
         this.ticker = ticker;
         this.failures = new Bursts(1, BETWEEN_LINES, ticker);
@@ -104,7 +106,16 @@ public final class ZeroMqSubscription implements AutoCloseable {
 
     /** Begins to connect, and returns at once. */
     public static ZeroMqSubscription start(Source source, Listener listener, Ticker ticker) {
-        ZeroMqSubscription subscription = new ZeroMqSubscription(source, listener, ticker);
+        return start(source, PeerAccess.everyone(), listener, ticker);
+    }
+
+    /**
+     * As {@link #start(Source, Listener, Ticker)}.
+     *
+     * @param access whether connections are sealed
+     */
+    public static ZeroMqSubscription start(Source source, PeerAccess access, Listener listener, Ticker ticker) {
+        ZeroMqSubscription subscription = new ZeroMqSubscription(source, access, listener, ticker);
         subscription.thread.start();
         return subscription;
     }
@@ -159,11 +170,7 @@ public final class ZeroMqSubscription implements AutoCloseable {
                     Deadline.after(ticker, EXCHANGE).remainingMillis());
             peer.setTcpNoDelay(true);
             BoundSocket.detectLoss(peer);
-            Zmtp zmtp = new Zmtp(
-                    peer.getInputStream(),
-                    new BufferedOutputStream(peer.getOutputStream()),
-                    FRAMES,
-                    MOST_MESSAGE_BYTES);
+            Zmtp zmtp = Zmtp.over(peer, access, true, FRAMES, MOST_MESSAGE_BYTES);
             zmtp.handshake(type, peerTypes);
             return zmtp;
         } finally {

@@ -1,12 +1,17 @@
 package baton.messages.zeromq;
 
+import baton.messages.PeerAccess;
+import baton.messages.SealedChannel;
 import java.io.BufferedInputStream;
+import java.io.BufferedOutputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.EOFException;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;
+import java.net.Socket;
 import java.nio.ByteBuffer;
+import java.nio.channels.Channels;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -49,6 +54,30 @@ final class Zmtp {
         this.out = out;
         this.maxFrames = maxFrames;
         this.maxMessageBytes = maxMessageBytes;
+    }
+
+    /**
+     * One side of a connection between instances, sealed if {@code access} says so.
+     *
+     * @param caller whether this side has connected
+     * @param maxFrames and {@code maxMessageBytes} as above
+     */
+    static Zmtp over(Socket socket, PeerAccess access, boolean caller, int maxFrames, long maxMessageBytes)
+            throws IOException {
+        InputStream in = socket.getInputStream();
+        OutputStream out = socket.getOutputStream();
+        if (access.sealing().isPresent()) {
+            SealedChannel sealed = SealedChannel.open(
+                    access,
+                    "messages",
+                    caller,
+                    String.valueOf(socket.getRemoteSocketAddress()),
+                    Channels.newChannel(in),
+                    Channels.newChannel(out));
+            in = Channels.newInputStream(sealed);
+            out = Channels.newOutputStream(sealed);
+        }
+        return new Zmtp(in, new BufferedOutputStream(out), maxFrames, maxMessageBytes);
     }
 
     /** The peer does not keep to the protocol or to the bounds. */

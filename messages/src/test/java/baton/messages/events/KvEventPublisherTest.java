@@ -168,7 +168,7 @@ class KvEventPublisherTest {
     }
 
     private static KvEventAccess access(boolean open, Optional<List<String>> allowed, Map<String, String> environment) {
-        return KvEventAccess.of(open, allowed, environment, Ticker.system());
+        return KvEventAccess.of(open, allowed, Optional.empty(), environment, Ticker.system());
     }
 
     /**

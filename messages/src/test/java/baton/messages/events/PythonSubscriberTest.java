@@ -99,7 +99,7 @@ class PythonSubscriberTest {
         try (KvEventPublisher publisher = KvEventPublisher.start(
                 config,
                 new KvEventCodec(hashes),
-                KvEventAccess.of(false, Optional.empty(), Map.of(), Ticker.system()),
+                KvEventAccess.of(false, Optional.empty(), Optional.empty(), Map.of(), Ticker.system()),
                 Ticker.system(),
                 InstantSource.fixed(Instant.ofEpochSecond(1_700_000_000L, 250_000_000)))) {
             Process python = new ProcessBuilder(

@@ -62,6 +62,7 @@ public final class WireTransports {
                 }
             }
             case "nccl" -> {
+                access.requireUnencrypted(field, name);
                 try {
                     yield NcclTransport.load(0, access, ticker);
                 } catch (PipeException e) {

@@ -3,6 +3,7 @@ package baton.pipe.tcp;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.messages.PeerAccess;
+import baton.messages.SealedChannel;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import baton.pipe.WireId;
@@ -50,7 +51,8 @@ public final class TcpTransport implements WireTransport {
 
     /**
      * @param kind of the wires that are built on this transport's: the same at the offering and the joining end
-     * @param access of peers at meeting points; offers are open to the peers that have their ids
+     * @param access of peers at meeting points; offers are open to the peers that have their ids. Both are sealed where it
+     *     requires that
      */
     public TcpTransport(WireId.Kind kind, PeerAccess access, Ticker ticker) {
         this.kind = kind;
@@ -59,6 +61,7 @@ public final class TcpTransport implements WireTransport {
         this.meeting = access.secret()
                 .map(secret -> Arrays.copyOf(secret.mac("meeting"), WireId.TOKEN_BYTES))
                 .orElse(MEETING);
+        access.sealing().ifPresent(_ -> SealedChannel.warmUp());
     }
 
     @Override
@@ -71,7 +74,7 @@ public final class TcpTransport implements WireTransport {
         Deadline deadline = Deadline.after(ticker, timeout);
         return switch (rank) {
             case 0 -> {
-                try (TokenListener listener = open(host, port, "rank 1 at " + host + ":" + port, meeting, access)) {
+                try (TokenListener listener = open(host, port, "rank 1 at " + host + ":" + port, meeting)) {
                     yield listener.accept(deadline);
                 }
             }
@@ -88,7 +91,7 @@ public final class TcpTransport implements WireTransport {
             for (InetAddress address : addresses) {
                 try {
                     return TcpWire.connect(
-                            new InetSocketAddress(address, port), meeting, ticker, deadline.atMost(ONE_TRY));
+                            new InetSocketAddress(address, port), meeting, access, ticker, deadline.atMost(ONE_TRY));
                 } catch (PipeException e) {
                     failure = String.valueOf(e.getMessage());
                 }
@@ -103,9 +106,7 @@ public final class TcpTransport implements WireTransport {
 
     @Override
     public Offer offer(String host) throws PipeException {
-        // The token of the id is secret: no other restriction of peers.
-        TokenListener listener =
-                open(host, 0, "the other end of a wire offered at " + host, null, PeerAccess.everyone());
+        TokenListener listener = open(host, 0, "the other end of a wire offered at " + host, null);
         return new Offer() {
             @Override
             public byte[] id() {
@@ -127,14 +128,15 @@ public final class TcpTransport implements WireTransport {
     @Override
     public Wire join(byte[] id, String host, Duration timeout) throws PipeException {
         WireId offered = WireId.decode(id, kind);
-        return TcpWire.connect(offered.at(host), offered.token(), ticker, Deadline.after(ticker, timeout));
+        return TcpWire.connect(offered.at(host), offered.token(), access, ticker, Deadline.after(ticker, timeout));
     }
 
     /** @param token that of the listener's id if null */
-    private TokenListener open(String host, int port, String awaited, byte @Nullable [] token, PeerAccess admitted)
+    private TokenListener open(String host, int port, String awaited, byte @Nullable [] token)
             throws PipeException {
         ServerSocketChannel server = listen(host, port);
-        TokenListener listener = new TokenListener(server, kind, token, awaited, admitted, ticker, listeners::remove);
+        TokenListener listener =
+                new TokenListener(server, kind, token, awaited, access, ticker, listeners::remove);
         listeners.add(listener);
         if (closed) {
             listener.close();

@@ -2,6 +2,8 @@ package baton.pipe.tcp;
 
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import baton.messages.PeerAccess;
+import baton.messages.SealedChannel;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import java.io.EOFException;
@@ -11,6 +13,7 @@ import java.net.InetSocketAddress;
 import java.net.SocketTimeoutException;
 import java.net.StandardSocketOptions;
 import java.nio.ByteBuffer;
+import java.nio.channels.ByteChannel;
 import java.nio.channels.ClosedByInterruptException;
 import java.nio.channels.ClosedChannelException;
 import java.nio.channels.SocketChannel;
@@ -39,9 +42,11 @@ final class TcpWire implements Wire {
     private final SocketChannel channel;
     private final Ticker ticker;
     private final String peer;
+    private ByteChannel bytes;
 
     private TcpWire(SocketChannel channel, Ticker ticker, String peer) {
         this.channel = channel;
+        this.bytes = channel;
         this.ticker = ticker;
         this.peer = peer;
     }
@@ -58,13 +63,14 @@ final class TcpWire implements Wire {
     }
 
     /** Connects, sends the token and waits for its acceptance. */
-    static TcpWire connect(InetSocketAddress address, byte[] token, Ticker ticker, Deadline deadline)
+    static TcpWire connect(InetSocketAddress address, byte[] token, PeerAccess access, Ticker ticker, Deadline deadline)
             throws PipeException {
         try {
             SocketChannel channel = SocketChannel.open();
             try {
                 channel.socket().connect(address, deadline.remainingMillis());
                 TcpWire wire = over(channel, ticker);
+                wire.seal(access, true, deadline);
                 wire.sendToken(token, deadline);
                 return wire;
             } catch (IOException e) {
@@ -75,6 +81,13 @@ final class TcpWire implements Wire {
             throw new PipeException("%s does not answer within %s".formatted(address, deadline), e);
         } catch (IOException e) {
             throw new PipeException("nobody lets us in at " + address + ": " + reason(e), e);
+        }
+    }
+
+    /** Seals it from here on if {@code access} requires that; both ends do, before the token. */
+    void seal(PeerAccess access, boolean caller, Deadline deadline) throws IOException {
+        if (access.sealing().isPresent()) {
+            byDeadline(deadline, () -> bytes = SealedChannel.open(access, "wire", caller, peer, channel, channel));
         }
     }
 
@@ -140,15 +153,15 @@ final class TcpWire implements Wire {
         byDeadline(deadline, () -> read(bytes));
     }
 
-    private void write(ByteBuffer bytes) throws IOException {
-        while (bytes.hasRemaining()) {
-            channel.write(bytes);
+    private void write(ByteBuffer from) throws IOException {
+        while (from.hasRemaining()) {
+            bytes.write(from);
         }
     }
 
-    private void read(ByteBuffer bytes) throws IOException {
-        while (bytes.hasRemaining()) {
-            if (channel.read(bytes) < 0) {
+    private void read(ByteBuffer into) throws IOException {
+        while (into.hasRemaining()) {
+            if (bytes.read(into) < 0) {
                 throw new EOFException("the peer has closed the connection");
             }
         }

@@ -45,6 +45,7 @@ final class TokenListener implements AutoCloseable {
     private final byte[] token;
     private final String awaited;
     private final PeerAccess access;
+    private final PeerAccess sealing;
     private final Ticker ticker;
     private final Consumer<TokenListener> whenClosed;
     private final CompletableFuture<TcpWire> accepted = new CompletableFuture<>();
@@ -59,6 +60,7 @@ final class TokenListener implements AutoCloseable {
     /**
      * @param token that peers have to send; that of its id if null
      * @param awaited the expected peer, for errors
+     * @param access of peers that come without an id, and whether connections are sealed
      * @param whenClosed runs when no more connections are accepted
      */
     TokenListener(
@@ -72,10 +74,12 @@ final class TokenListener implements AutoCloseable {
             throws PipeException {
         this.server = server;
         this.awaited = awaited;
-        this.access = access;
+        // The token of an id is secret: no other restriction of peers.
+        this.access = token == null ? PeerAccess.everyone() : access;
+        this.sealing = access;
         this.ticker = ticker;
         this.disconnected = new Bursts(1, BETWEEN_LINES, ticker);
-        access.expectPeers();
+        this.access.expectPeers();
         this.whenClosed = whenClosed;
         try {
             this.id = WireId.fresh(kind, (InetSocketAddress) server.getLocalAddress());
@@ -144,6 +148,7 @@ final class TokenListener implements AutoCloseable {
             }
             TcpWire wire = TcpWire.over(peer, ticker);
             Deadline deadline = Deadline.after(ticker, GREETING);
+            wire.seal(sealing, false, deadline);
             byte[] hello = new byte[TcpWire.HELLO.length];
             wire.read(ByteBuffer.wrap(hello), deadline);
             if (!Arrays.equals(hello, TcpWire.HELLO)) {

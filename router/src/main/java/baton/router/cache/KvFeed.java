@@ -3,6 +3,7 @@ package baton.router.cache;
 import baton.kv.Bursts;
 import baton.kv.InvalidFieldException;
 import baton.kv.Ticker;
+import baton.messages.PeerAccess;
 import baton.messages.events.KvEventReader;
 import baton.messages.events.ReceivedKvEvent;
 import baton.messages.zeromq.ZeroMqSubscription;
@@ -27,12 +28,17 @@ final class KvFeed implements ZeroMqSubscription.Listener, AutoCloseable {
     private volatile boolean live;
 
     @SuppressWarnings("this-escape")
-    KvFeed(ZeroMqSubscription.Source source, IndexBudget budget, KvFeedCounts counts, Ticker ticker) {
+    KvFeed(
+            ZeroMqSubscription.Source source,
+            PeerAccess access,
+            IndexBudget budget,
+            KvFeedCounts counts,
+            Ticker ticker) {
         this.source = source;
         this.table = new BlockIndex(budget);
         this.counts = counts;
         this.malformed = new Bursts(1, BETWEEN_LINES, ticker);
-        this.subscription = ZeroMqSubscription.start(source, this, ticker);
+        this.subscription = ZeroMqSubscription.start(source, access, this, ticker);
     }
 
     /** Whether the table is what the publisher holds. */

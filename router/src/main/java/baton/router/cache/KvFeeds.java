@@ -3,6 +3,7 @@ package baton.router.cache;
 import baton.kv.Bursts;
 import baton.kv.ConfigException;
 import baton.kv.Ticker;
+import baton.messages.PeerAccess;
 import baton.messages.http.KeptConnections;
 import baton.messages.zeromq.ZeroMqSubscription;
 import baton.router.upstream.Instance;
@@ -44,8 +45,10 @@ public final class KvFeeds implements HeldBlocks, AutoCloseable {
      * @param deadline for an answer
      * @param apiKey for the question
      * @param mostBlocks that tables may have places for, of all instances together
+     * @param access whether connections to publishers are sealed
      */
-    public record Settings(Duration interval, Duration deadline, Optional<String> apiKey, long mostBlocks) {}
+    public record Settings(
+            Duration interval, Duration deadline, Optional<String> apiKey, long mostBlocks, PeerAccess access) {}
 
     /** An instance, from one time that it comes up until the next. */
     private static final class Followed {
@@ -233,7 +236,7 @@ public final class KvFeeds implements HeldBlocks, AutoCloseable {
         it.feeds = sources.stream()
                 .map(source -> {
                     log.info("{}: KV events from {}", instance, source.endpoint());
-                    return new KvFeed(source, budget, counts, upstream.ticker());
+                    return new KvFeed(source, settings.access(), budget, counts, upstream.ticker());
                 })
                 .toList();
     }

@@ -1,6 +1,8 @@
 package baton.router.policy;
 
 import baton.kv.ConfigException;
+import java.nio.file.Path;
+import java.util.Optional;
 
 /**
  * Whether the policy {@code prefix} knows what instances hold by their KV events.
@@ -8,12 +10,13 @@ import baton.kv.ConfigException;
  * @param follow whether events are followed
  * @param tokenize whether instances are asked for the tokens of prompts that are text
  * @param mostBlocks that are remembered, of all instances together
+ * @param secret file of the instances' secret where their events are encrypted
  */
-public record KvEventSettings(boolean follow, boolean tokenize, int mostBlocks) {
+public record KvEventSettings(boolean follow, boolean tokenize, int mostBlocks, Optional<Path> secret) {
     /** 64 Mi tokens in blocks of 16, in at most 330 MB of memory. */
     public static final int DEFAULT_MOST_BLOCKS = 1 << 22;
 
-    public static final KvEventSettings OFF = new KvEventSettings(false, true, DEFAULT_MOST_BLOCKS);
+    public static final KvEventSettings OFF = new KvEventSettings(false, true, DEFAULT_MOST_BLOCKS, Optional.empty());
 
     private static final int LEAST_BLOCKS = 1 << 10;
 

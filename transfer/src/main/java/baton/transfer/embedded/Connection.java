@@ -2,6 +2,8 @@ package baton.transfer.embedded;
 
 import baton.kv.Deadline;
 import baton.kv.Ticker;
+import baton.messages.PeerAccess;
+import baton.messages.SealedChannel;
 import baton.transfer.Transfer.Cause;
 import baton.transfer.TransferException;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
@@ -11,6 +13,8 @@ import java.net.StandardSocketOptions;
 import java.nio.ByteBuffer;
 import java.nio.channels.ClosedChannelException;
 import java.nio.channels.ClosedSelectorException;
+import java.nio.channels.GatheringByteChannel;
+import java.nio.channels.ScatteringByteChannel;
 import java.nio.channels.SelectionKey;
 import java.nio.channels.Selector;
 import java.nio.channels.SocketChannel;
@@ -50,6 +54,13 @@ final class Connection {
     private final long pingMillis;
     private final Selector readable;
     private final Selector writable;
+    /** The channel, or the seal around it. */
+    private ScatteringByteChannel source;
+
+    private GatheringByteChannel sink;
+    /** Set by the handshake, as is what follows. */
+    private Optional<SealedChannel> sealed = Optional.empty();
+
     private final ByteBuffer header = ByteBuffer.allocateDirect(Frame.HEADER_BYTES);
     private final ByteBuffer scratch = ByteBuffer.allocateDirect(64 << 10);
     /** Set by the handshake, before any other thread sees this. */
@@ -95,6 +106,8 @@ final class Connection {
         this.limits = agent.settings().limits();
         this.ticker = agent.ticker();
         this.channel = channel;
+        this.source = channel;
+        this.sink = channel;
         this.side = initiates ? new Initiator(this) : new Responder(this);
         this.pingMillis = agent.settings().silence().toMillis() / PINGS;
         channel.configureBlocking(false);
@@ -159,11 +172,40 @@ final class Connection {
         }
     }
 
+    /** Seals the connection from here on if that is required. */
+    void seal(Deadline deadline) throws IOException {
+        Optional<PeerAccess> required =
+                agent.settings().access().filter(access -> access.sealing().isPresent());
+        if (required.isPresent()) {
+            SealedChannel sealing = new SealedChannel(
+                    required.get(), "transfer agent", side instanceof Initiator, remoteAddress(), channel, channel);
+            write(sealing.preamble(), deadline);
+            ByteBuffer other = ByteBuffer.allocate(SealedChannel.PREAMBLE_BYTES);
+            try {
+                fill(other, deadline);
+            } catch (EOFException e) {
+                throw new IOException(SealedChannel.UNSEALED, e);
+            }
+            sealing.agree(other.flip());
+            source = sealing;
+            sink = sealing;
+            sealed = Optional.of(sealing);
+        }
+    }
+
+    /** Whether the channel has taken all that was written; false where the rest of a sealed record waits. */
+    private boolean isSent() throws IOException {
+        return sealed.isEmpty() || sealed.get().flush();
+    }
+
     /** Sends a frame of the handshake. */
     void write(Frame frame, Deadline deadline) throws IOException {
-        ByteBuffer out = frame.encode();
-        while (out.hasRemaining()) {
-            if (channel.write(out) == 0) {
+        write(frame.encode(), deadline);
+    }
+
+    private void write(ByteBuffer out, Deadline deadline) throws IOException {
+        while (out.hasRemaining() || !isSent()) {
+            if (sink.write(out) == 0) {
                 await(writable, SelectionKey.OP_WRITE, deadline);
             }
         }
@@ -171,7 +213,7 @@ final class Connection {
 
     /** Sends the last frame of the handshake, without waiting: the few bytes so far always fit into the socket's buffer. */
     void writeSome(Frame frame) throws IOException {
-        channel.write(frame.encode());
+        sink.write(frame.encode());
     }
 
     /** Receives a frame of the handshake. */
@@ -188,7 +230,7 @@ final class Connection {
 
     private void fill(ByteBuffer in, Deadline deadline) throws IOException {
         while (in.hasRemaining()) {
-            int count = channel.read(in);
+            int count = source.read(in);
             if (count < 0) {
                 throw new EOFException("it closed the connection");
             }
@@ -277,7 +319,7 @@ final class Connection {
 
     private void fill(ByteBuffer in) throws IOException {
         while (in.hasRemaining()) {
-            awaitReadable(channel.read(in));
+            awaitReadable(source.read(in));
         }
     }
 
@@ -311,7 +353,7 @@ final class Connection {
             while (left > 0 && transfer.enter()) {
                 long count;
                 try {
-                    count = channel.read(transfer.cursor().next(left));
+                    count = source.read(transfer.cursor().next(left));
                     if (count > 0) {
                         transfer.cursor().advance(count);
                         left -= count;
@@ -325,7 +367,7 @@ final class Connection {
         // The rest is of a transfer that is over.
         while (left > 0) {
             scratch.clear().limit((int) Math.min(left, scratch.capacity()));
-            int count = channel.read(scratch);
+            int count = source.read(scratch);
             left -= Math.max(count, 0);
             awaitReadable(count);
         }
@@ -381,7 +423,7 @@ final class Connection {
             bytes += each.remaining();
         }
         for (long left = bytes; left > 0; ) {
-            long count = channel.write(now);
+            long count = sink.write(now);
             left -= count;
             awaitWritable(count);
         }
@@ -399,7 +441,7 @@ final class Connection {
             long count;
             try {
                 long before = head.remaining();
-                count = channel.write(stream.cursor().next(left, head));
+                count = sink.write(stream.cursor().next(left, head));
                 long data = count - (before - head.remaining());
                 stream.cursor().advance(data);
                 left -= data;
@@ -412,7 +454,7 @@ final class Connection {
         while (left > 0 && head.remaining() < Frame.HEADER_BYTES) {
             zeros.clear().limit((int) Math.min(left, zeros.capacity()));
             long before = head.remaining();
-            long count = channel.write(new ByteBuffer[] {head, zeros});
+            long count = sink.write(new ByteBuffer[] {head, zeros});
             left -= count - (before - head.remaining());
             awaitWritable(count);
         }
@@ -427,9 +469,9 @@ final class Connection {
         }
     }
 
-    /** @param count bytes that were just written; waits if there were none */
+    /** @param count bytes that were just written; waits if there were none, or until a sealed record is sent */
     private void awaitWritable(long count) throws IOException {
-        if (count == 0) {
+        if (count == 0 || !isSent()) {
             SelectionKey key = channel.keyFor(writable);
             if (key == null) {
                 throw new ClosedChannelException();
@@ -440,7 +482,7 @@ final class Connection {
                 // awaitReadable.
                 for (int stuck = 0; ; ) {
                     long begun = ticker.nanos();
-                    if (writable.select(_ -> {}, pingMillis) > 0) {
+                    if (writable.select(_ -> {}, pingMillis) > 0 && isSent()) {
                         break;
                     }
                     if (!channel.isOpen()) {

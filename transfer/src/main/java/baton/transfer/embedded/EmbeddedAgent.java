@@ -12,6 +12,7 @@ import baton.memory.ParallelCopier;
 import baton.memory.RunDigests;
 import baton.messages.PeerAccess;
 import baton.messages.PeerSecret;
+import baton.messages.SealedChannel;
 import baton.transfer.Inbox;
 import baton.transfer.Range;
 import baton.transfer.RefusedTransfer;
@@ -81,7 +82,7 @@ import org.slf4j.LoggerFactory;
  * with one copy, other peers over TCP. Memory of a device reaches peers of the same device only, within it.
  *
  * <p>A region can be mapped by peers if it is {@link MappableMemory}. A process that has an agent's metadata may read its registered
- * memory, and write to what needs no permit; connections are not encrypted.
+ * memory, and write to what needs no permit. Connections are encrypted where {@code kv_encryption} requires it.
  */
 public final class EmbeddedAgent implements TransferAgent {
     private static final Duration BETWEEN_COMPLAINTS = Duration.ofSeconds(10);
@@ -251,6 +252,7 @@ public final class EmbeddedAgent implements TransferAgent {
         this.accepted = new Semaphore(settings.limits.peers);
         this.inbox = new Inbox(settings.limits.waitingBytes);
         settings.access.ifPresent(PeerAccess::expectPeers);
+        settings.access.flatMap(PeerAccess::sealing).ifPresent(_ -> SealedChannel.warmUp());
         this.acceptor =
                 Thread.ofPlatform().daemon().name("transfer-accept-" + prefix).start(this::accept);
         Thread.ofPlatform().daemon().name("transfer-clock-" + prefix).start(this::endLate);

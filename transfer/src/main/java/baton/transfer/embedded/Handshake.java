@@ -8,7 +8,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.Optional;
 
 /**
- * The first frames of a connection: hello, proofs of the instances' secret where there is one, welcome or refusal. A handshake that
+ * The first frames of a connection, sealed where {@code kv_encryption} requires it: hello, proofs of the instances' secret where there is one, welcome or refusal. A handshake that
  * fails closes the connection.
  */
 final class Handshake {
@@ -31,6 +31,7 @@ final class Handshake {
     void connect(Metadata wanted, Frame.Hello hello) throws IOException, TransferException {
         try {
             connection.setPeer(wanted);
+            connection.seal(deadline);
             connection.write(hello, deadline);
             if (agent.peerSecret().isPresent()) {
                 prove(agent.peerSecret().get(), hello);
@@ -73,6 +74,7 @@ final class Handshake {
     /** Of the agent that is connected to. */
     void accept() throws IOException, TransferException {
         try {
+            connection.seal(deadline);
             if (!(connection.receive(deadline) instanceof Frame.Hello hello)) {
                 throw new TransferException("the connecting process sends no hello");
             }

@@ -3,6 +3,7 @@ package baton.transfer.select;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.Setting;
+import baton.messages.PeerAccess;
 import baton.transfer.TransferAgent;
 import baton.transfer.TransferException;
 import baton.transfer.embedded.EmbeddedAgent;
@@ -112,15 +113,21 @@ public final class TransferAgents {
         NixlAgent.Settings nixl = nixl(extra);
         return switch (kind(extra)) {
             case EMBEDDED -> EmbeddedAgent.open(prefix, own);
-            case NIXL ->
-                switch (find.apply(library)) {
+            case NIXL -> {
+                embedded.access().ifPresent(access -> access.requireUnencrypted(asking(extra), "nixl"));
+                yield switch (find.apply(library)) {
                     case NixlLibrary.Found found -> explicit(found, prefix, nixl, extra, rdma);
                     case NixlLibrary.Absent absent -> throw new ConfigException(asking(extra), absent.reason());
                 };
+            }
             case MOONCAKE -> MooncakeSelection.open(extra, embedded.host(), embedded.access());
             case AUTO -> {
-                Optional<TransferAgent> best = rdma ? automatic(find.apply(library), prefix, nixl) : Optional.empty();
-                if (!rdma) {
+                boolean sealed = embedded.access().flatMap(PeerAccess::sealing).isPresent();
+                Optional<TransferAgent> best =
+                        rdma && !sealed ? automatic(find.apply(library), prefix, nixl) : Optional.empty();
+                if (sealed) {
+                    LOG.info("transfer agent: embedded, because {} is required", PeerAccess.ENCRYPTION);
+                } else if (!rdma) {
                     LOG.info("{}", withoutRdma());
                 }
                 yield best.isPresent() ? best.get() : EmbeddedAgent.open(prefix, own);

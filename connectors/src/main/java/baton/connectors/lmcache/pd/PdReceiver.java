@@ -107,7 +107,7 @@ public final class PdReceiver implements BlockStore {
         this.settings = settings;
         this.pool = pool;
         this.ticker = ticker;
-        this.channel = runtime.peerChannel();
+        this.channel = runtime.peerChannel(settings.access());
         this.complaints = new Bursts(1, Duration.ofSeconds(10), ticker);
         pool.agent().onProgress(() -> readers.forEach(LockSupport::unpark));
         settings.access().expectPeers();

@@ -80,7 +80,7 @@ public final class PdSender implements BlockStore {
         this.pool = pool;
         this.runtime = runtime;
         this.ticker = ticker;
-        this.channel = runtime.peerChannel();
+        this.channel = runtime.peerChannel(settings.access());
     }
 
     @Override

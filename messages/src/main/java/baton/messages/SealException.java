@@ -1,0 +1,16 @@
+package baton.messages;
+
+import java.io.IOException;
+
+/** A peer does not seal its connection as {@code kv_encryption} requires, or what arrived is not what it sealed. */
+public final class SealException extends IOException {
+    private static final long serialVersionUID = 1L;
+
+    SealException(String message) {
+        super(message);
+    }
+
+    SealException(String message, Throwable cause) {
+        super(message, cause);
+    }
+}

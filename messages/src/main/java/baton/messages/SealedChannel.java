@@ -1,0 +1,359 @@
+package baton.messages;
+
+import java.io.EOFException;
+import java.io.IOException;
+import java.math.BigInteger;
+import java.nio.ByteBuffer;
+import java.nio.channels.ByteChannel;
+import java.nio.channels.GatheringByteChannel;
+import java.nio.channels.ReadableByteChannel;
+import java.nio.channels.ScatteringByteChannel;
+import java.nio.channels.WritableByteChannel;
+import java.nio.charset.StandardCharsets;
+import java.security.GeneralSecurityException;
+import java.security.KeyFactory;
+import java.security.KeyPair;
+import java.security.KeyPairGenerator;
+import java.security.interfaces.XECPublicKey;
+import java.security.spec.NamedParameterSpec;
+import java.security.spec.XECPublicKeySpec;
+import java.util.Arrays;
+import java.util.Optional;
+import java.util.function.LongFunction;
+import javax.crypto.KeyAgreement;
+
+/**
+ * A connection whose bytes are encrypted and authenticated, for the protocol above it like the connection itself. Each side sends a
+ * preamble: a name, and a key of X25519 that it has made for this connection. Keys of both directions are HMACs of the shared
+ * {@link PeerSecret} over both keys and the secret that they agree on, so they differ for each connection, and neither the PeerSecret nor
+ * a recording gives them away later. All that follows is records ({@link RecordSeal}); the first one of a side shows that it knows the
+ * secret. There is no unsealed mode to fall back to.
+ *
+ * <p>The connection below may be blocking or not: then reads and writes of 0 bytes mean that it is not ready. One thread may read while
+ * another one writes.
+ */
+public final class SealedChannel implements ByteChannel, ScatteringByteChannel, GatheringByteChannel {
+    private static final byte[] NAME = "baton-sealed/1\n".getBytes(StandardCharsets.US_ASCII);
+    private static final int KEY_BYTES = 32;
+
+    /** Bytes of the preamble. */
+    public static final int PREAMBLE_BYTES = NAME.length + KEY_BYTES;
+
+    /** Why a connection ends that is not sealed at the other end. */
+    public static final String UNSEALED =
+            "it does not encrypt its connections: kv_encryption must be required on both sides";
+
+    private static final String CURVE = "X25519";
+    private static final int WARM_UP_RECORDS = 4000;
+    private static final int WARM_UP_BYTES = 1 << 10;
+
+    private final PeerAccess access;
+    private final PeerSecret secret;
+    private final String plane;
+    private final boolean caller;
+    private final String peer;
+    private final ReadableByteChannel in;
+    private final WritableByteChannel out;
+    private final KeyPair pair = pair();
+
+    private Optional<RecordSeal> opener = Optional.empty();
+    private final byte[] header = new byte[RecordSeal.HEADER_BYTES];
+    private final ByteBuffer head = ByteBuffer.wrap(header);
+    private ByteBuffer rest = ByteBuffer.allocate(0);
+    private byte[] opened = new byte[0];
+    private ByteBuffer plain = ByteBuffer.allocate(0);
+
+    private Optional<RecordSeal> sealer = Optional.empty();
+    private byte[] gathered = new byte[0];
+    private ByteBuffer outgoing = ByteBuffer.allocate(0);
+
+    /**
+     * A connection whose preambles are not exchanged yet.
+     *
+     * @param access counts and logs peers whose records are refused; requires encryption
+     * @param plane of the protocol above: a connection to a port of another one does not open
+     * @param caller whether this side has connected
+     * @param peer for errors
+     */
+    public SealedChannel(
+            PeerAccess access,
+            String plane,
+            boolean caller,
+            String peer,
+            ReadableByteChannel in,
+            WritableByteChannel out) {
+        this.access = access;
+        this.secret = access.sealing().orElseThrow();
+        this.plane = plane;
+        this.caller = caller;
+        this.peer = peer;
+        this.in = in;
+        this.out = out;
+    }
+
+    /** A connection that blocks; exchanges the preambles. */
+    public static SealedChannel open(
+            PeerAccess access,
+            String plane,
+            boolean caller,
+            String peer,
+            ReadableByteChannel in,
+            WritableByteChannel out)
+            throws IOException {
+        SealedChannel sealed = new SealedChannel(access, plane, caller, peer, in, out);
+        for (ByteBuffer preamble = sealed.preamble(); preamble.hasRemaining(); ) {
+            out.write(preamble);
+        }
+        ByteBuffer other = ByteBuffer.allocate(PREAMBLE_BYTES);
+        while (other.hasRemaining()) {
+            if (in.read(other) < 0) {
+                throw new EOFException(UNSEALED);
+            }
+        }
+        sealed.agree(other.flip());
+        return sealed;
+    }
+
+    /** Has the JIT compiler compile the cipher: until then it takes 50 times as long. */
+    public static void warmUp() {
+        RecordSeal sealer = new RecordSeal(_ -> new byte[KEY_BYTES]);
+        RecordSeal opener = new RecordSeal(_ -> new byte[KEY_BYTES]);
+        byte[] some = new byte[WARM_UP_BYTES];
+        byte[] record = new byte[RecordSeal.recordBytes(WARM_UP_BYTES)];
+        try {
+            for (int i = 0; i < WARM_UP_RECORDS; i++) {
+                sealer.seal(some, WARM_UP_BYTES, record);
+                byte[] ciphertext = Arrays.copyOfRange(record, RecordSeal.HEADER_BYTES, record.length);
+                var _ = opener.open(record, ciphertext, opener.restBytes(record), some);
+            }
+        } catch (SealException e) {
+            throw new IllegalStateException("AES-GCM does not open what it has sealed", e);
+        }
+    }
+
+    /** What this side sends first. */
+    public ByteBuffer preamble() {
+        return ByteBuffer.wrap(concatenated(NAME, publicKey()));
+    }
+
+    private static byte[] concatenated(byte[] first, byte[] second) {
+        byte[] both = Arrays.copyOf(first, first.length + second.length);
+        System.arraycopy(second, 0, both, first.length, second.length);
+        return both;
+    }
+
+    private static KeyPair pair() {
+        try {
+            return KeyPairGenerator.getInstance(CURVE).generateKeyPair();
+        } catch (GeneralSecurityException e) {
+            throw new AssertionError("every Java has " + CURVE, e);
+        }
+    }
+
+    /** As RFC 7748 encodes it: little endian. */
+    private byte[] publicKey() {
+        byte[] big = ((XECPublicKey) pair.getPublic()).getU().toByteArray();
+        byte[] key = new byte[KEY_BYTES];
+        for (int i = 0; i < Math.min(KEY_BYTES, big.length); i++) {
+            key[i] = big[big.length - 1 - i];
+        }
+        return key;
+    }
+
+    /**
+     * Takes the peer's preamble; from now on bytes may be written and read.
+     *
+     * @throws SealException if it is none
+     */
+    public void agree(ByteBuffer preamble) throws SealException {
+        byte[] name = new byte[NAME.length];
+        preamble.get(name);
+        if (!Arrays.equals(name, NAME)) {
+            throw refused(UNSEALED);
+        }
+        byte[] other = new byte[KEY_BYTES];
+        preamble.get(other);
+        byte[] agreed = agreed(other);
+        byte[] own = publicKey();
+        RecordSeal toCaller = new RecordSeal(keys("to the caller", caller ? own : other, caller ? other : own, agreed));
+        RecordSeal toCalled = new RecordSeal(keys("to the called", caller ? own : other, caller ? other : own, agreed));
+        sealer = Optional.of(caller ? toCalled : toCaller);
+        opener = Optional.of(caller ? toCaller : toCalled);
+    }
+
+    private LongFunction<byte[]> keys(String direction, byte[] callers, byte[] calleds, byte[] agreed) {
+        byte[] over = direction.getBytes(StandardCharsets.US_ASCII);
+        return number -> secret.mac(
+                "sealed connection, " + plane,
+                over,
+                callers,
+                calleds,
+                agreed,
+                ByteBuffer.allocate(Long.BYTES).putLong(number).array());
+    }
+
+    private byte[] agreed(byte[] publicKey) throws SealException {
+        byte[] big = new byte[KEY_BYTES];
+        for (int i = 0; i < KEY_BYTES; i++) {
+            big[i] = publicKey[KEY_BYTES - 1 - i];
+        }
+        big[0] &= 0x7f;
+        try {
+            KeyAgreement agreement = KeyAgreement.getInstance(CURVE);
+            agreement.init(pair.getPrivate());
+            agreement.doPhase(
+                    KeyFactory.getInstance(CURVE)
+                            .generatePublic(new XECPublicKeySpec(NamedParameterSpec.X25519, new BigInteger(1, big))),
+                    true);
+            return agreement.generateSecret();
+        } catch (GeneralSecurityException e) {
+            throw refused("it sends a key of " + CURVE + " that gives no secret");
+        }
+    }
+
+    private SealException refused(String why) {
+        access.refuse(plane + ": " + peer, why);
+        return new SealException(why);
+    }
+
+    /** @return 0 if the connection below does not block and has no whole record; -1 at its end */
+    @Override
+    public long read(ByteBuffer[] into, int offset, int length) throws IOException {
+        while (!plain.hasRemaining()) {
+            int bytes = readRecord(opener.orElseThrow(() -> new SealException("the peer was refused")));
+            if (bytes <= 0) {
+                return bytes;
+            }
+        }
+        long count = 0;
+        for (int i = offset; i < offset + length && plain.hasRemaining(); i++) {
+            int bytes = Math.min(into[i].remaining(), plain.remaining());
+            into[i].put(plain.slice(plain.position(), bytes));
+            plain.position(plain.position() + bytes);
+            count += bytes;
+        }
+        return count;
+    }
+
+    @Override
+    public long read(ByteBuffer[] into) throws IOException {
+        return read(into, 0, into.length);
+    }
+
+    @Override
+    public int read(ByteBuffer into) throws IOException {
+        return (int) read(new ByteBuffer[] {into}, 0, 1);
+    }
+
+    /** Reads no byte of the record after it. */
+    private int readRecord(RecordSeal seal) throws IOException {
+        try {
+            if (head.hasRemaining()) {
+                int count = fill(head, head.position() == 0);
+                if (count <= 0) {
+                    return count;
+                }
+                int bytes = seal.restBytes(header);
+                if (rest.capacity() < bytes) {
+                    rest = ByteBuffer.allocate(bytes);
+                }
+                rest.clear().limit(bytes);
+            }
+            if (rest.hasRemaining() && fill(rest, false) <= 0) {
+                return 0;
+            }
+            if (opened.length < rest.limit()) {
+                opened = new byte[rest.limit()];
+            }
+            plain = ByteBuffer.wrap(opened, 0, seal.open(header, rest.array(), rest.limit(), opened));
+            head.clear();
+            return 1;
+        } catch (SealException e) {
+            opener = Optional.empty();
+            access.refuse(plane + ": " + peer, String.valueOf(e.getMessage()));
+            throw e;
+        }
+    }
+
+    /** @return 1 if the buffer is full, 0 if the connection below is not ready, -1 at an end that is in order */
+    private int fill(ByteBuffer buffer, boolean mayEnd) throws IOException {
+        while (buffer.hasRemaining()) {
+            int count = in.read(buffer);
+            if (count < 0 && mayEnd) {
+                return -1;
+            } else if (count < 0) {
+                throw new EOFException("the connection ended within a record");
+            } else if (count == 0) {
+                return 0;
+            }
+        }
+        return 1;
+    }
+
+    /**
+     * Seals one record and sends as much of it as the connection below takes; {@link #flush} sends the rest.
+     *
+     * @return bytes that were sealed; 0 if a record before is not sent yet
+     */
+    @Override
+    public long write(ByteBuffer[] from, int offset, int length) throws IOException {
+        if (!flush()) {
+            return 0;
+        }
+        long all = 0;
+        for (int i = offset; i < offset + length; i++) {
+            all += from[i].remaining();
+        }
+        int bytes = (int) Math.min(all, RecordSeal.MOST_BYTES);
+        if (bytes == 0) {
+            return 0;
+        }
+        if (gathered.length < bytes) {
+            gathered = new byte[bytes];
+            outgoing = ByteBuffer.allocate(RecordSeal.recordBytes(bytes));
+        }
+        int at = 0;
+        for (int i = offset; at < bytes; i++) {
+            int part = Math.min(from[i].remaining(), bytes - at);
+            from[i].get(gathered, at, part);
+            at += part;
+        }
+        sealer.orElseThrow().seal(gathered, bytes, outgoing.array());
+        outgoing.clear().limit(RecordSeal.recordBytes(bytes));
+        boolean unusedSent = flush();
+        return bytes;
+    }
+
+    @Override
+    public long write(ByteBuffer[] from) throws IOException {
+        return write(from, 0, from.length);
+    }
+
+    @Override
+    public int write(ByteBuffer from) throws IOException {
+        return (int) write(new ByteBuffer[] {from}, 0, 1);
+    }
+
+    /** Sends what is left of the last record; returns false if the connection below does not take all of it now. */
+    public boolean flush() throws IOException {
+        while (outgoing.hasRemaining()) {
+            if (out.write(outgoing) == 0) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    @Override
+    public boolean isOpen() {
+        return in.isOpen();
+    }
+
+    @Override
+    public void close() throws IOException {
+        try (in;
+                out) {
+            // Both are closed, whatever the first one throws.
+        }
+    }
+}
