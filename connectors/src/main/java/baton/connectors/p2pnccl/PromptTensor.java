@@ -95,8 +95,7 @@ final class PromptTensor {
      * @param computed passed when the blocks have the layer's keys and values
      * @return passed when the tensor has them
      */
-    static KvFence gather(
-            KvCache cache, int layer, int[] blocks, int tokens, TensorBytes tensor, KvFence computed) {
+    static KvFence gather(KvCache cache, int layer, int[] blocks, int tokens, TensorBytes tensor, KvFence computed) {
         long half = tensor.byteSize() / 2;
         switch (cache.memory()) {
             case KvMemory.Device device -> {
@@ -131,18 +130,13 @@ final class PromptTensor {
             case KvMemory.Device device -> {
                 KvCopier copier = device.copier();
                 int tokens = end - first;
-                KvFence there =
-                        switch (tensor) {
-                            case TensorBytes.Device(var _, long offset, long _) ->
-                                copier.copy(
-                                        reversed(rows(cache, layer, blocks, first, tokens, offset, half)),
-                                        KvFence.PASSED);
-                            case TensorBytes.Host(MemorySegment host) ->
-                                copier.toDevice(
-                                        ranges(rows(cache, layer, blocks, first, tokens, 0, half)),
-                                        host,
-                                        KvFence.PASSED);
-                        };
+                KvFence there = switch (tensor) {
+                    case TensorBytes.Device(var _, long offset, long _) ->
+                        copier.copy(reversed(rows(cache, layer, blocks, first, tokens, offset, half)), KvFence.PASSED);
+                    case TensorBytes.Host(MemorySegment host) ->
+                        copier.toDevice(
+                                ranges(rows(cache, layer, blocks, first, tokens, 0, half)), host, KvFence.PASSED);
+                };
                 there.await();
             }
             case KvMemory.Host _ ->

@@ -27,7 +27,8 @@ class CopyOpsTest {
             MemorySegment bytes = bytes(100_000);
             long from = device.put(bytes);
             long to = device.put(Arena.ofAuto().allocate(bytes.byteSize(), 16));
-            // From, its stride, to, its stride, count, bytes: aligned ones and others; more and less than all threads take at once.
+            // From, its stride, to, its stride, count, bytes: aligned ones and others; more and less than all threads
+            // take at once.
             long[][] rows = {
                 {0, 512, 16, 256, 40, 256},
                 {64, 32, 20_000, 48, 7, 16},

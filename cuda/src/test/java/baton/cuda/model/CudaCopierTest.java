@@ -130,7 +130,9 @@ class CudaCopierTest {
             KvFence back = copier.copy(List.of(new Rows(beside.offset(), 16, 0, 16, 8, 16)), gathered);
             copier.toHost(List.of(new Range(0, 128, 128)), host.memory(), back).await();
             assertThat(runs.mismatch(host.memory().asSlice(128, 128))).isEqualTo(-1);
-            assertThat(copier.allocate(gpu.freeBytes() + 1)).as("more than is free").isEmpty();
+            assertThat(copier.allocate(gpu.freeBytes() + 1))
+                    .as("more than is free")
+                    .isEmpty();
         }
         assertThat(driver.unreleased()).isEmpty();
     }

@@ -91,8 +91,7 @@ class HandoverOnDeviceTest {
     }
 
     private static EngineConfig tensors(KvRole role, PeerAddress self) {
-        return config()
-                .kvTransfer(KvTransferConfig.builder(WiredP2pConnector.NAME, role)
+        return config().kvTransfer(KvTransferConfig.builder(WiredP2pConnector.NAME, role)
                         .bufferDevice("cuda")
                         .loadFailurePolicy(LoadFailurePolicy.FAIL)
                         .ip(self.host())

@@ -193,7 +193,9 @@ final class P2pSimConnectors extends FaultyConnectors {
             try (Arena arena = Arena.ofConfined()) {
                 MemorySegment data = arena.allocate(Tensor.bytes(Tensor.Type.named(head.dtype()), head.shape()));
                 fill.apply(new TensorBytes.Host(data)).await();
-                byte[] put = new Put(changedId(tensorId), head.withChecksum(new Checksum(KvDigest.CRC32C, Crc32c.of(data)))).encode();
+                byte[] put = new Put(
+                                changedId(tensorId), head.withChecksum(new Checksum(KvDigest.CRC32C, Crc32c.of(data))))
+                        .encode();
                 byte[] message = new byte[3 * Integer.BYTES + put.length + (int) data.byteSize()];
                 ByteBuffer bytes = ByteBuffer.wrap(message)
                         .putInt(0)
