@@ -38,7 +38,7 @@ public interface Wire extends AutoCloseable {
 
     /**
      * {@link #receive(MemorySegment, Duration)} into memory that may be a device's. No device writes to it any more when this returns or
-     * throws.
+     * throws, unless the device has not ended its work for a minute, which is logged.
      *
      * @throws IllegalStateException if it is, and the transport does not {@linkplain WireTransport#reaches reach} the device
      */

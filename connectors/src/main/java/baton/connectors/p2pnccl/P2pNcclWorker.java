@@ -74,8 +74,8 @@ final class P2pNcclWorker implements WorkerConnector {
     /** Passed when the layers so far of this step are in the pool. */
     private KvFence computed = KvFence.PASSED;
 
-    /** The last copy from the pool; those before it are passed with it. */
-    private KvFence gathered = KvFence.PASSED;
+    /** Copies of this step from the pool. */
+    private final List<KvFence> gathered = new ArrayList<>();
 
     /** Requests whose KV of this step is wrong. */
     private final Set<String> discarded = new HashSet<>();
@@ -223,7 +223,8 @@ final class P2pNcclWorker implements WorkerConnector {
         if (!saves.isEmpty()) {
             send(pool().layerNames().size() - 1);
         }
-        gathered.await();
+        gathered.forEach(KvFence::await);
+        gathered.clear();
         saves = List.of();
         discarded.clear();
     }
@@ -242,8 +243,8 @@ final class P2pNcclWorker implements WorkerConnector {
                     : PromptTensor.head(pool.layout(), save.blocks().length, origin(digest));
             try {
                 endpoint.send(peer, tensorId, head, data -> {
-                    gathered = PromptTensor.gather(pool, layer, save.blocks(), save.tokens(), data, computed);
-                    return gathered;
+                    gathered.add(PromptTensor.gather(pool, layer, save.blocks(), save.tokens(), data, computed));
+                    return gathered.getLast();
                 });
             } catch (P2pException e) {
                 giveUp(save, peer, e);
@@ -311,6 +312,9 @@ final class P2pNcclWorker implements WorkerConnector {
                 cache.filter(pool -> pool.memory() instanceof KvMemory.Device).isPresent();
         while (onDevice && (endpoint.isSending() || endpoint.heldBytes() > 0) && !deadline.isOver()) {
             LockSupport.parkNanos(LOOK);
+        }
+        if (onDevice && (endpoint.isSending() || endpoint.heldBytes() > 0)) {
+            log.warn("tensors in memory of the device are still in use");
         }
         for (Thread thread : loading) {
             try {

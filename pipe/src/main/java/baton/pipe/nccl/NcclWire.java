@@ -337,9 +337,24 @@ final class NcclWire implements Wire {
                     LOG.warn("{} does not end in order: {}", NcclWire.this, e.getMessage());
                 }
             });
+            if (waits) {
+                awaitEnd(ending);
+            }
+        }
+
+        private void awaitEnd(Thread ending) {
+            // An interrupted thread waits too: the memory is another tensor's when this returns.
+            boolean interrupted = Thread.interrupted();
             Deadline deadline = Deadline.after(ticker, LAST_WORK);
-            while (waits && ending.isAlive() && !deadline.isOver()) {
+            while (ending.isAlive() && !deadline.isOver()) {
                 LockSupport.parkNanos(BETWEEN_LOOKS);
+                interrupted |= Thread.interrupted();
+            }
+            if (ending.isAlive()) {
+                LOG.error("{}: the GPU may still access memory of a tensor that has failed", NcclWire.this);
+            }
+            if (interrupted) {
+                Thread.currentThread().interrupt();
             }
         }
     }

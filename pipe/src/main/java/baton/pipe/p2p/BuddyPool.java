@@ -23,7 +23,7 @@ import org.slf4j.LoggerFactory;
  * Memory is allocated from the system in roots, on demand, and a root's pages when they are used: who allocates does not wait for the root's
  * pages. All roots together never exceed the capacity. A root is divided into
  * pieces by halving; every byte of a root belongs to exactly one piece, which is free or in use. Two halves of one piece are
- * never both free: they are merged. Roots that are larger than usual are freed when no piece of them is in use, other ones when
+ * never both free: they are merged. Roots of host memory that are larger than usual are freed when no piece of them is in use, other ones when
  * another root needs their room, and all when the pool is closed and no piece is in use.
  */
 final class BuddyPool implements AutoCloseable {
@@ -216,7 +216,9 @@ final class BuddyPool implements AutoCloseable {
         while (extent.order < extent.root.order && free.get(extent.order).remove(extent.buddy())) {
             extent = extent.parent();
         }
-        if (extent.order == extent.root.order && (closed || extent.order > ROOT_ORDER)) {
+        // A device that frees memory waits for all of its work.
+        boolean large = extent.order > ROOT_ORDER && extent.root.memory instanceof TensorBytes.Host;
+        if (extent.order == extent.root.order && (closed || large)) {
             giveBack(extent.root);
         } else {
             free.get(extent.order).add(extent);

@@ -545,16 +545,14 @@ public final class P2pEndpoint implements TensorExchange {
             try {
                 caller.answer(List.of(PutReply.TAKEN.encode()));
                 bytes.receive(room, settings.transfer());
-            } catch (MessageException | PipeException | RuntimeException | Error e) {
-                incoming.failed(new P2pException(Fault.BROKEN, tensorId + " broke off: " + e.getMessage(), e));
-                throw e;
-            }
-            try {
                 TensorChecksum.check(tensorId, head, room, stats);
             } catch (P2pException e) {
                 incoming.failed(e);
                 // The wire may have lost its place: the peer connects anew.
                 throw new MessageException(from + ": " + e.getMessage(), e);
+            } catch (MessageException | PipeException | RuntimeException | Error e) {
+                incoming.failed(new P2pException(Fault.BROKEN, tensorId + " broke off: " + e.getMessage(), e));
+                throw e;
             }
             incoming.arrived(head);
         }

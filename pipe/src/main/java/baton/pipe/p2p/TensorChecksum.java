@@ -1,5 +1,6 @@
 package baton.pipe.p2p;
 
+import baton.kv.KvCopier;
 import baton.kv.KvCopier.Range;
 import baton.kv.KvCopier.Runs;
 import baton.kv.KvDigest;
@@ -54,10 +55,16 @@ final class TensorChecksum {
             case TensorBytes.Host(MemorySegment host) -> Crc32c.update(crc, host);
             case TensorBytes.Device device -> {
                 try (Arena arena = Arena.ofShared()) {
-                    MemorySegment copy = arena.allocate(device.byteSize());
-                    List<Range> whole = List.of(new Range(device.offset(), 0, device.byteSize()));
-                    device.pool().copier().toHost(whole, copy, KvFence.PASSED).await();
-                    Crc32c.update(crc, copy);
+                    MemorySegment copy = arena.allocate(Math.min(KvCopier.DIGESTED_AT_ONCE, device.byteSize()));
+                    for (long at = 0; at < device.byteSize(); at += copy.byteSize()) {
+                        MemorySegment piece = copy.asSlice(0, Math.min(copy.byteSize(), device.byteSize() - at));
+                        List<Range> range = List.of(new Range(device.offset() + at, 0, piece.byteSize()));
+                        device.pool()
+                                .copier()
+                                .toHost(range, piece, KvFence.PASSED)
+                                .await();
+                        Crc32c.update(crc, piece);
+                    }
                 }
             }
         }
