@@ -98,6 +98,9 @@ class HandoverOnDeviceTest {
                         .port(self.port())
                         .bufferSize(1 << 20)
                         .extra("transport", "nccl")
+                        .extra("exchange_timeout", 120)
+                        .extra("transfer_timeout", 120)
+                        .extra("load_timeout", 240)
                         .build())
                 .build();
     }
