@@ -83,12 +83,15 @@ final class Prompts {
                 throw tooLong("at least " + least);
             }
         }
-        return requireNotEmpty(
+        int[] ids = requireNotEmpty(
                 field,
                 tokenizer.encode(
                         wanted,
                         addSpecialTokens,
                         preparation.encoding(field, most, tokens -> tooLong("at least " + tokens))));
+        return addSpecialTokens && kept.isPresent()
+                ? tokenizer.truncated(ids, kept.get().tokens, kept.get().beginning)
+                : ids;
     }
 
     /** The ids of a text for {@code /tokenize}; they need not fit the model. */

@@ -134,6 +134,27 @@ public final class Tokenizer implements AutoCloseable {
         return ids.toArray();
     }
 
+    /**
+     * The first or the last {@code tokens} of an encoded text. As in Hugging Face's tokenizers, the text loses tokens and not the special
+     * tokens that were put around it, unless there is no room for these.
+     */
+    public int[] truncated(int[] ids, int tokens, boolean beginning) {
+        int before = around.before.length;
+        int after = around.after.length;
+        int gone = ids.length - tokens;
+        if (gone <= 0) {
+            return ids;
+        }
+        if (tokens < before + after) {
+            before = 0;
+            after = 0;
+        }
+        int from = beginning ? ids.length - after - gone : before;
+        int[] kept = Arrays.copyOf(ids, tokens);
+        System.arraycopy(ids, from + gone, kept, from, tokens - from);
+        return kept;
+    }
+
     /** A number of tokens that {@code text} has at least, found from its length; 0 where a length says nothing. */
     public long leastTokens(String text) {
         return bound.least(text);
