@@ -6,22 +6,37 @@ import baton.cli.Instances.Instance;
 import baton.cli.Instances.Prompts;
 import baton.cli.Instances.Reply;
 import baton.testkit.Await;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
+import java.util.Queue;
 import java.util.Random;
-import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
 import tools.jackson.databind.JsonNode;
 
-/** Instances that change their role under load, and one that leaves its prefix cache to the others. */
+/**
+ * Instances that change their role under load, and one that leaves its prefix cache to the others. {@code -Dtests.roles_seconds} is how long roles change.
+ */
 @Tag("thorough")
 class RolesTest {
     private static final String KEY = "an-admin-key";
     private static final int TOKENS = 8;
     private static final int PROMPT = 320;
+
+    /** Of load without changes of roles, and at least with them. */
+    private static final long SECONDS = Long.getLong("tests.roles_seconds", 6);
 
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
@@ -50,11 +65,10 @@ class RolesTest {
         return prompts;
     }
 
-    private static Reply admin(Instance router, String action, String role, Instance instance, String more)
-            throws Exception {
+    private static Reply admin(Instance router, String action, String role, Instance instance) throws Exception {
         return router.post(
                 "/v1/instances/" + action,
-                "{\"role\": \"%s\", \"url\": \"%s\"%s}".formatted(role, instance.url(), more),
+                "{\"role\": \"%s\", \"url\": \"%s\"}".formatted(role, instance.url()),
                 "Authorization",
                 "Bearer " + KEY);
     }
@@ -100,20 +114,23 @@ class RolesTest {
         double before = hitRate(router, prefills, kept);
         Instance leaving = prefills.getFirst();
         List<Instance> staying = prefills.subList(1, 3);
-        assertThat(admin(router, "drain", "prefill", leaving, "").body()).contains("\"changed\":true");
+        assertThat(admin(router, "drain", "prefill", leaving).body()).contains("\"changed\":true");
         double without = hitRate(router, staying, lost);
-        assertThat(admin(router, "drain", "prefill", leaving, ", \"keep_cache\": true")
-                        .body())
-                .contains("\"takers\":2");
-        Await.until(
-                Instances.DEADLINE,
-                () -> "the cache is not handed over",
-                () -> known(router, leaving).at("/kept_cache/done").asBoolean(false));
+        assertThat(Baton.run(
+                        "drain",
+                        "--router",
+                        router.url().toString(),
+                        "--url",
+                        leaving.url().toString(),
+                        "--admin-key",
+                        KEY))
+                .isZero();
         JsonNode handover = known(router, leaving).get("kept_cache");
         double with = hitRate(router, staying, kept);
         System.out.printf(
                 "hit rate of 15 prompts: %.3f of three instances, %.3f of two, %.3f of two that took over %s%n",
                 before, without, with, handover);
+        assertThat(handover.get("done").asBoolean()).isTrue();
         assertThat(handover.get("failed").asInt()).isZero();
         assertThat(handover.get("loaded").asInt()).isPositive();
         assertThat(with).isGreaterThan(before - 0.05);
@@ -124,53 +141,171 @@ class RolesTest {
     void rolesChangeUnderLoadWithoutAWrongAnswer() throws Exception {
         List<Instance> all = fleet("switching", 4);
         Instance router = router("switching-router", "round_robin", all.subList(0, 2), all.subList(2, 4));
-        List<int[]> prompts = prompts(12, 3);
-        List<int[]> expected = new ArrayList<>();
-        for (int[] prompt : prompts) {
-            expected.add(all.getFirst().complete(prompt, TOKENS).tokenIds());
+        int changes = 0;
+        try (Load load = new Load(router, all.getFirst())) {
+            load.goOnFor(SECONDS);
+            List<Double> still = load.takeGaps();
+            long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(SECONDS);
+            do {
+                // 2P2D, 1P3D, 3P1D, 2P2D.
+                change(router, all.get(1), "decode", load);
+                load.goOnFor(SECONDS / 6);
+                change(router, all.get(1), "prefill", load);
+                change(router, all.get(2), "prefill", load);
+                load.goOnFor(SECONDS / 6);
+                change(router, all.get(2), "decode", load);
+                changes += 4;
+            } while (System.nanoTime() < end);
+            List<Double> changing = load.takeGaps();
+            System.out.printf(
+                    "%d requests at %d a second, %d changes of roles; time between tokens: median %.1f ms, p99 %.1f ms"
+                            + " before, median %.1f ms, p99 %.1f ms while roles changed%n",
+                    load.asked(),
+                    Load.RATE,
+                    changes,
+                    quantile(still, 0.5),
+                    quantile(still, 0.99),
+                    quantile(changing, 0.5),
+                    quantile(changing, 0.99));
         }
-        AtomicBoolean over = new AtomicBoolean();
-        List<CompletableFuture<Integer>> clients = new ArrayList<>();
-        for (int i = 0; i < 3; i++) {
-            int first = i;
-            clients.add(CompletableFuture.supplyAsync(() -> {
-                int asked = 0;
-                try {
-                    for (; !over.get(); asked++) {
-                        int at = (first + asked) % prompts.size();
-                        assertThat(router.complete(prompts.get(at), TOKENS).tokenIds())
-                                .isEqualTo(expected.get(at));
-                    }
-                } catch (Exception e) {
-                    throw new AssertionError(e);
-                }
-                return asked;
-            }));
-        }
-        // 2P2D, 1P3D, 3P1D, 2P2D.
-        change(router, all.get(1), "decode", clients);
-        change(router, all.get(1), "prefill", clients);
-        change(router, all.get(2), "prefill", clients);
-        change(router, all.get(2), "decode", clients);
-        over.set(true);
-        int asked = 0;
-        for (CompletableFuture<Integer> client : clients) {
-            asked += client.get();
-        }
-        System.out.printf("%d requests while roles changed four times%n", asked);
-        assertThat(router.metric("baton:router_role_changes_total", "proven")).isEqualTo(4);
+        assertThat(router.metric("baton:router_role_changes_total", "proven")).isEqualTo(changes);
         assertThat(router.metric("baton:router_retries_total", "")).isZero();
     }
 
-    private static void change(
-            Instance router, Instance instance, String role, List<CompletableFuture<Integer>> clients)
-            throws Exception {
-        assertThat(admin(router, "role", role, instance, "").body()).contains("\"changed\":true");
-        Await.until(Instances.DEADLINE, () -> instance + " does no work as " + role, () -> {
-            for (CompletableFuture<Integer> client : clients) {
-                // Throws if the client has failed.
-                client.getNow(0);
+    /** All gaps between tokens miss their goal and no first token does, so the controller wants one more decode instance. */
+    @Test
+    void theControllerChangesARoleUnderLoad() throws Exception {
+        List<Instance> all = fleet("controlled", 4);
+        Instance router = INSTANCES.route(
+                "controlling-router",
+                all.subList(0, 2),
+                all.subList(2, 4),
+                "--flow",
+                "kv_transfer_params",
+                "--role-controller",
+                "on",
+                "--ttft-goal",
+                "60000",
+                "--itl-goal",
+                "0.001");
+        try (Load load = new Load(router, all.getFirst())) {
+            Await.until(Instances.DEADLINE, () -> "no role has changed", () -> {
+                load.check();
+                return router.metric("baton:router_role_changes_total", "proven") == 1;
+            });
+        }
+        JsonNode instances = router.get("/v1/instances").json();
+        assertThat(instances
+                        .get("instances")
+                        .valueStream()
+                        .map(each -> each.get("role").asString()))
+                .containsExactlyInAnyOrder("prefill", "decode", "decode", "decode");
+        assertThat(router.metric("baton:router_role_decisions_total", "\"decode\""))
+                .isEqualTo(1);
+    }
+
+    private static double quantile(List<Double> values, double share) {
+        List<Double> sorted = values.stream().sorted().toList();
+        return sorted.get((int) (share * (sorted.size() - 1)));
+    }
+
+    /** Streams at a fixed rate, each of which must have its right tokens. */
+    private static final class Load implements AutoCloseable {
+        /** Requests a second. */
+        static final int RATE = 20;
+
+        private final Instance router;
+        private final List<int[]> prompts = prompts(12, 3);
+        private final List<int[]> expected = new ArrayList<>();
+        private final ExecutorService threads = Executors.newVirtualThreadPerTaskExecutor();
+        private final Queue<Future<?>> asked = new ConcurrentLinkedQueue<>();
+        private final Future<?> asking;
+        private volatile Queue<Double> gaps = new ConcurrentLinkedQueue<>();
+        private volatile boolean over;
+
+        Load(Instance router, Instance alone) throws Exception {
+            this.router = router;
+            for (int[] prompt : prompts) {
+                expected.add(alone.complete(prompt, TOKENS).tokenIds());
             }
+            asking = threads.submit(() -> {
+                long next = System.nanoTime();
+                for (int i = 0; !over; i++) {
+                    int at = i % prompts.size();
+                    asked.add(threads.submit(() -> {
+                        assertThat(ask(prompts.get(at))).isEqualTo(expected.get(at));
+                        return null;
+                    }));
+                    next += TimeUnit.SECONDS.toNanos(1) / RATE;
+                    LockSupport.parkNanos(next - System.nanoTime());
+                }
+            });
+        }
+
+        private int[] ask(int[] prompt) throws Exception {
+            IntStream.Builder tokens = IntStream.builder();
+            long last = 0;
+            try (BufferedReader lines = new BufferedReader(new InputStreamReader(
+                    router.stream("/v1/completions", Instances.greedy(prompt, TOKENS))
+                            .body(),
+                    StandardCharsets.UTF_8))) {
+                for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+                    if (!line.startsWith("data: {")) {
+                        continue;
+                    }
+                    JsonNode ids = Instances.JSON
+                            .readTree(line.substring("data: ".length()))
+                            .at("/choices/0/token_ids");
+                    Arrays.stream(Instances.ints(ids)).forEach(tokens);
+                    long now = System.nanoTime();
+                    if (last > 0) {
+                        gaps.add((now - last) / 1e6);
+                    }
+                    last = now;
+                }
+            }
+            return tokens.build().toArray();
+        }
+
+        /** Fails if a request has failed. */
+        void check() throws Exception {
+            for (Future<?> each : asked) {
+                if (each.isDone()) {
+                    each.get();
+                }
+            }
+        }
+
+        void goOnFor(long seconds) throws Exception {
+            LockSupport.parkNanos(TimeUnit.SECONDS.toNanos(seconds));
+            check();
+        }
+
+        int asked() {
+            return asked.size();
+        }
+
+        List<Double> takeGaps() {
+            Queue<Double> taken = gaps;
+            gaps = new ConcurrentLinkedQueue<>();
+            return List.copyOf(taken);
+        }
+
+        @Override
+        public void close() throws Exception {
+            over = true;
+            asking.get(Instances.DEADLINE.toSeconds(), TimeUnit.SECONDS);
+            for (Future<?> each : asked) {
+                each.get(Instances.DEADLINE.toSeconds(), TimeUnit.SECONDS);
+            }
+            threads.close();
+        }
+    }
+
+    private static void change(Instance router, Instance instance, String role, Load load) throws Exception {
+        assertThat(admin(router, "role", role, instance).body()).contains("\"changed\":true");
+        Await.until(Instances.DEADLINE, () -> instance + " does no work as " + role, () -> {
+            load.check();
             JsonNode known = known(router, instance);
             return known.get("role").asString().equals(role)
                     && known.at("/role_change/state").asString("").equals("proven");
