@@ -8,7 +8,7 @@ import java.util.Map;
 
 /** Counts the steps of a translation, so that every schema is translated or refused soon. */
 final class Work {
-    private static final int MOST = 30_000;
+    private static final int MOST = 24_000;
 
     /** Shapes of one type, of combined schemas. */
     private static final int MOST_SHAPES = 500;
