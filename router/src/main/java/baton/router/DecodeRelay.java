@@ -43,6 +43,9 @@ final class DecodeRelay implements Leg.Receiver {
         /** An instance continues the stream. */
         void continued();
 
+        /** Whether there is another instance for the stream, which may have had it before. */
+        boolean canContinueElsewhere();
+
         /** Whether the stream is to leave its instance now. */
         boolean leaves();
 
@@ -207,7 +210,7 @@ final class DecodeRelay implements Leg.Receiver {
     /** A slow instance is better than none. */
     @Override
     public boolean waitsOn() {
-        return !request.hasOtherDecode();
+        return !request.canContinueElsewhere();
     }
 
     private String refusal() {

@@ -412,6 +412,13 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     }
 
     @Override
+    public boolean canContinueElsewhere() {
+        HandoffAttempt own = attempt;
+        return own != null
+                && routing.policy().hasOtherDecode(List.of(own.decode().instance()), Optional.empty());
+    }
+
+    @Override
     public boolean leaves() {
         return attempt != null
                 && report.hasFirstByte()

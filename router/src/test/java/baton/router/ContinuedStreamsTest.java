@@ -191,14 +191,31 @@ class ContinuedStreamsTest {
     }
 
     @Test
+    void aStreamGoesBackToAnInstanceThatWasSilent() throws Exception {
+        decode.behaviour = (received, response) -> {
+            if (received.body().contains("baton_continue")) {
+                stream(response).end(SECOND + ":t 0 13 end\n\n" + DONE);
+            } else {
+                stream(response, FIRST + ":t 0 11\n\n");
+            }
+        };
+        other.behaviour = (_, response) -> stream(response, ":t 0 12\n\n");
+        RouterConfig.Limits limits = RouterFixture.LIMITS.withContinueAfter(Optional.of(Duration.ofMillis(100)));
+
+        assertThat(fixture.post(router(limits, decode, other), BODY).body()).isEqualTo(FIRST + SECOND + DONE);
+        assertThat(continued(decode.received.getLast()).at("/choices/0/token_ids"))
+                .isEqualTo(MAPPER.readTree("[11,12]"));
+    }
+
+    @Test
     void aStreamStaysAtTheOnlyInstanceThatIsSilent() throws Exception {
         CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
         decode.behaviour = (_, response) -> open.complete(stream(response, FIRST + ":t 0 11\n\n"));
-        RouterConfig.Limits limits = RouterFixture.LIMITS.withContinueAfter(Optional.of(Duration.ofMillis(50)));
+        RouterConfig.Limits limits = RouterFixture.LIMITS.withContinueAfter(Optional.of(Duration.ofMillis(30)));
         CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router(limits, decode), BODY);
         HttpServerResponse response = open.get(10, TimeUnit.SECONDS);
 
-        assertThatThrownBy(() -> answer.get(300, TimeUnit.MILLISECONDS)).isInstanceOf(TimeoutException.class);
+        assertThatThrownBy(() -> answer.get(150, TimeUnit.MILLISECONDS)).isInstanceOf(TimeoutException.class);
         response.end(SECOND + ":t 0 13 end\n\n" + DONE);
 
         assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(FIRST + SECOND + DONE);
