@@ -232,12 +232,13 @@ class ContinuedProcessesTest {
             int first = drain(leaving);
             Await.until(LATEST, () -> "streams stay", () -> drain(leaving) == 0);
             long over = System.nanoTime() - start;
-            String course = "%d requests left it after %d ms; others' tokens followed each other by %.0f ms before, %.0f ms then"
-                    .formatted(
-                            first,
-                            over / 1_000_000,
-                            quiet.meanMillis(),
-                            TokenGaps.ofOthers().after(quiet).meanMillis());
+            String course =
+                    "%d requests left it after %d ms; others' tokens followed each other by %.0f ms before, %.0f ms then"
+                            .formatted(
+                                    first,
+                                    over / 1_000_000,
+                                    quiet.meanMillis(),
+                                    TokenGaps.ofOthers().after(quiet).meanMillis());
             for (Future<?> each : asking) {
                 each.get(LATEST.toSeconds(), TimeUnit.SECONDS);
             }
