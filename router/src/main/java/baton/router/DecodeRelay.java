@@ -43,7 +43,7 @@ final class DecodeRelay implements Leg.Receiver {
         /** An instance continues the stream. */
         void continued();
 
-        /** Whether there is another instance for the stream, which may have had it before. */
+        /** Whether another instance would continue the stream. */
         boolean canContinueElsewhere();
 
         /** Whether the stream is to leave its instance now. */

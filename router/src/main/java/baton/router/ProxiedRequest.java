@@ -415,7 +415,10 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     public boolean canContinueElsewhere() {
         HandoffAttempt own = attempt;
         return own != null
-                && routing.policy().hasOtherDecode(List.of(own.decode().instance()), Optional.empty());
+                && continuation
+                        .filter(stream ->
+                                stream.canContinueElsewhere(own.decode().instance(), own.prefill()))
+                        .isPresent();
     }
 
     @Override

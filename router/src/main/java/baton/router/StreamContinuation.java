@@ -108,6 +108,22 @@ final class StreamContinuation {
                 && policy.hasOtherDecode(List.of(), Optional.empty());
     }
 
+    /**
+     * Whether a failure of its instance would lead to another one, which may have had the stream before.
+     *
+     * @param prefill the last prefill instance, if there is one
+     */
+    boolean canContinueElsewhere(Instance own, Optional<Instance> prefill) {
+        Pause current = pause;
+        boolean mayFail = current == null ? pauses < MOST_PAUSES : current.failures + 1 < MOST_FAILURES;
+        return mayFail
+                && position.whyNot().isEmpty()
+                && policy.hasOtherDecode(
+                        List.of(own),
+                        prefill.filter(
+                                each -> each.role() == Instance.Role.PREFILL && isUsable(each) && hasOneChoice()));
+    }
+
     /** Whether the stream waits for another instance. */
     boolean isPause() {
         return pause != null;

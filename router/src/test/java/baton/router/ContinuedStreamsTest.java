@@ -212,8 +212,13 @@ class ContinuedStreamsTest {
         CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
         decode.behaviour = (_, response) -> open.complete(stream(response, FIRST + ":t 0 11\n\n"));
         RouterConfig.Limits limits = RouterFixture.LIMITS.withContinueAfter(Optional.of(Duration.ofMillis(30)));
-        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router(limits, decode), BODY);
+        Router router = router(limits, decode);
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, BODY);
         HttpServerResponse response = open.get(10, TimeUnit.SECONDS);
+        Await.until(
+                "the first event",
+                RouterFixture.SOON,
+                () -> fixture.metric(router, "baton:router_first_byte_seconds_count") > 0);
 
         assertThatThrownBy(() -> answer.get(150, TimeUnit.MILLISECONDS)).isInstanceOf(TimeoutException.class);
         response.end(SECOND + ":t 0 13 end\n\n" + DONE);

@@ -2,10 +2,10 @@ package baton.engine.core;
 
 import baton.engine.core.Scheduler.Slice;
 import baton.kv.InvalidFieldException;
-import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -16,7 +16,7 @@ final class StepPlan {
     private final Map<Request, Slice> slices = new LinkedHashMap<>();
     private final Set<String> preempted = new HashSet<>();
     private final Map<Request, InvalidFieldException> refused = new LinkedHashMap<>();
-    private final List<Request> cacheMisses = new ArrayList<>();
+    private final Set<Request> cacheMisses = new LinkedHashSet<>();
     private int tokensLeft;
     /** Rows of logits that this step may still make for prompt log probabilities. */
     private int logitsRowsLeft;

@@ -245,13 +245,13 @@ public final class Leg {
     /** One timer per leg, set again for the rest of the deadline if bytes arrived in the meantime: cheaper than one per chunk. */
     private void arm(long nanos) {
         timer = upstream.vertx().setTimer(Math.max(1, nanos / 1_000_000), fired -> {
-            long deadline = paused ? deadlineNanos : silenceNanos;
-            long left = deadline - (upstream.ticker().nanos() - since);
-            if (left <= 1_000_000 && !paused && silenceNanos < deadlineNanos && receiver.waitsOn()) {
-                left = Math.min(silenceNanos, deadlineNanos - silenceNanos + left);
-            }
+            long silent = upstream.ticker().nanos() - since;
+            boolean waitsOn =
+                    !paused && silenceNanos < deadlineNanos && silenceNanos - silent <= 1_000_000 && receiver.waitsOn();
+            long deadline = paused || waitsOn ? deadlineNanos : silenceNanos;
+            long left = deadline - silent;
             if (left > 1_000_000) {
-                arm(left);
+                arm(waitsOn ? Math.min(left, silenceNanos) : left);
             } else if (paused) {
                 fail(Kind.CLIENT_STALLED, "the client took no bytes for " + words(deadline));
             } else if (bounds == Bounds.WHOLE || response == null) {
