@@ -332,6 +332,14 @@ final class RouteCommand implements Callable<Integer> {
     private double continueAfter;
 
     @Option(
+            names = "--shadow-share",
+            defaultValue = "0",
+            paramLabel = "SHARE",
+            description =
+                    "Share of the greedy completions that the decode instance computes a second time alone, after the client has its answer; answers and times are compared (default: ${DEFAULT-VALUE}).")
+    private double shadowShare;
+
+    @Option(
             names = "--trust-client-kv-params",
             description =
                     "Pass kv_transfer_params and request ids with addresses of clients on to the instances (default: they are"
@@ -419,6 +427,7 @@ final class RouteCommand implements Callable<Integer> {
                         .withMaxInFlight(maxInFlight)
                         .withContinueAfter(Optional.of(Duration.ofMillis((long) (continueAfter * 1000)))
                                 .filter(_ -> continueStreams))
+                        .withShadowShare(shadowShare)
                         .withDrain(Duration.ofSeconds(shutdownSeconds)),
                 registry(),
                 policy(),

@@ -40,6 +40,9 @@ final class DecodeRelay implements Leg.Receiver {
         /** The leg failed after the client got whole events of a stream, which continues elsewhere or ends with an error. */
         void streamBrokenOff(UpstreamFailure failure);
 
+        /** Bytes of the answer's body go to the client. */
+        void answered(Buffer part);
+
         /** An instance continues the stream. */
         void continued();
 
@@ -283,6 +286,7 @@ final class DecodeRelay implements Leg.Receiver {
 
     private void count(Buffer bytes, int events) {
         report.tokens().answered(bytes, events);
+        request.answered(bytes);
         if (events > 0) {
             report.sentEvents(bytes.length(), events);
         } else {

@@ -77,6 +77,8 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     private RoutingRequest asked = RoutingRequest.NONE;
     /** Of a completion that is a stream and may continue at another instance. */
     private Optional<StreamContinuation> continuation = Optional.empty();
+
+    private Optional<ShadowRequest> shadow = Optional.empty();
     /** The last attempt. */
     private @Nullable HandoffAttempt attempt;
 
@@ -271,6 +273,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
                                 expected -> new Target(first.instance(), first.why() + "; " + expected.words()))
                         .orElse(first);
                 forecast.ifPresent(expected -> decidedBy(expected, second.instance()));
+                shadow = context.reporting().shadows().choose(request.path(), body, report.now());
                 begin(
                         id,
                         new HandOver(id, body, told, share(body, told.instance(), second.instance()), Optional.empty()),
@@ -430,6 +433,11 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     }
 
     @Override
+    public void answered(Buffer part) {
+        shadow.ifPresent(second -> second.answered(part));
+    }
+
+    @Override
     public void continued() {
         continuation.ifPresent(StreamContinuation::continued);
     }
@@ -577,6 +585,12 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         pass.release();
         Optional<HandoffAttempt> last = Optional.ofNullable(attempt);
         last.ifPresent(HandoffAttempt::end);
+        if (outcome == Outcome.OK && client.status() == 200) {
+            last.filter(handed -> handed.prefill().isPresent())
+                    .flatMap(HandoffAttempt::decodeSent)
+                    .ifPresent(decode -> shadow.ifPresent(
+                            second -> second.start(context, upstream, request, legs.headers(), id, decode)));
+        }
         if (batch != null) {
             batch.abandon();
         }

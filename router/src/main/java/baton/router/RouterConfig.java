@@ -71,6 +71,7 @@ public record RouterConfig(
      * @param maxPerInstance requests to one instance at once; where all instances have as many, requests are refused with 503
      * @param continueAfter a stream that gets no token for so long continues at another instance, as one whose instance breaks off does; empty if streams do
      *     not continue
+     * @param shadowShare share of the greedy completions that are computed a second time without a hand-over, 0 to 1
      */
     @GeneratedBuilder
     public record Limits(
@@ -82,7 +83,8 @@ public record RouterConfig(
             int maxBodyBytes,
             int maxInFlight,
             int maxPerInstance,
-            Optional<Duration> continueAfter)
+            Optional<Duration> continueAfter,
+            double shadowShare)
             implements RouterConfigLimitsBuilder.With {
 
         /** The default limit of Baton's own server. */
@@ -99,7 +101,8 @@ public record RouterConfig(
                 32 << 20,
                 DEFAULT_MAX_IN_FLIGHT,
                 DEFAULT_MAX_PER_INSTANCE,
-                Optional.of(Duration.ofSeconds(30)));
+                Optional.of(Duration.ofSeconds(30)),
+                0);
 
         /** @throws ConfigException if a value is not positive or too large for a timer */
         public Limits {
@@ -112,6 +115,9 @@ public record RouterConfig(
             requirePositive("max requests in flight", maxInFlight);
             requirePositive("max requests per instance", maxPerInstance);
             continueAfter.ifPresent(silence -> requirePositive("continue after", silence));
+            if (!(shadowShare >= 0 && shadowShare <= 1)) {
+                throw ConfigException.unsupported("shadow share", shadowShare, "0 to 1");
+            }
         }
 
         private static void requirePositive(String field, Duration value) {

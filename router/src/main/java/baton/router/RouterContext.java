@@ -83,6 +83,7 @@ record RouterContext(
      * @param metrics to be closed
      * @param spans takes the spans of ended requests
      * @param goals counts times of streams for the role controller
+     * @param shadows requests that are computed twice
      * @param logged whether each request has a line in the log
      */
     record Reporting(
@@ -91,6 +92,7 @@ record RouterContext(
             RequestTraces traces,
             Optional<OtlpExporter> spans,
             Optional<GoalCounts> goals,
+            ShadowRequests shadows,
             boolean logged) {}
 
     /** @param gate lets requests with keys enter; empty if clients need none */
@@ -159,6 +161,7 @@ record RouterContext(
                         new RequestTraces(RequestTraces.KEPT, RequestTraces.BYTES, ticker),
                         spans,
                         counts,
+                        new ShadowRequests(limits.shadowShare(), metrics),
                         logged),
                 guards,
                 membership,

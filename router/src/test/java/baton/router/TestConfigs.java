@@ -79,6 +79,7 @@ final class TestConfigs {
                 maxBodyBytes,
                 maxInFlight,
                 RouterConfig.Limits.DEFAULT_MAX_PER_INSTANCE,
-                RouterConfig.Limits.DEFAULT.continueAfter());
+                RouterConfig.Limits.DEFAULT.continueAfter(),
+                0);
     }
 }

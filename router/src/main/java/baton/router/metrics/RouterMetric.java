@@ -131,6 +131,16 @@ public enum RouterMetric {
             "baton:router_pair_flows",
             "Hand-overs by the flow that the pair of instances decided",
             "flow"),
+    SHADOW_REQUESTS(
+            Kind.COUNTER,
+            "baton:router_shadow_requests",
+            "Requests that were computed a second time without a hand-over, by how the answers compare",
+            "result"),
+    SHADOW_TIME(
+            Kind.TIMER,
+            "baton:router_shadow_time",
+            "Whole answers of requests that were computed twice, by whether keys and values were handed over",
+            "way"),
 
     KV_EVENT_PUBLISHERS(Kind.GAUGE, "baton:router_kv_event_publishers", "Publishers of KV events that are followed"),
     KV_EVENT_BLOCKS(Kind.GAUGE, "baton:router_kv_event_blocks", "Blocks that instances hold, by their KV events"),
