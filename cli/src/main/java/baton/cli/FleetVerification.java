@@ -6,6 +6,7 @@ import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.net.http.HttpResponse.BodyHandler;
 import java.net.http.HttpResponse.BodyHandlers;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -14,10 +15,13 @@ import java.util.Locale;
 import java.util.Optional;
 import java.util.Random;
 import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.stream.IntStream;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
@@ -183,14 +187,13 @@ record FleetVerification(
                 .POST(HttpRequest.BodyPublishers.ofString(
                         body(model, text, 200).put("stream", true).toString()))
                 .build();
-        try (InputStream answer =
-                http.send(request, BodyHandlers.ofInputStream()).body()) {
-            int _ = answer.read();
-        }
+        HttpResponse<InputStream> answer = send(http, request, BodyHandlers.ofInputStream());
+        answer.body().close();
+        requireOk(request.uri(), answer.statusCode(), "");
     }
 
     private String model(HttpClient http) throws IOException, InterruptedException {
-        HttpResponse<String> models = http.send(request(fleet, "/v1/models").build(), BodyHandlers.ofString());
+        HttpResponse<String> models = send(http, request(fleet, "/v1/models").build(), BodyHandlers.ofString());
         return JSON.readTree(ok(models).body()).path("data").path(0).path("id").asString("");
     }
 
@@ -210,7 +213,7 @@ record FleetVerification(
                 .header("X-Request-Id", id)
                 .POST(HttpRequest.BodyPublishers.ofString(body.toString()))
                 .build();
-        HttpResponse<String> response = ok(http.send(request, BodyHandlers.ofString()));
+        HttpResponse<String> response = ok(send(http, request, BodyHandlers.ofString()));
         JsonNode choice = JSON.readTree(response.body()).path("choices").path(0);
         JsonNode logprobs = choice.path("logprobs");
         List<Token> answered = new ArrayList<>();
@@ -241,12 +244,29 @@ record FleetVerification(
         return request;
     }
 
-    private static HttpResponse<String> ok(HttpResponse<String> response) {
-        if (response.statusCode() != 200) {
-            throw new CommandFailedException(
-                    response.request().uri() + " answered " + response.statusCode() + ": " + response.body());
+    /** Waits for the whole answer, where the request's own time limit is for its head. */
+    private static <T> HttpResponse<T> send(HttpClient http, HttpRequest request, BodyHandler<T> body)
+            throws IOException, InterruptedException {
+        CompletableFuture<HttpResponse<T>> answer = http.sendAsync(request, body);
+        try {
+            return answer.get(DEADLINE.toSeconds(), TimeUnit.SECONDS);
+        } catch (ExecutionException e) {
+            throw new IOException(request.uri() + ": " + e.getCause(), e);
+        } catch (TimeoutException e) {
+            answer.cancel(true);
+            throw new IOException(request.uri() + " has not answered within " + DEADLINE.toSeconds() + " s", e);
         }
+    }
+
+    private static HttpResponse<String> ok(HttpResponse<String> response) {
+        requireOk(response.request().uri(), response.statusCode(), response.body());
         return response;
+    }
+
+    private static void requireOk(URI uri, int status, String body) {
+        if (status != 200) {
+            throw new CommandFailedException(uri + " answered " + status + ": " + body);
+        }
     }
 
     private Result compare(List<Answer> right, List<Asked> asked) {
@@ -283,37 +303,41 @@ record FleetVerification(
         return cause instanceof CommandFailedException ? String.valueOf(cause.getMessage()) : cause.toString();
     }
 
-    private Comparison compare(Answer right, Answer other) {
-        int both = Math.min(right.tokens.size(), other.tokens.size());
+    private Comparison compare(Answer expected, Answer answer) {
+        int both = Math.min(expected.tokens.size(), answer.tokens.size());
         if (both == 0) {
-            return new Comparison(
-                    right.text.equals(other.text)
-                            ? Optional.empty()
-                            : Optional.of("'%s' in place of '%s'".formatted(other.text, right.text)),
-                    false,
-                    0);
+            boolean equal = expected.text.equals(answer.text) && !answer.text.isEmpty();
+            String what = "text '%s' in place of '%s'".formatted(answer.text, expected.text);
+            return new Comparison(equal ? Optional.empty() : Optional.of(what), false, 0);
         }
         double greatest = 0;
         for (int i = 0; i < both; i++) {
-            Token expected = right.tokens.get(i);
-            Token token = other.tokens.get(i);
-            if (!token.text.equals(expected.text)) {
-                boolean close = expected.margin <= tolerance && token.margin <= 2 * tolerance;
+            Token best = expected.tokens.get(i);
+            Token token = answer.tokens.get(i);
+            if (!token.text.equals(best.text)) {
+                boolean close = best.margin <= tolerance && token.margin <= 2 * tolerance;
                 String what = "token %d is '%s' in place of '%s', which is better than the second best by %.3f"
-                        .formatted(i, token.text, expected.text, expected.margin);
+                        .formatted(i, token.text, best.text, best.margin);
                 return new Comparison(close ? Optional.empty() : Optional.of(what), close, greatest);
             }
-            double difference = Math.abs(token.logprob - expected.logprob);
+            double difference = Math.abs(token.logprob - best.logprob);
             // Also if it is not a number.
             if (!(difference <= tolerance)) {
                 return new Comparison(
                         Optional.of("log probability of token %d, '%s', is %.3f in place of %.3f"
-                                .formatted(i, token.text, token.logprob, expected.logprob)),
+                                .formatted(i, token.text, token.logprob, best.logprob)),
                         false,
                         0);
             }
             greatest = Math.max(greatest, difference);
         }
-        return new Comparison(Optional.empty(), false, greatest);
+        if (expected.tokens.size() == answer.tokens.size()) {
+            return new Comparison(Optional.empty(), false, greatest);
+        }
+        // In place of this token the other answer ended.
+        Token next = (expected.tokens.size() > both ? expected : answer).tokens.get(both);
+        boolean close = next.margin <= tolerance;
+        String what = "it ends after %d tokens in place of %d".formatted(answer.tokens.size(), expected.tokens.size());
+        return new Comparison(close ? Optional.empty() : Optional.of(what), close, greatest);
     }
 }

@@ -7,6 +7,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Locale;
 import java.util.Optional;
+import java.util.Set;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
@@ -23,8 +24,10 @@ import picocli.CommandLine.Spec;
         mixinStandardHelpOptions = true)
 final class VerifyCommand implements Callable<Integer> {
     @Spec
+    @SuppressWarnings("NullAway.Init")
     private CommandSpec spec;
 
+    @SuppressWarnings("NullAway.Init")
     @Option(names = "--url", required = true, description = "The fleet: a router, or a server.")
     private URI url;
 
@@ -66,6 +69,12 @@ final class VerifyCommand implements Callable<Integer> {
     @Option(names = "--seed", description = "Makes the prompts of another run again (default: random).")
     private @Nullable Long seed;
 
+    private void requireHttp(String option, URI server) {
+        if (server.getHost() == null || !Set.of("http", "https").contains(String.valueOf(server.getScheme()))) {
+            throw new ParameterException(spec.commandLine(), option + " is '" + server + "', must be http://host:port");
+        }
+    }
+
     @Override
     public Integer call() throws IOException, InterruptedException {
         if (prompts < 1 || records < 2 || tokens < 1 || concurrency < 1 || !(tolerance >= 0)) {
@@ -73,6 +82,10 @@ final class VerifyCommand implements Callable<Integer> {
                     spec.commandLine(),
                     "--prompts, --tokens and --concurrency must be at least 1, --records 2 and --tolerance 0; they are %d, %d, %d, %d and %s"
                             .formatted(prompts, tokens, concurrency, records, tolerance));
+        }
+        requireHttp("--url", url);
+        if (reference != null) {
+            requireHttp("--reference", reference);
         }
         Optional<String> key = apiKeyFile == null
                 ? Optional.empty()

@@ -13,10 +13,12 @@ import java.net.InetSocketAddress;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.util.Optional;
-import java.util.function.Function;
+import java.util.function.BiFunction;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import tools.jackson.databind.JsonNode;
 
 class FleetVerificationTest {
@@ -25,8 +27,42 @@ class FleetVerificationTest {
     @RegisterExtension
     static final Instances INSTANCES = new Instances();
 
-    /** A server whose answer is a token with a log probability and the margin before the second best one. */
-    private record Said(String token, double logprob, double margin) {}
+    /**
+     * An answer: a token and, if there are two, one more that is always the same.
+     *
+     * @param margin from the token's log probability to that of the second best one
+     */
+    private record Said(String token, double logprob, double margin, int tokens) {
+        Said(String token, double logprob, double margin) {
+            this(token, logprob, margin, 2);
+        }
+
+        Said cutTo(int count) {
+            return new Said(token, logprob, margin, count);
+        }
+
+        String json() {
+            if (tokens == 0) {
+                return "{\"choices\":[{\"text\":\"\"}]}";
+            }
+            return "{\"choices\":[{\"text\":\"x\",\"logprobs\":{\"tokens\":[\"%s\"%s],\"token_logprobs\":[%s%s],\"top_logprobs\":[{\"%s\":%s,\"other\":%s}%s]}}]}"
+                    .formatted(
+                            token,
+                            ifTwo(",\"end\""),
+                            logprob,
+                            ifTwo(",-1"),
+                            token,
+                            logprob,
+                            logprob - margin,
+                            ifTwo(",{\"end\":-1,\"other\":-5}"));
+        }
+
+        private String ifTwo(String second) {
+            return tokens == 2 ? second : "";
+        }
+    }
+
+    private static final Said REFUSED = new Said("refused", 0, 0);
 
     private static Said right(String prompt) {
         return new Said("t" + prompt.hashCode(), -1, 2);
@@ -36,8 +72,8 @@ class FleetVerificationTest {
         return new FleetVerification(fleet, reference, Optional.empty(), PROMPTS, 6, 4, 2, 0.1, 7).run();
     }
 
-    /** @param answers by the request's id, where it is not the right one */
-    private static Result verifyServer(Function<String, Optional<Said>> answers) throws Exception {
+    /** @param answers by the request's id and the right one */
+    private static Result verifyServer(BiFunction<String, Said, Said> answers) throws Exception {
         HttpServer server = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
         server.createContext("/v1/models", exchange -> {
             exchange.getRequestBody().readAllBytes();
@@ -49,15 +85,11 @@ class FleetVerificationTest {
         server.createContext("/v1/completions", exchange -> {
             JsonNode body = Instances.JSON.readTree(exchange.getRequestBody().readAllBytes());
             String id = exchange.getRequestHeaders().getFirst("X-Request-Id");
-            Said said =
-                    answers.apply(id).orElseGet(() -> right(body.path("prompt").asString()));
-            String answer =
-                    "{\"choices\":[{\"text\":\"x\",\"logprobs\":{\"tokens\":[\"%s\"],\"token_logprobs\":[%s],\"top_logprobs\":[{\"%s\":%s,\"other\":%s}]}}]}"
-                            .formatted(said.token, said.logprob, said.token, said.logprob, said.logprob - said.margin);
+            Said said = answers.apply(id, right(body.path("prompt").asString()));
             respond(
                     exchange.getResponseBody(),
-                    length -> exchange.sendResponseHeaders(said.token.isEmpty() ? 500 : 200, length),
-                    answer);
+                    length -> exchange.sendResponseHeaders(said.equals(REFUSED) ? 500 : 200, length),
+                    said.json());
         });
         server.start();
         try {
@@ -78,8 +110,8 @@ class FleetVerificationTest {
         to.close();
     }
 
-    private static Function<String, Optional<Said>> to(String request, Said said) {
-        return id -> id.equals(request) ? Optional.of(said) : Optional.empty();
+    private static BiFunction<String, Said, Said> to(String request, Said said) {
+        return (id, right) -> id.equals(request) ? said : right;
     }
 
     @Test
@@ -97,26 +129,35 @@ class FleetVerificationTest {
 
     @Test
     void aRightTokenWithAnotherProbabilityIsWrong() throws Exception {
-        // The server says of prompt 1 that the token of a lost cache is about as likely.
-        Function<String, Optional<Said>> all = id -> id.endsWith("-1")
-                ? Optional.of(new Said("same", id.contains("evicted") ? -0.5 : -0.7, 2))
-                : Optional.empty();
+        BiFunction<String, Said, Said> all =
+                (id, right) -> id.endsWith("-1") ? new Said("same", id.contains("evicted") ? -0.5 : -0.7, 2) : right;
         assertThat(verifyServer(all).findings()).extracting(Finding::requestId).containsExactly("verify-7-evicted-1");
     }
 
     @Test
     void answersMayPartWhereTwoTokensAreEquallyLikely() throws Exception {
-        Function<String, Optional<Said>> all = id -> id.endsWith("-1")
-                ? Optional.of(new Said(id.contains("repeated") ? "a" : "b", -0.7, 0.05))
-                : Optional.empty();
+        BiFunction<String, Said, Said> all =
+                (id, right) -> id.endsWith("-1") ? new Said(id.contains("repeated") ? "a" : "b", -0.7, 0.05) : right;
         Result result = verifyServer(all);
         assertThat(result.isRight()).isTrue();
         assertThat(result.close()).isEqualTo(1);
     }
 
+    @ParameterizedTest
+    @CsvSource(
+            delimiter = '|',
+            quoteCharacter = '"',
+            value = {"0 | text '' in place of 'x'", "1 | it ends after 1 tokens in place of 2"})
+    void anAnswerThatEndsEarlierIsWrong(int tokens, String what) throws Exception {
+        Result result = verifyServer((id, right) -> id.equals("verify-7-repeated-3") ? right.cutTo(tokens) : right);
+        assertThat(result.findings())
+                .singleElement()
+                .satisfies(found -> assertThat(found.what()).contains(what));
+    }
+
     @Test
     void anAnswerThatDoesNotComeIsAFinding() throws Exception {
-        Result result = verifyServer(to("verify-7-cold-0", new Said("", -1, 2)));
+        Result result = verifyServer(to("verify-7-cold-0", REFUSED));
         assertThat(result.compared()).isEqualTo(Situation.values().length * PROMPTS - 1);
         assertThat(result.findings())
                 .singleElement()

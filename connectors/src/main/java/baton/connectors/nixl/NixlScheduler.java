@@ -519,8 +519,7 @@ final class NixlScheduler implements SchedulerConnector {
     @Override
     public void onWrongLoad(KvRequest request) {
         if (tracked(request).hasLoaded) {
-            suspects.add(
-                    tracked(request).source.orElseThrow().engineId(), context.ticker().nanos());
+            suspects.add(tracked(request).source.orElseThrow().engineId(), lastStepDone);
         }
     }
 
