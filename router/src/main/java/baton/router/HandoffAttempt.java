@@ -65,9 +65,10 @@ final class HandoffAttempt {
     }
 
     /** An answer to a prefill leg, used again by an attempt of which the prefill leg would be the same. */
-    record Prefilled(Instance instance, HandoffFlow.Handoff handoff, JsonObjectText answer) {
-        boolean serves(Instance other, HandoffFlow.Handoff planned) {
+    record Prefilled(Instance instance, HandoffFlow.Handoff handoff, double share, JsonObjectText answer) {
+        boolean serves(Instance other, HandoffFlow.Handoff planned, double plannedShare) {
             return instance == other
+                    && share == plannedShare
                     && handoff.requestId().equals(planned.requestId())
                     && handoff.prefillBody().equals(planned.prefillBody());
         }
@@ -212,11 +213,8 @@ final class HandoffAttempt {
         Optional<HandoffFlow> ofPart = by.share < 1 ? flow.ofPart(prefill, decode.instance()) : Optional.empty();
         HandoffFlow chosen = ofPart.orElseGet(() -> flow.flow(prefill, decode.instance()));
         HandoffFlow.Handoff handoff = chosen.begin(by.body, by.id, prefill, decode.instance());
-        return new Planned(
-                chosen,
-                handoff,
-                ofPart.isPresent() ? by.share : 1,
-                by.before.filter(last -> last.serves(prefill, handoff)));
+        double share = ofPart.isPresent() ? by.share : 1;
+        return new Planned(chosen, handoff, share, by.before.filter(last -> last.serves(prefill, handoff, share)));
     }
 
     private void start(HandOver by, Planned plan) {
@@ -271,7 +269,7 @@ final class HandoffAttempt {
     }
 
     private void prefilled(HandOver by, Planned plan, JsonObjectText answer) {
-        prefilled = Optional.of(new Prefilled(by.prefill.instance(), plan.handoff, answer));
+        prefilled = Optional.of(new Prefilled(by.prefill.instance(), plan.handoff, plan.share, answer));
         switch (plan.handoff.decode()) {
             case HandoffFlow.AtOnce atOnce ->
                 held.work(answer.length(), () -> {

@@ -134,6 +134,27 @@ class MixedPoolTest {
     }
 
     @Test
+    void aDecodeInstanceThatTakesWholePromptsGetsOneAfterOneThatTakesAPartRefuses() throws Exception {
+        FakeInstance prefill = batonNixl();
+        prefill.behaviour = FakeInstance.json(200, BLOCKS);
+        FakeInstance decode = batonNixl();
+        decode.behaviour = FakeInstance.json(503, "{}");
+        FakeInstance vllmDecode = fixture.instance();
+        Router router = router(
+                List.of(prefill.uri()),
+                List.of(decode.uri(), vllm(vllmDecode, "NixlConnector")),
+                new LocalPrefill(false, 0, 0, Integer.MAX_VALUE, LatencyGoals.NONE, SplitPrompts.parse("0.5")));
+        for (int i = 0; i < 2; i++) {
+            assertThat(fixture.post(router, "{\"prompt\":\"a\"}").statusCode()).isEqualTo(200);
+        }
+        assertThat(decode.received).isNotEmpty();
+        assertThat(vllmDecode.received).hasSize(2);
+        assertThat(prefill.received.stream().filter(each -> !each.headers().contains("X-Baton-Prompt-Share")))
+                .as("prefill legs of whole prompts")
+                .hasSize(2);
+    }
+
+    @Test
     void instancesThatDoNotFitAreNoPair() throws Exception {
         FakeInstance storage = baton("SharedStorageConnector", "null");
         FakeInstance storageDecode = baton("SharedStorageConnector", "null");
