@@ -3,6 +3,8 @@ package baton.cli;
 import baton.kv.ConfigException;
 import java.io.IOException;
 import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.Socket;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
@@ -32,6 +34,9 @@ import tools.jackson.databind.json.JsonMapper;
         sortOptions = false)
 final class DrainCommand implements Callable<Integer> {
     private static final Duration CONNECT = Duration.ofSeconds(5);
+    /** The router's own bound. */
+    private static final int MOST_WAIT_SECONDS = 3600;
+
     private static final JsonMapper JSON = JsonMapper.builder().build();
 
     @Spec
@@ -66,34 +71,57 @@ final class DrainCommand implements Callable<Integer> {
     public Integer call() throws IOException, InterruptedException {
         String instance = given("url", url, "BATON_INSTANCE_URL");
         String key = given("admin-key", adminKey, "BATON_ADMIN_KEY");
+        if (waitSeconds < 0 || waitSeconds > MOST_WAIT_SECONDS) {
+            throw new ConfigException("wait", "is " + waitSeconds + ", must be between 0 and " + MOST_WAIT_SECONDS);
+        }
         Duration longest = CONNECT.plusSeconds(2L * waitSeconds);
-        boolean drained = true;
+        int drained = 0;
+        int failed = 0;
         try (HttpClient http = HttpClient.newBuilder()
                         .version(HttpClient.Version.HTTP_1_1)
                         .connectTimeout(CONNECT)
                         .build();
                 ExecutorService asking = Executors.newVirtualThreadPerTaskExecutor()) {
+            List<URI> routers = listening(routers());
             List<Callable<String>> questions = new ArrayList<>();
-            for (URI each : routers()) {
+            for (URI each : routers) {
                 // Every instance that stays gets the prefixes from one router.
                 boolean keepsCache = questions.isEmpty();
                 questions.add(() -> drain(http, each, instance, key, keepsCache));
             }
             for (Future<String> answer : asking.invokeAll(questions, longest.toMillis(), TimeUnit.MILLISECONDS)) {
                 switch (answer.state()) {
-                    case SUCCESS -> spec.commandLine().getOut().println(answer.resultNow());
+                    case SUCCESS -> {
+                        spec.commandLine().getOut().println(answer.resultNow());
+                        drained++;
+                    }
                     case FAILED -> {
                         spec.commandLine().getErr().println("baton: " + answer.exceptionNow());
-                        drained = false;
+                        failed++;
                     }
                     case CANCELLED, RUNNING -> {
                         spec.commandLine().getErr().println("baton: a router has not answered in time");
-                        drained = false;
+                        failed++;
                     }
                 }
             }
         }
-        return drained ? 0 : 1;
+        return drained > 0 && failed == 0 ? 0 : 1;
+    }
+
+    /** Those of a name's addresses at which a router listens: others may be of another address family, or of a router that starts. */
+    private List<URI> listening(List<URI> routers) {
+        List<URI> found = new ArrayList<>();
+        for (URI each : routers) {
+            int port = each.getPort() < 0 ? ("https".equals(each.getScheme()) ? 443 : 80) : each.getPort();
+            try (Socket socket = new Socket()) {
+                socket.connect(new InetSocketAddress(each.getHost(), port), (int) CONNECT.toMillis());
+                found.add(each);
+            } catch (IOException e) {
+                spec.commandLine().getErr().println("baton: no router listens at " + each + ": " + e.getMessage());
+            }
+        }
+        return found;
     }
 
     private static String given(String option, @Nullable String value, String variable) {
@@ -119,9 +147,10 @@ final class DrainCommand implements Callable<Integer> {
         return all;
     }
 
-    /** Asks for the instance in either role, as it may have changed it. */
+    /** Asks for the instance in both roles: it may have changed it, and has both while it does. */
     private String drain(HttpClient http, URI asked, String instance, String key, boolean keepsCache)
             throws IOException, InterruptedException {
+        List<String> answers = new ArrayList<>();
         String refusal = "";
         for (String role : List.of("prefill", "decode")) {
             String body = JSON.createObjectNode()
@@ -139,10 +168,14 @@ final class DrainCommand implements Callable<Integer> {
                             .build(),
                     BodyHandlers.ofString());
             if (answer.statusCode() == 200) {
-                return asked + ": " + answer.body();
+                answers.add(asked + ": " + answer.body());
+            } else {
+                refusal = answer.statusCode() + ": " + answer.body();
             }
-            refusal = answer.statusCode() + ": " + answer.body();
         }
-        throw new CommandFailedException(asked + " answers " + refusal);
+        if (answers.isEmpty()) {
+            throw new CommandFailedException(asked + " answers " + refusal);
+        }
+        return String.join("\n", answers);
     }
 }

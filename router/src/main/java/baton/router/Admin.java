@@ -8,6 +8,7 @@ import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceAddress;
 import baton.router.upstream.Membership;
 import io.vertx.core.Future;
+import io.vertx.core.Promise;
 import io.vertx.core.Timer;
 import io.vertx.core.Vertx;
 import io.vertx.core.http.HttpHeaders;
@@ -151,15 +152,19 @@ final class Admin {
      * @param end of the time
      */
     private Future<ObjectNode> atRest(Instance instance, ObjectNode answer, Timer end) {
-        Optional<CacheHandover.Progress> kept = roles.caches().progress(instance.url());
-        if (end.isComplete()
-                || (instance.running() == 0
-                        && kept.map(CacheHandover.Progress::done).orElse(true))) {
-            end.cancel();
-            kept.ifPresent(progress -> answer.set("kept_cache", MAPPER.valueToTree(progress)));
-            return Future.succeededFuture(answer.put("running", instance.running()));
-        }
-        return vertx.timer(POLL_MILLIS, TimeUnit.MILLISECONDS).compose(_ -> atRest(instance, answer, end));
+        Promise<ObjectNode> rest = Promise.promise();
+        vertx.setPeriodic(0, POLL_MILLIS, poll -> {
+            Optional<CacheHandover.Progress> kept = roles.caches().progress(instance.url());
+            boolean over = instance.running() == 0
+                    && kept.map(CacheHandover.Progress::done).orElse(true);
+            if (over || end.isComplete()) {
+                vertx.cancelTimer(poll);
+                end.cancel();
+                kept.ifPresent(progress -> answer.set("kept_cache", MAPPER.valueToTree(progress)));
+                rest.complete(answer.put("running", instance.running()));
+            }
+        });
+        return rest.future();
     }
 
     private static ConfigException unknown(Instance.Role role, String url) {
