@@ -69,7 +69,9 @@ class LongTextTest {
         int[] few = fixture.engine.tokenizer().encode(SENTENCE.repeat(3), true);
         int[] last = Arrays.copyOfRange(few, few.length - 7, few.length);
         last[0] = few[0];
-        assertThat(session.request.prompt()).as("the BOS token and the end of the text").isEqualTo(last);
+        assertThat(session.request.prompt())
+                .as("the BOS token and the end of the text")
+                .isEqualTo(last);
     }
 
     @Test

@@ -132,11 +132,9 @@ public final class TcpTransport implements WireTransport {
     }
 
     /** @param token that of the listener's id if null */
-    private TokenListener open(String host, int port, String awaited, byte @Nullable [] token)
-            throws PipeException {
+    private TokenListener open(String host, int port, String awaited, byte @Nullable [] token) throws PipeException {
         ServerSocketChannel server = listen(host, port);
-        TokenListener listener =
-                new TokenListener(server, kind, token, awaited, access, ticker, listeners::remove);
+        TokenListener listener = new TokenListener(server, kind, token, awaited, access, ticker, listeners::remove);
         listeners.add(listener);
         if (closed) {
             listener.close();
