@@ -9,6 +9,7 @@ import baton.cli.Instances.Instance;
 import com.sun.net.httpserver.HttpServer;
 import java.io.IOException;
 import java.io.OutputStream;
+import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
@@ -74,7 +75,7 @@ class FleetVerificationTest {
 
     /** @param answers by the request's id and the right one */
     private static Result verifyServer(BiFunction<String, Said, Said> answers) throws Exception {
-        HttpServer server = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
+        HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
         server.createContext("/v1/models", exchange -> {
             exchange.getRequestBody().readAllBytes();
             respond(

@@ -121,7 +121,7 @@ class CudaCopierTest {
             copier.toHost(List.of(new Range(beside.offset(), 0, 128)), runs, gathered)
                     .await();
             for (int run = 0; run < 8; run++) {
-                assertThat(runs.asSlice(16 * run, 16).toArray(ValueLayout.JAVA_BYTE))
+                assertThat(runs.asSlice(16L * run, 16).toArray(ValueLayout.JAVA_BYTE))
                         .isEqualTo(Arrays.copyOfRange(numbers, 64 + 32 * run, 80 + 32 * run));
             }
             KvDigest.Running digest = KvDigest.SUM61.begin();

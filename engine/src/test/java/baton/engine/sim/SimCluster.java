@@ -231,10 +231,11 @@ final class SimCluster implements AutoCloseable {
 
     /** An instance of the role that has more than one gets the other role; requests that it has go on. */
     private void changeRole() {
-        List<Instance> from = random.nextBoolean() ? prefill : decode;
+        boolean ofPrefill = random.nextBoolean();
+        List<Instance> from = ofPrefill ? prefill : decode;
         if (from.size() > 1) {
             Instance changed = from.remove(random.nextInt(from.size()));
-            (from == prefill ? decode : prefill).add(changed);
+            (ofPrefill ? decode : prefill).add(changed);
             count("role changes", 1);
         }
     }
@@ -869,6 +870,7 @@ final class SimCluster implements AutoCloseable {
         }
 
         @Override
+        @SuppressWarnings("ReferenceEquality") // both lists may have the same instances
         Optional<Instance> alive(List<Instance> side) {
             return Optional.of(side == prefill ? first : second);
         }
