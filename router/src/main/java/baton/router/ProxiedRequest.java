@@ -349,7 +349,10 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
             return;
         }
         if (isContinued()) {
-            answerError(502, "prefill of the continued stream: HTTP " + answer.status(), Outcome.PREFILL_FAILED);
+            answerError(
+                    502,
+                    "prefill of the continued stream: HTTP " + answer.status() + ": " + answer.body(),
+                    Outcome.PREFILL_FAILED);
             return;
         }
         Buffer body = answer.body();

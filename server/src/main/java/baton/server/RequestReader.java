@@ -137,10 +137,10 @@ final class RequestReader {
             int[] ids = Prompts.truncated(whole, kept);
             prompts.requireFits(ids, maxTokens, "max_tokens");
             read.add(new ApiRequest.Prompt(
-                    ids, echo ? engine.tokenizer().decode(ids, true) : "", prefilled(fields, continuation)));
+                    ids, echo ? engine.tokenizer().decode(ids, true) : "", prefilled(fields, sampling, continuation)));
         }
         SamplingReader.requireFewPromptLogprobs(sampling, read);
-        Optional<Continuation> continued = continued(fields, continuation, read.size(), sampling.n());
+        Optional<Continuation> continued = continued(fields, sampling, continuation, read.size());
         return request(fields, api, model)
                 .prompts(read)
                 .sampling(continued
@@ -160,9 +160,9 @@ final class RequestReader {
     }
 
     /** Output that the prefill leg of a continued answer computes after the prompt, so that the decode leg can load it. */
-    private static int[] prefilled(JsonFields fields, Optional<Continuation> continuation) {
+    private static int[] prefilled(JsonFields fields, SamplingParams sampling, Optional<Continuation> continuation) {
         return continuation
-                .filter(_ -> SamplingReader.isPrefillLeg(fields))
+                .filter(_ -> isPrefillLeg(fields, sampling))
                 .orElse(Continuation.NONE)
                 .output(0)
                 .ids();
@@ -170,16 +170,23 @@ final class RequestReader {
 
     /** What the answer continues; a prefill leg begins one. */
     private static Optional<Continuation> continued(
-            JsonFields fields, Optional<Continuation> continuation, int prompts, int n) {
-        boolean isPrefillLeg = SamplingReader.isPrefillLeg(fields);
+            JsonFields fields, SamplingParams sampling, Optional<Continuation> continuation, int prompts) {
+        boolean isPrefillLeg = isPrefillLeg(fields, sampling);
         continuation.ifPresent(continued -> continued.check(
                 prompts,
-                n,
+                sampling.n(),
                 isPrefillLeg || fields.bool("stream").orElse(false),
                 RequestFields.kvTransferParams(fields)
                         .flatMap(Prompts::forConnector)
                         .isPresent()));
         return continuation.filter(_ -> !isPrefillLeg);
+    }
+
+    /** Whether it is a continued answer's prefill leg, which has no {@code kv_transfer_params} where blocks are found by their content. */
+    private static boolean isPrefillLeg(JsonFields fields, SamplingParams sampling) {
+        return SamplingReader.isPrefillLeg(fields)
+                || (sampling.maxTokens().equals(OptionalInt.of(1))
+                        && !fields.bool("stream").orElse(false));
     }
 
     ApiRequest chat(JsonFields fields, Preparation preparation) {
@@ -250,10 +257,10 @@ final class RequestReader {
         SamplingParams complete = builder.build();
         FormatReader.prepare(fields, engine, complete, preparation);
         return request(fields, api, model)
-                .prompts(List.of(
-                        new ApiRequest.Prompt(ids, echo ? chat.continued() : "", prefilled(fields, continuation))))
+                .prompts(List.of(new ApiRequest.Prompt(
+                        ids, echo ? chat.continued() : "", prefilled(fields, sampling, continuation))))
                 .sampling(complete)
-                .continuation(continued(fields, continuation, 1, sampling.n()))
+                .continuation(continued(fields, sampling, continuation, 1))
                 .n(sampling.n())
                 .logprobs(showsReasoning ? logprobs : OptionalInt.empty())
                 .role(chat.responseRole())
