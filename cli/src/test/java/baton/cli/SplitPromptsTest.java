@@ -61,7 +61,7 @@ class SplitPromptsTest {
             assertThat(split.tokenIds())
                     .isEqualTo(prefill.complete(prompt, TOKENS).tokenIds());
         }
-        // A chat, whose tokens only the prefill instance makes.
+        // A chat: only the prefill instance makes its tokens.
         ObjectNode chat =
                 Instances.JSON.createObjectNode().put("max_tokens", TOKENS).put("temperature", 0);
         chat.putArray("messages")

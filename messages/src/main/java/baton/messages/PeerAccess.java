@@ -218,8 +218,7 @@ public final class PeerAccess {
         if (encrypts) {
             throw new ConfigException(
                     field,
-                    "is " + value + ", whose connections cannot be encrypted by Baton, but " + ENCRYPTION
-                            + " is required");
+                    "is " + value + ": Baton cannot encrypt its connections, but " + ENCRYPTION + " is required");
         }
     }
 

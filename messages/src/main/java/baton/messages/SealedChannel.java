@@ -23,7 +23,7 @@ import java.util.function.LongFunction;
 import javax.crypto.KeyAgreement;
 
 /**
- * A connection whose bytes are encrypted and authenticated, for the protocol above it like the connection itself. Each side sends a
+ * A connection with encrypted and authenticated bytes, for the protocol above it like the connection itself. Each side sends a
  * preamble: a name, and a key of X25519 that it has made for this connection. Keys of both directions are HMACs of the shared
  * {@link PeerSecret} over both keys and the secret that they agree on, so they differ for each connection, and neither the PeerSecret nor
  * a recording gives them away later. All that follows is records ({@link RecordSeal}); the first one of a side shows that it knows the
@@ -68,9 +68,9 @@ public final class SealedChannel implements ByteChannel, ScatteringByteChannel, 
     private ByteBuffer outgoing = ByteBuffer.allocate(0);
 
     /**
-     * A connection whose preambles are not exchanged yet.
+     * A connection before preambles are exchanged.
      *
-     * @param access counts and logs peers whose records are refused; requires encryption
+     * @param access counts and logs peers with refused records; requires encryption
      * @param plane of the protocol above: a connection to a port of another one does not open
      * @param caller whether this side has connected
      * @param peer for errors

@@ -61,7 +61,7 @@ record ShadowComparison(Verdict verdict, int equalCharacters, double margin) {
         return all.toString();
     }
 
-    /** What a choice, or a part of it, says: text, content, or arguments of calls. */
+    /** The text of a choice or a part of it: text, content, or arguments of calls. */
     private static String text(JsonNode choice) {
         JsonNode message = choice.has("delta") ? choice.path("delta") : choice.path("message");
         StringBuilder text = new StringBuilder(choice.path("text").asString(""))

@@ -16,7 +16,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Chooses live completions that are computed a second time without a hand-over ({@link ShadowRequest}), and counts what came of it. Only greedy
+ * Chooses live completions that are computed a second time without a hand-over ({@link ShadowRequest}), and counts the results. Only greedy
  * answers can be compared. Any thread.
  */
 final class ShadowRequests {

@@ -6,7 +6,7 @@ import java.util.Map;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Peers whose blocks the model has found wrong: after several of them a peer is left out for a while. Used by one thread. */
+/** Peers of which verify_kv has found wrong blocks: after several wrong loads a peer is left out for a while. Used by one thread. */
 public final class SuspectPeers {
     private static final Logger log = LoggerFactory.getLogger(SuspectPeers.class);
 

@@ -53,7 +53,7 @@ final class P2pNcclWorker implements WorkerConnector {
     /** Nanoseconds between looks at tensors that are under way. */
     private static final long LOOK = 1_000_000;
 
-    /** The digest of the last layer of a prompt whose KV is wrong: the load that takes it fails at once. */
+    /** The digest of the last layer of a prompt with wrong KV: the load that takes it fails at once. */
     private static final String DISCARDED = "discarded";
 
     private final ConnectorContext context;
@@ -77,7 +77,7 @@ final class P2pNcclWorker implements WorkerConnector {
     /** Copies of this step from the pool. */
     private final List<KvFence> gathered = new ArrayList<>();
 
-    /** Requests whose KV of this step is wrong. */
+    /** Requests with wrong KV in this step. */
     private final Set<String> discarded = new HashSet<>();
 
     P2pNcclWorker(

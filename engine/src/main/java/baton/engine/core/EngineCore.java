@@ -452,7 +452,7 @@ public final class EngineCore implements AutoCloseable {
     }
 
     /**
-     * Requests of a step whose loaded keys and values are not those of the model.
+     * Requests of a step with loaded keys and values that are not those of the model.
      *
      * @param invalid blocks of loads that have failed, which were compared in vain
      */

@@ -69,7 +69,7 @@ public final class ZeroMqPeerChannel implements PeerChannel {
         this(LIMITS, Ticker.system(), Sockets.DEALER_ROUTER, access);
     }
 
-    /** @param access whether connections are sealed; whom it admits is not asked */
+    /** @param access whether connections are sealed; its allowed peers are not checked here */
     private ZeroMqPeerChannel(ZeroMqSideChannel.Limits limits, Ticker ticker, Sockets sockets, PeerAccess access) {
         this.limits = limits;
         this.ticker = ticker;

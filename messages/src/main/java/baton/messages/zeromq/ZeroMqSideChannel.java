@@ -62,7 +62,7 @@ public final class ZeroMqSideChannel implements SideChannel {
         this(Limits.DEFAULT, Ticker.system(), access);
     }
 
-    /** @param access whether connections are sealed; whom it admits is not asked */
+    /** @param access whether connections are sealed; its allowed peers are not checked here */
     private ZeroMqSideChannel(Limits limits, Ticker ticker, PeerAccess access) {
         this.limits = limits;
         this.ticker = ticker;

@@ -20,7 +20,7 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Two communicators, one for each direction, so that sending never waits for receiving; and the control connection over which the
- * ranks have exchanged their ids, whose end is the end of the peer. Bytes of host memory are copied through pinned memory and
+ * ranks have exchanged their ids: its end is the end of the peer. Bytes of host memory are copied through pinned memory and
  * memory of the GPU; those of the GPU's memory go from and to where they are. Pieces have the same size on both sides, so each end may have
  * either.
  *

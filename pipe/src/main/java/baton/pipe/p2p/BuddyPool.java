@@ -16,7 +16,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Memory of the host or of a device in pieces whose sizes are powers of two, from {@value #LEAST} bytes on: a buddy allocator, as vLLM's
+ * Memory of the host or of a device in pieces with sizes of powers of two, from {@value #LEAST} bytes on: a buddy allocator, as vLLM's
  * TensorMemoryPool.
  *
  * <h2>Invariants</h2>
@@ -50,7 +50,7 @@ final class BuddyPool implements AutoCloseable {
     @GuardedBy("this")
     private long used;
 
-    /** Whose memory later roots are of; the host's if it has no room. */
+    /** The device of later roots' memory; the host has it if there is no room. */
     @GuardedBy("this")
     private Optional<KvMemory.Device> device = Optional.empty();
 
@@ -143,7 +143,7 @@ final class BuddyPool implements AutoCloseable {
     /**
      * Allocates the first root now: its pages are then taken from the system before pieces are asked for.
      *
-     * @param of in whose memory roots are from now on
+     * @param of the device or host with the memory of later roots
      */
     synchronized void prepare(Optional<KvMemory.Device> of) {
         device = of;

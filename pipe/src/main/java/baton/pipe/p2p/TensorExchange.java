@@ -21,7 +21,7 @@ public interface TensorExchange extends AutoCloseable {
     /**
      * Takes the memory that the first tensors will need. Without it the first of them wait for that.
      *
-     * @param pool whose device has the memory of tensors from now on, if its bytes can be sent from there
+     * @param pool its device has the memory of later tensors, if bytes can be sent from there
      * @return whether that device has it
      */
     default boolean prepare(boolean sends, boolean receives, KvMemory pool) {

@@ -41,7 +41,7 @@ public final class MemoryTransport implements WireTransport {
         this(_ -> false);
     }
 
-    /** @param reached the devices from and to whose memory its wires move bytes */
+    /** @param reached devices: wires move bytes from and to their memory */
     public MemoryTransport(Predicate<KvDevice> reached) {
         this.reached = reached;
     }
