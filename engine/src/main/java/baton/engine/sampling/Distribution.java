@@ -9,7 +9,8 @@ import java.util.Arrays;
 import java.util.List;
 
 /**
- * The categorical distribution of one row of logits, with the buffers to work on it; reused from row to row.
+ * The categorical distribution of one row of logits, or of some of its tokens, with the buffers to work on it; reused from row to row. Tokens
+ * have places in the order of their ids, which are the ids themselves where all tokens are loaded.
  *
  * <p><b>Weights.</b> {@code weights[i] = exp((logits[i] - max) / temperature)}: unnormalised probabilities, the greatest being
  * exactly 1. A filter sets weights to 0; the sum of what is left normalises. Sums are kept by block of {@value #BLOCK}, so a draw
@@ -42,7 +43,7 @@ final class Distribution {
     /** {@link #exponential} computes exp(x) as exp(x / 2^11) squared 11 times. */
     private static final double ARGUMENT_SCALE = 1.0 / 2048;
 
-    private final int size;
+    private final int vocabularySize;
     private final float[] logits;
     private final float[] weights;
     private final double[] blockSums;
@@ -50,8 +51,16 @@ final class Distribution {
     private final float[] blockMaxima;
 
     private final boolean[] blockHasCandidates;
-    /** In order of ids; not read if there are {@code size}. */
+    /** Places in order; not read if there are {@code size}. */
     private final int[] candidates;
+
+    /** The ids of the loaded tokens; not read if all are loaded. */
+    private final int[] ids;
+
+    /** How many tokens are loaded. */
+    private int size;
+
+    private int blocks;
 
     private int candidateCount;
     private final int[] bucketCounts = new int[BUCKETS];
@@ -62,48 +71,70 @@ final class Distribution {
     private double total;
 
     Distribution(int vocabularySize) {
-        size = vocabularySize;
+        this.vocabularySize = vocabularySize;
         logits = new float[vocabularySize];
         weights = new float[vocabularySize];
-        int blocks = (vocabularySize + BLOCK - 1) / BLOCK;
+        setSize(vocabularySize);
         blockSums = new double[blocks];
         blockMaxima = new float[blocks];
         blockHasCandidates = new boolean[blocks];
         candidates = new int[vocabularySize];
+        ids = new int[vocabularySize];
+    }
+
+    private void setSize(int tokens) {
+        size = tokens;
+        blocks = (tokens + BLOCK - 1) / BLOCK;
     }
 
     /** Takes {@code vocabularySize} floats from the segment. */
     void load(MemorySegment row) {
-        MemorySegment.copy(row, ValueLayout.JAVA_FLOAT, 0, logits, 0, size);
+        MemorySegment.copy(row, ValueLayout.JAVA_FLOAT, 0, logits, 0, vocabularySize);
+        setSize(vocabularySize);
     }
 
-    float logit(int id) {
-        return logits[id];
-    }
-
-    /** Sets a logit; overflow to infinity becomes the greatest float. */
-    void set(int id, float logit) {
-        logits[id] = Math.min(logit, Float.MAX_VALUE);
-    }
-
-    void mask(int id) {
-        logits[id] = Float.NEGATIVE_INFINITY;
-    }
-
-    /** Masks all tokens but those with a set bit. */
-    void keep(long[] bits) {
+    /** Takes only the floats of the tokens with a set bit. */
+    void load(MemorySegment row, long[] bits) {
+        int count = 0;
         for (int word = 0; word < bits.length; word++) {
             int first = word * Long.SIZE;
-            int end = Math.min(size, first + Long.SIZE);
-            long kept = bits[word];
-            if (kept == 0) {
-                Arrays.fill(logits, first, end, Float.NEGATIVE_INFINITY);
-            } else if (kept != -1) {
-                for (int i = first; i < end; i++) {
-                    logits[i] = (kept >>> i & 1) != 0 ? logits[i] : Float.NEGATIVE_INFINITY;
+            if (bits[word] == -1) {
+                MemorySegment.copy(row, ValueLayout.JAVA_FLOAT, (long) first * Float.BYTES, logits, count, Long.SIZE);
+                for (int i = 0; i < Long.SIZE; i++) {
+                    ids[count++] = first + i;
+                }
+            } else {
+                for (long rest = bits[word]; rest != 0; rest &= rest - 1) {
+                    int id = first + Long.numberOfTrailingZeros(rest);
+                    logits[count] = row.getAtIndex(ValueLayout.JAVA_FLOAT, id);
+                    ids[count++] = id;
                 }
             }
         }
+        setSize(count);
+    }
+
+    /** Where a token is in the buffers; negative if it is not loaded. */
+    private int place(int id) {
+        return size == vocabularySize ? id : Arrays.binarySearch(ids, 0, size, id);
+    }
+
+    /** A token's logit, negative infinity if it is not loaded. */
+    float logit(int id) {
+        int place = place(id);
+        return place < 0 ? Float.NEGATIVE_INFINITY : logits[place];
+    }
+
+    /** Sets the logit of a token, if it is loaded; overflow to infinity becomes the greatest float. */
+    void set(int id, float logit) {
+        int place = place(id);
+        if (place >= 0) {
+            logits[place] = Math.min(logit, Float.MAX_VALUE);
+        }
+    }
+
+    void mask(int id) {
+        set(id, Float.NEGATIVE_INFINITY);
     }
 
     /**
@@ -122,14 +153,18 @@ final class Distribution {
 
     /** The id of the greatest logit, the smallest among equals. */
     int argmax() {
-        int id = 0;
-        while (logits[id] != max) {
-            id++;
+        int place = 0;
+        while (logits[place] != max) {
+            place++;
         }
-        return id;
+        return id(place);
     }
 
-    /** Makes the weights for a temperature, of all tokens. */
+    private int id(int place) {
+        return size == vocabularySize ? place : ids[place];
+    }
+
+    /** Makes the weights of all loaded tokens for a temperature. */
     void soften(double temperature) {
         exponential(logits, max, 1 / temperature, weights, size);
         sum();
@@ -158,7 +193,7 @@ final class Distribution {
         }
         if (!byCount) {
             findCandidatesOfTop(topP);
-        } else if (topK <= blockMaxima.length) {
+        } else if (topK <= blocks) {
             findBlockMaxima();
             findCandidates(leastOfTop(topK));
         } else {
@@ -167,7 +202,7 @@ final class Distribution {
         fillBuckets();
         int lastBucket = BUCKETS - 1;
         float cut = Float.NEGATIVE_INFINITY;
-        int lastId = Integer.MAX_VALUE;
+        int last = Integer.MAX_VALUE;
         double mass = total;
         if (byCount) {
             int bucket = 0;
@@ -179,9 +214,9 @@ final class Distribution {
                 bucket++;
             }
             sortMembers(bucket);
-            cut = logits[id(members[topK - before - 1])];
-            for (int i = 0; i < memberCount && logits[id(members[i])] >= cut; i++) {
-                mass += weights[id(members[i])];
+            cut = logits[placeOf(members[topK - before - 1])];
+            for (int i = 0; i < memberCount && logits[placeOf(members[i])] >= cut; i++) {
+                mass += weights[placeOf(members[i])];
             }
             lastBucket = bucket;
         }
@@ -200,18 +235,18 @@ final class Distribution {
             }
             sortMembers(bucket);
             int i = 0;
-            reached += weights[id(members[0])];
+            reached += weights[placeOf(members[0])];
             while (reached < wanted && i + 1 < memberCount) {
-                reached += weights[id(members[++i])];
+                reached += weights[placeOf(members[++i])];
             }
-            lastId = id(members[i]);
-            cut = logits[lastId];
+            last = placeOf(members[i]);
+            cut = logits[last];
         }
-        drop(cut, lastId);
+        drop(cut, last);
     }
 
     private void findBlockMaxima() {
-        for (int block = 0; block < blockMaxima.length; block++) {
+        for (int block = 0; block < blocks; block++) {
             int end = endOf(block);
             float greatest = Float.NEGATIVE_INFINITY;
             for (int i = block * BLOCK; i < end; i++) {
@@ -223,7 +258,7 @@ final class Distribution {
 
     /** The {@code topK}-th greatest of the blocks' maxima: as many blocks have such a token each, so the {@code topK}-th greatest logit is not less. */
     private float leastOfTop(int topK) {
-        float[] sorted = blockMaxima.clone();
+        float[] sorted = Arrays.copyOf(blockMaxima, blocks);
         Arrays.sort(sorted);
         return sorted[sorted.length - topK];
     }
@@ -231,7 +266,7 @@ final class Distribution {
     /** Lists the tokens with this logit or a greater one. */
     private void findCandidates(float leastLogit) {
         candidateCount = 0;
-        for (int block = 0; block < blockMaxima.length; block++) {
+        for (int block = 0; block < blocks; block++) {
             blockHasCandidates[block] = blockMaxima[block] >= leastLogit;
             if (blockHasCandidates[block]) {
                 int end = endOf(block);
@@ -263,7 +298,7 @@ final class Distribution {
     private boolean areCandidates(double leastWeight, double most) {
         candidateCount = 0;
         double others = 0;
-        for (int block = 0; block < blockSums.length && others <= most && candidateCount <= size / 4; block++) {
+        for (int block = 0; block < blocks && others <= most && candidateCount <= size / 4; block++) {
             blockHasCandidates[block] = blockSums[block] >= leastWeight;
             others += blockSums[block];
             if (blockHasCandidates[block]) {
@@ -281,16 +316,16 @@ final class Distribution {
         return others <= most && candidateCount <= size / 4;
     }
 
-    /** Drops all tokens that come after the one with this logit and id. */
-    private void drop(float cut, int lastId) {
+    /** Drops all tokens that come after the one with this logit and place. */
+    private void drop(float cut, int last) {
         total = 0;
-        for (int block = 0; block < blockSums.length; block++) {
+        for (int block = 0; block < blocks; block++) {
             int start = block * BLOCK;
             int end = endOf(block);
             if (blockHasCandidates[block]) {
                 for (int i = start; i < end; i++) {
                     float logit = logits[i];
-                    if (!(logit > cut || (logit == cut && i <= lastId))) {
+                    if (!(logit > cut || (logit == cut && i <= last))) {
                         weights[i] = 0;
                     }
                 }
@@ -310,7 +345,7 @@ final class Distribution {
     /** The token at a place of the cumulative distribution, in order of ids. {@code uniform} is in [0, 1). */
     int draw(double uniform) {
         double rest = uniform * total;
-        int lastBlock = blockSums.length - 1;
+        int lastBlock = blocks - 1;
         while (blockSums[lastBlock] == 0) {
             lastBlock--;
         }
@@ -329,12 +364,12 @@ final class Distribution {
                 rest -= weights[i];
             }
         }
-        return chosen;
+        return id(chosen);
     }
 
-    /** The probability of a token among those kept. */
-    double probability(int id) {
-        return weights[id] / total;
+    /** The probability of the token at a place among those kept. */
+    double probability(int place) {
+        return weights[place] / total;
     }
 
     /** Log probabilities by the logits alone: of one token, and of the {@code top} most probable. */
@@ -377,10 +412,10 @@ final class Distribution {
         Arrays.fill(bucketMasses, 0);
         boolean all = candidateCount == size;
         for (int each = 0; each < candidateCount; each++) {
-            int id = all ? each : candidates[each];
-            int bucket = bucket(max - logits[id]);
+            int place = all ? each : candidates[each];
+            int bucket = bucket(max - logits[place]);
             bucketCounts[bucket]++;
-            bucketMasses[bucket] += weights[id];
+            bucketMasses[bucket] += weights[place];
         }
     }
 
@@ -397,30 +432,30 @@ final class Distribution {
         memberCount = 0;
         boolean all = candidateCount == size;
         for (int each = 0; each < candidateCount; each++) {
-            int id = all ? each : candidates[each];
-            if (bucket(max - logits[id]) == bucket) {
-                members[memberCount++] = orderedKey(logits[id], id);
+            int place = all ? each : candidates[each];
+            if (bucket(max - logits[place]) == bucket) {
+                members[memberCount++] = orderedKey(logits[place], place);
             }
         }
         Arrays.sort(members, 0, memberCount);
     }
 
-    /** Sorts greater logits first, then smaller ids. */
-    private static long orderedKey(float logit, int id) {
+    /** Sorts greater logits first, then smaller places. */
+    private static long orderedKey(float logit, int place) {
         // Adding 0 makes -0 positive: the two are equal. Flipping the bits of negative floats orders all floats as
         // integers.
         int bits = Float.floatToRawIntBits(logit + 0f);
         int ascending = bits ^ ((bits >> 31) & Integer.MAX_VALUE);
-        return ((long) ~ascending << 32) | id;
+        return ((long) ~ascending << 32) | place;
     }
 
-    private static int id(long orderedKey) {
+    private static int placeOf(long orderedKey) {
         return (int) orderedKey;
     }
 
     private void sum() {
         total = 0;
-        for (int block = 0; block < blockSums.length; block++) {
+        for (int block = 0; block < blocks; block++) {
             double sum = sum(weights, block * BLOCK, endOf(block));
             blockSums[block] = sum;
             total += sum;

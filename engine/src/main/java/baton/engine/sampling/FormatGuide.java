@@ -118,9 +118,9 @@ final class FormatGuide {
         return best < 0 ? OptionalInt.empty() : OptionalInt.of(best);
     }
 
-    /** Masks the tokens that are not allowed. */
-    void mask(Distribution distribution) {
-        distribution.keep(allowed);
+    /** Loads the logits of the allowed tokens. */
+    void load(MemorySegment row, Distribution distribution) {
+        distribution.load(row, allowed);
     }
 
     /** The token was chosen. */

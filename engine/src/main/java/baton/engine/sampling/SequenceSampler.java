@@ -173,8 +173,11 @@ public final class SequenceSampler {
                     : guide.map(format -> format.argmax(logits, row))
                             .orElseGet(() -> OptionalInt.of(logits.argmax(row)));
         }
-        load(logits, row, distribution);
-        guide.ifPresent(format -> format.mask(distribution));
+        if (guide.isPresent() && logits.isFinite(row)) {
+            guide.get().load(logits.row(row), distribution);
+        } else {
+            load(logits, row, distribution);
+        }
         if (changed) {
             changeLogits(distribution);
         }

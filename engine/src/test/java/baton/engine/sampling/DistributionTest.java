@@ -186,6 +186,55 @@ class DistributionTest {
     }
 
     @Test
+    void loadedTokensAreAsIfTheOthersWereMasked() {
+        int size = 3000;
+        Distribution some = new Distribution(size);
+        for (int round = 0; round < 300; round++) {
+            float[] logits = randomness.logits(size);
+            long[] bits = new long[(size + 63) / 64];
+            int sparse = 1 + randomness.below(200);
+            for (int id = 0; id < size; id++) {
+                boolean isIn = round % 3 == 0 ? randomness.below(sparse) == 0 : randomness.below(sparse) > 0;
+                bits[id / 64] |= (isIn || round == 1 ? 1L : 0L) << id;
+            }
+            Distribution masked = new Distribution(size);
+            masked.load(MemorySegment.ofArray(logits));
+            for (int id = 0; id < size; id++) {
+                if ((bits[id / 64] >> id & 1) == 0) {
+                    masked.mask(id);
+                }
+            }
+            some.load(MemorySegment.ofArray(logits), bits);
+            for (int i = 0; i < 10; i++) {
+                int id = randomness.below(size);
+                assertThat(some.logit(id)).as(randomness.toString()).isEqualTo(masked.logit(id));
+                some.set(id, masked.logit(id) / 2);
+                masked.set(id, masked.logit(id) / 2);
+            }
+            boolean isAny = masked.findMax();
+            assertThat(some.findMax()).as(randomness.toString()).isEqualTo(isAny);
+            if (!isAny) {
+                continue;
+            }
+            float minP = randomness.below(2) * 0.01f;
+            int topK = randomness.below(2) * randomness.below(100);
+            double topP = 1 - randomness.below(2) * randomness.random.nextDouble();
+            for (Distribution each : List.of(masked, some)) {
+                each.soften(0.7);
+                each.keepMinP(minP);
+                each.keepTop(topK, topP);
+            }
+            assertThat(some.argmax()).as(randomness.toString()).isEqualTo(masked.argmax());
+            for (int i = 0; i < 20; i++) {
+                double uniform = randomness.random.nextDouble();
+                assertThat(some.draw(uniform))
+                        .as("%s round=%d minP=%s topK=%d topP=%s", randomness, round, minP, topK, topP)
+                        .isEqualTo(masked.draw(uniform));
+            }
+        }
+    }
+
+    @Test
     void keepsTokensThatMeetTheThresholdExactly() {
         Distribution half = distribution(1, 1, 1, 1);
         half.soften(1);

@@ -287,13 +287,13 @@ class FormatSamplingTest {
                 .maxTokens(OptionalInt.empty())
                 .ignoreEos(true)
                 .build();
-        FakeLogits logits = random();
         Sampler sampler = new Sampler(VOCABULARY, Set.of(EOS));
         SequenceSampler one = sampler.sequence(params, Optional.of(format), new int[0], 7);
         SequenceSampler same = sampler.sequence(params, Optional.of(format), new int[0], 7);
         SequenceSampler other = sampler.sequence(params, Optional.of(format), new int[0], 8);
         int different = 0;
         for (int i = 0; i < 40; i++) {
+            FakeLogits logits = random();
             Choice first = next(sampler, one, logits);
             assertThat(next(sampler, same, logits)).as(randomness.toString()).isEqualTo(first);
             different += next(sampler, other, logits).equals(first) ? 0 : 1;
