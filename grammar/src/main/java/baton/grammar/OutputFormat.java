@@ -18,7 +18,24 @@ public sealed interface OutputFormat {
      *
      * @throws baton.kv.ConfigException naming the part that has no grammar
      */
-    GrammarSource source();
+    default GrammarSource source() {
+        return switch (this) {
+            case Rules(GrammarSource source) -> source;
+            case Keyed keyed -> keyed.grammar().get();
+            case JsonObject(SchemaOptions options) -> JsonSchemas.anyObject(options);
+            case JsonSchema(String schema, SchemaOptions options) -> JsonSchemas.source(schema, options);
+            case Regex(String pattern) -> GrammarSource.of(Regexes.expression(pattern));
+            case Choices(List<String> choices)
+            when choices.isEmpty() -> throw new ConfigException("choice", "is empty, must have a text");
+            case Choices(List<String> choices) -> GrammarSource.of(Expression.oneOf(choices));
+            case GrammarText(String text) -> Grammars.source(text);
+            case StructuralTag(String json) -> StructuralTags.source(json);
+            case After(Expression beginning, OutputFormat format) -> {
+                GrammarSource own = format.source();
+                yield new GrammarSource(own.rules(), Expression.sequence(beginning, own.start()));
+            }
+        };
+    }
 
     /** How much memory it takes as a key, about. */
     default long bytes() {
@@ -51,11 +68,6 @@ public sealed interface OutputFormat {
         }
 
         @Override
-        public GrammarSource source() {
-            return grammar.get();
-        }
-
-        @Override
         public boolean equals(Object other) {
             return other instanceof Keyed keyed && hash == keyed.hash && key.equals(keyed.key);
         }
@@ -67,70 +79,31 @@ public sealed interface OutputFormat {
     }
 
     /** Any JSON object. */
-    record JsonObject(SchemaOptions options) implements OutputFormat {
-        @Override
-        public GrammarSource source() {
-            return JsonSchemas.anyObject(options);
-        }
-    }
+    record JsonObject(SchemaOptions options) implements OutputFormat {}
 
     /**
      * A JSON document.
      *
      * @param schema JSON Schema of draft 2020-12, as text
      */
-    record JsonSchema(String schema, SchemaOptions options) implements OutputFormat {
-        @Override
-        public GrammarSource source() {
-            return JsonSchemas.source(schema, options);
-        }
-    }
+    record JsonSchema(String schema, SchemaOptions options) implements OutputFormat {}
 
     /** Texts that a regular expression matches as a whole. */
-    record Regex(String pattern) implements OutputFormat {
-        @Override
-        public GrammarSource source() {
-            return GrammarSource.of(Regexes.expression(pattern));
-        }
-    }
+    record Regex(String pattern) implements OutputFormat {}
 
     /** One of some texts. */
     record Choices(List<String> choices) implements OutputFormat {
         public Choices {
             choices = List.copyOf(choices);
         }
-
-        @Override
-        public GrammarSource source() {
-            if (choices.isEmpty()) {
-                throw new ConfigException("choice", "is empty, must have a text");
-            }
-            return GrammarSource.of(Expression.oneOf(choices));
-        }
     }
 
     /** Texts of a grammar in EBNF or Lark. */
-    record GrammarText(String text) implements OutputFormat {
-        @Override
-        public GrammarSource source() {
-            return Grammars.source(text);
-        }
-    }
+    record GrammarText(String text) implements OutputFormat {}
 
     /** Texts of a structural tag in JSON. */
-    record StructuralTag(String json) implements OutputFormat {
-        @Override
-        public GrammarSource source() {
-            return StructuralTags.source(json);
-        }
-    }
+    record StructuralTag(String json) implements OutputFormat {}
 
     /** A format after a beginning. */
-    record After(Expression beginning, OutputFormat format) implements OutputFormat {
-        @Override
-        public GrammarSource source() {
-            GrammarSource own = format.source();
-            return new GrammarSource(own.rules(), Expression.sequence(beginning, own.start()));
-        }
-    }
+    record After(Expression beginning, OutputFormat format) implements OutputFormat {}
 }

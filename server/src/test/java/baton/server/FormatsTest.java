@@ -101,7 +101,7 @@ class FormatsTest {
             "structured_outputs":{"regex":5}                       | structured_outputs.regex | must be a string, is 5
             "structured_outputs":{"choice":[]}                     | structured_outputs.choice | must be an array of strings that is not empty, is []
             "structured_outputs":{"choice":["a",5]}                | structured_outputs.choice[1] | must be a string, is 5
-            "structured_outputs":{"grammar":"root ::= a"}          | structured_outputs.grammar | line 1, column 10: the rule 'a' is not defined
+            "structured_outputs":{"grammar":"root ::= a"}          | structured_outputs.grammar | line 1, column 10: 'a' is not defined
             "structured_outputs":{"structural_tag":{"format":{"type":"star"}}} | structured_outputs.structural_tag.format.content | is missing
             "structured_outputs":{"json":{},"regex":"a"}           | structured_outputs.regex | is a second format beside structured_outputs.json, a request may have one
             "structured_outputs":{"json":{}},"response_format":{"type":"json_object"} | structured_outputs.json | is a second format beside response_format.type, a request may have one

@@ -25,7 +25,7 @@ final class GrammarCompiler {
     /** Most steps of all intersections and complements. */
     private static final long MOST_PRODUCT_WORK = 300_000;
 
-    /** Deepest nesting of expressions, and longest chain of nodes that begin with each other. */
+    /** Deepest nesting of expressions. */
     private static final int MOST_DEPTH = 400;
 
     private final GrammarSource source;
@@ -86,8 +86,9 @@ final class GrammarCompiler {
         }
         if (LeftRecursion.remove(nodes, this::add)) {
             evaluate();
+            boolean isLeft = LeftRecursion.remove(nodes, this::add);
+            require(!isLeft, "a rule begins with itself (left recursion)");
         }
-        new FirstCalls(nodes.size()).check(nodes);
         return start;
     }
 
@@ -336,44 +337,5 @@ final class GrammarCompiler {
         nodes.add(node);
         node.evaluate();
         return node;
-    }
-
-    /** The nodes with texts that begin with texts of each other. */
-    private static final class FirstCalls {
-        private static final int OPEN = -1;
-
-        /** The length of the longest chain from each node, 0 if it is not known. */
-        private final int[] longest;
-
-        private int depth;
-
-        FirstCalls(int nodes) {
-            longest = new int[nodes];
-        }
-
-        /** @throws ConfigException if a rule begins with itself, or the chain of such nodes is too long */
-        void check(List<Node> nodes) {
-            for (Node node : nodes) {
-                visit(node);
-            }
-        }
-
-        private int visit(Node node) {
-            int known = longest[node.id];
-            require(known != OPEN, "a rule begins with itself (left recursion)");
-            require(depth + known < MOST_DEPTH, "more than " + MOST_DEPTH + " expressions begin with each other");
-            if (known > 0) {
-                return known;
-            }
-            depth++;
-            longest[node.id] = OPEN;
-            int below = 0;
-            for (Node first : node.firstParts()) {
-                below = Math.max(below, visit(first));
-            }
-            depth--;
-            longest[node.id] = below + 1;
-            return below + 1;
-        }
     }
 }

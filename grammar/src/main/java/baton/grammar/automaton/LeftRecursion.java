@@ -20,6 +20,10 @@ import java.util.function.Consumer;
  */
 final class LeftRecursion {
     private static final int MOST_DEPTH = 2_000;
+
+    /** Longest chain of nodes that begin with each other where no rule begins with itself. */
+    private static final int MOST_CHAIN = 400;
+
     private static final int MOST_RULES = 60;
 
     /** A text of a rule, not empty, and then a text of {@code rest}: such a text is of {@code whole}. */
@@ -30,6 +34,9 @@ final class LeftRecursion {
     private final Consumer<Node> add;
     /** By the numbers of nodes: 0 before the visit, {@link Integer#MAX_VALUE} after that of the circle. */
     private int[] order;
+
+    /** By the numbers of nodes: the longest chain of nodes that begin with each other, from each; 0 before its visit ends. */
+    private int[] longest;
 
     private final Deque<Node> open = new ArrayDeque<>();
     private int visited;
@@ -43,6 +50,7 @@ final class LeftRecursion {
 
     private LeftRecursion(int nodes, Consumer<Node> add) {
         order = new int[nodes];
+        longest = new int[nodes];
         this.add = add;
     }
 
@@ -51,6 +59,7 @@ final class LeftRecursion {
      *
      * @param add takes a new node
      * @return whether there was one
+     * @throws ConfigException if the chain of nodes that begin with each other is too long
      */
     static boolean remove(List<Node> nodes, Consumer<Node> add) {
         LeftRecursion recursion = new LeftRecursion(nodes.size(), add);
@@ -58,6 +67,9 @@ final class LeftRecursion {
             if (recursion.order(node) == 0) {
                 recursion.visit(node);
             }
+        }
+        if (!recursion.hasReplaced) {
+            requireAtMost(MOST_CHAIN, Arrays.stream(recursion.longest).max().orElse(0));
         }
         return recursion.hasReplaced;
     }
@@ -68,21 +80,23 @@ final class LeftRecursion {
 
     /** Tarjan's algorithm: finds the circles of nodes that begin with each other. */
     private int visit(Node node) {
-        if (++depth > MOST_DEPTH) {
-            throw new ConfigException("grammar", "more than " + MOST_DEPTH + " expressions begin with each other");
-        }
+        requireAtMost(MOST_DEPTH, ++depth);
         int number = ++visited;
         if (node.id >= order.length) {
             order = Arrays.copyOf(order, 2 * node.id);
+            longest = Arrays.copyOf(longest, 2 * node.id);
         }
         order[node.id] = number;
         open.add(node);
         int low = number;
         boolean itself = false;
+        int below = 0;
         for (Node first : node.firstParts()) {
             itself |= first == node;
             low = Math.min(low, order(first) == 0 ? visit(first) : order(first));
+            below = Math.max(below, longest[first.id]);
         }
+        longest[node.id] = below + 1;
         depth--;
         if (low == number) {
             Set<Node> found = new LinkedHashSet<>();
@@ -97,6 +111,12 @@ final class LeftRecursion {
             }
         }
         return low;
+    }
+
+    private static void requireAtMost(int most, int depth) {
+        if (depth > most) {
+            throw new ConfigException("grammar", "more than " + most + " expressions begin with each other");
+        }
     }
 
     private void replace(Set<Node> found) {

@@ -3,8 +3,8 @@ package baton.grammar.regex;
 import baton.grammar.rule.Expression;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Optional;
 import java.util.function.Predicate;
+import java.util.stream.Stream;
 
 /** A part of a regular expression. Parts without assertions are expressions already. */
 sealed interface RegexNode {
@@ -31,32 +31,8 @@ sealed interface RegexNode {
      */
     record Lookahead(RegexNode body, boolean negative, int position) implements RegexNode {}
 
-    static RegexNode sequence(List<RegexNode> parts) {
-        if (parts.size() == 1) {
-            return parts.getFirst();
-        }
-        return expressions(parts)
-                .<RegexNode>map(all -> new Plain(Expressions.sequence(all)))
-                .orElseGet(() -> new Sequence(joined(parts)));
-    }
-
-    static RegexNode choice(List<RegexNode> parts) {
-        if (parts.size() == 1) {
-            return parts.getFirst();
-        }
-        return expressions(parts)
-                .<RegexNode>map(all -> new Plain(Expressions.choice(all)))
-                .orElseGet(() -> new Choice(List.copyOf(parts)));
-    }
-
-    static RegexNode repeat(RegexNode repeated, int least, int most) {
-        return repeated instanceof Plain(Expression expression)
-                ? new Plain(Expression.repeat(expression, least, most))
-                : new Repeat(repeated, least, most);
-    }
-
     /** Neighbours without assertions are one part. */
-    private static List<RegexNode> joined(List<RegexNode> parts) {
+    static RegexNode sequence(List<RegexNode> parts) {
         List<RegexNode> joined = new ArrayList<>();
         List<Expression> plain = new ArrayList<>();
         for (RegexNode part : parts) {
@@ -70,21 +46,26 @@ sealed interface RegexNode {
             }
             joined.add(part);
         }
-        if (!plain.isEmpty()) {
+        if (!plain.isEmpty() || joined.isEmpty()) {
             joined.add(new Plain(Expressions.sequence(plain)));
         }
-        return joined;
+        return joined.size() == 1 ? joined.getFirst() : new Sequence(joined);
     }
 
-    private static Optional<List<Expression>> expressions(List<RegexNode> parts) {
-        List<Expression> expressions = new ArrayList<>();
-        for (RegexNode part : parts) {
-            if (!(part instanceof Plain(Expression expression))) {
-                return Optional.empty();
-            }
-            expressions.add(expression);
+    static RegexNode choice(List<RegexNode> parts) {
+        if (parts.size() == 1) {
+            return parts.getFirst();
         }
-        return Optional.of(expressions);
+        List<Expression> plain = parts.stream()
+                .flatMap(part -> part instanceof Plain(Expression expression) ? Stream.of(expression) : Stream.empty())
+                .toList();
+        return plain.size() == parts.size() ? new Plain(Expressions.choice(plain)) : new Choice(List.copyOf(parts));
+    }
+
+    static RegexNode repeat(RegexNode repeated, int least, int most) {
+        return repeated instanceof Plain(Expression expression)
+                ? new Plain(Expression.repeat(expression, least, most))
+                : new Repeat(repeated, least, most);
     }
 
     /** Whether this is, or has, a part of a kind. */

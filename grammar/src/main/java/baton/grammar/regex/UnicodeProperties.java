@@ -84,54 +84,21 @@ final class UnicodeProperties {
 
     private static Map<String, CharSet> categories() {
         // Names and types; a group has the types of its parts.
-        String[] names = {
-            "Lu Uppercase_Letter 1",
-            "Ll Lowercase_Letter 2",
-            "Lt Titlecase_Letter 3",
-            "LC Cased_Letter 1 2 3",
-            "Lm Modifier_Letter 4",
-            "Lo Other_Letter 5",
-            "L Letter 1 2 3 4 5",
-            "Mn Nonspacing_Mark 6",
-            "Me Enclosing_Mark 7",
-            "Mc Spacing_Mark 8",
-            "M Mark 6 7 8",
-            "M Combining_Mark 6 7 8",
-            "Nd Decimal_Number 9",
-            "Nd digit 9",
-            "Nl Letter_Number 10",
-            "No Other_Number 11",
-            "N Number 9 10 11",
-            "Zs Space_Separator 12",
-            "Zl Line_Separator 13",
-            "Zp Paragraph_Separator 14",
-            "Z Separator 12 13 14",
-            "Cc Control 15",
-            "Cc cntrl 15",
-            "Cf Format 16",
-            "Co Private_Use 18",
-            "Cn Unassigned 0",
-            "C Other 0 15 16 18",
-            "Cs Surrogate 19",
-            "Pd Dash_Punctuation 20",
-            "Ps Open_Punctuation 21",
-            "Pe Close_Punctuation 22",
-            "Pc Connector_Punctuation 23",
-            "Po Other_Punctuation 24",
-            "Pi Initial_Punctuation 29",
-            "Pf Final_Punctuation 30",
-            "P Punctuation 20 21 22 23 24 29 30",
-            "P punct 20 21 22 23 24 29 30",
-            "Sm Math_Symbol 25",
-            "Sc Currency_Symbol 26",
-            "Sk Modifier_Symbol 27",
-            "So Other_Symbol 28",
-            "S Symbol 25 26 27 28"
-        };
+        String names = """
+            Lu Uppercase_Letter 1; Ll Lowercase_Letter 2; Lt Titlecase_Letter 3; LC Cased_Letter 1 2 3;
+            Lm Modifier_Letter 4; Lo Other_Letter 5; L Letter 1 2 3 4 5; Mn Nonspacing_Mark 6; Me Enclosing_Mark 7;
+            Mc Spacing_Mark 8; M Mark 6 7 8; M Combining_Mark 6 7 8; Nd Decimal_Number 9; Nd digit 9;
+            Nl Letter_Number 10; No Other_Number 11; N Number 9 10 11; Zs Space_Separator 12; Zl Line_Separator 13;
+            Zp Paragraph_Separator 14; Z Separator 12 13 14; Cc Control 15; Cc cntrl 15; Cf Format 16;
+            Co Private_Use 18; Cn Unassigned 0; C Other 0 15 16 18; Cs Surrogate 19; Pd Dash_Punctuation 20;
+            Ps Open_Punctuation 21; Pe Close_Punctuation 22; Pc Connector_Punctuation 23; Po Other_Punctuation 24;
+            Pi Initial_Punctuation 29; Pf Final_Punctuation 30; P Punctuation 20 21 22 23 24 29 30;
+            P punct 20 21 22 23 24 29 30; Sm Math_Symbol 25; Sc Currency_Symbol 26; Sk Modifier_Symbol 27;
+            So Other_Symbol 28; S Symbol 25 26 27 28""";
         Map<Integer, CharSet> types = grouped(Character::getType);
         Map<String, CharSet> categories = new HashMap<>();
-        for (String each : names) {
-            List<String> words = List.of(each.split(" "));
+        for (String each : names.split(";")) {
+            List<String> words = List.of(each.strip().split(" "));
             CharSet all = CharSet.union(words.subList(2, words.size()).stream()
                     .flatMap(type -> types.getOrDefault(Integer.valueOf(type), CharSet.NONE).ranges().stream())
                     .toList());

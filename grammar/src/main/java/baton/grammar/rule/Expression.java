@@ -29,19 +29,6 @@ public sealed interface Expression {
         public Automaton(List<State> states) {
             this(states, 0, Repeat.UNBOUNDED);
         }
-
-        /** The same states with other texts of their steps. */
-        public Automaton map(UnaryOperator<Expression> texts) {
-            List<State> mapped = new ArrayList<>();
-            for (State state : states) {
-                mapped.add(new State(
-                        state.ends,
-                        state.steps.stream()
-                                .map(step -> new Step(texts.apply(step.text), step.next))
-                                .toList()));
-            }
-            return new Automaton(mapped, least, most);
-        }
     }
 
     /** A state of an {@link Automaton}; no text is of two steps. */
@@ -192,25 +179,52 @@ public sealed interface Expression {
 
     /** The expressions that this one is made of. */
     default List<Expression> parts() {
+        List<Expression> parts = new ArrayList<>();
+        map(part -> {
+            parts.add(part);
+            return part;
+        });
+        return parts;
+    }
+
+    /** The same of other parts. */
+    default Expression map(UnaryOperator<Expression> part) {
         return switch (this) {
-            case Text _, Chars _, Rule _, SpecialToken _ -> List.of();
-            case Automaton(List<State> states, int _, int _) ->
-                states.stream()
-                        .flatMap(state -> state.steps().stream())
-                        .map(Step::text)
-                        .toList();
-            case Sequence(List<Expression> parts) -> parts;
-            case Choice(List<Expression> parts) -> parts;
-            case And(List<Expression> parts) -> parts;
-            case Not(Expression excluded) -> List.of(excluded);
-            case Repeat(Expression repeated, int _, int _) -> List.of(repeated);
-            case Members(List<Member> members, boolean _, Expression separator, Expression others, int _, int _) -> {
-                List<Expression> all =
-                        new ArrayList<>(members.stream().map(Member::text).toList());
-                all.add(separator);
-                all.add(others);
-                yield all;
-            }
+            case Text _, Chars _, Rule _, SpecialToken _ -> this;
+            case Automaton(List<State> states, int least, int most) ->
+                new Automaton(
+                        states.stream()
+                                .map(state -> new State(
+                                        state.ends,
+                                        state.steps.stream()
+                                                .map(step -> new Step(part.apply(step.text), step.next))
+                                                .toList()))
+                                .toList(),
+                        least,
+                        most);
+            case Sequence(List<Expression> parts) ->
+                new Sequence(parts.stream().map(part).toList());
+            case Choice(List<Expression> parts) ->
+                new Choice(parts.stream().map(part).toList());
+            case And(List<Expression> parts) -> new And(parts.stream().map(part).toList());
+            case Not(Expression excluded) -> new Not(part.apply(excluded));
+            case Repeat(Expression repeated, int least, int most) -> new Repeat(part.apply(repeated), least, most);
+            case Members(
+                    List<Member> members,
+                    boolean anyOrder,
+                    Expression separator,
+                    Expression others,
+                    int least,
+                    int most) ->
+                new Members(
+                        members.stream()
+                                .map(member -> new Member(part.apply(member.text), member.required))
+                                .toList(),
+                        anyOrder,
+                        part.apply(separator),
+                        part.apply(others),
+                        least,
+                        most);
         };
     }
 }

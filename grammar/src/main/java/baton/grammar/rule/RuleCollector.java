@@ -1,7 +1,6 @@
 package baton.grammar.rule;
 
 import java.util.HashMap;
-import java.util.List;
 import java.util.Map;
 
 /** Makes one grammar of several. Their rules may have the same names. One thread at a time. */
@@ -32,30 +31,8 @@ public final class RuleCollector {
     }
 
     private static Expression renamed(Expression expression, String prefix) {
-        return switch (expression) {
-            case Expression.Rule(String name) -> new Expression.Rule(prefix + name);
-            case Expression.Text _, Expression.Chars _, Expression.SpecialToken _ -> expression;
-            case Expression.Automaton automaton -> automaton.map(text -> renamed(text, prefix));
-            case Expression.Sequence(List<Expression> parts) -> new Expression.Sequence(renamed(parts, prefix));
-            case Expression.Choice(List<Expression> parts) -> new Expression.Choice(renamed(parts, prefix));
-            case Expression.And(List<Expression> parts) -> new Expression.And(renamed(parts, prefix));
-            case Expression.Not(Expression excluded) -> new Expression.Not(renamed(excluded, prefix));
-            case Expression.Repeat(Expression repeated, int least, int most) ->
-                new Expression.Repeat(renamed(repeated, prefix), least, most);
-            case Expression.Members members ->
-                new Expression.Members(
-                        members.members().stream()
-                                .map(member -> new Expression.Member(renamed(member.text(), prefix), member.required()))
-                                .toList(),
-                        members.anyOrder(),
-                        renamed(members.separator(), prefix),
-                        renamed(members.others(), prefix),
-                        members.least(),
-                        members.most());
-        };
-    }
-
-    private static List<Expression> renamed(List<Expression> parts, String prefix) {
-        return parts.stream().map(part -> renamed(part, prefix)).toList();
+        return expression instanceof Expression.Rule(String name)
+                ? new Expression.Rule(prefix + name)
+                : expression.map(part -> renamed(part, prefix));
     }
 }

@@ -114,13 +114,8 @@ final class JsonStrings {
                         .mapToObj(point -> character(CharSet.of(point)))
                         .toList());
             case Expression.Chars(CharSet set) -> character(set);
-            case Expression.Sequence(List<Expression> parts) ->
-                new Expression.Sequence(parts.stream().map(this::written).toList());
-            case Expression.Choice(List<Expression> parts) ->
-                new Expression.Choice(parts.stream().map(this::written).toList());
-            case Expression.Repeat(Expression repeated, int least, int most) ->
-                Expression.repeat(written(repeated), least, most);
-            case Expression.Automaton automaton -> automaton.map(this::written);
+            case Expression.Sequence _, Expression.Choice _, Expression.Repeat _, Expression.Automaton _ ->
+                decoded.map(this::written);
             case Expression.And _, Expression.Not _ -> written(work.automaton(decoded));
             case Expression.Rule _, Expression.Members _, Expression.SpecialToken _ ->
                 throw new IllegalArgumentException("no expression of strings: " + decoded);

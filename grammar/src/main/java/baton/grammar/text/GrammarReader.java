@@ -3,16 +3,66 @@ package baton.grammar.text;
 import baton.grammar.regex.CharacterReader;
 import baton.grammar.regex.Regexes;
 import baton.grammar.rule.Expression;
+import baton.grammar.rule.GrammarSource;
 import baton.kv.ConfigException;
+import java.util.LinkedHashMap;
+import java.util.Map;
 
-/** The characters of a grammar, of which errors name line and column. One thread at a time. */
-final class GrammarScanner extends CharacterReader {
+/** Reads a grammar's text. Errors name line and column. One thread at a time. */
+abstract class GrammarReader extends CharacterReader {
     private static final int MOST_CHARACTERS = 1 << 18;
+
+    private final Map<String, Expression> rules = new LinkedHashMap<>();
+
+    /** Where each rule is first referred to. */
+    private final Map<String, Integer> references = new LinkedHashMap<>();
 
     private int nesting;
 
-    GrammarScanner(String text) {
+    GrammarReader(String text) {
         super("grammar", text, MOST_CHARACTERS);
+    }
+
+    /** Reads the whole text. */
+    abstract GrammarSource read();
+
+    /** Skips blanks and comments. */
+    abstract void skip();
+
+    /** Adds a rule. */
+    void define(int position, String name, Expression expression) {
+        if (expression.size() > Regexes.MAX_SIZE) {
+            throw error(
+                    position,
+                    "'" + name + "' has more than " + Regexes.MAX_SIZE
+                            + " characters and rules if repeats are written out");
+        }
+        if (rules.put(name, expression) != null) {
+            throw error(position, "'" + name + "' is defined twice");
+        }
+    }
+
+    /** A rule that is defined anywhere. */
+    Expression reference(int position, String name) {
+        references.putIfAbsent(name, position);
+        return new Expression.Rule(name);
+    }
+
+    /**
+     * All rules. Those that are referred to, and the start, are among them.
+     *
+     * @param sign between a rule's name and its texts, for errors
+     */
+    Map<String, Expression> rules(String start, String sign) {
+        references.forEach((name, position) -> {
+            if (!rules.containsKey(name)) {
+                throw error(position, "'" + name + "' is not defined; write " + name + sign + " ...");
+            }
+        });
+        if (!rules.containsKey(start)) {
+            throw error(0, "the rule '" + start + "' is missing; write " + start + sign + " ...");
+        }
+        return rules;
     }
 
     /** An error at the next character. */
@@ -73,6 +123,38 @@ final class GrammarScanner extends CharacterReader {
         return digits.isEmpty() ? -1 : Integer.parseInt(digits);
     }
 
+    /** The expression as often as the sign says that is next, if one of repetition is. */
+    Expression repeated(Expression expression) {
+        int position = position();
+        if (take("*")) {
+            return repeated(position, expression, 0, Expression.Repeat.UNBOUNDED);
+        }
+        if (take("+")) {
+            return repeated(position, expression, 1, Expression.Repeat.UNBOUNDED);
+        }
+        if (take("?")) {
+            return repeated(position, expression, 0, 1);
+        }
+        if (!take("{")) {
+            return expression;
+        }
+        skip();
+        int least = number();
+        skip();
+        int most = least;
+        if (take(",")) {
+            skip();
+            most = number();
+            most = most < 0 ? Expression.Repeat.UNBOUNDED : most;
+            least = Math.max(least, 0);
+            skip();
+        }
+        if (least < 0 || !take("}")) {
+            throw error(position, "the counts are missing; write {2} or {2,4}; templates are not supported");
+        }
+        return repeated(position, expression, least, most);
+    }
+
     /** The expression repeated as often as two counts say, where the most may be {@link Expression.Repeat#UNBOUNDED}. */
     Expression repeated(int position, Expression expression, int least, int most) {
         if (most < least) {
@@ -85,6 +167,18 @@ final class GrammarScanner extends CharacterReader {
                     "the repetition has more than " + Regexes.MAX_SIZE + " characters and rules if it is written out");
         }
         return repeated;
+    }
+
+    /** A regular expression within a grammar. */
+    Expression terminal(int position, String pattern, String flags) {
+        if (!flags.matches("[isu]*")) {
+            throw error(position, "the flags '" + flags + "' are not supported; write i, s or u");
+        }
+        try {
+            return Regexes.terminal(pattern, flags);
+        } catch (ConfigException e) {
+            throw error(position, String.valueOf(e.getMessage()));
+        }
     }
 
     /** The content of a string, after its first quote. */

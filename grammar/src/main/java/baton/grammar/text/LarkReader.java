@@ -11,7 +11,6 @@ import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
@@ -20,7 +19,7 @@ import java.util.TreeMap;
  * Reads grammars in the common part of Lark, with llguidance's extensions that both of vLLM's backends have. There is no lexer: a text is in
  * the language if it can be divided into terminals in any way.
  */
-final class LarkReader {
+final class LarkReader extends GrammarReader {
     /** The name of a rule that no grammar can have. */
     private static final String IGNORED = "ignored text";
 
@@ -52,42 +51,33 @@ final class LarkReader {
             Map.entry("C_COMMENT", "/\\*[^*]*\\*+(?:[^/*][^*]*\\*+)*/"),
             Map.entry("SQL_COMMENT", "--[^\\n]*")));
 
-    private final GrammarScanner scanner;
     private final RuleCollector collector = new RuleCollector();
-    private final Map<String, Expression> rules = new LinkedHashMap<>();
-    private final Map<String, Integer> references = new LinkedHashMap<>();
     private final List<Expression> ignored = new ArrayList<>();
     private final boolean ignores;
     private boolean inTerminal;
     private int groups;
 
     LarkReader(String text) {
-        scanner = new GrammarScanner(text);
+        super(text);
         ignores = text.contains("%ignore");
     }
 
+    @Override
     GrammarSource read() {
         skipLines();
-        while (!scanner.isAtEnd()) {
-            if (scanner.take("%")) {
+        while (!isAtEnd()) {
+            if (take("%")) {
                 directive();
             } else {
                 definition();
             }
             skip();
-            if (!scanner.isAtEnd() && scanner.peek() != '\n' && scanner.peek() != '\r') {
-                throw scanner.unexpected("the end of the line");
+            if (!isAtEnd() && peek() != '\n' && peek() != '\r') {
+                throw unexpected("the end of the line");
             }
             skipLines();
         }
-        references.forEach((name, position) -> {
-            if (!rules.containsKey(name)) {
-                throw scanner.error(position, "'" + name + "' is not defined; write " + name + ": ...");
-            }
-        });
-        if (!rules.containsKey("start")) {
-            throw scanner.error(0, "the rule 'start' is missing; write start: ...");
-        }
+        Map<String, Expression> rules = rules("start", ":");
         if (ignores) {
             rules.put(IGNORED, Expression.repeat(new Expression.Choice(ignored), 0, Expression.Repeat.UNBOUNDED));
         }
@@ -96,8 +86,8 @@ final class LarkReader {
     }
 
     private void directive() {
-        int start = scanner.position() - 1;
-        String name = scanner.takeWhile(LarkReader::isOfName);
+        int start = position() - 1;
+        String name = takeWhile(LarkReader::isOfName);
         skip();
         switch (name) {
             case "import" -> imports();
@@ -108,81 +98,68 @@ final class LarkReader {
             }
             case "llguidance", "grammar_options" -> {
                 if (!object().isEmpty()) {
-                    throw scanner.error(start, "options of '%" + name + "' are not supported");
+                    throw error(start, "options of '%" + name + "' are not supported");
                 }
             }
-            default -> throw scanner.error(start, "'%" + name + "' is not supported; write %import or %ignore");
+            default -> throw error(start, "'%" + name + "' is not supported; write %import or %ignore");
         }
     }
 
     private void imports() {
-        int start = scanner.position();
-        if (!scanner.take("common")) {
-            throw scanner.error("only 'common' can be imported; write %import common.NAME");
+        int start = position();
+        if (!take("common")) {
+            throw error("only 'common' can be imported; write %import common.NAME");
         }
         skip();
-        if (scanner.take(".")) {
-            String name = scanner.takeWhile(LarkReader::isOfName);
+        if (take(".")) {
+            String name = takeWhile(LarkReader::isOfName);
             skip();
             String as = name;
-            if (scanner.take("->")) {
+            if (take("->")) {
                 skip();
-                as = scanner.takeWhile(LarkReader::isOfName);
+                as = takeWhile(LarkReader::isOfName);
             }
             imported(start, name, as);
             return;
         }
-        scanner.require("(");
+        require("(");
         do {
             skip();
-            String name = scanner.takeWhile(LarkReader::isOfName);
+            String name = takeWhile(LarkReader::isOfName);
             imported(start, name, name);
             skip();
-        } while (scanner.take(","));
-        scanner.require(")");
+        } while (take(","));
+        require(")");
     }
 
     private void imported(int position, String name, String as) {
         String pattern = COMMON.get(name);
         if (pattern == null) {
-            throw scanner.error(
-                    position, "common." + name + " is not known; known are " + String.join(", ", COMMON.keySet()));
+            throw error(position, "common." + name + " is not known; known are " + String.join(", ", COMMON.keySet()));
         }
         define(position, as, Regexes.terminal(pattern, ""));
     }
 
-    private void define(int position, String name, Expression expression) {
-        if (expression.size() > Regexes.MAX_SIZE) {
-            throw scanner.error(
-                    position,
-                    "'" + name + "' has more than " + Regexes.MAX_SIZE
-                            + " characters and rules if repeats are written out");
-        }
-        if (rules.put(name, expression) != null) {
-            throw scanner.error(position, "'" + name + "' is defined twice");
-        }
-    }
-
     private void definition() {
-        int start = scanner.position();
-        scanner.takeWhile(c -> c == '?' || c == '!');
-        String name = scanner.takeWhile(LarkReader::isOfName);
+        int start = position();
+        takeWhile(c -> c == '?' || c == '!');
+        String name = takeWhile(LarkReader::isOfName);
         if (name.isEmpty() || (name.charAt(0) >= '0' && name.charAt(0) <= '9')) {
-            throw scanner.unexpected("the name of a rule or of a terminal");
+            throw unexpected("the name of a rule or of a terminal");
         }
-        if (scanner.peek() == '{') {
-            throw scanner.error("templates are not supported; write a rule for each use of '" + name + "'");
+        if (peek() == '{') {
+            throw error("templates are not supported; write a rule for each use of '" + name + "'");
         }
-        if (scanner.take(".")) {
+        if (take(".")) {
             // A priority changes the tree, no text.
-            scanner.takeWhile(c -> c == '-' || (c >= '0' && c <= '9'));
+            takeWhile(c -> c == '-' || (c >= '0' && c <= '9'));
         }
-        Map<String, Expression> options = scanner.take("[") ? options() : Map.of();
+        Map<String, Expression> options = take("[") ? options() : Map.of();
         skip();
-        if (scanner.take("::")) {
-            throw scanner.error(start, "parameters of rules are not supported");
+        if (take("::")) {
+            throw error(start, "parameters of rules are not supported");
         }
-        scanner.require(":");
+        require(":");
         boolean isLazy = !options.isEmpty();
         inTerminal = isLazy || isTerminal(name);
         Expression body = choices();
@@ -201,16 +178,16 @@ final class LarkReader {
         Map<String, Expression> options = new HashMap<>();
         do {
             skip();
-            int start = scanner.position();
-            String name = scanner.takeWhile(LarkReader::isOfName);
+            int start = position();
+            String name = takeWhile(LarkReader::isOfName);
             skip();
-            boolean hasValue = scanner.take("=");
+            boolean hasValue = take("=");
             skip();
             switch (name) {
                 case "lazy" -> options.put(name, Expression.empty());
                 case "suffix", "stop" -> {
                     if (!hasValue) {
-                        throw scanner.unexpected("'='");
+                        throw unexpected("'='");
                     }
                     inTerminal = true;
                     options.put(name, atom());
@@ -218,15 +195,15 @@ final class LarkReader {
                 }
                 case "capture", "stop_capture" -> {
                     if (hasValue) {
-                        scanner.require("\"");
-                        scanner.string(false);
+                        require("\"");
+                        string(false);
                     }
                 }
-                default -> throw scanner.error(start, "the option '" + name + "' of rules is not supported");
+                default -> throw error(start, "the option '" + name + "' of rules is not supported");
             }
             skip();
-        } while (scanner.take(","));
-        scanner.require("]");
+        } while (take(","));
+        require("]");
         return options;
     }
 
@@ -247,16 +224,17 @@ final class LarkReader {
         return (c < 0x80 && Character.isLetterOrDigit(c)) || c == '_' || c == '-';
     }
 
-    /** Skips blanks and comments of a line, and within groups also line ends. */
-    private void skip() {
+    /** Within groups it skips also line ends. */
+    @Override
+    void skip() {
         while (true) {
-            scanner.takeWhile(c -> c == ' ' || c == '\t' || (groups > 0 && (c == '\n' || c == '\r')));
-            int start = scanner.position();
-            if (!scanner.take("#") && !scanner.take("//")) {
+            takeWhile(c -> c == ' ' || c == '\t' || (groups > 0 && (c == '\n' || c == '\r')));
+            int start = position();
+            if (!take("#") && !take("//")) {
                 return;
             }
-            scanner.back(start);
-            scanner.takeWhile(c -> c != '\n');
+            back(start);
+            takeWhile(c -> c != '\n');
         }
     }
 
@@ -271,9 +249,9 @@ final class LarkReader {
         do {
             skip();
             choices.add(conjunction());
-            if (scanner.take("->")) {
+            if (take("->")) {
                 skip();
-                scanner.takeWhile(LarkReader::isOfName);
+                takeWhile(LarkReader::isOfName);
                 skip();
             }
         } while (takeBar());
@@ -282,12 +260,12 @@ final class LarkReader {
 
     /** A bar that stands on this line or begins one of the next. */
     private boolean takeBar() {
-        int start = scanner.position();
+        int start = position();
         skipLines();
-        if (scanner.take("|")) {
+        if (take("|")) {
             return true;
         }
-        scanner.back(start);
+        back(start);
         return false;
     }
 
@@ -296,13 +274,13 @@ final class LarkReader {
         do {
             skip();
             parts.add(sequence());
-        } while (scanner.take("&"));
+        } while (take("&"));
         return parts.size() == 1 ? parts.getFirst() : new Expression.And(parts);
     }
 
     private Expression sequence() {
         List<Expression> parts = new ArrayList<>();
-        while (!scanner.isAtEnd() && "|)]&\r\n".indexOf(scanner.peek()) < 0 && !isArrow()) {
+        while (!isAtEnd() && "|)]&\r\n".indexOf(peek()) < 0 && !isArrow()) {
             parts.add(repeated());
             skip();
         }
@@ -310,115 +288,86 @@ final class LarkReader {
     }
 
     private boolean isArrow() {
-        int start = scanner.position();
-        boolean isArrow = scanner.take("->");
-        scanner.back(start);
+        int start = position();
+        boolean isArrow = take("->");
+        back(start);
         return isArrow;
     }
 
     private Expression repeated() {
-        Expression element = scanner.take("~") ? new Expression.Not(atom()) : atom();
-        int position = scanner.position();
-        if (scanner.take("?")) {
-            return scanner.repeated(position, element, 0, 1);
-        }
-        if (scanner.take("*")) {
-            return scanner.repeated(position, element, 0, Expression.Repeat.UNBOUNDED);
-        }
-        if (scanner.take("+")) {
-            return scanner.repeated(position, element, 1, Expression.Repeat.UNBOUNDED);
-        }
+        Expression element = take("~") ? new Expression.Not(atom()) : atom();
         skip();
-        position = scanner.position();
-        if (scanner.take("~")) {
+        int position = position();
+        if (take("~")) {
             skip();
-            int least = scanner.number();
+            int least = number();
             if (least < 0) {
                 // The sign negates the next element.
-                scanner.back(position);
+                back(position);
                 return element;
             }
             skip();
-            int most = scanner.take("..") ? scanner.number() : least;
+            int most = take("..") ? number() : least;
             if (most < 0) {
-                throw scanner.error(position, "the greatest count is missing; write ~2..4");
+                throw error(position, "the greatest count is missing; write ~2..4");
             }
-            return scanner.repeated(position, element, least, most);
+            return repeated(position, element, least, most);
         }
-        if (scanner.take("{")) {
-            skip();
-            int least = scanner.number();
-            skip();
-            int most = least;
-            if (scanner.take(",")) {
-                skip();
-                most = scanner.number();
-                most = most < 0 ? Expression.Repeat.UNBOUNDED : most;
-                least = Math.max(least, 0);
-                skip();
-            }
-            if (least < 0 || !scanner.take("}")) {
-                throw scanner.error(
-                        position, "the counts are missing; write {2} or {2,4}; templates are not supported");
-            }
-            return scanner.repeated(position, element, least, most);
-        }
-        return element;
+        return repeated(element);
     }
 
     private Expression atom() {
-        int start = scanner.position();
-        if (scanner.take("(")) {
+        int start = position();
+        if (take("(")) {
             return group(")");
         }
-        if (scanner.take("[")) {
+        if (take("[")) {
             return Expression.optional(group("]"));
         }
-        if (scanner.take("\"")) {
+        if (take("\"")) {
             return lexeme(string(start));
         }
-        if (scanner.take("/")) {
+        if (take("/")) {
             return lexeme(regex(start));
         }
-        if (scanner.take("<")) {
+        if (take("<")) {
             return specialToken(start);
         }
-        if (scanner.take("%json")) {
+        if (take("%json")) {
             requireRule(start, "%json");
             return lexeme(schema(start));
         }
         for (String refused : List.of("%regex", "%lark", "@")) {
-            if (scanner.take(refused)) {
-                throw scanner.error(start, "'" + refused + "' is not supported");
+            if (take(refused)) {
+                throw error(start, "'" + refused + "' is not supported");
             }
         }
-        String name = scanner.takeWhile(LarkReader::isOfName);
+        String name = takeWhile(LarkReader::isOfName);
         if (name.isEmpty()) {
-            throw scanner.unexpected("a string, a regular expression, a name or a group");
+            throw unexpected("a string, a regular expression, a name or a group");
         }
-        references.putIfAbsent(name, start);
+        Expression rule = reference(start, name);
         if (isTerminal(name)) {
-            return lexeme(new Expression.Rule(name));
+            return lexeme(rule);
         }
         requireRule(start, "the rule '" + name + "'");
-        return new Expression.Rule(name);
+        return rule;
     }
 
     private void requireRule(int position, String name) {
         if (inTerminal) {
-            throw scanner.error(
-                    position, name + " cannot be part of a terminal; give the terminal a name in lower case");
+            throw error(position, name + " cannot be part of a terminal; give the terminal a name in lower case");
         }
     }
 
     private Expression group(String close) {
-        scanner.enter();
+        enter();
         groups++;
         Expression group = choices();
         skip();
         groups--;
-        scanner.require(close);
-        scanner.leave();
+        require(close);
+        leave();
         return group;
     }
 
@@ -428,56 +377,55 @@ final class LarkReader {
     }
 
     private Expression string(int start) {
-        String text = scanner.string(false);
-        if (scanner.take("i")) {
+        String text = string(false);
+        if (take("i")) {
             List<Expression> characters = text.codePoints()
                     .<Expression>mapToObj(c -> new Expression.Chars(
                             c < 0x80 ? CharSet.of(Character.toLowerCase(c), Character.toUpperCase(c)) : CharSet.of(c)))
                     .toList();
             return new Expression.Sequence(characters);
         }
-        int end = scanner.position();
+        int end = position();
         skip();
-        if (!scanner.take("..")) {
-            scanner.back(end);
+        if (!take("..")) {
+            back(end);
             return Expression.text(text);
         }
         skip();
-        scanner.require("\"");
-        String last = scanner.string(false);
+        require("\"");
+        String last = string(false);
         if (text.codePointCount(0, text.length()) != 1
                 || last.codePointCount(0, last.length()) != 1
                 || text.codePointAt(0) > last.codePointAt(0)) {
-            throw scanner.error(start, "a range is two characters in order; write \"a\"..\"z\"");
+            throw error(start, "a range is two characters in order; write \"a\"..\"z\"");
         }
         return new Expression.Chars(CharSet.range(text.codePointAt(0), last.codePointAt(0)));
     }
 
     private Expression regex(int start) {
-        int from = scanner.position();
-        while (scanner.peek() != '/') {
-            if (scanner.isAtEnd() || scanner.peek() == '\n') {
-                throw scanner.error(
-                        start, "the regular expression has no end on its line; write \\/ for a slash in it");
+        int from = position();
+        while (peek() != '/') {
+            if (isAtEnd() || peek() == '\n') {
+                throw error(start, "the regular expression has no end on its line; write \\/ for a slash in it");
             }
-            if (scanner.next() == '\\') {
-                scanner.next();
+            if (next() == '\\') {
+                next();
             }
         }
-        String pattern = scanner.from(from);
-        scanner.next();
-        String flags = scanner.takeWhile(c -> "imslux".indexOf(c) >= 0);
-        return EbnfReader.terminal(scanner, start, pattern, flags);
+        String pattern = from(from);
+        next();
+        String flags = takeWhile(c -> "imslux".indexOf(c) >= 0);
+        return terminal(start, pattern, flags);
     }
 
     private Expression specialToken(int start) {
         requireRule(start, "a special token");
-        if (scanner.peek() == '[') {
-            throw scanner.error(start, "special tokens by number are not supported; write <|name|>");
+        if (peek() == '[') {
+            throw error(start, "special tokens by number are not supported; write <|name|>");
         }
-        scanner.takeWhile(c -> c != '<' && c != '>' && !Character.isWhitespace(c));
-        scanner.require(">");
-        return new Expression.SpecialToken(scanner.from(start));
+        takeWhile(c -> c != '<' && c != '>' && !Character.isWhitespace(c));
+        require(">");
+        return new Expression.SpecialToken(from(start));
     }
 
     private Expression schema(int start) {
@@ -485,38 +433,38 @@ final class LarkReader {
         try {
             return collector.add(JsonSchemas.source(schema.toJson(), SchemaOptions.DEFAULT));
         } catch (ConfigException e) {
-            throw scanner.error(start, String.valueOf(e.getMessage()));
+            throw error(start, String.valueOf(e.getMessage()));
         }
     }
 
     /** An object of JSON. */
     private JsonFields object() {
         skip();
-        int start = scanner.position();
-        if (scanner.peek() != '{') {
-            throw scanner.unexpected("an object of JSON");
+        int start = position();
+        if (peek() != '{') {
+            throw unexpected("an object of JSON");
         }
         int depth = 0;
         do {
-            int c = scanner.next();
+            int c = next();
             switch (c) {
                 case '{' -> depth++;
                 case '}' -> depth--;
                 case '"' -> {
-                    while (scanner.peek() != '"') {
-                        if (scanner.next() == '\\') {
-                            scanner.next();
+                    while (peek() != '"') {
+                        if (next() == '\\') {
+                            next();
                         }
                     }
-                    scanner.next();
+                    next();
                 }
                 default -> {}
             }
         } while (depth > 0);
         try {
-            return JsonFields.parse("json", scanner.from(start));
+            return JsonFields.parse("json", from(start));
         } catch (ConfigException e) {
-            throw scanner.error(start, String.valueOf(e.getMessage()));
+            throw error(start, String.valueOf(e.getMessage()));
         }
     }
 }

@@ -98,10 +98,10 @@ class GrammarsTest {
 
     @Test
     void errorsNameLineColumnAndTheRightForm() {
-        refused("root ::= a", "grammar: line 1, column 10: the rule 'a' is not defined; write a ::= ...");
+        refused("root ::= a", "grammar: line 1, column 10: 'a' is not defined; write a ::= ...");
         refused("x ::= \"a\"", "grammar: line 1, column 1: the rule 'root' is missing; write root ::= ...");
         refused("root ::= \"a\n", "grammar: line 1, column 10: the string has no end on its line");
-        refused("root ::= \"a\"\nroot ::= \"b\"", "grammar: line 2, column 1: the rule 'root' is defined twice");
+        refused("root ::= \"a\"\nroot ::= \"b\"", "grammar: line 2, column 1: 'root' is defined twice");
         refused("root ::= (\"a\"", "grammar: line 1, column 14: the grammar ends where ')' must be");
         refused("root ::= \"a\"**", "grammar: line 1, column 14: a repetition is repeated; write (...) around it");
         refused("root ::= [\\d]", "grammar: line 1, column 11: '\\d' is no escape");

@@ -113,7 +113,7 @@ class StructuralTagsTest {
                 "{'type': 'x'}§structural_tag.format.type: unsupported value 'x'; allowed: const_string, json_schema,",
                 "{'type': 'regex', 'pattern': '('}§structural_tag.format.pattern: at character 1: the group is not closed",
                 "{'type': 'star', 'content': {'type': 'grammar', 'grammar': 'root ::= a'}}§structural_tag.format.content."
-                        + "grammar: line 1, column 10: the rule 'a' is not defined",
+                        + "grammar: line 1, column 10: 'a' is not defined",
                 "{'type': 'or', 'elements': [{'type': 'const_string'}]}§structural_tag.format.elements[0].value: is missing",
                 "{'type': 'token', 'token': 5}§structural_tag.format.token: must be the text of a special token, is 5",
                 "{'type': 'any_text', 'max_tokens': 5}§structural_tag.format.max_tokens: is not supported, is 5",
