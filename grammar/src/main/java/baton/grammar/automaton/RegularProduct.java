@@ -32,6 +32,9 @@ public final class RegularProduct {
     /** Steps that each product takes. */
     private static final int WORK_OF_PRODUCT = 200;
 
+    /** Steps of each node that a product is made of. */
+    private static final int WORK_OF_NODE = 2;
+
     private final List<Node> operands;
 
     /** The operands from this one on exclude. */
@@ -45,7 +48,7 @@ public final class RegularProduct {
     private final List<List<State>> tuples = new ArrayList<>();
     private final List<int[]> next = new ArrayList<>();
 
-    private RegularProduct(List<Node> operands, int included, Iterable<Node> all, long mostWork) {
+    private RegularProduct(List<Node> operands, int included, Collection<Node> all, long mostWork) {
         this.operands = operands;
         this.included = included;
         Set<CharSet> sets = new LinkedHashSet<>();
@@ -61,7 +64,7 @@ public final class RegularProduct {
         classes = classes(sets);
         states = new States(Symbols.of(classes), 0);
         states.allowWork(mostWork);
-        states.spend(ranges + WORK_OF_PRODUCT);
+        states.spend(ranges + WORK_OF_PRODUCT + (long) WORK_OF_NODE * all.size());
     }
 
     /**
@@ -87,7 +90,7 @@ public final class RegularProduct {
      * @param all the nodes that the others are made of, with them
      * @throws ConfigException if it takes more steps than {@code mostWork}
      */
-    static Made of(List<Node> included, List<Node> excluded, Iterable<Node> all, long mostWork) {
+    static Made of(List<Node> included, List<Node> excluded, Collection<Node> all, long mostWork) {
         List<Node> operands = new ArrayList<>(included);
         operands.addAll(excluded);
         try {

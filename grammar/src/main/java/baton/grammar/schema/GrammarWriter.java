@@ -184,8 +184,9 @@ final class GrammarWriter {
         for (NumberShape number : values.numbers()) {
             isFew &= number.only().isPresent();
             number.only()
-                    .ifPresent(few -> few.forEach(value -> NumberTexts.of(NumberShape.only(Set.of(value)), work)
-                            .ifPresent(items::add)));
+                    .ifPresent(few -> few.forEach(
+                            value -> NumberTexts.of(NumberShape.ALL.withOnly(Optional.of(Set.of(value))), work)
+                                    .ifPresent(items::add)));
         }
         for (StringShape string : values.strings()) {
             isFew &= string.only().isPresent();
@@ -273,14 +274,14 @@ final class GrammarWriter {
         List<Expression> properties = new ArrayList<>();
         for (int some = 0; some < 1 << patterns.size(); some++) {
             Set<StringPattern> matched = new HashSet<>();
-            List<StringShape> names = List.of(StringShape.except(named));
+            List<StringShape> names = List.of(StringShape.ALL.withExcept(named));
             for (int i = 0; i < patterns.size(); i++) {
                 boolean isMatched = (some >> i & 1) == 1;
                 if (isMatched) {
                     matched.add(patterns.get(i));
                 }
-                StringShape pattern = StringShape.pattern(
-                        isMatched ? patterns.get(i) : patterns.get(i).negated());
+                StringShape pattern = StringShape.ALL.withPatterns(
+                        Set.of(isMatched ? patterns.get(i) : patterns.get(i).negated()));
                 names = names.stream()
                         .flatMap(each -> each.and(pattern).stream())
                         .toList();

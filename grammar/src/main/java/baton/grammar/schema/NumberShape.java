@@ -1,5 +1,6 @@
 package baton.grammar.schema;
 
+import baton.kv.GeneratedBuilder;
 import java.math.BigDecimal;
 import java.math.BigInteger;
 import java.math.RoundingMode;
@@ -17,6 +18,7 @@ import java.util.Set;
  * @param multiple a number that they are multiples of
  * @param notMultiples numbers that they are no multiples of
  */
+@GeneratedBuilder
 record NumberShape(
         Optional<Set<BigDecimal>> only,
         Set<BigDecimal> except,
@@ -24,13 +26,14 @@ record NumberShape(
         Optional<Bound> max,
         Optional<BigDecimal> multiple,
         Set<BigDecimal> notMultiples)
-        implements Shape<NumberShape> {
+        implements Shape<NumberShape>, NumberShapeBuilder.With {
     /** So many multiples are enumerated at most. */
     private static final BigDecimal FEW = BigDecimal.valueOf(64);
 
-    static final NumberShape ALL = without(Set.of(), Set.of());
+    static final NumberShape ALL =
+            new NumberShape(Optional.empty(), Set.of(), Optional.empty(), Optional.empty(), Optional.empty(), Set.of());
 
-    static final NumberShape INTEGERS = ALL.withMultiple(BigDecimal.ONE);
+    static final NumberShape INTEGERS = ALL.withMultiple(Optional.of(BigDecimal.ONE));
 
     /** The least number, or the largest. */
     record Bound(BigDecimal value, boolean inclusive) {
@@ -44,28 +47,6 @@ record NumberShape(
         }
     }
 
-    static NumberShape only(Set<BigDecimal> values) {
-        return new NumberShape(
-                Optional.of(values), Set.of(), Optional.empty(), Optional.empty(), Optional.empty(), Set.of());
-    }
-
-    private static NumberShape without(Set<BigDecimal> except, Set<BigDecimal> multiplesOf) {
-        return new NumberShape(
-                Optional.empty(), except, Optional.empty(), Optional.empty(), Optional.empty(), multiplesOf);
-    }
-
-    NumberShape withMin(Bound bound) {
-        return new NumberShape(only, except, Optional.of(bound), max, multiple, notMultiples);
-    }
-
-    NumberShape withMax(Bound bound) {
-        return new NumberShape(only, except, min, Optional.of(bound), multiple, notMultiples);
-    }
-
-    NumberShape withMultiple(BigDecimal divisor) {
-        return new NumberShape(only, except, min, max, Optional.of(divisor.stripTrailingZeros()), notMultiples);
-    }
-
     @Override
     public Optional<NumberShape> and(NumberShape other) {
         if (only.isPresent() || other.only.isPresent()) {
@@ -73,7 +54,7 @@ record NumberShape(
             NumberShape filter = only.isPresent() ? other : this;
             Set<BigDecimal> both = new LinkedHashSet<>(few.only.orElseThrow());
             both.removeIf(value -> !filter.contains(value));
-            return both.isEmpty() ? Optional.empty() : Optional.of(only(both));
+            return both.isEmpty() ? Optional.empty() : Optional.of(ALL.withOnly(Optional.of(both)));
         }
         NumberShape both = new NumberShape(
                 Optional.empty(),
@@ -91,14 +72,14 @@ record NumberShape(
     public List<NumberShape> minus(NumberShape other, String path) {
         List<NumberShape> not = new ArrayList<>();
         if (other.only.isPresent()) {
-            not.add(without(other.only.get(), Set.of()));
+            not.add(ALL.withExcept(other.only.get()));
         } else {
-            other.min.ifPresent(bound -> not.add(ALL.withMax(bound.opposite())));
-            other.max.ifPresent(bound -> not.add(ALL.withMin(bound.opposite())));
-            other.multiple.ifPresent(divisor -> not.add(without(Set.of(), Set.of(divisor))));
-            other.notMultiples.forEach(divisor -> not.add(ALL.withMultiple(divisor)));
+            other.min.ifPresent(bound -> not.add(ALL.withMax(Optional.of(bound.opposite()))));
+            other.max.ifPresent(bound -> not.add(ALL.withMin(Optional.of(bound.opposite()))));
+            other.multiple.ifPresent(divisor -> not.add(ALL.withNotMultiples(Set.of(divisor))));
+            other.notMultiples.forEach(divisor -> not.add(ALL.withMultiple(Optional.of(divisor))));
             if (!other.except.isEmpty()) {
-                not.add(only(other.except));
+                not.add(ALL.withOnly(Optional.of(other.except)));
             }
         }
         return not.stream().flatMap(each -> and(each).stream()).toList();
@@ -157,7 +138,7 @@ record NumberShape(
                 values.add(value);
             }
         }
-        return only(values);
+        return ALL.withOnly(Optional.of(values));
     }
 
     private static boolean isMultiple(BigDecimal value, BigDecimal divisor) {

@@ -2,6 +2,7 @@ package baton.grammar.schema;
 
 import baton.grammar.rule.Expression.Repeat;
 import baton.kv.ConfigException;
+import baton.kv.GeneratedBuilder;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -16,9 +17,9 @@ import java.util.Set;
  * @param required names of properties that are there
  * @param names unions of names, all of which have each property's name
  */
+@GeneratedBuilder
 record ObjectShape(Set<Properties> properties, Set<String> required, Set<List<StringShape>> names, int least, int most)
-        implements Shape<ObjectShape> {
-
+        implements Shape<ObjectShape>, ObjectShapeBuilder.With {
     static final ObjectShape ALL = new ObjectShape(Set.of(), Set.of(), Set.of(), 0, Repeat.UNBOUNDED);
 
     /**
@@ -43,25 +44,9 @@ record ObjectShape(Set<Properties> properties, Set<String> required, Set<List<St
         }
     }
 
-    static ObjectShape properties(Properties properties) {
-        return new ObjectShape(Set.of(properties), Set.of(), Set.of(), 0, Repeat.UNBOUNDED);
-    }
-
-    static ObjectShape required(Set<String> names) {
-        return new ObjectShape(Set.of(), names, Set.of(), 0, Repeat.UNBOUNDED);
-    }
-
-    static ObjectShape names(List<StringShape> names) {
-        return new ObjectShape(Set.of(), Set.of(), Set.of(names), 0, Repeat.UNBOUNDED);
-    }
-
-    static ObjectShape count(int least, int most) {
-        return new ObjectShape(Set.of(), Set.of(), Set.of(), least, most);
-    }
-
     /** Objects in which a property is absent, or meets a condition. */
     static ObjectShape property(String name, Conjunction condition) {
-        return properties(new Properties(Map.of(name, condition), Map.of(), Conjunction.ANY));
+        return ALL.withProperties(Set.of(new Properties(Map.of(name, condition), Map.of(), Conjunction.ANY)));
     }
 
     @Override
@@ -162,10 +147,10 @@ record ObjectShape(Set<Properties> properties, Set<String> required, Set<List<St
         List<ObjectShape> not = new ArrayList<>();
         other.required.forEach(name -> not.add(property(name, Conjunction.NEVER)));
         if (other.least > 0) {
-            not.add(count(0, other.least - 1));
+            not.add(ALL.withMost(other.least - 1));
         }
         if (other.most < Repeat.UNBOUNDED) {
-            not.add(count(other.most + 1, Repeat.UNBOUNDED));
+            not.add(ALL.withLeast(other.most + 1));
         }
         Set<String> candidates = named();
         candidates.addAll(other.named());
@@ -178,7 +163,7 @@ record ObjectShape(Set<Properties> properties, Set<String> required, Set<List<St
             }
             for (String name : candidates) {
                 for (Conjunction negation : each.of(name).negations()) {
-                    property(name, negation).and(required(Set.of(name))).ifPresent(not::add);
+                    property(name, negation).and(ALL.withRequired(Set.of(name))).ifPresent(not::add);
                 }
             }
         }
@@ -188,7 +173,7 @@ record ObjectShape(Set<Properties> properties, Set<String> required, Set<List<St
             }
             candidates.stream()
                     .filter(name -> union.stream().noneMatch(shape -> shape.contains(name)))
-                    .forEach(name -> not.add(required(Set.of(name))));
+                    .forEach(name -> not.add(ALL.withRequired(Set.of(name))));
         }
         return not.stream().flatMap(each -> and(each).stream()).toList();
     }

@@ -170,15 +170,16 @@ final class SchemaReader {
         if (value.isArray()) {
             List<Conjunction> items = new ArrayList<>();
             value.forEach(item -> items.add(Conjunction.equal(item)));
-            return Values.NONE.withArrays(new ArrayShape(items, Conjunction.NEVER, items.size(), items.size(), false));
+            return Values.NONE.withArrays(
+                    List.of(new ArrayShape(items, Conjunction.NEVER, items.size(), items.size(), false)));
         }
         if (value.isObject()) {
             Map<String, Conjunction> properties = new LinkedHashMap<>();
             value.forEachEntry((name, each) -> properties.put(name, Conjunction.equal(each)));
-            return Values.NONE.withObjects(ObjectShape.properties(new ObjectShape.Properties(
-                            Collections.unmodifiableMap(properties), Map.of(), Conjunction.NEVER))
-                    .and(ObjectShape.required(new LinkedHashSet<>(properties.keySet())))
-                    .orElseThrow());
+            return Values.NONE.withObjects(List.of(ObjectShape.ALL
+                    .withProperties(Set.of(new ObjectShape.Properties(
+                            Collections.unmodifiableMap(properties), Map.of(), Conjunction.NEVER)))
+                    .withRequired(new LinkedHashSet<>(properties.keySet()))));
         }
         if (value.isString()) {
             return Values.of(Set.of(), Set.of(value.asString()));
@@ -360,11 +361,11 @@ final class SchemaReader {
                         switch (each.isString() ? each.asString() : "") {
                             case "null" -> Values.NONE.withLiterals(Set.of("null"));
                             case "boolean" -> Values.NONE.withLiterals(Set.of("true", "false"));
-                            case "number" -> Values.NONE.withNumbers(NumberShape.ALL);
-                            case "integer" -> Values.NONE.withNumbers(NumberShape.INTEGERS);
+                            case "number" -> Values.NONE.withNumbers(List.of(NumberShape.ALL));
+                            case "integer" -> Values.NONE.withNumbers(List.of(NumberShape.INTEGERS));
                             case "string" -> Values.NONE.withStrings(List.of(StringShape.ALL));
-                            case "array" -> Values.NONE.withArrays(ArrayShape.ALL);
-                            case "object" -> Values.NONE.withObjects(ObjectShape.ALL);
+                            case "array" -> Values.NONE.withArrays(List.of(ArrayShape.ALL));
+                            case "object" -> Values.NONE.withObjects(List.of(ObjectShape.ALL));
                             default ->
                                 throw wrong(
                                         path("type"),
@@ -386,54 +387,52 @@ final class SchemaReader {
             }
             Set<BigDecimal> numbers = new LinkedHashSet<>();
             Set<String> strings = new LinkedHashSet<>();
-            Values others = Values.NONE;
+            List<Values> others = new ArrayList<>();
             for (JsonNode value : values) {
                 if (value.isNumber()) {
                     numbers.add(SchemaReader.decimal(path("enum"), value).stripTrailingZeros());
                 } else if (value.isString()) {
                     strings.add(value.asString());
                 } else {
-                    work.spend(others.arrays().size() + others.objects().size());
-                    others = others.or(constant(path("enum"), value));
+                    work.spend(1);
+                    others.add(constant(path("enum"), value));
+                    work.requireShapes(others.size());
                 }
             }
-            keep(Values.of(numbers, strings).or(others));
+            others.add(Values.of(numbers, strings));
+            keep(Values.any(others));
         }
 
         private void numbers() {
-            NumberShape shape = NumberShape.ALL;
-            Optional<NumberShape> both = Optional.of(shape);
-            both = and(both, decimal("minimum").map(value -> shape.withMin(new NumberShape.Bound(value, true))));
-            both = and(
-                    both, decimal("exclusiveMinimum").map(value -> shape.withMin(new NumberShape.Bound(value, false))));
-            both = and(both, decimal("maximum").map(value -> shape.withMax(new NumberShape.Bound(value, true))));
-            both = and(
-                    both, decimal("exclusiveMaximum").map(value -> shape.withMax(new NumberShape.Bound(value, false))));
-            both = and(both, decimal("multipleOf").map(value -> {
-                if (value.signum() <= 0) {
-                    throw wrong(path("multipleOf"), json.get("multipleOf"), "greater than 0");
-                }
-                return shape.withMultiple(value);
-            }));
-            keep(both.map(Values.ALL::withNumbers).orElseGet(Values.ALL::withNumbers));
+            Optional<BigDecimal> divisor = decimal("multipleOf").map(BigDecimal::stripTrailingZeros);
+            if (divisor.isPresent() && divisor.get().signum() <= 0) {
+                throw wrong(path("multipleOf"), json.get("multipleOf"), "greater than 0");
+            }
+            NumberShape inclusive = NumberShape.ALL
+                    .withMin(bound("minimum", true))
+                    .withMax(bound("maximum", true))
+                    .withMultiple(divisor);
+            NumberShape exclusive =
+                    NumberShape.ALL.withMin(bound("exclusiveMinimum", false)).withMax(bound("exclusiveMaximum", false));
+            keep(Values.ALL.withNumbers(inclusive.and(exclusive).stream().toList()));
         }
 
-        private static Optional<NumberShape> and(Optional<NumberShape> shape, Optional<NumberShape> constraint) {
-            return constraint.isEmpty() ? shape : shape.flatMap(each -> each.and(constraint.get()));
+        private Optional<NumberShape.Bound> bound(String name, boolean inclusive) {
+            return decimal(name).map(value -> new NumberShape.Bound(value, inclusive));
         }
 
         private void strings() {
-            StringShape length = StringShape.length(least("minLength"), most("maxLength"));
+            StringShape length = StringShape.ALL.withLeast(least("minLength")).withMost(most("maxLength"));
             keep(Values.ALL.withStrings(length.least() > length.most() ? List.of() : List.of(length)));
-            string("pattern", "a regular expression")
-                    .ifPresent(source -> keep(
-                            Values.ALL.withStrings(List.of(StringShape.pattern(pattern(path("pattern"), source))))));
-            string("format", "the name of a format").ifPresent(name -> {
-                if (!all.strings().isEmpty()) {
-                    format(name)
-                            .ifPresent(format -> keep(Values.ALL.withStrings(List.of(StringShape.pattern(format)))));
-                }
-            });
+            string("pattern", "a regular expression").ifPresent(source -> keep(pattern(path("pattern"), source)));
+            string("format", "the name of a format")
+                    .filter(_ -> !all.strings().isEmpty())
+                    .flatMap(this::format)
+                    .ifPresent(this::keep);
+        }
+
+        private void keep(StringPattern pattern) {
+            keep(Values.ALL.withStrings(List.of(StringShape.ALL.withPatterns(Set.of(pattern)))));
         }
 
         private void arrays() {
@@ -448,12 +447,12 @@ final class SchemaReader {
             }
             ArrayShape shape = new ArrayShape(prefix, condition(others), 0, Repeat.UNBOUNDED, isUnique())
                     .withLength(least("minItems"), most("maxItems"));
-            keep(shape.least() > shape.most() ? Values.ALL.withArrays() : Values.ALL.withArrays(shape));
+            keep(Values.ALL.withArrays(shape.least() > shape.most() ? List.of() : List.of(shape)));
             if (keyword("contains").isPresent()) {
                 int fewest = keyword("minContains").isPresent() ? least("minContains") : 1;
                 int most = most("maxContains");
                 ArrayShape contains = ArrayShape.containing(condition("contains"), fewest, most);
-                keep(fewest > most ? Values.ALL.withArrays() : Values.ALL.withArrays(contains));
+                keep(Values.ALL.withArrays(fewest > most ? List.of() : List.of(contains)));
             }
         }
 
@@ -512,18 +511,17 @@ final class SchemaReader {
                 others = Conjunction.NEVER;
             }
             if (!named.isEmpty() || !patterns.isEmpty() || !others.isAny()) {
-                keep(Values.ALL.withObjects(ObjectShape.properties(new ObjectShape.Properties(
+                keep(ObjectShape.ALL.withProperties(Set.of(new ObjectShape.Properties(
                         Collections.unmodifiableMap(named), Collections.unmodifiableMap(patterns), others))));
             }
-            ObjectShape count = ObjectShape.count(least("minProperties"), most("maxProperties"));
-            keep(count.least() > count.most() ? Values.ALL.withObjects() : Values.ALL.withObjects(count));
-            keyword("required")
-                    .ifPresent(value ->
-                            keep(Values.ALL.withObjects(ObjectShape.required(names(path("required"), value)))));
+            ObjectShape count =
+                    ObjectShape.ALL.withLeast(least("minProperties")).withMost(most("maxProperties"));
+            keep(Values.ALL.withObjects(count.least() > count.most() ? List.of() : List.of(count)));
+            keyword("required").ifPresent(value -> keep(ObjectShape.ALL.withRequired(names(path("required"), value))));
             if (keyword("propertyNames").isPresent() && !all.objects().isEmpty()) {
                 List<StringShape> union =
                         SchemaReader.this.values(condition("propertyNames")).strings();
-                keep(Values.ALL.withObjects(union.isEmpty() ? ObjectShape.count(0, 0) : ObjectShape.names(union)));
+                keep(union.isEmpty() ? ObjectShape.ALL.withMost(0) : ObjectShape.ALL.withNames(Set.of(union)));
             }
             keyword("dependentRequired").ifPresent(value -> {
                 if (!value.isObject()) {
@@ -532,19 +530,28 @@ final class SchemaReader {
                 value.forEachEntry((name, needed) -> {
                     Set<String> both = names(SchemaDocument.field(path("dependentRequired"), name), needed);
                     both.add(name);
-                    keep(without(name).or(Values.ALL.withObjects(ObjectShape.required(both))));
+                    keep(without(name).or(only(ObjectShape.ALL.withRequired(both))));
                 });
             });
             map("dependentSchemas")
                     .forEach((name, dependent) -> keep(without(name)
                             .or(SchemaReader.this
                                     .values(Conjunction.of(dependent))
-                                    .and(Values.ALL.withObjects(ObjectShape.required(Set.of(name))), work))));
+                                    .and(only(ObjectShape.ALL.withRequired(Set.of(name))), work))));
         }
 
         /** Values that have no property with this name. */
         private static Values without(String name) {
-            return Values.ALL.withObjects(ObjectShape.property(name, Conjunction.NEVER));
+            return only(ObjectShape.property(name, Conjunction.NEVER));
+        }
+
+        /** Values of which the objects are of a shape. */
+        private static Values only(ObjectShape shape) {
+            return Values.ALL.withObjects(List.of(shape));
+        }
+
+        private void keep(ObjectShape shape) {
+            keep(only(shape));
         }
 
         private void references() {

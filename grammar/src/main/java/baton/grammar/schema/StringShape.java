@@ -2,6 +2,7 @@ package baton.grammar.schema;
 
 import baton.grammar.rule.CharSet;
 import baton.grammar.rule.Expression;
+import baton.kv.GeneratedBuilder;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -17,26 +18,11 @@ import java.util.Set;
  * @param most Unicode characters at most
  * @param patterns expressions of whole strings
  */
+@GeneratedBuilder
 record StringShape(Optional<Set<String>> only, Set<String> except, int least, int most, Set<StringPattern> patterns)
-        implements Shape<StringShape> {
+        implements Shape<StringShape>, StringShapeBuilder.With {
     static final StringShape ALL =
             new StringShape(Optional.empty(), Set.of(), 0, Expression.Repeat.UNBOUNDED, Set.of());
-
-    static StringShape only(Set<String> strings) {
-        return new StringShape(Optional.of(strings), Set.of(), 0, Expression.Repeat.UNBOUNDED, Set.of());
-    }
-
-    static StringShape except(Set<String> strings) {
-        return new StringShape(Optional.empty(), strings, 0, Expression.Repeat.UNBOUNDED, Set.of());
-    }
-
-    static StringShape length(int least, int most) {
-        return new StringShape(Optional.empty(), Set.of(), least, most, Set.of());
-    }
-
-    static StringShape pattern(StringPattern pattern) {
-        return new StringShape(Optional.empty(), Set.of(), 0, Expression.Repeat.UNBOUNDED, Set.of(pattern));
-    }
 
     @Override
     public Optional<StringShape> and(StringShape other) {
@@ -45,7 +31,7 @@ record StringShape(Optional<Set<String>> only, Set<String> except, int least, in
             StringShape filter = only.isPresent() ? other : this;
             Set<String> both = new LinkedHashSet<>(few.only.orElseThrow());
             both.removeIf(string -> !filter.contains(string));
-            return both.isEmpty() ? Optional.empty() : Optional.of(only(both));
+            return both.isEmpty() ? Optional.empty() : Optional.of(ALL.withOnly(Optional.of(both)));
         }
         int longest = Math.min(most, other.most);
         int shortest = Math.max(least, other.least);
@@ -65,21 +51,21 @@ record StringShape(Optional<Set<String>> only, Set<String> except, int least, in
         if (only.isPresent()) {
             Set<String> rest = new LinkedHashSet<>(only.orElseThrow());
             rest.removeIf(other::contains);
-            return rest.isEmpty() ? List.of() : List.of(only(rest));
+            return rest.isEmpty() ? List.of() : List.of(ALL.withOnly(Optional.of(rest)));
         }
         if (other.only.isPresent()) {
-            not.add(except(other.only.orElseThrow()));
+            not.add(ALL.withExcept(other.only.orElseThrow()));
         } else {
             if (!other.except.isEmpty()) {
-                not.add(only(other.except));
+                not.add(ALL.withOnly(Optional.of(other.except)));
             }
             if (other.least > 0) {
-                not.add(length(0, other.least - 1));
+                not.add(ALL.withMost(other.least - 1));
             }
             if (other.most < Expression.Repeat.UNBOUNDED) {
-                not.add(length(other.most + 1, Expression.Repeat.UNBOUNDED));
+                not.add(ALL.withLeast(other.most + 1));
             }
-            other.patterns.forEach(pattern -> not.add(pattern(pattern.negated())));
+            other.patterns.forEach(pattern -> not.add(ALL.withPatterns(Set.of(pattern.negated()))));
         }
         return not.stream().flatMap(each -> and(each).stream()).toList();
     }
@@ -126,6 +112,6 @@ record StringShape(Optional<Set<String>> only, Set<String> except, int least, in
 
     /** Whether they are all strings but some. */
     boolean isExcept() {
-        return !except.isEmpty() && equals(except(except));
+        return !except.isEmpty() && equals(ALL.withExcept(except));
     }
 }

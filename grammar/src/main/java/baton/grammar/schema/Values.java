@@ -1,9 +1,11 @@
 package baton.grammar.schema;
 
+import baton.kv.GeneratedBuilder;
 import java.math.BigDecimal;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Optional;
 import java.util.Set;
 import java.util.function.Function;
 
@@ -12,12 +14,14 @@ import java.util.function.Function;
  *
  * @param literals those of {@code null}, {@code true} and {@code false} that are values
  */
+@GeneratedBuilder
 record Values(
         Set<String> literals,
         List<NumberShape> numbers,
         List<StringShape> strings,
         List<ArrayShape> arrays,
-        List<ObjectShape> objects) {
+        List<ObjectShape> objects)
+        implements ValuesBuilder.With {
     private static final Set<String> LITERALS = Set.of("null", "true", "false");
 
     static final Values ALL = new Values(
@@ -28,32 +32,12 @@ record Values(
             List.of(ObjectShape.ALL));
     static final Values NONE = new Values(Set.of(), List.of(), List.of(), List.of(), List.of());
 
-    Values withLiterals(Set<String> others) {
-        return new Values(others, numbers, strings, arrays, objects);
-    }
-
-    Values withNumbers(NumberShape... shapes) {
-        return new Values(literals, List.of(shapes), strings, arrays, objects);
-    }
-
-    Values withStrings(List<StringShape> shapes) {
-        return new Values(literals, numbers, shapes, arrays, objects);
-    }
-
-    Values withArrays(ArrayShape... shapes) {
-        return new Values(literals, numbers, strings, List.of(shapes), objects);
-    }
-
-    Values withObjects(ObjectShape... shapes) {
-        return new Values(literals, numbers, strings, arrays, List.of(shapes));
-    }
-
     /** Numbers and strings that are equal to one of some values. */
     static Values of(Set<BigDecimal> numbers, Set<String> strings) {
         return new Values(
                 Set.of(),
-                numbers.isEmpty() ? List.of() : List.of(NumberShape.only(numbers)),
-                strings.isEmpty() ? List.of() : List.of(StringShape.only(strings)),
+                numbers.isEmpty() ? List.of() : List.of(NumberShape.ALL.withOnly(Optional.of(numbers))),
+                strings.isEmpty() ? List.of() : List.of(StringShape.ALL.withOnly(Optional.of(strings))),
                 List.of(),
                 List.of());
     }
