@@ -221,7 +221,8 @@ public record GrammarBench(Path model, Optional<String> python, int texts, Consu
         }
     }
 
-    private static Map<String, String> schemas() {
+    /** Schemas by what they have. */
+    static Map<String, String> schemas() {
         Map<String, String> schemas = new LinkedHashMap<>();
         schemas.put(
                 "strings", object("\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"integer\"}", "\"name\",\"age\""));

@@ -8,6 +8,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.JsonNodeFactory;
@@ -37,5 +38,21 @@ class GrammarBenchTest {
                     .isGreaterThanOrEqualTo(row.path("again").path("median").asDouble());
         }
         assertThat(GrammarBench.FIGURES.text(figures)).contains("Masks of 3", "100 properties", "recursive");
+    }
+
+    @Test
+    @Tag("thorough")
+    void hostileFormatsAreCompiledOrRefused() throws Exception {
+        ObjectNode figures = JsonNodeFactory.instance.objectNode();
+        List<String> formats = new ArrayList<>();
+        new HostileFormats(1, formats::add).run(figures);
+        assertThat(figures.path("hostile")).hasSameSizeAs(formats).isNotEmpty();
+        for (JsonNode row : figures.path("hostile")) {
+            assertThat(row.path("result").asString())
+                    .as(row.toString())
+                    .matches("compiled|refused: (schema|grammar|regex).*");
+            assertThat(row.path("thread").asDouble()).isPositive();
+        }
+        assertThat(HostileFormats.FIGURES.text(figures)).contains("400 ranges of numbers");
     }
 }

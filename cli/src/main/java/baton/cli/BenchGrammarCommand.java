@@ -1,6 +1,7 @@
 package baton.cli;
 
 import baton.bench.GrammarBench;
+import baton.bench.HostileFormats;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.Optional;
@@ -34,11 +35,23 @@ final class BenchGrammarCommand implements Callable<Integer> {
             description = "Random texts of each schema (default: ${DEFAULT-VALUE}).")
     private int texts;
 
+    @Option(
+            names = "--hostile",
+            paramLabel = "N",
+            description =
+                    "Measure formats that are made to take long instead, each as the first one of N new JVMs that have"
+                            + " warmed up.")
+    private int hostile;
+
     @Mixin
     private final BenchOutput output = new BenchOutput();
 
     @Override
     public Integer call() throws IOException, InterruptedException {
+        if (hostile > 0) {
+            output.measure(HostileFormats.FIGURES, new HostileFormats(hostile, output::progress)::run);
+            return 0;
+        }
         GrammarBench bench =
                 new GrammarBench(model.toAbsolutePath(), Optional.ofNullable(python), texts, output::progress);
         output.measure(GrammarBench.FIGURES, bench::run);
