@@ -219,6 +219,11 @@ final class Vllm implements AutoCloseable {
         return program.tail();
     }
 
+    /** As {@code kill -9}, of all its processes. */
+    void kill() throws InterruptedException {
+        program.kill();
+    }
+
     @Override
     public void close() throws IOException, InterruptedException {
         http.shutdownNow();

@@ -129,7 +129,7 @@ final class DecodeRelay implements Leg.Receiver {
         }
         if (isStream(head)) {
             framer = new SseFramer();
-            position.ifPresent(stream -> stream.begin(head.getHeader(Headers.STREAM)));
+            position.ifPresent(stream -> stream.begin(head.headers()));
             return;
         }
         String length = head.getHeader(HttpHeaders.CONTENT_LENGTH);
@@ -147,7 +147,9 @@ final class DecodeRelay implements Leg.Receiver {
         refusing = leg.instance();
         if (head.statusCode() == 503) {
             leg.fail(Kind.REFUSED, "HTTP 503");
-        } else if (head.statusCode() == 200 && isStream(head) && head.headers().contains(Headers.STREAM)) {
+        } else if (head.statusCode() == 200
+                && isStream(head)
+                && position.filter(stream -> stream.resume(head.headers())).isPresent()) {
             framer = new SseFramer();
         }
     }

@@ -276,17 +276,26 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
                 shadow = context.reporting().shadows().choose(request.path(), body, report.now());
                 begin(
                         id,
-                        new HandOver(id, body, told, share(body, told.instance(), second.instance()), Optional.empty()),
+                        new HandOver(
+                                id,
+                                bodyFor(second, body),
+                                told,
+                                share(body, told.instance(), second.instance()),
+                                Optional.empty()),
                         second);
             }
             case Placement.DecodeOnly(Choice decode, LocalPrefillReason reason, Optional<Forecast> forecast) -> {
                 Target only = chosen(decode);
                 report.prefilledLocally(reason, forecast.map(Forecast::words).orElse(""));
                 forecast.ifPresent(expected -> decidedBy(expected, only.instance()));
-                begin(flow().idWithoutHandoff(id), new DecodeOnly(body), only);
+                begin(flow().idWithoutHandoff(id), new DecodeOnly(bodyFor(only, body)), only);
             }
             case Placement.Unavailable(InstanceSet lacking) -> noInstance(lacking);
         }
+    }
+
+    private JsonObjectText bodyFor(Target decode, JsonObjectText body) {
+        return continuation.map(stream -> stream.bodyFor(decode.instance())).orElse(body);
     }
 
     /** The share of the prompt that the prefill instance is to compute. The decode instance counts the rest until the first token. */

@@ -109,7 +109,7 @@ final class RequestLegs {
         decodes.add(instance);
         Leg leg = new Leg(upstream, instance, relay, limits.idle(), Leg.Bounds.SILENCE, Optional.of(counted));
         MultiMap own = headers(id, report.trace().sent(RequestTrace.DECODE, instance.url(), to.why()));
-        position.ifPresent(_ -> own.set(Headers.TOKEN_IDS, "1"));
+        position.ifPresent(stream -> stream.ask(own));
         leg.send(request.method(), Headers.target(request), own, body);
         if (report.hasFirstByte()) {
             limits.continueAfter().ifPresent(silence -> leg.within(silence.multipliedBy(BEGINS_WITHIN)));

@@ -1,10 +1,10 @@
 package baton.router;
 
-import baton.kv.ConfigException;
 import baton.router.HandoffAttempt.DecodeOnly;
 import baton.router.HandoffAttempt.HandOver;
 import baton.router.RequestLegs.Target;
 import baton.router.body.JsonObjectText;
+import baton.router.body.PromptField;
 import baton.router.metrics.RouterMetric;
 import baton.router.metrics.RouterMetrics.ContinuationOutcome;
 import baton.router.metrics.RouterMetrics.Outcome;
@@ -24,7 +24,7 @@ import org.slf4j.LoggerFactory;
 
 /**
  * Continues a stream at another decode instance when its own breaks off. Both legs of a new attempt have the client's body with the token ids so far
- * ({@link StreamPosition#FIELD}): the prefill instance finds the prompt in its cache, the decode instance sends only the events that follow. Confined to the
+ * ({@link StreamPosition#continued}): the prefill instance finds the prompt in its cache, the decode instance sends only the events that follow. Confined to the
  * request's event loop.
  *
  * <p>Instances that fail with the stream one after the other, without a token in between, may fail because of it; so only a few get it. As long as no instance is
@@ -61,7 +61,7 @@ final class StreamContinuation {
     private final RoutingPolicy policy;
     private final JsonObjectText body;
     private final long mostWaitNanos;
-    private final StreamPosition position = new StreamPosition();
+    private StreamPosition position = new TokenComments();
     private @Nullable Pause pause;
     private int pauses;
     /** The last prefill instance of the stream; empty if the decode instance computed the prompt. */
@@ -90,9 +90,17 @@ final class StreamContinuation {
         return position;
     }
 
+    /** The body of the legs, whose first decode leg is for that instance. */
+    JsonObjectText bodyFor(Instance decode) {
+        if (decode.isOther() && !PromptField.mayBeOfResponses(body)) {
+            position = new TokenFields(body);
+        }
+        return position.asking(body);
+    }
+
     /** Only a prompt with one choice can be handed over with its tokens. */
     private boolean hasOneChoice() {
-        return position.choices() == 1
+        return position.canHandOver()
                 && body.value("n")
                         .map(value -> new String(value, StandardCharsets.US_ASCII))
                         .filter(n -> !n.equals("1") && !n.equals("null"))
@@ -105,7 +113,7 @@ final class StreamContinuation {
                 && position.whyNot().isEmpty()
                 && position.tokens() > 0
                 && pauses < MOST_PAUSES
-                && policy.hasOtherDecode(List.of(), Optional.empty());
+                && policy.hasOtherDecode(without(List.of()), Optional.empty());
     }
 
     /**
@@ -119,7 +127,7 @@ final class StreamContinuation {
         return mayFail
                 && position.whyNot().isEmpty()
                 && policy.hasOtherDecode(
-                        List.of(own),
+                        without(List.of(own)),
                         prefill.filter(
                                 each -> each.role() == Instance.Role.PREFILL && isUsable(each) && hasOneChoice()));
     }
@@ -176,7 +184,7 @@ final class StreamContinuation {
         Optional<Instance> prefill =
                 left.or(() -> prefilledAt.filter(StreamContinuation::isUsable)).filter(_ -> hasOneChoice());
         Optional<Target> decode = policy.otherDecode(
-                        request.asked(), request.legs().decodes(), prefill)
+                        request.asked(), without(request.legs().decodes()), prefill)
                 .map(request::chosen);
         if (decode.isPresent()) {
             begin(failure, decode.get());
@@ -196,6 +204,13 @@ final class StreamContinuation {
         }
     }
 
+    /** These, and those that cannot continue it. */
+    private List<Instance> without(List<Instance> tried) {
+        return request.context().routing().instances().decodes().all().stream()
+                .filter(each -> tried.contains(each) || !position.canBeAt(each))
+                .toList();
+    }
+
     private static boolean isUsable(Instance instance) {
         return instance.isUp() && !instance.isTripped();
     }
@@ -209,12 +224,13 @@ final class StreamContinuation {
                 position.tokens());
         Optional<Target> prefill = prefill(decode.instance());
         Target told = new Target(
-                decode.instance(), decode.why() + "; continues the stream after " + position.tokens() + " tokens");
+                decode.instance(),
+                decode.why() + "; continues the stream after " + position.tokens() + " tokens" + position.difference());
         request.metrics().count(RouterMetric.RETRIES, Instance.Role.DECODE);
         request.mayRetryPrefill();
         String id = request.id() + "." + pauses;
         request.held()
-                .work(body.length() + 8 * position.tokens(), this::continuedBody)
+                .work(body.length() + 8 * position.tokens(), () -> position.continued(body))
                 .onComplete(
                         made -> {
                             if (!request.isEnded()) {
@@ -244,10 +260,6 @@ final class StreamContinuation {
         return isUsable(last) && request.flow().pairs(last, decode)
                 ? Optional.of(new Target(last, "it has computed the prompt"))
                 : policy.otherPrefill(request.asked(), List.of(last), decode).map(request::chosen);
-    }
-
-    private JsonObjectText continuedBody() throws ConfigException {
-        return body.edit().set(StreamPosition.FIELD, position.toJson()).object();
     }
 
     /** An event of another instance is there. */

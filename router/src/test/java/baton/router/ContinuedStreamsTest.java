@@ -5,10 +5,13 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.router.FakeInstance.Received;
 import baton.router.policy.PolicySettings;
+import io.vertx.core.Future;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpServerResponse;
+import java.net.URI;
 import java.net.http.HttpResponse;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
@@ -367,5 +370,151 @@ class ContinuedStreamsTest {
         assertThat(error(fixture.post(router(decode, other), BODY)))
                 .contains("it cannot continue the stream: HTTP 500");
         assertThat(other.received).hasSize(1);
+    }
+
+    /** A router before vLLM instances. */
+    private Router ofVllm(String flow) {
+        prefill.behaviour = FakeInstance.json(200, "{\"kv_transfer_params\":{\"remote_engine_id\":\"p\"}}");
+        return fixture.start(TestConfigs.router(
+                "127.0.0.1",
+                0,
+                List.of(vllm(prefill)),
+                List.of(vllm(decode), vllm(other)),
+                flow,
+                Optional.empty(),
+                RouterFixture.LIMITS));
+    }
+
+    private static URI vllm(FakeInstance instance) {
+        return URI.create(instance.uri() + "?connector=NixlConnector");
+    }
+
+    private static BiConsumer<Received, HttpServerResponse> events(boolean whole, String... data) {
+        return (_, response) -> {
+            FakeInstance.events(response);
+            List<Future<Void>> written = new ArrayList<>();
+            for (String each : data) {
+                written.add(response.write("data: " + each + "\n\n"));
+            }
+            written.getLast().onComplete(_ -> {
+                if (whole) {
+                    response.end();
+                } else {
+                    response.reset();
+                }
+            });
+        };
+    }
+
+    @Test
+    void aStreamOfVllmContinuesByItsTokens() throws Exception {
+        decode.behaviour = events(
+                false,
+                "{\"id\":\"c-1\",\"created\":7,\"choices\":[{\"index\":0,\"text\":\"a\",\"prompt_token_ids\":[3, 4],\"token_ids\":[11]}]}",
+                "{\"id\":\"c-1\",\"created\":7,\"choices\":[{\"index\":0,\"text\":\"\",\"token_ids\":[12]}]}",
+                "{\"id\":\"c-1\",\"created\":7,\"choices\":[{\"index\":0,\"text\":\"b\",\"token_ids\":[13]}]}",
+                "{\"id\":\"c-1\",\"created\":7,\"choices\":[{\"index\":0,\"text\":\"\",\"token_ids\":[14]}]}");
+        other.behaviour = events(
+                true,
+                "{\"id\":\"c-2\",\"created\":8,\"choices\":[{\"index\":0,\"text\":\"c\",\"prompt_token_ids\":[3,4,11,12,13],\"token_ids\":[14,15]}]}",
+                "{\"id\":\"c-2\",\"created\":8,\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":2,\"total_tokens\":7}}",
+                "[DONE]");
+        Router router = ofVllm("kv_transfer_params");
+
+        HttpResponse<String> answer = fixture.post(
+                router,
+                "{\"prompt\":[3,4],\"stream\":true,\"max_tokens\":9,\"min_tokens\":2,\"stop\":[]}",
+                "X-Request-Id",
+                "mine");
+
+        assertThat(answer.body()).isEqualTo("""
+                        data: {"id":"c-1","created":7,"choices":[{"index":0,"text":"a"}]}
+
+                        data: {"id":"c-1","created":7,"choices":[{"index":0,"text":""}]}
+
+                        data: {"id":"c-1","created":7,"choices":[{"index":0,"text":"b"}]}
+
+                        data: {"id":"c-1","created":7,"choices":[{"index":0,"text":""}]}
+
+                        data: {"id":"c-1","created":7,"choices":[{"index":0,"text":"c"}]}
+
+                        data: {"id":"c-1","created":7,"choices":[],"usage":{"prompt_tokens":2,"completion_tokens":5,"total_tokens":7}}
+
+                        data: [DONE]
+
+                        """);
+        assertThat(decode.only().headers().contains("X-Baton-Token-Ids")).isFalse();
+        JsonNode leg = MAPPER.readTree(other.only().body());
+        assertThat(leg.path("prompt")).isEqualTo(MAPPER.readTree("[3,4,11,12,13]"));
+        assertThat(leg.path("max_tokens").asInt()).isEqualTo(6);
+        assertThat(leg.path("min_tokens").asInt()).isZero();
+        assertThat(leg.path("return_token_ids").asBoolean()).isTrue();
+        assertThat(leg.at("/kv_transfer_params/remote_engine_id").asString()).isEqualTo("p");
+        assertThat(MAPPER.readTree(prefill.received.getLast().body()).path("prompt"))
+                .isEqualTo(leg.path("prompt"));
+        assertThat(fixture.get(router, "/v1/requests/mine/explain", "Accept", "text/plain")
+                        .body())
+                .contains("continues the stream after 3 tokens, the rest is drawn anew");
+    }
+
+    @Test
+    void aChatOfVllmContinuesWithoutAnotherBeginning() throws Exception {
+        String role =
+                "{\"id\":\"c-%d\",\"prompt_token_ids\":%s,\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}";
+        String content =
+                "{\"id\":\"c-%d\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"%s\"},\"token_ids\":[%d]}]}";
+        decode.behaviour = events(false, role.formatted(1, "[3,4]"), content.formatted(1, "a", 11));
+        other.behaviour = events(true, role.formatted(2, "[3,4,11]"), content.formatted(2, "b", 12), "[DONE]");
+
+        HttpResponse<String> answer = fixture.postTo(
+                ofVllm("kv_transfer_params"),
+                "/v1/chat/completions",
+                "{\"messages\":[],\"stream\":true,\"temperature\":0,\"max_completion_tokens\":5}");
+
+        assertThat(answer.body()).isEqualTo("""
+                        data: {"id":"c-1","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}
+
+                        data: {"id":"c-1","choices":[{"index":0,"delta":{"content":"a"}}]}
+
+                        data: {"id":"c-1","choices":[{"index":0,"delta":{"content":"b"}}]}
+
+                        data: [DONE]
+
+                        """);
+        JsonNode leg = MAPPER.readTree(other.only().body());
+        assertThat(leg.at("/kv_transfer_params/prompt_token_ids")).isEqualTo(MAPPER.readTree("[3,4,11]"));
+        assertThat(leg.path("max_completion_tokens").asInt()).isEqualTo(4);
+        assertThat(leg.has("max_tokens")).isFalse();
+    }
+
+    @Test
+    void aStreamOfVllmThatCannotContinueSaysWhy() throws Exception {
+        decode.behaviour = events(false, "{\"choices\":[{\"index\":0,\"text\":\"a\"}]}");
+
+        HttpResponse<String> answer =
+                fixture.post(ofVllm("kv_transfer_params"), "{\"prompt\":\"hello\",\"stream\":true,\"stop\":[\"x\"]}");
+
+        assertThat(error(answer)).endsWith("a vLLM instance cannot continue a request with stop");
+        assertThat(decode.only().body()).doesNotContain("return_token_ids");
+        assertThat(other.received).isEmpty();
+    }
+
+    @Test
+    void aStreamOfBatonDoesNotContinueAtVllm() throws Exception {
+        decode.behaviour = breakingOff(FIRST + ":t 0 11\n\n");
+        FakeInstance third = fixture.instance();
+        third.behaviour = other.behaviour;
+        Router router = fixture.start(TestConfigs.router(
+                "127.0.0.1",
+                0,
+                RouterFixture.uris(List.of(prefill)),
+                List.of(decode.uri(), vllm(other), third.uri()),
+                RouterConfig.DEFAULT_FLOW,
+                Optional.empty(),
+                RouterFixture.LIMITS));
+
+        assertThat(fixture.post(router, BODY).body()).isEqualTo(FIRST + SECOND + DONE);
+        assertThat(other.received).isEmpty();
+        assertThat(third.received).hasSize(1);
     }
 }

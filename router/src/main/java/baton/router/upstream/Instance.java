@@ -148,6 +148,11 @@ public final class Instance {
     void forgetConnector() {
         connector = Optional.empty();
     }
+    /** Whether its settings say that it is another server, such as vLLM. */
+    public boolean isOther() {
+        return settings.connector().filter(each -> !each.isBaton()).isPresent();
+    }
+
 
     void learnConnector(InstanceConnector told) {
         connector = Optional.of(told);

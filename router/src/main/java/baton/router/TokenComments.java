@@ -1,0 +1,162 @@
+package baton.router;
+
+import baton.router.body.JsonObjectText;
+import baton.router.upstream.Instance;
+import io.vertx.core.MultiMap;
+import io.vertx.core.buffer.Buffer;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+import java.util.TreeMap;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The position of a stream of a Baton instance. Behind the events of each step the instance writes a comment of lines {@code :t INDEX ID,ID,...}, with
+ * {@code end} behind a choice's last token. Events are held until their comment is there, so that the client has all events of a token or none.
+ */
+final class TokenComments implements StreamPosition {
+    private static final int MOST_HELD = 256 << 10;
+
+    private static final class Choice {
+        private int[] tokens = new int[64];
+        private int count;
+        private boolean finished;
+
+        private void add(int token) {
+            if (count == tokens.length) {
+                tokens = Arrays.copyOf(tokens, count * 2);
+            }
+            tokens[count++] = token;
+        }
+    }
+
+    private final TreeMap<Integer, Choice> choices = new TreeMap<>();
+    private final List<Buffer> held = new ArrayList<>(4);
+    private String stream = "";
+    private int heldBytes;
+    private long tokens;
+    /** Whether the client has the events of the tokens, and no others. */
+    private boolean isExact;
+
+    @Override
+    public void ask(MultiMap headers) {
+        headers.set(Headers.TOKEN_IDS, "1");
+    }
+
+    @Override
+    public void begin(MultiMap headers) {
+        String header = headers.get(Headers.STREAM);
+        choices.clear();
+        drop();
+        tokens = 0;
+        stream = header == null ? "" : header;
+        isExact = true;
+    }
+
+    @Override
+    public boolean resume(MultiMap headers) {
+        return headers.contains(Headers.STREAM);
+    }
+
+    /** Other servers do not know {@link #FIELD}. */
+    @Override
+    public boolean canBeAt(Instance instance) {
+        return !instance.isOther();
+    }
+
+    @Override
+    public boolean isKnown() {
+        return !stream.isEmpty();
+    }
+
+    @Override
+    public Optional<String> whyNot() {
+        return !isKnown()
+                ? Optional.of("the instance sends no token ids")
+                : isExact ? Optional.empty() : Optional.of("the client has a part of the events of a token");
+    }
+
+    @Override
+    public long tokens() {
+        return tokens;
+    }
+
+    @Override
+    public boolean canHandOver() {
+        return choices.size() == 1;
+    }
+
+    @Override
+    public void accept(Buffer event, List<Buffer> ready) {
+        if (event.length() > 3 && event.getByte(0) == ':' && event.getByte(1) == 't' && event.getByte(2) == ' ') {
+            read(event);
+            release(ready);
+            isExact = true;
+            return;
+        }
+        held.add(event);
+        heldBytes += event.length();
+        if (heldBytes >= MOST_HELD) {
+            release(ready);
+            isExact = false;
+        }
+    }
+
+    @Override
+    public void release(List<Buffer> ready) {
+        ready.addAll(held);
+        drop();
+    }
+
+    @Override
+    public void drop() {
+        held.clear();
+        heldBytes = 0;
+    }
+
+    private void read(Buffer comment) {
+        @Nullable Choice choice = null;
+        int number = -1;
+        byte[] text = comment.getBytes();
+        for (int i = 2; i < text.length; i++) {
+            byte c = text[i];
+            if (c >= '0' && c <= '9') {
+                number = Math.max(number, 0) * 10 + c - '0';
+                continue;
+            }
+            if (number >= 0 && choice == null) {
+                choice = choices.computeIfAbsent(number, _ -> new Choice());
+            } else if (number >= 0 && choice != null) {
+                choice.add(number);
+                tokens++;
+            }
+            number = -1;
+            if (c == 'e' && choice != null) {
+                choice.finished = true;
+            } else if (c == '\n') {
+                choice = null;
+            }
+        }
+    }
+
+    @Override
+    public JsonObjectText continued(JsonObjectText body) {
+        StringBuilder all = new StringBuilder("[");
+        choices.forEach((index, choice) -> {
+            all.append(all.length() == 1 ? "" : ",").append("{\"index\":").append(index);
+            all.append(choice.finished ? ",\"finished\":true" : "").append(",\"token_ids\":[");
+            for (int i = 0; i < choice.count; i++) {
+                all.append(i == 0 ? "" : ",").append(choice.tokens[i]);
+            }
+            all.append("]}");
+        });
+        byte[] field = JsonObjectText.parse(Headers.STREAM, stream.getBytes(StandardCharsets.UTF_8))
+                .edit()
+                .set("choices", all.append(']').toString())
+                .build()
+                .getBytes();
+        return body.edit().set(FIELD, field).object();
+    }
+}
