@@ -237,6 +237,15 @@ final class RouteCommand implements Callable<Integer> {
     private String splitPrompts;
 
     @Option(
+            names = "--balance-streams",
+            defaultValue = "off",
+            paramLabel = "MODE",
+            description =
+                    "Move streams from a decode instance that has half of its KV blocks in use, or more, to one that has"
+                            + " much more room: off or on (default: ${DEFAULT-VALUE}).")
+    private String balanceStreams;
+
+    @Option(
             names = "--role-controller",
             defaultValue = "off",
             paramLabel = "MODE",
@@ -500,8 +509,17 @@ final class RouteCommand implements Callable<Integer> {
                 new RoleSettings(
                         Duration.ofMillis((long) (roleProof * 1000)),
                         RoleSettings.Mode.named(roleController),
-                        RoleSettings.DEFAULT.window()),
+                        RoleSettings.DEFAULT.window(),
+                        balance()),
                 Optional.ofNullable(ownApiKey));
+    }
+
+    private boolean balance() {
+        return switch (balanceStreams) {
+            case "on" -> true;
+            case "off" -> false;
+            default -> throw ConfigException.unsupported("balance streams", balanceStreams, "off, on");
+        };
     }
 
     private Security security() {

@@ -55,6 +55,9 @@ class ContinuedProcessesTest {
     private static final int WITH_A_HANG = 6;
     private static final Duration HANG = Duration.ofSeconds(6);
     private static final Duration BEFORE_RESTART = Duration.ofSeconds(1);
+    /** In which times between tokens are measured before and after a drain. */
+    private static final Duration GAPS_WINDOW = Duration.ofSeconds(2);
+
     private static final Duration LATEST = Duration.ofMinutes(5);
     private static final Pattern ID = Pattern.compile("\"id\":\"[^\"]*\"");
     private static final Pattern CREATED = Pattern.compile("\"created\":\\d+");
@@ -99,6 +102,12 @@ class ContinuedProcessesTest {
         double meanMillis() {
             return 1e3 * seconds / count;
         }
+
+        static double meanMillis(Duration window) throws Exception {
+            TokenGaps start = ofOthers();
+            LockSupport.parkNanos(window.toNanos());
+            return ofOthers().after(start).meanMillis();
+        }
     }
 
     private record Asked(ObjectNode body, String answer) {}
@@ -134,8 +143,12 @@ class ContinuedProcessesTest {
         for (int i = 0; i < 3; i++) {
             DECODES.add(serve("decode-" + i, "kv_both"));
         }
-        router = INSTANCES.route(
-                "router",
+        router = route("router", "off");
+    }
+
+    private static Instance route(String name, String balance) throws Exception {
+        return INSTANCES.route(
+                name,
                 PREFILLS,
                 DECODES,
                 "--flow",
@@ -143,7 +156,9 @@ class ContinuedProcessesTest {
                 "--admin-key",
                 KEY,
                 "--continue-after",
-                "4");
+                "4",
+                "--balance-streams",
+                balance);
     }
 
     private static Instance serve(String name, String role) throws Exception {
@@ -214,7 +229,7 @@ class ContinuedProcessesTest {
     @Test
     void aDrainedInstanceHandsItsStreamsOver() throws Exception {
         Instance leaving = DECODES.getFirst();
-        long before = tokensOf(leaving);
+        long tokens = tokensOf(leaving);
         try (ExecutorService clients = Executors.newVirtualThreadPerTaskExecutor()) {
             List<Future<?>> asking = IntStream.range(0, DRAINED)
                     .<Future<?>>mapToObj(i -> clients.submit(() -> {
@@ -225,29 +240,59 @@ class ContinuedProcessesTest {
             Await.until(
                     LATEST,
                     () -> "few streams run at it",
-                    () -> tokensOf(leaving) > before + DRAINED
+                    () -> tokensOf(leaving) > tokens + DRAINED
                             && (leaving.metric("vllm:num_requests_running", "") >= DRAINED / 4.0 || waiting() == 0));
-            TokenGaps quiet = TokenGaps.ofOthers();
+            double before = TokenGaps.meanMillis(GAPS_WINDOW);
+            TokenGaps atStart = TokenGaps.ofOthers();
             long start = System.nanoTime();
             int first = drain(leaving);
             Await.until(LATEST, () -> "streams stay", () -> drain(leaving) == 0);
             long over = System.nanoTime() - start;
+            double meanwhile = TokenGaps.ofOthers().after(atStart).meanMillis();
             String course =
-                    "%d requests left it after %d ms; others' tokens followed each other by %.0f ms before, %.0f ms then"
-                            .formatted(
-                                    first,
-                                    over / 1_000_000,
-                                    quiet.meanMillis(),
-                                    TokenGaps.ofOthers().after(quiet).meanMillis());
+                    "%d requests left it after %d ms; others' tokens followed each other by %.0f ms before, %.0f ms meanwhile, %.0f ms with all streams"
+                            .formatted(first, over / 1_000_000, before, meanwhile, TokenGaps.meanMillis(GAPS_WINDOW));
             for (Future<?> each : asking) {
                 each.get(LATEST.toSeconds(), TimeUnit.SECONDS);
             }
             print(course);
         } finally {
-            operate("resume", leaving);
+            operate(router, "resume", leaving);
         }
         assertThat(router.metric("baton:router_streams_continued_total", "\"leaving\""))
                 .isPositive();
+    }
+
+    @Test
+    void anInstanceWithAFullCacheGivesStreamsToOthers() throws Exception {
+        Instance balancing = route("balancing", "on");
+        for (Instance empty : DECODES.subList(1, DECODES.size())) {
+            operate(balancing, "drain", empty);
+        }
+        try (ExecutorService clients = Executors.newVirtualThreadPerTaskExecutor()) {
+            List<Future<?>> asking = IntStream.range(0, DRAINED)
+                    .<Future<?>>mapToObj(i -> clients.submit(() -> {
+                        ask(balancing, ASKED.get(i % 12 / 4 * 4 + i % 3));
+                        return null;
+                    }))
+                    .toList();
+            Await.until(
+                    LATEST,
+                    () -> "its cache does not fill",
+                    () -> DECODES.getFirst().metric("vllm:kv_cache_usage_perc", "") > 0.6);
+            for (Instance empty : DECODES.subList(1, DECODES.size())) {
+                operate(balancing, "resume", empty);
+            }
+            for (Future<?> each : asking) {
+                each.get(LATEST.toSeconds(), TimeUnit.SECONDS);
+            }
+        }
+        System.out.println("ContinuedProcessesTest: streams that moved from a full instance: "
+                + balancing.metric("baton:router_streams_continued_total", "reason=\"balance\""));
+        assertThat(balancing.metric("baton:router_streams_continued_total", "reason=\"balance\""))
+                .isPositive();
+        assertThat(balancing.metric("baton:router_streams_continued_total", "outcome=\"failed\""))
+                .isZero();
     }
 
     private static double waiting() throws Exception {
@@ -260,16 +305,16 @@ class ContinuedProcessesTest {
     }
 
     private static int drain(Instance instance) throws Exception {
-        return operate("drain", instance).path("running").asInt(-1);
+        return operate(router, "drain", instance).path("running").asInt(-1);
     }
 
-    private static JsonNode operate(String action, Instance instance) throws Exception {
+    private static JsonNode operate(Instance by, String action, Instance instance) throws Exception {
         String body = Instances.JSON
                 .createObjectNode()
                 .put("role", "decode")
                 .put("url", instance.url().toString())
                 .toString();
-        Instances.Reply reply = router.post("/v1/instances/" + action, body, "Authorization", "Bearer " + KEY);
+        Instances.Reply reply = by.post("/v1/instances/" + action, body, "Authorization", "Bearer " + KEY);
         assertThat(reply.status()).as(reply.body()).isEqualTo(200);
         return reply.json();
     }
@@ -306,13 +351,17 @@ class ContinuedProcessesTest {
     }
 
     private void ask(Asked asked) throws Exception {
+        ask(router, asked);
+    }
+
+    private void ask(Instance by, Asked asked) throws Exception {
         HttpResponse<String> answer =
-                router.postAndGoOn("/v1/completions", asked.body).get(LATEST.toSeconds(), TimeUnit.SECONDS);
+                by.postAndGoOn("/v1/completions", asked.body).get(LATEST.toSeconds(), TimeUnit.SECONDS);
         String id = answer.headers().firstValue("X-Request-Id").orElse("");
         assertThat(answer.statusCode()).as("%s: %s", id, answer.body()).isEqualTo(200);
         assertThat(comparable(answer.body())).as(id).isEqualTo(asked.answer);
         answers.incrementAndGet();
-        JsonNode course = router.get("/v1/requests/" + id + "/explain").json();
+        JsonNode course = by.get("/v1/requests/" + id + "/explain").json();
         double failed = -1;
         boolean begun = false;
         for (JsonNode step : course.path("steps")) {

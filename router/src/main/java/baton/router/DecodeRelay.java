@@ -49,8 +49,8 @@ final class DecodeRelay implements Leg.Receiver {
         /** Whether another instance would continue the stream. */
         boolean canContinueElsewhere();
 
-        /** Whether the stream is to leave its instance now. */
-        boolean leaves();
+        /** Why the stream is to leave its instance now; empty if it stays. */
+        Optional<Kind> leaves();
 
         /** The client reads no more. */
         void clientLeft();
@@ -176,8 +176,9 @@ final class DecodeRelay implements Leg.Receiver {
         }
         boolean isFirst = readyEvents == 0;
         complete(leg, framer.accept(chunk)).forEach(this::add);
-        if (request.leaves()) {
-            leg.fail(Kind.LEAVING, "it is drained");
+        Optional<Kind> leaves = request.leaves();
+        if (leaves.isPresent()) {
+            leg.fail(leaves.get(), leaves.get() == Kind.LEAVING ? "it is drained" : "another instance has more room");
         } else if (isFirst && readyEvents > 0) {
             request.vertx().runOnContext(_ -> {
                 if (writeReady()) {

@@ -412,7 +412,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
 
     @Override
     public void streamBrokenOff(UpstreamFailure failure) {
-        if (failure.kind() == Kind.LEAVING) {
+        if (failure.kind().isMove()) {
             note(failure);
         } else {
             brokenOff(failure);
@@ -437,11 +437,11 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     }
 
     @Override
-    public boolean leaves() {
-        return attempt != null
-                && report.hasFirstByte()
-                && attempt.decode().instance().isLeaving()
-                && continuation.filter(StreamContinuation::canMove).isPresent();
+    public Optional<Kind> leaves() {
+        HandoffAttempt own = attempt;
+        return own != null && report.hasFirstByte()
+                ? continuation.flatMap(stream -> stream.leaves(own.decode().instance()))
+                : Optional.empty();
     }
 
     @Override
@@ -521,7 +521,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         switch (failure.kind()) {
             case CONNECT -> failed.markDown(failure.reason());
             case LOST, TIMEOUT, REFUSED -> routing.probe().soon(failed);
-            case ANSWER, CLIENT_STALLED, LEAVING -> {}
+            case ANSWER, CLIENT_STALLED, LEAVING, BALANCE -> {}
         }
     }
 

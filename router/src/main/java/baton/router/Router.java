@@ -218,6 +218,10 @@ public final class Router implements AutoCloseable {
         keys.ifPresent(
                 file -> followed.add(file.follow(vertx, context.reporting().metrics(), ticker)));
         context.roles().controller().ifPresent(controller -> controller.start(vertx));
+        context.roles()
+                .balance()
+                .ifPresent(
+                        balance -> balance.start(config.limits().probeInterval().toMillis()));
         Router router = new Router(vertx, context, verticles, registrations, discovery, followed, port);
         log.info(
                 "listening on {}://{}:{}, flow {}, prefill {}, decode {}",

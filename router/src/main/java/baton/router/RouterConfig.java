@@ -229,6 +229,9 @@ public record RouterConfig(
                 && (goals.ttft().isEmpty() || goals.itl().isEmpty())) {
             throw new ConfigException("role controller", "needs a ttft goal and an itl goal");
         }
+        if (sources.roles().balancesStreams() && limits.continueAfter().isEmpty()) {
+            throw new ConfigException("balance streams", "needs continue streams: they move by continuing elsewhere");
+        }
         WebGuard _ = webGuard(host, security);
     }
 

@@ -20,6 +20,7 @@ import baton.router.role.InstanceControl;
 import baton.router.role.RoleController;
 import baton.router.role.RoleSettings;
 import baton.router.role.RoleSwitches;
+import baton.router.role.StreamBalance;
 import baton.router.trace.RequestTraces;
 import baton.router.upstream.HealthProbe;
 import baton.router.upstream.Instance;
@@ -49,12 +50,14 @@ record RouterContext(
      *
      * @param controller empty if only operators change roles
      * @param caches of instances that leave
+     * @param balance empty if streams stay where they are
      */
     record Roles(
             InstanceControl control,
             RoleSwitches switches,
             Optional<RoleController> controller,
-            CacheHandover caches) {}
+            CacheHandover caches,
+            Optional<StreamBalance> balance) {}
 
     /**
      * Where requests go.
@@ -170,7 +173,10 @@ record RouterContext(
                         switches,
                         counts.map(each -> new RoleController(
                                 settings, config.policy().localPrefill().goals(), instances, switches, each, metrics)),
-                        new CacheHandover(control, membership, flow, tokens.isEmpty(), metrics)));
+                        new CacheHandover(control, membership, flow, tokens.isEmpty(), metrics),
+                        settings.balancesStreams()
+                                ? Optional.of(new StreamBalance(control, instances))
+                                : Optional.empty()));
     }
 
     private static PromptTokens tokens(

@@ -18,6 +18,7 @@ import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
+import java.util.function.Predicate;
 import org.jspecify.annotations.Nullable;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -68,6 +69,8 @@ final class StreamContinuation {
     private Optional<Instance> prefilledAt = Optional.empty();
     /** The decode instance that the stream leaves, if that can hand over what it has computed. */
     private Optional<Instance> left = Optional.empty();
+    /** The decode instance that a balance has chosen for it. */
+    private Optional<Instance> next = Optional.empty();
 
     StreamContinuation(ProxiedRequest request, JsonObjectText body) {
         this.request = request;
@@ -107,8 +110,24 @@ final class StreamContinuation {
                         .isEmpty();
     }
 
+    /** Why it is to leave its instance now; empty if it stays. */
+    Optional<Kind> leaves(Instance own) {
+        if (own.isLeaving()) {
+            return canMove() ? Optional.of(Kind.LEAVING) : Optional.empty();
+        }
+        if (own.givesStreams()
+                && pauses < MOST_PAUSES / 2
+                && own.connectorAddress().isPresent()
+                && hasOneChoice()
+                && canMove()) {
+            next = own.giveStream();
+            return next.map(_ -> Kind.BALANCE);
+        }
+        return Optional.empty();
+    }
+
     /** Whether another instance can continue it while its own one is there. */
-    boolean canMove() {
+    private boolean canMove() {
         return pause == null
                 && position.whyNot().isEmpty()
                 && position.tokens() > 0
@@ -149,8 +168,8 @@ final class StreamContinuation {
                     .reduce((_, last) -> last)
                     .ifPresent(last -> prefilledAt = Optional.of(last));
             left = Optional.of(failure.instance())
-                    .filter(each -> failure.kind() == Kind.LEAVING
-                            && each.connectorAddress().isPresent());
+                    .filter(each ->
+                            failure.kind().isMove() && each.connectorAddress().isPresent());
             request.legs().forget();
             request.legs().decodes().add(failure.instance());
             request.report().measure(LatencyMeasurement.NONE);
@@ -183,9 +202,12 @@ final class StreamContinuation {
     private void choose(UpstreamFailure failure) {
         Optional<Instance> prefill =
                 left.or(() -> prefilledAt.filter(StreamContinuation::isUsable)).filter(_ -> hasOneChoice());
-        Optional<Target> decode = policy.otherDecode(
-                        request.asked(), without(request.legs().decodes()), prefill)
+        Optional<Target> decode = next.flatMap(
+                        to -> policy.otherDecode(request.asked(), decodes(each -> each != to), prefill))
+                .or(() -> policy.otherDecode(
+                        request.asked(), without(request.legs().decodes()), prefill))
                 .map(request::chosen);
+        next = Optional.empty();
         if (decode.isPresent()) {
             begin(failure, decode.get());
         } else if (request.report().now() - current().since > mostWaitNanos) {
@@ -206,8 +228,12 @@ final class StreamContinuation {
 
     /** These, and those that cannot continue it. */
     private List<Instance> without(List<Instance> tried) {
+        return decodes(each -> tried.contains(each) || !position.canBeAt(each));
+    }
+
+    private List<Instance> decodes(Predicate<Instance> which) {
         return request.context().routing().instances().decodes().all().stream()
-                .filter(each -> tried.contains(each) || !position.canBeAt(each))
+                .filter(which)
                 .toList();
     }
 

@@ -5,6 +5,8 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.router.FakeInstance.Received;
 import baton.router.policy.PolicySettings;
+import baton.router.role.RoleSettings;
+import baton.router.upstream.Discovery;
 import io.vertx.core.Future;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpServerResponse;
@@ -287,6 +289,69 @@ class ContinuedStreamsTest {
         assertThat(fixture.metric(
                         router, "baton:router_streams_continued_total{outcome=\"continued\",reason=\"leaving\"}"))
                 .isEqualTo(1);
+    }
+
+    @Test
+    void anInstanceWithAFullCacheGivesAStreamToOneWithRoom() throws Exception {
+        String address = "\"remote_engine_id\":\"e\",\"remote_host\":\"h\",\"remote_port\":5,\"tp_size\":1";
+        decode.ahead = FakeInstance.json(200, "{\"kv_transfer_params\":{\"do_remote_prefill\":true," + address + "}}");
+        List<HttpServerResponse> open = new CopyOnWriteArrayList<>();
+        decode.behaviour = using("0.9", (received, response) -> {
+            if (received.body().contains("baton_continue")) {
+                FakeInstance.json(200, "{\"prompt_token_ids\":[3]}").accept(received, response);
+            } else {
+                open.add(stream(response, FIRST + ":t 0 11\n\n"));
+            }
+        });
+        other.behaviour = using("0.1", other.behaviour);
+        Router router = fixture.start(TestConfigs.router(
+                "127.0.0.1",
+                0,
+                RouterFixture.uris(List.of(prefill)),
+                RouterFixture.uris(List.of(decode, other)),
+                "kv_transfer_params_push",
+                Optional.empty(),
+                RouterFixture.LIMITS,
+                Optional.empty(),
+                PolicySettings.DEFAULT,
+                false,
+                new RouterConfig.Sources(
+                        Discovery.Settings.NONE,
+                        Optional.empty(),
+                        new RoleSettings(Duration.ofSeconds(1), RoleSettings.Mode.OFF, Duration.ofSeconds(1), true),
+                        Optional.empty())));
+        CompletableFuture<HttpResponse<String>> first = fixture.postAndGoOn(router, BODY);
+        Await.until("the first stream", RouterFixture.SOON, () -> open.size() == 1);
+        fixture.post(router, BODY);
+        CompletableFuture<HttpResponse<String>> second = fixture.postAndGoOn(router, BODY);
+        Await.until("the second stream", RouterFixture.SOON, () -> open.size() == 2);
+
+        Await.until("a stream moves", RouterFixture.SOON, () -> {
+            open.forEach(response -> response.write(":t 0\n\n"));
+            return fixture.metric(
+                            router, "baton:router_streams_continued_total{outcome=\"continued\",reason=\"balance\"}")
+                    == 1;
+        });
+
+        Object moved = CompletableFuture.anyOf(first, second).get(10, TimeUnit.SECONDS);
+        assertThat(((HttpResponse<?>) moved).body()).isEqualTo(FIRST + SECOND + DONE);
+        open.forEach(response -> response.end(SECOND + ":t 0 13 end\n\n" + DONE));
+        assertThat(first.get(10, TimeUnit.SECONDS).body()).isEqualTo(FIRST + SECOND + DONE);
+        assertThat(second.get(10, TimeUnit.SECONDS).body()).isEqualTo(FIRST + SECOND + DONE);
+        assertThat(decode.received).anyMatch(leg -> leg.headers().contains("X-Baton-Move"));
+    }
+
+    /** An instance with that share of its KV blocks in use. */
+    private static BiConsumer<Received, HttpServerResponse> using(
+            String share, BiConsumer<Received, HttpServerResponse> behaviour) {
+        return (received, response) -> {
+            if (received.uri().equals("/metrics")) {
+                response.end("# TYPE vllm:kv_cache_usage_perc gauge\nvllm:kv_cache_usage_perc{engine=\"0\"} " + share
+                        + "\n");
+            } else {
+                behaviour.accept(received, response);
+            }
+        };
     }
 
     @Test

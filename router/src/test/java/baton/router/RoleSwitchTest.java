@@ -52,7 +52,7 @@ class RoleSwitchTest {
                 new RouterConfig.Sources(
                         Discovery.Settings.NONE,
                         Optional.of(KEY),
-                        new RoleSettings(proof, RoleSettings.Mode.OFF, Duration.ofSeconds(5)),
+                        new RoleSettings(proof, RoleSettings.Mode.OFF, Duration.ofSeconds(5), false),
                         Optional.of("own-key"))));
     }
 

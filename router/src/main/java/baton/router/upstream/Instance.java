@@ -35,6 +35,9 @@ public final class Instance {
         DOWN
     }
 
+    /** Streams of a decode instance that are to go to another one. */
+    private record Moves(Instance to, AtomicInteger streams) {}
+
     private final Role role;
     private final URI address;
     private final String url;
@@ -46,6 +49,7 @@ public final class Instance {
     private final Optional<PeerAddress> kvAddress;
     private final AtomicInteger running = new AtomicInteger();
     private final AtomicLong localPrefillBytes = new AtomicLong();
+    private volatile Optional<Moves> moves = Optional.empty();
     private final CircuitBreaker breaker = new CircuitBreaker();
     private volatile boolean draining;
     private volatile boolean stopping;
@@ -144,15 +148,15 @@ public final class Instance {
         return connector().filter(InstanceConnector::isBaton).isPresent();
     }
 
-    /** The server at this address does not tell, so what is known is of an earlier one. */
-    void forgetConnector() {
-        connector = Optional.empty();
-    }
     /** Whether its settings say that it is another server, such as vLLM. */
     public boolean isOther() {
         return settings.connector().filter(each -> !each.isBaton()).isPresent();
     }
 
+    /** The server at this address does not tell, so what is known is of an earlier one. */
+    void forgetConnector() {
+        connector = Optional.empty();
+    }
 
     void learnConnector(InstanceConnector told) {
         connector = Optional.of(told);
@@ -305,6 +309,26 @@ public final class Instance {
     /** Whether its requests had better end elsewhere: it is draining, or says that it takes no more. */
     public boolean isLeaving() {
         return draining || stopping;
+    }
+
+    /** That many of its streams are to continue at another instance, which has more room. */
+    public void giveStreams(Instance to, int streams) {
+        moves = Optional.of(new Moves(to, new AtomicInteger(streams)));
+    }
+
+    /** No more of its streams are to continue elsewhere. */
+    public void keepStreams() {
+        moves = Optional.empty();
+    }
+
+    /** Whether streams of it are to continue elsewhere. */
+    public boolean givesStreams() {
+        return moves.filter(each -> each.streams.get() > 0).isPresent();
+    }
+
+    /** Where a stream of it is to continue. Each call is for another stream. */
+    public Optional<Instance> giveStream() {
+        return moves.filter(each -> each.streams.getAndDecrement() > 0).map(Moves::to);
     }
 
     /** A health probe was answered with 503. */

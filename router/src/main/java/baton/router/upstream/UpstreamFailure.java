@@ -20,7 +20,14 @@ public final class UpstreamFailure extends Exception {
         /** The client takes no more bytes. */
         CLIENT_STALLED,
         /** The instance is drained or stopping, so its streams go elsewhere. */
-        LEAVING
+        LEAVING,
+        /** The instance gives the stream to another one that has more room. */
+        BALANCE;
+
+        /** Whether a stream leaves an instance that has all of it. */
+        public boolean isMove() {
+            return this == LEAVING || this == BALANCE;
+        }
     }
 
     private final transient Instance instance;
