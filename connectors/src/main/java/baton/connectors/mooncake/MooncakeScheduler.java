@@ -247,6 +247,7 @@ final class MooncakeScheduler implements SchedulerConnector {
                         || tracked.settled
                         || suspects.contains(
                                 tracked.source.get().instance(),
+                                request,
                                 context.ticker().nanos())
                 ? new KvMatch.None()
                 : reached.match(request, computedTokens, tracked.source.get().instance());
@@ -335,8 +336,8 @@ final class MooncakeScheduler implements SchedulerConnector {
         Optional.ofNullable(requests.get(request.id()))
                 .filter(tracked -> tracked.loads)
                 .flatMap(tracked -> tracked.source)
-                .ifPresent(source ->
-                        suspects.add(source.instance(), context.ticker().nanos()));
+                .ifPresent(source -> suspects.add(
+                        source.instance(), request, context.ticker().nanos()));
     }
 
     @Override

@@ -321,21 +321,21 @@ final class NixlScheduler implements SchedulerConnector {
     @Override
     public KvMatch match(KvRequest request, int computedTokens) {
         Tracked tracked = tracked(request);
-        if (tracked.source.isEmpty()
-                || tracked.settled
-                || suspects.contains(
-                        tracked.source.get().engineId(), context.ticker().nanos())) {
+        if (tracked.source.isEmpty() || tracked.settled) {
             return new KvMatch.None();
         }
-        int end = Math.min(tracked.source.get().tokens(), request.promptLength());
+        RemoteBlocks source = tracked.source.get();
+        if (suspects.contains(source.engineId(), request, context.ticker().nanos())) {
+            return new KvMatch.None();
+        }
+        int end = Math.min(source.tokens(), request.promptLength());
         // The prompt's last token is computed here in any case, for its logits.
         int useful = Math.min(end, request.promptLength() - 1) - computedTokens;
         return useful >= tracked.leastTokens
                 ? new KvMatch.Tokens(
                         end - computedTokens,
                         true,
-                        tracked.refused.isPresent()
-                                || reached.contains(tracked.source.get().address()))
+                        tracked.refused.isPresent() || reached.contains(source.address()))
                 : new KvMatch.None();
     }
 
@@ -519,7 +519,7 @@ final class NixlScheduler implements SchedulerConnector {
     @Override
     public void onWrongLoad(KvRequest request) {
         if (tracked(request).hasLoaded) {
-            suspects.add(tracked(request).source.orElseThrow().engineId(), lastStepDone);
+            suspects.add(tracked(request).source.orElseThrow().engineId(), request, lastStepDone);
         }
     }
 

@@ -210,6 +210,7 @@ final class SglangScheduler implements SchedulerConnector {
                         || tracked.settled
                         || suspects.contains(
                                 tracked.source.get().bootstrap().toString(),
+                                request,
                                 context.ticker().nanos())
                 ? new KvMatch.None()
                 : reached.match(request, computedTokens, tracked.source.get().bootstrap());
@@ -316,7 +317,7 @@ final class SglangScheduler implements SchedulerConnector {
                 .filter(tracked -> tracked.loads)
                 .flatMap(tracked -> tracked.source)
                 .ifPresent(source -> suspects.add(
-                        source.bootstrap().toString(), context.ticker().nanos()));
+                        source.bootstrap().toString(), request, context.ticker().nanos()));
     }
 
     @Override
