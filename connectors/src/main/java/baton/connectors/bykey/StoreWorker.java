@@ -9,6 +9,7 @@ import baton.kv.connector.Rank;
 import baton.kv.connector.WorkerConnector;
 import baton.kv.connector.WorkerMetadata;
 import baton.kv.connector.WorkerReport;
+import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
@@ -27,6 +28,9 @@ public final class StoreWorker implements WorkerConnector {
     private final OwnerThread owner = OwnerThread.firstToCheck();
     private StoreConnectorMetadata step = StoreConnectorMetadata.NOTHING;
     private List<Save> unstarted = List.of();
+    /** Loads that are over and have not been reported. */
+    private final List<StoreSession.Loaded> loaded = new ArrayList<>();
+
     private boolean closed;
 
     public StoreWorker(StoreSession session, Rank rank) {
@@ -88,6 +92,12 @@ public final class StoreWorker implements WorkerConnector {
 
     @Override
     public void waitForSave() {
+        // Keys and values that were computed from blocks which are not filled are wrong.
+        loaded.addAll(session.takeLoaded(rank));
+        discardSaves(loaded.stream()
+                .filter(load -> load.withinStep() && !load.invalid().isEmpty())
+                .map(StoreSession.Loaded::requestId)
+                .collect(Collectors.toSet()));
         unstarted.forEach(session::save);
         unstarted = List.of();
     }
@@ -95,7 +105,7 @@ public final class StoreWorker implements WorkerConnector {
     @Override
     public WorkerReport report(Set<String> finished) {
         owner.check();
-        List<StoreSession.Loaded> loaded = session.takeLoaded(rank);
+        loaded.addAll(session.takeLoaded(rank));
         Set<String> received = new HashSet<>();
         Set<Integer> invalid = new HashSet<>();
         for (StoreSession.Loaded load : loaded) {
@@ -104,6 +114,7 @@ public final class StoreWorker implements WorkerConnector {
             }
             invalid.addAll(load.invalid());
         }
+        loaded.clear();
         Set<String> sent = step.released();
         step = StoreConnectorMetadata.NOTHING;
         Optional<WorkerMetadata> done = Optional.empty();

@@ -4,8 +4,10 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.connectors.bykey.MapStores;
+import baton.connectors.bykey.StoreOpener;
 import baton.kv.BlockHash;
 import baton.kv.DType;
+import baton.kv.Deadline;
 import baton.kv.InvalidFieldException;
 import baton.kv.JsonFields;
 import baton.kv.KvEvent;
@@ -13,20 +15,27 @@ import baton.kv.KvLayout;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.ModelFingerprint;
+import baton.kv.Ticker;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvMatch;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.WorkerReport;
+import baton.store.StoreFormat;
+import baton.store.StoreTask;
+import baton.store.ValueCache;
+import baton.store.memory.HostMemorySettings;
 import baton.testkit.FakeEngine;
 import baton.testkit.FakeEngine.Running;
 import baton.testkit.FakeEngine.Share;
 import baton.testkit.FakeKvRequest;
 import baton.testkit.VirtualTicker;
+import java.lang.reflect.Proxy;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -48,10 +57,14 @@ class OffloadingConnectorTest {
     private int requests;
 
     private void start() {
+        start(stores);
+    }
+
+    private void start(StoreOpener opener) {
         KvTransferConfig.Builder config = KvTransferConfig.builder("OffloadingConnector", KvRole.BOTH);
         settings.forEach(config::extra);
         engine = new FakeEngine(
-                new OffloadingConnector(stores),
+                new OffloadingConnector(opener),
                 new ConnectorContext(config.build(), new ModelFingerprint("tiny", "feed"), LAYOUT, ticker),
                 64);
     }
@@ -209,6 +222,38 @@ class OffloadingConnectorTest {
         end(running);
         assertThat(engine.scheduler().resetCache()).as("no values are pinned").isTrue();
         assertThat(matched(request(100))).isZero();
+    }
+
+    /** The memory takes no read although it has the values. */
+    @Test
+    void whatAStepComputesFromBlocksThatItDidNotLoadIsNotStored() {
+        settings.put("sync_load_budget_bytes", 6 * LAYOUT.blockBytes());
+        AtomicBoolean rejects = new AtomicBoolean();
+        start(new StoreOpener() {
+            @Override
+            public ValueCache memory(StoreFormat format, HostMemorySettings memory, Ticker clock) {
+                ValueCache real = stores.memory(format, memory, clock);
+                return (ValueCache) Proxy.newProxyInstance(
+                        ValueCache.class.getClassLoader(),
+                        new Class<?>[] {ValueCache.class},
+                        (_, method, arguments) ->
+                                rejects.get() && method.getName().equals("get")
+                                        ? StoreTask.rejected(((List<?>) arguments[0]).size(), (Deadline) arguments[2])
+                                        : method.invoke(real, arguments));
+            }
+        });
+        computed(request(6 * BLOCK));
+        rejects.set(true);
+        Running running = engine.admit(request(10 * BLOCK), 0);
+        assertThat(running.isLoading()).isFalse();
+        WorkerReport report = engine.step(new Share(running, running.remainingTokens()));
+        assertThat(report.invalidBlocks()).hasSize(6);
+        end(running);
+        rejects.set(false);
+        FakeKvRequest again = request(10 * BLOCK);
+        engine.scheduler().onNewRequest(again);
+        assertThat(engine.scheduler().match(again, 0)).isEqualTo(new KvMatch.Tokens(6 * BLOCK, false));
+        engine.endWithoutBlocks(again, RequestEnd.ABORTED);
     }
 
     private void end(Running running) {
