@@ -48,6 +48,11 @@ public interface BlockStore extends AutoCloseable {
     /** Measurements since the last call. */
     List<Measurement> takeMeasurements();
 
+    /** Whether a value has been read that has no checksum, so that only a model can find out whether it is right. */
+    default boolean hasReadUnverified() {
+        return false;
+    }
+
     /**
      * Ends all operations, with a deadline of its own. When it returns, none uses memory that was given to it any more; if one cannot be
      * ended, as a read from a mount that hangs, its {@link StoreTask#onQuiet} is not called, and that memory must not be reused.

@@ -412,7 +412,9 @@ public final class FakeEngine implements AutoCloseable {
         invalid.addAll(second.invalidBlocks());
         List<Measurement> measurements = new ArrayList<>(first.measurements());
         measurements.addAll(second.measurements());
-        return new WorkerReport(sent, received, invalid, measurements, second.busy());
+        Set<String> unverified = new LinkedHashSet<>(first.unverified());
+        unverified.addAll(second.unverified());
+        return new WorkerReport(sent, received, invalid, measurements, second.busy()).withUnverified(unverified);
     }
 
     private Set<String> takeFinished() {

@@ -122,7 +122,8 @@ public final class StoreWorker implements WorkerConnector {
             List<Long> saved = session.takeSaved();
             done = saved.isEmpty() ? Optional.empty() : Optional.of(new SavesDone(saved));
         }
-        return new WorkerReport(sent, received, invalid, Map.of(), List.of(), session.isBusy(), done);
+        return new WorkerReport(sent, received, invalid, Map.of(), List.of(), session.isBusy(), done)
+                .withUnverified(session.store().hasReadUnverified() ? received : Set.of());
     }
 
     @Override

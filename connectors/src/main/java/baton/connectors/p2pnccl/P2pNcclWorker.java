@@ -103,7 +103,7 @@ final class P2pNcclWorker implements WorkerConnector {
     }
 
     /** How a load ended. */
-    private record Loaded(Load load, Optional<String> cause, double seconds, long bytes) {}
+    private record Loaded(Load load, Optional<String> cause, boolean unverified, double seconds, long bytes) {}
 
     @Override
     public void register(KvCache pool) {
@@ -149,6 +149,7 @@ final class P2pNcclWorker implements WorkerConnector {
         Deadline deadline = Deadline.after(context.ticker(), settings.load());
         Optional<String> cause = Optional.of("internal");
         long bytes = 0;
+        boolean unverified = false;
         try {
             PeerAddress peer = load.id().id().prefill().above(rank.tensor());
             KvCache pool = pool();
@@ -158,6 +159,7 @@ final class P2pNcclWorker implements WorkerConnector {
                 try (TensorExchange.Received tensor = endpoint.receive(peer, tensorId, deadline.remaining())) {
                     problem = take(load, pool, layer, tensor);
                     bytes += tensor.data().byteSize();
+                    unverified |= tensor.head().origin().isEmpty();
                 }
             }
             // Only here, so that a load counts as failed whatever is thrown.
@@ -172,7 +174,7 @@ final class P2pNcclWorker implements WorkerConnector {
         } finally {
             // Other tensors of the request, and later ones, are of no use.
             endpoint.forget(load.id().shared());
-            loaded.add(new Loaded(load, cause, (context.ticker().nanos() - start) / 1e9, bytes));
+            loaded.add(new Loaded(load, cause, unverified, (context.ticker().nanos() - start) / 1e9, bytes));
             loading.remove(Thread.currentThread());
             context.wake().run();
         }
@@ -274,10 +276,14 @@ final class P2pNcclWorker implements WorkerConnector {
         boolean busy = !loading.isEmpty() || endpoint.isSending();
         Set<String> received = new HashSet<>();
         Set<Integer> invalid = new HashSet<>();
+        Set<String> unverified = new HashSet<>();
         List<Measurement> taken = new ArrayList<>(measurements);
         measurements.clear();
         for (Loaded done = loaded.poll(); done != null; done = loaded.poll()) {
             received.add(done.load.requestId());
+            if (done.unverified) {
+                unverified.add(done.load.requestId());
+            }
             if (done.cause.isPresent()) {
                 for (int block : done.load.blocks()) {
                     invalid.add(block);
@@ -295,7 +301,7 @@ final class P2pNcclWorker implements WorkerConnector {
                 taken.add(Measurement.count("baton:p2p_" + count.name().toLowerCase(Locale.ROOT), value));
             }
         }
-        return new WorkerReport(Set.of(), received, invalid, taken, busy);
+        return new WorkerReport(Set.of(), received, invalid, taken, busy).withUnverified(unverified);
     }
 
     private KvCache pool() {

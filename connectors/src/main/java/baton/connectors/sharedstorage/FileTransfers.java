@@ -66,8 +66,13 @@ final class FileTransfers {
     private Optional<RankPools> pools = Optional.empty();
     private Step step = new Step(0, List.of());
 
-    /** @param invalid blocks that were not filled */
-    private record Loaded(String requestId, Set<Integer> invalid) {}
+    /**
+     * A load that is over.
+     *
+     * @param invalid blocks that were not filled
+     * @param verified whether the files have checksums
+     */
+    private record Loaded(String requestId, Set<Integer> invalid, boolean verified) {}
 
     FileTransfers(ConnectorContext context, SharedStorageSettings settings, IoThreads threads, FileOperations files) {
         this.context = context;
@@ -161,11 +166,16 @@ final class FileTransfers {
         }
         Set<String> received = new LinkedHashSet<>();
         Set<Integer> invalid = new LinkedHashSet<>();
+        Set<String> unverified = new LinkedHashSet<>();
         for (Loaded each : own) {
             received.add(each.requestId());
             invalid.addAll(each.invalid());
+            if (!each.verified()) {
+                unverified.add(each.requestId());
+            }
         }
-        WorkerReport report = new WorkerReport(Set.of(), received, invalid, measurements, !loads.isEmpty());
+        WorkerReport report = new WorkerReport(Set.of(), received, invalid, measurements, !loads.isEmpty())
+                .withUnverified(unverified);
         own.clear();
         measurements.clear();
         return report;
@@ -187,7 +197,10 @@ final class FileTransfers {
             measurements.add(Measurement.count("baton:kv_load_bytes", bytes(load.blocks())));
             measurements.add(Measurement.seconds("baton:kv_load", job.secondsAfter(job.startNanos())));
         }
-        Loaded over = new Loaded(load.requestId(), cause.isPresent() ? load.blockSet() : Set.of());
+        Loaded over = new Loaded(
+                load.requestId(),
+                cause.isPresent() ? load.blockSet() : Set.of(),
+                load.entry().proven());
         loaded.values().forEach(ofRank -> ofRank.add(over));
     }
 

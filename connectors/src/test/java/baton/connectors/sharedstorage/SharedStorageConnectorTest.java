@@ -300,6 +300,7 @@ class SharedStorageConnectorTest {
         WorkerReport report = consumer.awaitLoad(running);
 
         assertThat(report.invalidBlocks()).isEmpty();
+        assertThat(report.unverified()).containsExactly(running.request().id());
         assertThat(consumer.holds(running, 0, BLOCK)).isTrue();
         int loaded = running.blockTable()[1];
         for (int layer = 0; layer < LAYOUT.layers(); layer++) {

@@ -249,6 +249,11 @@ public final class LmCacheStore implements BlockStore {
     }
 
     @Override
+    public boolean hasReadUnverified() {
+        return counters.hasUnverified();
+    }
+
+    @Override
     public List<Measurement> takeMeasurements() {
         List<Measurement> all = new ArrayList<>(transport.takeMeasurements());
         all.addAll(counters.takeCounts());
@@ -513,6 +518,9 @@ public final class LmCacheStore implements BlockStore {
             if (found.metadata() != 0 && !fits(found.metadata(), entry, worker)) {
                 useless(key, entry.key(), Failure.WRONG_FORMAT, "its metadata is not that of this format", hasCheck);
                 return false;
+            }
+            if (!hasCheck) {
+                counters.count(StoreCounters.Result.UNVERIFIED, 1);
             }
             return true;
         }

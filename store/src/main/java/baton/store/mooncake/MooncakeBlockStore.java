@@ -417,6 +417,11 @@ public final class MooncakeBlockStore implements BlockStore {
     }
 
     @Override
+    public boolean hasReadUnverified() {
+        return counters.hasUnverified();
+    }
+
+    @Override
     public List<Measurement> takeMeasurements() {
         return counters.takeCounts();
     }

@@ -37,6 +37,9 @@ public final class StoreCounters {
     private final Map<Failure, Long> failedConnects = new EnumMap<>(Failure.class);
 
     @GuardedBy("this")
+    private boolean unverified;
+
+    @GuardedBy("this")
     private long readBytes;
 
     @GuardedBy("this")
@@ -51,6 +54,12 @@ public final class StoreCounters {
 
     public synchronized void count(Result result, long keys) {
         results.merge(result, keys, Long::sum);
+        unverified |= result == Result.UNVERIFIED;
+    }
+
+    /** Whether {@link Result#UNVERIFIED} was ever counted. */
+    public synchronized boolean hasUnverified() {
+        return unverified;
     }
 
     public synchronized void failed(Failure cause, long keys) {

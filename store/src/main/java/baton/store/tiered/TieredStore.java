@@ -324,6 +324,11 @@ public final class TieredStore implements BlockStore {
         return all;
     }
 
+    @Override
+    public boolean hasReadUnverified() {
+        return tiers.stream().anyMatch(tier -> tier.store().hasReadUnverified());
+    }
+
     /** Forgets values that are in memory and not in use. Other tiers keep theirs. */
     public boolean reset() {
         return memory.reset();

@@ -174,8 +174,11 @@ class LmCacheObjectsTest {
     @Test
     void anObjectWithoutBatonsChecksumIsLmCachesAndUsed() throws IOException {
         put();
+        assertThat(get(store)).isTrue();
+        assertThat(store.hasReadUnverified()).isFalse();
         change(bytes -> Arrays.copyOf(bytes, bytes.length - ObjectCheck.BYTES));
         assertThat(get(store)).isTrue();
+        assertThat(store.hasReadUnverified()).isTrue();
     }
 
     @Test
