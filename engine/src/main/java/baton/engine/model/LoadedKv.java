@@ -8,7 +8,6 @@ import baton.engine.model.ModelRunner.SequenceSlice;
 import baton.kv.DType;
 import baton.kv.KvCache;
 import baton.kv.KvLayout;
-import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -131,14 +130,15 @@ final class LoadedKv {
         int[] table = slices.get(slice).blockTables()[cache.groups().groupOf(layer)];
         double[] distances = new double[entries.rows()];
         threads.parallelFor(entries.rows(), PIECE, (_, from, end) -> {
-            RowBuffer buffer = new RowBuffer(entries.columns());
+            RowBuffer own = new RowBuffer(entries.columns());
+            RowBuffer arrived = new RowBuffer(cache.layout().entryElements());
             for (int row = from; row < end; row++) {
                 int at = position + row;
                 if (cache.groups().isNull(table[at / cache.layout().blockSize()])) {
                     continue;
                 }
-                buffer.load(entries, row, 0, entries.columns());
-                distances[row] = distance(buffer.values(), table, layer, at);
+                own.load(entries, row, 0, entries.columns());
+                distances[row] = distance(own.values(), arrived, table, layer, at);
             }
         });
         double[] most = Objects.requireNonNull(greatest.get(slice));
@@ -153,31 +153,39 @@ final class LoadedKv {
                         deviations.put(slice, new Deviation(firstLayer + layer, position + row, distances[row])));
     }
 
-    /** The greater one of keys and values. */
-    private double distance(float[] own, int[] table, int layer, int position) {
+    /**
+     * The greater one of keys and values.
+     *
+     * @param arrived for the elements of an entry
+     */
+    private double distance(float[] own, RowBuffer arrived, int[] table, int layer, int position) {
         KvLayout layout = cache.layout();
-        MemorySegment pool = cache.host();
+        int entry = layout.entryElements();
         int part = layout.headDim();
-        double greatest = 0;
-        for (int start = 0; start < layout.entryElements(); start += part) {
-            double difference = 0;
-            double ownNorm = 0;
-            double loadedNorm = 0;
-            for (int head = 0; head < layout.kvHeads(); head++) {
-                long at = cache.entryStart(table, layer, head, position);
-                int element = head * layout.entryElements();
-                for (int i = start; i < start + part; i++) {
-                    double computed = own[element + i];
-                    double arrived = layout.dtype()
-                            .get(pool, at + (long) i * layout.dtype().bytes());
-                    difference += (computed - arrived) * (computed - arrived);
+        // By kind: of differences, of own elements and of loaded ones.
+        double[][] squares = new double[entry / part][3];
+        for (int head = 0; head < layout.kvHeads(); head++) {
+            arrived.load(cache.host(), cache.entryStart(table, layer, head, position), layout.dtype(), entry);
+            for (int kind = 0; kind < squares.length; kind++) {
+                double difference = 0;
+                double ownNorm = 0;
+                double loadedNorm = 0;
+                for (int i = kind * part; i < (kind + 1) * part; i++) {
+                    double computed = own[head * entry + i];
+                    double loaded = arrived.values()[i];
+                    difference += (computed - loaded) * (computed - loaded);
                     ownNorm += computed * computed;
-                    loadedNorm += arrived * arrived;
+                    loadedNorm += loaded * loaded;
                 }
+                squares[kind][0] += difference;
+                squares[kind][1] += ownNorm;
+                squares[kind][2] += loadedNorm;
             }
-            double distance = difference == 0 ? 0 : Math.sqrt(difference / Math.max(ownNorm, loadedNorm));
+        }
+        double greatest = 0;
+        for (double[] sums : squares) {
             // NaN is greater than all.
-            greatest = Math.max(greatest, distance);
+            greatest = Math.max(greatest, sums[0] == 0 ? 0 : Math.sqrt(sums[0] / Math.max(sums[1], sums[2])));
         }
         return greatest;
     }

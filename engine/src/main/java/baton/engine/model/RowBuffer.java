@@ -21,19 +21,29 @@ final class RowBuffer {
     }
 
     void load(Matrix from, int row, int column, int count) {
-        long start = offset(from, row, column);
-        if (from.type() == DType.F32) {
-            MemorySegment.copy(from.memory(), ValueLayout.JAVA_FLOAT_UNALIGNED, start, values, 0, count);
-            return;
-        }
-        MemorySegment.copy(from.memory(), ValueLayout.JAVA_SHORT_UNALIGNED, start, halves, 0, count);
-        if (from.type() == DType.BF16) {
-            for (int i = 0; i < count; i++) {
-                values[i] = Float.intBitsToFloat(halves[i] << 16);
+        load(from.memory(), offset(from, row, column), from.type(), count);
+    }
+
+    /** @param start of the first element, in bytes */
+    void load(MemorySegment from, long start, DType type, int count) {
+        switch (type) {
+            case F32 -> MemorySegment.copy(from, ValueLayout.JAVA_FLOAT_UNALIGNED, start, values, 0, count);
+            case BF16 -> {
+                MemorySegment.copy(from, ValueLayout.JAVA_SHORT_UNALIGNED, start, halves, 0, count);
+                for (int i = 0; i < count; i++) {
+                    values[i] = Float.intBitsToFloat(halves[i] << 16);
+                }
             }
-        } else {
-            for (int i = 0; i < count; i++) {
-                values[i] = Float.float16ToFloat(halves[i]);
+            case F16 -> {
+                MemorySegment.copy(from, ValueLayout.JAVA_SHORT_UNALIGNED, start, halves, 0, count);
+                for (int i = 0; i < count; i++) {
+                    values[i] = Float.float16ToFloat(halves[i]);
+                }
+            }
+            case F8_E4M3 -> {
+                for (int i = 0; i < count; i++) {
+                    values[i] = type.get(from, start + i);
+                }
             }
         }
     }
