@@ -81,7 +81,8 @@ final class RemoteLoads {
                         request.tokens(request.loadedFrom, request.loadedTo),
                         request.loadedFrom,
                         verifyKv == VerifyKv.FIRST_LAYER || verifyKv == VerifyKv.AUTO,
-                        verifyKv == VerifyKv.EACH_BLOCK))
+                        verifyKv == VerifyKv.EACH_BLOCK,
+                        verifyKv != VerifyKv.AUTO))
                 : Optional.empty();
     }
 

@@ -65,8 +65,9 @@ public interface ModelRunner extends AutoCloseable {
      * @param from position of the first
      * @param firstLayer whether all of them are compared in the first layer
      * @param eachBlock whether the last token of each block is computed again as well
+     * @param rounded whether layers above the second are compared of types of 16 bits and less, too
      */
-    record LoadedTokens(int[] tokens, int from, boolean firstLayer, boolean eachBlock) {}
+    record LoadedTokens(int[] tokens, int from, boolean firstLayer, boolean eachBlock, boolean rounded) {}
 
     /**
      * Keys and values from elsewhere that are not those of this model.
