@@ -89,7 +89,7 @@ class ClosedConnectionsTest {
                         Optional.empty(),
                         RouterFixture.LIMITS)
                 .withSecurity(security));
-        int requests = filler > 1000 ? REQUESTS / 10 : REQUESTS;
+        int requests = filler > 1000 || tls ? REQUESTS / 10 : REQUESTS;
         String body = "{\"prompt\":\"" + "x".repeat(filler) + "\"}";
         for (int sent = 0; sent < requests; sent += AT_ONCE) {
             List<CompletableFuture<HttpResponse<String>>> answers = new ArrayList<>();

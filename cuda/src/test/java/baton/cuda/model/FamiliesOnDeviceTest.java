@@ -35,9 +35,9 @@ import org.junit.jupiter.params.provider.ValueSource;
 class FamiliesOnDeviceTest {
     private static final int BLOCK = 16;
     private static final int BLOCKS = 32;
-    private static final int LONG = 45;
+    private static final int LONG = 40;
     private static final int SHORT = 7;
-    private static final int DECODED = 3;
+    private static final int DECODED = 2;
     private static final double BF16_ROUNDING = 0x1p-8;
     private static final int ROUNDINGS_PER_LAYER = 12;
 

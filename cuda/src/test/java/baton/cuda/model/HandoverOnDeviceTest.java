@@ -21,10 +21,13 @@ import baton.kv.LoadFailurePolicy;
 import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pRequestId;
 import java.io.IOException;
+import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.List;
 import java.util.Optional;
 import java.util.Random;
 import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -34,10 +37,29 @@ import org.junit.jupiter.params.provider.CsvSource;
 class HandoverOnDeviceTest {
     private static final int BLOCK = 16;
     private static final int PROMPT = 2 * BLOCK + 3;
+    private static final int VOCABULARY = 192;
+    private static final String TOKENIZER = """
+            {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
+             "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false},
+             "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false}}
+            """;
     private static final SamplingParams ANSWER =
             SamplingParams.builder().temperature(0).maxTokens(4).ignoreEos(true).build();
 
+    /** A small random model: a simulated device needs seconds for a prompt of tiny-ledger. */
+    @TempDir
+    @SuppressWarnings("NullAway.Init")
+    private static Path model;
+
     private final CudaBackend device = TestBackends.backend();
+
+    @BeforeAll
+    static void copyModel() throws IOException {
+        for (String file : List.of("config.json", "model.safetensors")) {
+            Files.copy(TestBackends.family("llama3").resolve(file), model.resolve(file));
+        }
+        Files.writeString(model.resolve("tokenizer.json"), TOKENIZER);
+    }
 
     @ParameterizedTest(name = "{0} by buffers of {1}, prefill on a device: {2}, decode: {3}")
     @CsvSource({
@@ -49,7 +71,7 @@ class HandoverOnDeviceTest {
     })
     void theAnswerIsThatOfOneEngineAlone(String connector, String buffers, boolean devicePrefill, boolean deviceDecode)
             throws Exception {
-        int[] prompt = new Random(8).ints(PROMPT, 5, 2048).toArray();
+        int[] prompt = new Random(8).ints(PROMPT, 5, VOCABULARY).toArray();
         RequestOutput alone;
         try (LocalEngine engine = start(config().build(), new CpuBackend())) {
             alone = ask(engine, prompt, ANSWER, Optional.empty());
@@ -71,7 +93,7 @@ class HandoverOnDeviceTest {
     /** Tensors go from memory of the device into memory of the device, and their checksums are computed there. */
     @Test
     void tensorsAreHandedOverFromDeviceToDevice() throws Exception {
-        int[] prompt = new Random(7).ints(BLOCK + 3, 5, 2048).toArray();
+        int[] prompt = new Random(7).ints(BLOCK + 3, 5, VOCABULARY).toArray();
         RequestOutput alone;
         try (LocalEngine engine = start(config().build(), new CpuBackend())) {
             alone = ask(engine, prompt, ANSWER, Optional.empty());
@@ -109,7 +131,7 @@ class HandoverOnDeviceTest {
     @ParameterizedTest(name = "stored on a device: {0}, loaded on one: {1}")
     @CsvSource({"true, false", "false, true"})
     void aStoredPromptIsLoaded(boolean deviceStores, boolean deviceLoads, @TempDir Path directory) throws Exception {
-        int[] prompt = new Random(9).ints(PROMPT, 5, 2048).toArray();
+        int[] prompt = new Random(9).ints(PROMPT, 5, VOCABULARY).toArray();
         KvTransferConfig transfer = KvTransferConfig.builder("SharedStorageConnector", KvRole.BOTH)
                 .loadFailurePolicy(LoadFailurePolicy.FAIL)
                 .extra("shared_storage_path", directory.toString())
@@ -145,7 +167,7 @@ class HandoverOnDeviceTest {
     }
 
     private static EngineConfigBuilder config() {
-        return EngineConfig.of(TestBackends.TINY_LEDGER)
+        return EngineConfig.of(model)
                 .dtype(DType.F32)
                 .threads(1)
                 .maxModelLen(64)

@@ -289,7 +289,7 @@ class WindowGroupsTest {
         long seed = Long.getLong("tests.seed", System.nanoTime());
         int hits = 0;
         int preemptions = 0;
-        for (int round = 0; round < 120; round++) {
+        for (int round = 0; round < 60; round++) {
             Random random = new Random(seed + round);
             int blockSize = 1 + random.nextInt(8);
             int most = 1 + random.nextInt(30);

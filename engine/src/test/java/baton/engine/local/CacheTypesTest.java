@@ -19,11 +19,13 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
+import org.junit.jupiter.api.TestInstance;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
@@ -31,11 +33,15 @@ import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.MethodSource;
 
 /** Hand-overs between engines with caches of each type, and of two types. */
+@TestInstance(TestInstance.Lifecycle.PER_CLASS)
 class CacheTypesTest {
     private static final JsonFields KEEP = JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}");
     private static final JsonFields NONE = JsonFields.parse("kv_transfer_params", "{}");
     private static final SamplingParams EIGHT =
             SamplingParams.builder().temperature(0).ignoreEos(true).maxTokens(8).build();
+
+    /** Answers of an engine alone, by the types. */
+    private final Map<List<DType>, List<int[]>> alone = new HashMap<>();
 
     private static EngineConfigBuilder config(DType dtype, DType cached) {
         return LLMTest.config().dtype(dtype).kvCacheDtype(cached).enablePrefixCaching(false);
@@ -51,17 +57,19 @@ class CacheTypesTest {
     }
 
     private static List<int[]> prompts() {
-        return IntStream.of(17, 100, 640)
+        return IntStream.of(17, 100, 250)
                 .mapToObj(length -> LLMTest.prompt(length, length))
                 .toList();
     }
 
-    private static List<int[]> alone(DType dtype, DType cached) {
-        try (LLM llm = new LLM(config(dtype, cached).build())) {
-            return llm.generateTokens(prompts(), EIGHT).stream()
-                    .map(RequestOutput::tokens)
-                    .toList();
-        }
+    private List<int[]> alone(DType dtype, DType cached) {
+        return alone.computeIfAbsent(List.of(dtype, cached), _ -> {
+            try (LLM llm = new LLM(config(dtype, cached).build())) {
+                return llm.generateTokens(prompts(), EIGHT).stream()
+                        .map(RequestOutput::tokens)
+                        .toList();
+            }
+        });
     }
 
     @ParameterizedTest
@@ -127,7 +135,7 @@ class CacheTypesTest {
     }
 
     /** The first engine has ended, so what is found is in the store. */
-    private static void throughStore(
+    private void throughStore(
             DType dtype,
             DType cached,
             UnaryOperator<EngineConfigBuilder> prefill,
@@ -140,8 +148,7 @@ class CacheTypesTest {
         }
     }
 
-    private static void throughMemory(DType dtype, DType cached, UnaryOperator<EngineConfigBuilder> engine)
-            throws Exception {
+    private void throughMemory(DType dtype, DType cached, UnaryOperator<EngineConfigBuilder> engine) throws Exception {
         List<RequestOutput> last = new ArrayList<>();
         try (LLM llm = new LLM(engine.apply(config(dtype, cached)).build())) {
             Await.until(Duration.ofSeconds(30), () -> "prompts are not loaded", () -> {
@@ -153,7 +160,7 @@ class CacheTypesTest {
         assertLoaded(last, alone(dtype, cached));
     }
 
-    private static void betweenPeers(
+    private void betweenPeers(
             EndingsTest.Connector connector,
             EndingsTest.Site site,
             DType dtype,

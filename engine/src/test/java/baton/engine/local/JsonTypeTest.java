@@ -74,11 +74,11 @@ class JsonTypeTest {
     @Test
     void everyOutputIsAValueOfItsType() {
         try (LLM llm = new LLM(LLMTest.config().build())) {
-            for (int seed = 0; seed < 30; seed++) {
+            for (int seed = 0; seed < 12; seed++) {
                 Shape shape = llm.generate("A shape: ", Shape.class, sampling(seed));
                 assertThat(shape).isInstanceOfAny(Circle.class, Square.class, Dot.class);
             }
-            List<Class<?>> kinds = IntStream.range(0, 30)
+            List<Class<?>> kinds = IntStream.range(0, 12)
                     .<Class<?>>mapToObj(seed ->
                             llm.generate("", Shape.class, sampling(seed)).getClass())
                     .distinct()

@@ -78,7 +78,7 @@ class OfflineHandOverTest {
     @ValueSource(ints = {16, 32})
     void theConsumersOutputEqualsThatOfOneEngineAlone(int blockSize) throws Exception {
         List<int[]> prompts = IntStream.of(
-                        1, blockSize - 1, blockSize, blockSize + 1, 2 * blockSize, 2 * blockSize + 1, 1000, 2040)
+                        1, blockSize - 1, blockSize, blockSize + 1, 2 * blockSize, 2 * blockSize + 1, 2040)
                 .mapToObj(length -> LLMTest.prompt(length, length))
                 .toList();
         SamplingParams eight = SamplingParams.builder()
@@ -128,7 +128,7 @@ class OfflineHandOverTest {
                 .readTree(Files.readString(LLMTest.MODEL.resolve("golden.json")))
                 .get("prompts")
                 .forEach(prompt -> recorded.put(prompt.get("name").asString(), prompt));
-        List<JsonNode> asked = Stream.of("hello", "recall-40", "recall-120", "recall-600", "recall-1200")
+        List<JsonNode> asked = Stream.of("hello", "recall-40", "recall-120", "recall-600")
                 .map(recorded::get)
                 .toList();
         List<int[]> prompts =

@@ -60,6 +60,9 @@ class FamiliesTest {
             new Cut(64, 100, 32, true),
             new Cut(1, 3, 16, true));
 
+    /** All at once, and in chunks that end within blocks: positions and blocks are those of fp32. */
+    private static final List<Cut> BF16_CUTS = List.of(CUTS.get(0), CUTS.get(2));
+
     static Stream<Path> checkpoints() throws IOException, URISyntaxException {
         Path root = Path.of(Objects.requireNonNull(FamiliesTest.class.getResource("goldens"))
                 .toURI());
@@ -104,7 +107,7 @@ class FamiliesTest {
     void logitsInBf16(Path directory) throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(directory)) {
             List<Expected> expected = read(directory, checkpoint.config());
-            for (Cut cut : CUTS) {
+            for (Cut cut : BF16_CUTS) {
                 List<Replay.Sequence> replayed = replay(checkpoint, DType.BF16, cut, expected);
                 double squares = 0;
                 double spread = 0;
