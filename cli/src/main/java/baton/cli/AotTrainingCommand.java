@@ -25,6 +25,7 @@ import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.Callable;
 import picocli.CommandLine.Command;
+import picocli.CommandLine.Option;
 
 /**
  * {@code baton aot-training}: an instance and a router in one process answer a few questions, and every connector that supports it runs its
@@ -45,6 +46,13 @@ final class AotTrainingCommand implements Callable<Integer> {
 
     /** Of each connector. */
     private static final Duration HANDOVERS = Duration.ofMillis(500);
+
+    @Option(names = "--brief", description = "Load classes and little more: a tenth of each time.")
+    private boolean brief;
+
+    private Duration of(Duration time) {
+        return brief ? time.dividedBy(10) : time;
+    }
 
     @Override
     public Integer call() throws IOException, InterruptedException {
@@ -70,13 +78,13 @@ final class AotTrainingCommand implements Callable<Integer> {
             EngineConfig config = serve.engineConfig();
             for (String flow : HandoffFlow.NAMES) {
                 Duration time = flow.equals(HandoffFlow.NAMES.getFirst()) ? LOADED : ROUTING;
-                Router.warmUp(flow, Integer.MAX_VALUE / 2, CLIENTS, time);
+                Router.warmUp(flow, Integer.MAX_VALUE / 2, CLIENTS, of(time));
             }
             try (LocalEngine engine = LocalEngine.start(config, metrics);
                     ApiServer server =
                             ApiServer.start(serve.serverConfig(config).build(), engine, metrics)) {
                 server.warmUp();
-                FormatWarmUp.run(Deadline.after(Ticker.system(), FORMATS)::isOver);
+                FormatWarmUp.run(Deadline.after(Ticker.system(), of(FORMATS))::isOver);
                 ask(URI.create("http://127.0.0.1:" + server.port()));
                 for (LocalCluster.Connector connector : LocalCluster.Connector.values()) {
                     KvTransferConfig transfer = KvTransferConfig.builder(connector.name(), KvRole.PRODUCER)
@@ -85,7 +93,7 @@ final class AotTrainingCommand implements Callable<Integer> {
                             transfer,
                             new ModelFingerprint("tiny-ledger", "0".repeat(64)),
                             new KvLayout(6, 4, 32, config.blockSize(), DType.BF16),
-                            HANDOVERS,
+                            of(HANDOVERS),
                             Ticker.system());
                 }
             }

@@ -6,8 +6,6 @@ import static org.assertj.core.api.InstanceOfAssertFactories.STRING;
 
 import baton.cli.Program.Ended;
 import java.io.IOException;
-import java.io.PrintWriter;
-import java.io.StringWriter;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.nio.charset.StandardCharsets;
@@ -24,7 +22,6 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.MethodSource;
-import picocli.CommandLine;
 
 /** A command that cannot work prints one line and exits with an error. */
 class CommandErrorsTest {
@@ -38,12 +35,7 @@ class CommandErrorsTest {
 
     /** The same within this process, for what is refused before anything begins. */
     private static Ended refusal(String... arguments) {
-        StringWriter out = new StringWriter();
-        StringWriter err = new StringWriter();
-        CommandLine program = Baton.commandLine(new ServeCommand())
-                .setOut(new PrintWriter(out, true))
-                .setErr(new PrintWriter(err, true));
-        return new Ended(program.execute(arguments), out.toString(), err.toString());
+        return Program.inThisProcess(arguments);
     }
 
     /** What it said, without the log of what goes well and of how busy the machine is. */
@@ -79,13 +71,13 @@ class CommandErrorsTest {
 
     @ParameterizedTest
     @MethodSource("wrongOptions")
-    void wrongOptions(List<String> options, List<String> named) throws Exception {
+    void wrongOptions(List<String> options, List<String> named) {
         List<String> arguments = new ArrayList<>(List.of("serve", Instances.MODEL.toString()));
         if (!options.contains("--port")) {
             arguments.addAll(List.of("--port", "0"));
         }
         arguments.addAll(options);
-        assertRefused(run(arguments.toArray(String[]::new)), 2, named);
+        assertRefused(refusal(arguments.toArray(String[]::new)), 2, named);
     }
 
     @Test
@@ -163,10 +155,10 @@ class CommandErrorsTest {
         try (ServerSocket other = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
             String port = Integer.toString(other.getLocalPort());
             String noModel = directory.resolve("gone").toString();
-            assertRefused(run("serve", noModel, "--port", port), 2, List.of("port", port, "in use"));
-            assertRefused(run("up", noModel, "--port", port), 2, List.of("port", port, "in use"));
+            assertRefused(refusal("serve", noModel, "--port", port), 2, List.of("port", port, "in use"));
+            assertRefused(refusal("up", noModel, "--port", port), 2, List.of("port", port, "in use"));
             assertRefused(
-                    run(
+                    refusal(
                             "route",
                             "--port",
                             "0",
@@ -179,23 +171,30 @@ class CommandErrorsTest {
                     2,
                     List.of("register port", port, "in use"));
             assertRefused(
-                    run("route", "--port", port, "--prefill", "http://127.0.0.1:1", "--decode", "http://127.0.0.1:2"),
+                    refusal(
+                            "route",
+                            "--port",
+                            port,
+                            "--prefill",
+                            "http://127.0.0.1:1",
+                            "--decode",
+                            "http://127.0.0.1:2"),
                     2,
                     List.of("port", port, "in use"));
         }
     }
 
     @Test
-    void addressesThatCannotBeListenedOn() throws Exception {
+    void addressesThatCannotBeListenedOn() {
         String noModel = directory.resolve("gone").toString();
-        assertRefused(run("up", noModel, "--port", "70000"), 2, List.of("port", "70000", "65535"));
+        assertRefused(refusal("up", noModel, "--port", "70000"), 2, List.of("port", "70000", "65535"));
         // Of the block for documentation, so no machine's.
         assertRefused(
-                run("serve", noModel, "--port", "0", "--host", "203.0.113.7"),
+                refusal("serve", noModel, "--port", "0", "--host", "203.0.113.7"),
                 2,
                 List.of("host", "203.0.113.7", "cannot be listened on"));
         assertRefused(
-                run(
+                refusal(
                         "route",
                         "--host",
                         "203.0.113.7",
@@ -268,15 +267,15 @@ class CommandErrorsTest {
     }
 
     @Test
-    void routersThatCannotWork() throws Exception {
-        assertRefused(run("route", "--port", "0"), 2, List.of("prefill", "at least one instance", "register port"));
+    void routersThatCannotWork() {
+        assertRefused(refusal("route", "--port", "0"), 2, List.of("prefill", "at least one instance", "register port"));
         assertRefused(
-                run("route", "--port", "0", "--register-port", "0", "--register-allow", "everybody"),
+                refusal("route", "--port", "0", "--register-port", "0", "--register-allow", "everybody"),
                 2,
                 List.of("register allow", "everybody", "10.1.0.0/16"));
         for (String seconds : List.of("-1", "0", "1e20")) {
             assertRefused(
-                    run(
+                    refusal(
                             "route",
                             "--register-ttl",
                             seconds,
@@ -288,7 +287,7 @@ class CommandErrorsTest {
                     List.of("register ttl", "1 ms to 1 day"));
         }
         assertRefused(
-                run(
+                refusal(
                         "route",
                         "--shutdown-timeout",
                         "0",

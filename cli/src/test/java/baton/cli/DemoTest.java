@@ -21,8 +21,8 @@ class DemoTest {
     private Path directory;
 
     @ParameterizedTest
-    // Two ways to start a cluster: with the router last, and with instances that register with it; and through a store.
-    @EnumSource(names = {"SharedStorageConnector", "P2pNcclConnector", "OffloadingConnector"})
+    // Two ways to start a cluster: with the router last, and with instances that register with it.
+    @EnumSource(names = {"SharedStorageConnector", "P2pNcclConnector"})
     void answersFromAHandedOverCache(LocalCluster.Connector connector) throws Exception {
         Path temporary = Files.createDirectory(directory.resolve("tmp"));
         Ended demo =

@@ -66,7 +66,7 @@ class PlanTest {
 
     @Test
     void aFleetThatIsNamedIsPredicted() throws Exception {
-        Ended result = Program.run(List.of(
+        Ended result = Program.inThisProcess(
                 "plan",
                 "--profile",
                 profile().toString(),
@@ -81,7 +81,7 @@ class PlanTest {
                 "--rate",
                 "0.01",
                 "--requests",
-                "40"));
+                "40");
         assertThat(result.status()).as(result.err()).isZero();
         assertThat(result.out().lines().filter(line -> line.startsWith("1P1D, NixlConnector")))
                 .singleElement()
@@ -104,8 +104,8 @@ class PlanTest {
                 "fleet: is given 0 times; --url needs the one fleet there");
     }
 
-    private static void assertRefused(List<String> arguments, String message) throws Exception {
-        Ended result = Program.run(arguments);
+    private static void assertRefused(List<String> arguments, String message) {
+        Ended result = Program.inThisProcess(arguments.toArray(String[]::new));
         assertThat(result.status()).isNotZero();
         assertThat(result.err()).contains(message);
     }

@@ -3,8 +3,11 @@ package baton.cli;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.cluster.JavaCommand;
+import baton.kv.ConfigException;
 import java.io.File;
 import java.io.IOException;
+import java.io.PrintWriter;
+import java.io.StringWriter;
 import java.io.UncheckedIOException;
 import java.nio.channels.FileChannel;
 import java.nio.channels.FileLock;
@@ -20,6 +23,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
+import picocli.CommandLine;
 
 /**
  * The program in processes of their own, started as the launcher starts it: from jars, with an AOT cache, without which a process
@@ -67,6 +71,23 @@ final class Program {
             Files.delete(out);
             Files.delete(err);
         }
+    }
+
+    /** Runs {@code baton} within this process, for what ends by itself and starts no threads that stay. */
+    static Ended inThisProcess(String... arguments) {
+        StringWriter out = new StringWriter();
+        StringWriter err = new StringWriter();
+        ServeCommand serve = new ServeCommand();
+        CommandLine program =
+                Baton.commandLine(serve).setOut(new PrintWriter(out, true)).setErr(new PrintWriter(err, true));
+        int status;
+        try {
+            status = program.execute(Baton.withoutConfigs(serve, arguments));
+        } catch (ConfigException e) {
+            err.append("baton: ").append(e.getMessage());
+            status = program.getCommandSpec().exitCodeOnInvalidInput();
+        }
+        return new Ended(status, out.toString(), err.toString());
     }
 
     /** A command that runs a JVM with the program's class path. */
@@ -137,8 +158,12 @@ final class Program {
         List<String> command = new ArrayList<>(jvm);
         // A name of its own: the training run of a killed test process may still be writing.
         Path fresh = cache.resolveSibling("baton-" + ProcessHandle.current().pid() + ".aot");
-        command.addAll(
-                List.of("-XX:AOTCacheOutput=" + fresh, "-Dbaton.home=" + ROOT, Baton.class.getName(), "aot-training"));
+        command.addAll(List.of(
+                "-XX:AOTCacheOutput=" + fresh,
+                "-Dbaton.home=" + ROOT,
+                Baton.class.getName(),
+                "aot-training",
+                "--brief"));
         Process process = new ProcessBuilder(command)
                 .redirectErrorStream(true)
                 .redirectOutput(log.toFile())
