@@ -1,12 +1,12 @@
 package baton.bench.plan;
 
 import baton.bench.plan.FleetSimulation.Outcome;
-import java.util.ArrayList;
 import java.util.Comparator;
+import java.util.HashSet;
 import java.util.List;
-import java.util.NavigableMap;
 import java.util.Optional;
-import java.util.TreeMap;
+import java.util.Set;
+import java.util.stream.Stream;
 
 /**
  * Finds the fleet that serves most requests within the goals.
@@ -138,11 +138,20 @@ public record Planner(Goals goals, int requests, long seed) {
 
     /** The colocated fleet on so many units with the best budget. */
     public Plan bestColocated(MachineProfile machine, int units, Workload load) {
-        List<Plan> plans = new ArrayList<>();
+        Optional<Plan> best = Optional.empty();
         for (int budget : BUDGETS) {
-            plans.add(goodput(new Fleet.Colocated(machine, units / machine.units(), budget), load));
+            best = better(best, new Fleet.Colocated(machine, units / machine.units(), budget), load);
         }
-        return best(plans).orElseThrow();
+        return best.orElseThrow();
+    }
+
+    /** The better one of a plan and the fleet's, which is not searched for if it cannot be. */
+    private Optional<Plan> better(Optional<Plan> plan, Fleet fleet, Workload load) {
+        double least = plan.map(Plan::goodput).orElse(0.0);
+        return least > 0 && !isGood(fleet, load, least)
+                ? plan
+                : best(Stream.concat(plan.stream(), Stream.of(goodput(fleet, load)))
+                        .toList());
     }
 
     /**
@@ -166,24 +175,23 @@ public record Planner(Goals goals, int requests, long seed) {
         int reach = Math.max(2, most / 8);
         int from = Math.clamp((long) Math.floor(balanced) - reach, 1, most);
         int to = Math.clamp((long) Math.ceil(balanced) + reach, from, most);
-        NavigableMap<Integer, Plan> plans = new TreeMap<>();
+        Set<Integer> tried = new HashSet<>();
+        Optional<Plan> best = Optional.empty();
         while (true) {
             for (int prefills = from; prefills <= to; prefills++) {
                 int decodes = (units - prefills * prefill.units()) / decode.units();
-                if (!plans.containsKey(prefills)) {
-                    plans.put(
-                            prefills,
-                            goodput(new Fleet.Disaggregated(prefill, prefills, decode, decodes, connector), load));
+                if (tried.add(prefills)) {
+                    best = better(best, new Fleet.Disaggregated(prefill, prefills, decode, decodes, connector), load);
                 }
             }
-            Plan best = best(List.copyOf(plans.values())).orElseThrow();
+            int prefills = ((Fleet.Disaggregated) best.orElseThrow().fleet()).prefills();
             // Goals may allow small batches only, so that more instances decode: go on while the best is at an edge.
-            if (from > 1 && best.equals(plans.firstEntry().getValue())) {
+            if (from > 1 && prefills == from) {
                 from = Math.max(1, from - reach);
-            } else if (to < most && best.equals(plans.lastEntry().getValue())) {
+            } else if (to < most && prefills == to) {
                 to = Math.min(most, to + reach);
             } else {
-                return Optional.of(best);
+                return best;
             }
         }
     }

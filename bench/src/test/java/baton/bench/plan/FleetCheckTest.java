@@ -72,7 +72,7 @@ class FleetCheckTest {
         Plan plan = new Plan(
                 new Fleet.Colocated(machine, 1, 512), predicted, new Prediction(predicted, 1, predicted, 0, 0, 0, 0));
         ObjectNode json = JsonNodeFactory.instance.objectNode();
-        new FleetCheck(new Goals(2, 2, 0.9), Workload.of(8, 1), 0.5, 1000, progress::add).run(url, plan, json);
+        new FleetCheck(new Goals(2, 2, 0.9), Workload.of(8, 1), 0.3, 1000, progress::add).run(url, plan, json);
         return json;
     }
 
@@ -93,7 +93,7 @@ class FleetCheckTest {
 
     @Test
     void aPredictionThatIsManyTimesTooLowIsFoundOut() throws IOException {
-        JsonNode result = check(20);
+        JsonNode result = check(40);
         assertThat(result.path("measured").asDouble()).isBetween(50.0, 400.0);
         assertThat(result.path("tried").size()).isLessThanOrEqualTo(12);
     }
