@@ -22,6 +22,7 @@ import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
+import java.util.function.Function;
 import java.util.stream.Stream;
 
 /**
@@ -45,89 +46,48 @@ public final class LocalCluster implements AutoCloseable {
 
     /** Connectors of {@code up} and {@code demo}; the names are values of {@code kv_connector}. */
     public enum Connector implements ClusterConnector {
-        SharedStorageConnector("content-keyed") {
-            @Override
-            public List<String> settings(KvRole role, Place place) {
-                return List.of(SETTING + "shared_storage_path", place.shared().toString());
-            }
-
-            @Override
-            public boolean listens() {
-                return false;
-            }
-        },
-        NixlConnector("kv_transfer_params_push") {
-            @Override
-            public List<String> settings(KvRole role, Place place) {
-                return SIDE_CHANNEL;
-            }
-        },
-        NixlPushConnector("kv_transfer_params_push") {
-            @Override
-            public List<String> settings(KvRole role, Place place) {
-                return SIDE_CHANNEL;
-            }
-        },
-        PyNcclConnector("content-keyed") {
-            @Override
-            public List<String> settings(KvRole role, Place place) {
-                return List.of(
-                        FIELD + "kv_parallel_size", "2", FIELD + "kv_port", Integer.toString(place.meetingPort()));
-            }
-        },
-        P2pNcclConnector("p2p_nccl") {
-            @Override
-            public List<String> settings(KvRole role, Place place) {
-                URI registry = place.registry().orElseThrow();
-                return List.of(
-                        FIELD + "kv_port",
-                        "0",
-                        SETTING + "proxy_ip",
-                        registry.getHost(),
-                        SETTING + "proxy_port",
-                        Integer.toString(registry.getPort()),
-                        SETTING + "http_port",
-                        Integer.toString(place.httpPort()));
-            }
-
-            @Override
-            public boolean registers() {
-                return true;
-            }
-        },
-        MooncakeConnector("mooncake") {
-            @Override
-            public List<String> settings(KvRole role, Place place) {
-                return List.of(SETTING + "mooncake_protocol", "tcp", SETTING + "bootstrap_port", "0");
-            }
-        },
-        SglangConnector("kv_transfer_params") {
-            @Override
-            public List<String> settings(KvRole role, Place place) {
-                return List.of(SETTING + "bootstrap_port", "0");
-            }
-        },
-        OffloadingConnector("content-keyed") {
-            @Override
-            public List<String> settings(KvRole role, Place place) {
-                return List.of(
+        SharedStorageConnector(
+                "content-keyed",
+                Ports.NONE,
+                place -> List.of(SETTING + "shared_storage_path", place.shared().toString())),
+        NixlConnector("kv_transfer_params_push", Ports.OWN, _ -> sideChannel()),
+        NixlPushConnector("kv_transfer_params_push", Ports.OWN, _ -> sideChannel()),
+        PyNcclConnector(
+                "content-keyed",
+                Ports.OWN,
+                place -> List.of(
+                        FIELD + "kv_parallel_size", "2", FIELD + "kv_port", Integer.toString(place.meetingPort()))),
+        P2pNcclConnector("p2p_nccl", Ports.REGISTERED, place -> {
+            URI registry = place.registry().orElseThrow();
+            return List.of(
+                    FIELD + "kv_port",
+                    "0",
+                    SETTING + "proxy_ip",
+                    registry.getHost(),
+                    SETTING + "proxy_port",
+                    Integer.toString(registry.getPort()),
+                    SETTING + "http_port",
+                    Integer.toString(place.httpPort()));
+        }),
+        MooncakeConnector(
+                "mooncake",
+                Ports.OWN,
+                _ -> List.of(SETTING + "mooncake_protocol", "tcp", SETTING + "bootstrap_port", "0")),
+        SglangConnector("kv_transfer_params", Ports.OWN, _ -> List.of(SETTING + "bootstrap_port", "0")),
+        OffloadingConnector(
+                "content-keyed",
+                Ports.NONE,
+                place -> List.of(
                         SETTING + "cpu_bytes_to_use",
                         "1e9",
                         SETTING + "load_timeout_seconds",
                         "10",
                         SETTING + "secondary_tiers+",
-                        "{\"type\": \"fs\", \"root_dir\": \"%s\"}".formatted(place.shared()));
-            }
-
-            @Override
-            public boolean listens() {
-                return false;
-            }
-        },
-        LMCacheConnectorV1("content-keyed") {
-            @Override
-            public List<String> settings(KvRole role, Place place) {
-                return List.of(
+                        "{\"type\": \"fs\", \"root_dir\": \"%s\"}".formatted(place.shared()))),
+        LMCacheConnectorV1(
+                "content-keyed",
+                Ports.NONE,
+                place -> List.of(
                         // As a block, so that short prompts are shared too.
                         SETTING + "chunk_size",
                         "16",
@@ -136,50 +96,43 @@ public final class LocalCluster implements AutoCloseable {
                         SETTING + "pre_caching_hash_algorithm",
                         "sha256_cbor",
                         SETTING + "remote_url",
-                        "fs://127.0.0.1:0" + place.shared());
-            }
-
-            @Override
-            public boolean listens() {
-                return false;
-            }
-        },
+                        "fs://127.0.0.1:0" + place.shared())),
         /** Through a store that runs already; where it is comes from the environment or from further settings. */
-        MooncakeStoreConnector("content-keyed") {
-            @Override
-            public List<String> settings(KvRole role, Place place) {
-                return List.of(SETTING + "local_buffer_size", "1gb");
-            }
-
-            @Override
-            public boolean listens() {
-                return false;
-            }
-        },
+        MooncakeStoreConnector("content-keyed", Ports.NONE, _ -> List.of(SETTING + "local_buffer_size", "1gb")),
         /** By NIXL, and through a directory what outlives an instance. */
-        MultiConnector("kv_transfer_params_push") {
-            @Override
-            public List<String> settings(KvRole role, Place place) {
-                return List.of(
+        MultiConnector(
+                "kv_transfer_params_push",
+                Ports.OWN,
+                place -> List.of(
                         SETTING + "connectors+",
                         child("NixlConnector", "\"side_channel_host\": \"" + HOST + "\", \"side_channel_port\": 0"),
                         SETTING + "connectors+",
-                        child("SharedStorageConnector", "\"shared_storage_path\": \"" + place.shared() + "\""));
-            }
+                        child("SharedStorageConnector", "\"shared_storage_path\": \"" + place.shared() + "\"")));
 
-            private static String child(String connector, String settings) {
-                return "{\"kv_connector\": \"%s\", \"kv_connector_extra_config\": {%s}}".formatted(connector, settings);
-            }
-        };
-
-        /** Any free port: both instances are on this host, so the default port would collide. */
-        private static final List<String> SIDE_CHANNEL =
-                List.of(SETTING + "side_channel_host", "127.0.0.1", SETTING + "side_channel_port", "0");
+        private enum Ports {
+            NONE,
+            OWN,
+            /** Its own, which it registers with the router. */
+            REGISTERED
+        }
 
         private final String flow;
+        private final Ports ports;
+        private final Function<Place, List<String>> settings;
 
-        Connector(String flow) {
+        Connector(String flow, Ports ports, Function<Place, List<String>> settings) {
             this.flow = flow;
+            this.ports = ports;
+            this.settings = settings;
+        }
+
+        /** Any free port: both instances are on this host, so the default port would collide. */
+        private static List<String> sideChannel() {
+            return List.of(SETTING + "side_channel_host", HOST, SETTING + "side_channel_port", "0");
+        }
+
+        private static String child(String connector, String settings) {
+            return "{\"kv_connector\": \"%s\", \"kv_connector_extra_config\": {%s}}".formatted(connector, settings);
         }
 
         @Override
@@ -190,6 +143,21 @@ public final class LocalCluster implements AutoCloseable {
         @Override
         public String flow() {
             return flow;
+        }
+
+        @Override
+        public List<String> settings(KvRole role, Place place) {
+            return settings.apply(place);
+        }
+
+        @Override
+        public boolean listens() {
+            return ports != Ports.NONE;
+        }
+
+        @Override
+        public boolean registers() {
+            return ports == Ports.REGISTERED;
         }
     }
 

@@ -63,7 +63,7 @@ class CudaRunnerTest {
 
     private static ModelOptions options(Quantization quantization, int ranks) {
         return new ModelOptions(
-                DType.F32, quantization, DType.F32, BLOCK, BLOCKS, OptionalInt.of(1), 64, ranks, 1, false);
+                DType.F32, quantization, DType.F32, BLOCK, BLOCKS, OptionalInt.of(1), 64, ranks, 1, false, false);
     }
 
     private static ModelRanks llama(CudaBackend backend) throws IOException {
@@ -227,7 +227,7 @@ class CudaRunnerTest {
     @Test
     void aLongChunkBesideOthers() throws IOException {
         ModelOptions longer = new ModelOptions(
-                DType.F32, Quantization.NONE, DType.F32, BLOCK, 20, OptionalInt.of(1), 256, 1, 1, false);
+                DType.F32, Quantization.NONE, DType.F32, BLOCK, 20, OptionalInt.of(1), 256, 1, 1, false, false);
         int[] tokens = new Random(9).ints(150, 0, 192).toArray();
         int[] table = IntStream.range(10, 20).toArray();
         List<SequenceSlice> step = List.of(

@@ -59,7 +59,17 @@ public final class CpuModels {
                     "layout", "is %s, the model needs %s".formatted(layout.describe(), wanted.describe()));
         }
         ModelOptions options = new ModelOptions(
-                dtype, quantization, layout.dtype(), layout.blockSize(), blocks, threads, maxPositions, 1, 1, false);
+                dtype,
+                quantization,
+                layout.dtype(),
+                layout.blockSize(),
+                blocks,
+                threads,
+                maxPositions,
+                1,
+                1,
+                false,
+                false);
         return load(checkpoint, options).first();
     }
 

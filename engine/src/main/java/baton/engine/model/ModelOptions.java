@@ -32,32 +32,6 @@ public record ModelOptions(
         int pipelineParallelSize,
         boolean mappable,
         boolean hybrid) {
-    /** All layers in one group. */
-    public ModelOptions(
-            DType dtype,
-            Quantization quantization,
-            DType cacheDtype,
-            int blockSize,
-            int blocks,
-            OptionalInt threads,
-            int maxPositions,
-            int tensorParallelSize,
-            int pipelineParallelSize,
-            boolean mappable) {
-        this(
-                dtype,
-                quantization,
-                cacheDtype,
-                blockSize,
-                blocks,
-                threads,
-                maxPositions,
-                tensorParallelSize,
-                pipelineParallelSize,
-                mappable,
-                false);
-    }
-
     /**
      * The fingerprint of a checkpoint's keys and values. Another type of computation, quantised weights and other factors of LongRoPE give other
      * ones, as another model does.
@@ -76,6 +50,7 @@ public record ModelOptions(
     /** A model in one rank, whose KV pool has the type of its computation and is this process's alone. */
     public static ModelOptions oneRank(
             DType dtype, Quantization quantization, int blockSize, int blocks, OptionalInt threads, int maxPositions) {
-        return new ModelOptions(dtype, quantization, dtype, blockSize, blocks, threads, maxPositions, 1, 1, false);
+        return new ModelOptions(
+                dtype, quantization, dtype, blockSize, blocks, threads, maxPositions, 1, 1, false, false);
     }
 }

@@ -223,7 +223,7 @@ class DecoderRunnerTest {
     void settingsThatDoNotFitAreNamed() throws IOException {
         try (Checkpoint checkpoint = Checkpoint.open(Golden.TINY_LEDGER)) {
             ModelOptions halves = new ModelOptions(
-                    DType.F32, Quantization.NONE, DType.F16, 16, 4, OptionalInt.of(1), 64, 1, 1, false);
+                    DType.F32, Quantization.NONE, DType.F16, 16, 4, OptionalInt.of(1), 64, 1, 1, false, false);
             assertThatThrownBy(() ->
                             CpuModels.load(checkpoint, new KernelChoice(KernelChoice.Kind.LIBTORCH, List.of()), halves))
                     .isInstanceOf(ConfigException.class)

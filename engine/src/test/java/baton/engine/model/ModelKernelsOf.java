@@ -24,8 +24,8 @@ final class ModelKernelsOf {
         requireProcessor(kind);
         try (Checkpoint checkpoint = Checkpoint.open(directory)) {
             int positions = checkpoint.config().maxPositions();
-            ModelOptions options =
-                    new ModelOptions(dtype, quantization, dtype, 16, 500, OptionalInt.of(2), positions, 1, 1, false);
+            ModelOptions options = new ModelOptions(
+                    dtype, quantization, dtype, 16, 500, OptionalInt.of(2), positions, 1, 1, false, false);
             return CpuModels.load(checkpoint, new KernelChoice(kind, List.of()), options);
         }
     }

@@ -68,7 +68,7 @@ class OperatorTimesTest {
             KernelChoice choice = forced.map(kind -> new KernelChoice(kind, List.of()))
                     .orElseGet(() -> KernelChoice.here(opened.config(), dtype, quantization));
             ModelOptions options =
-                    new ModelOptions(dtype, quantization, dtype, 16, 64, OptionalInt.of(1), 1024, 1, 1, false);
+                    new ModelOptions(dtype, quantization, dtype, 16, 64, OptionalInt.of(1), 1024, 1, 1, false, false);
             try (ModelRanks ranks = CpuModels.load(opened, choice, options)) {
                 ModelRunner runner = ranks.first();
                 int[] table = IntStream.range(0, 64).toArray();

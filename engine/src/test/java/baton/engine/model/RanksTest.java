@@ -60,7 +60,8 @@ class RanksTest {
                     positions,
                     tensorSize,
                     pipelineSize,
-                    true);
+                    true,
+                    false);
             return new RanksTogether(CpuModels.load(checkpoint, options));
         }
     }
