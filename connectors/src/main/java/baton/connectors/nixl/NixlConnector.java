@@ -26,7 +26,8 @@ import java.util.function.UnaryOperator;
  * request: the prefill instance then pushes each layer as soon as it is computed. Either way the blocks are compared with their
  * checksums ({@link baton.connectors.onesided.BlockChecksums}).
  */
-public final class NixlConnector implements KvConnector {
+public sealed class NixlConnector implements KvConnector permits NixlPushConnector {
+    private final TransferMode mode;
     private final ConnectorRuntime runtime;
     private final UnaryOperator<PeerHandshake> handshakes;
 
@@ -42,6 +43,11 @@ public final class NixlConnector implements KvConnector {
 
     /** @param handshakes decorates the handshakes with peers, for tests of peers that answer as vLLM does */
     NixlConnector(ConnectorRuntime runtime, UnaryOperator<PeerHandshake> handshakes) {
+        this(TransferMode.PULL, runtime, handshakes);
+    }
+
+    NixlConnector(TransferMode mode, ConnectorRuntime runtime, UnaryOperator<PeerHandshake> handshakes) {
+        this.mode = mode;
         this.runtime = runtime;
         this.handshakes = handshakes;
     }
@@ -53,7 +59,7 @@ public final class NixlConnector implements KvConnector {
 
     @Override
     public Set<String> names() {
-        return Set.of("NixlConnector", "NixlPullConnector");
+        return mode == TransferMode.PUSH ? Set.of("NixlPushConnector") : Set.of("NixlConnector", "NixlPullConnector");
     }
 
     @Override
@@ -63,45 +69,7 @@ public final class NixlConnector implements KvConnector {
 
     @Override
     public void check(KvTransferConfig config, int ranks) {
-        checkSettings(config);
-    }
-
-    @Override
-    public SchedulerConnector scheduler(ConnectorContext context) {
-        return new NixlScheduler(context, settings(context), runtime, TransferMode.PULL);
-    }
-
-    @Override
-    public WorkerConnector worker(ConnectorContext context, Rank rank) {
-        NixlSettings settings = settings(context);
-        PeerHandshake handshake =
-                handshakes.apply(new HandshakeClient(runtime, settings.access(), settings.vllmRank(context)));
-        return new NixlWorker(context, settings, runtime, handshake, rank, TransferMode.PULL);
-    }
-
-    @Override
-    public Optional<WarmUpPair> warmUpPair(KvTransferConfig config) {
-        return NixlWarmUp.of(new NixlConnector(), "NixlConnector", config);
-    }
-
-    @Override
-    public boolean needsHostMemory(KvTransferConfig config) {
-        return !config.buffersOnDevice();
-    }
-
-    @Override
-    public boolean takesGroups(KvTransferConfig config) {
-        return takesGroupsWith(config);
-    }
-
-    /** For Baton's peers only: vLLM's hybrid transfers, which are for GPUs, are untested. */
-    static boolean takesGroupsWith(KvTransferConfig config) {
-        NixlSettings settings = NixlSettings.of(config.extra(), System.getenv());
-        return settings.vllm().isEmpty() && !settings.mirrorsVllm() && !settings.bidirectional();
-    }
-
-    static void checkSettings(KvTransferConfig config) {
-        NixlSettings settings = NixlSettings.of(config.extra(), System.getenv());
+        NixlSettings settings = settings(config);
         ListenAddress.require(
                 config.extra().field(NixlSettings.HOST),
                 settings.host(),
@@ -109,7 +77,39 @@ public final class NixlConnector implements KvConnector {
                 settings.port());
     }
 
-    static NixlSettings settings(ConnectorContext context) {
-        return NixlSettings.of(context.config().extra(), System.getenv());
+    @Override
+    public SchedulerConnector scheduler(ConnectorContext context) {
+        return new NixlScheduler(context, settings(context.config()), runtime, mode);
+    }
+
+    @Override
+    public WorkerConnector worker(ConnectorContext context, Rank rank) {
+        NixlSettings settings = settings(context.config());
+        PeerHandshake handshake =
+                handshakes.apply(new HandshakeClient(runtime, settings.access(), settings.vllmRank(context)));
+        return new NixlWorker(context, settings, runtime, handshake, rank, mode);
+    }
+
+    @Override
+    public Optional<WarmUpPair> warmUpPair(KvTransferConfig config) {
+        return mode == TransferMode.PUSH
+                ? NixlWarmUp.of(new NixlPushConnector(), "NixlPushConnector", config)
+                : NixlWarmUp.of(new NixlConnector(), "NixlConnector", config);
+    }
+
+    @Override
+    public boolean needsHostMemory(KvTransferConfig config) {
+        return !config.buffersOnDevice();
+    }
+
+    /** For Baton's peers only: vLLM's hybrid transfers, which are for GPUs, are untested. */
+    @Override
+    public boolean takesGroups(KvTransferConfig config) {
+        NixlSettings settings = settings(config);
+        return settings.vllm().isEmpty() && !settings.mirrorsVllm() && !settings.bidirectional();
+    }
+
+    private static NixlSettings settings(KvTransferConfig config) {
+        return NixlSettings.of(config.extra(), System.getenv());
     }
 }
