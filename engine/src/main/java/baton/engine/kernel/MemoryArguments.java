@@ -23,12 +23,12 @@ record MemoryArguments(Assembler code, Reg base) {
     /** Registers of a function's arguments, in their order. */
     private static final List<Reg> REGISTERS = List.of(RDI, RSI, RDX, RCX, R8, R9);
 
-    /** One of them. */
+    /** One of them: a constant of an enum, in whose order they are. */
     interface Argument {
-        int index();
+        int ordinal();
 
         default long offset() {
-            return (long) index() * Long.BYTES;
+            return (long) ordinal() * Long.BYTES;
         }
     }
 

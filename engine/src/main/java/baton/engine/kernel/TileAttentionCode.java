@@ -42,37 +42,26 @@ final class TileAttentionCode {
     /** The parts of a panel's memory that {@link #runs} takes, as longs in this order. */
     enum RunArgument implements Argument {
         /** Bytes from one run to the next. */
-        RUN_BYTES(0),
+        RUN_BYTES,
         /** From a run's beginning to the table of its keys' addresses. */
-        TABLE(1),
-        ENTRY_BYTES(2),
-        QUERIES(3),
-        QUERY_PAIRS(4),
-        SCORES(5),
-        ROW_GROUPS(6),
-        POSITIONS(7),
-        STATE(8),
-        SUMS(9),
-        HEAD_DIM(10),
-        WEIGHTS(11),
-        WEIGHT_PAIRS(12),
+        TABLE,
+        ENTRY_BYTES,
+        QUERIES,
+        QUERY_PAIRS,
+        SCORES,
+        ROW_GROUPS,
+        POSITIONS,
+        STATE,
+        SUMS,
+        HEAD_DIM,
+        WEIGHTS,
+        WEIGHT_PAIRS,
         /** Bytes of an element's values of a run. */
-        VALUE_STRIDE(13),
+        VALUE_STRIDE,
         /** See {@link AttentionCode#cap}; 0: there is no cap. */
-        CAP_FACTORS(14),
+        CAP_FACTORS,
         /** Vectors of a run's scores. */
-        SCORE_VECTORS(15);
-
-        private final int index;
-
-        RunArgument(int index) {
-            this.index = index;
-        }
-
-        @Override
-        public int index() {
-            return index;
-        }
+        SCORE_VECTORS
     }
 
     /**

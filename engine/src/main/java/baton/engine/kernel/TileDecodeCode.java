@@ -75,74 +75,63 @@ final class TileDecodeCode {
     /** The arguments of {@link #run} in memory, as longs in this order. */
     enum RunArgument implements Argument {
         /** Table of the addresses of keys, of 16 positions each. */
-        KEYS(0),
+        KEYS,
         /** Table of the addresses that are prefetched, of 16 positions each. */
-        PREFETCHED(1),
+        PREFETCHED,
         /** From a position's key or value to the next position's. */
-        ENTRY_BYTES(2),
+        ENTRY_BYTES,
         /** As pairs, {@code [element / 2][16 queries]}. */
-        QUERY_PAIRS(3),
+        QUERY_PAIRS,
         /** Elements of a key, in tiles. */
-        KEY_TILES(4),
+        KEY_TILES,
         /** {@code [position][16 queries]}. */
-        KEY_SCORES(5),
+        KEY_SCORES,
         /** Number of steps, of {@link TileDecodeCode#POSITIONS} positions each. */
-        STEPS(6),
+        STEPS,
         /** Positions at the run's begin that are not attended to. */
-        MASKED(7),
+        MASKED,
         /** Address of the scores behind the last position. */
-        TAIL_SCORES(8),
+        TAIL_SCORES,
         /** Positions behind the last one. */
-        TAIL(9),
+        TAIL,
         /** {@code [step][query][32 positions]}. */
-        SCORES(10),
+        SCORES,
         /** Bytes of a step's scores. */
-        STEP_BYTES(11),
+        STEP_BYTES,
         /** Queries by fours, the last four perhaps fewer. */
-        QUADS(12),
+        QUADS,
         /** Number of queries. */
-        QUERIES(13),
+        QUERIES,
         /** In fp32, {@code [query][position]}. */
-        WEIGHTS(14),
+        WEIGHTS,
         /** Bytes of a query's weights. */
-        WEIGHT_STRIDE(15),
+        WEIGHT_STRIDE,
         /** Each query's largest score, {@link DecodeCode#STATE} bytes apart. */
-        LARGEST(16),
+        LARGEST,
         /** The factor of each query's sums, {@link DecodeCode#STATE} bytes apart. */
-        FACTORS(17),
+        FACTORS,
         /** Positions that there are. */
-        POSITIONS(18),
+        POSITIONS,
         /** Each query's sum of weights, {@link DecodeCode#STATE} bytes apart. */
-        SUMS(19),
+        SUMS,
         /** In bf16, {@code [query][position]}. */
-        NARROWED(20),
+        NARROWED,
         /** Bytes of a query's weights in bf16. */
-        NARROWED_STRIDE(21),
+        NARROWED_STRIDE,
         /** Positions of all steps. */
-        NARROWED_COUNT(22),
+        NARROWED_COUNT,
         /** Table of the addresses of values, of 16 positions each. */
-        VALUES(23),
+        VALUES,
         /** {@code [32 elements][step][half][pair of positions][16 elements]}. */
-        VALUE_PAIRS(24),
+        VALUE_PAIRS,
         /** Bytes of 32 elements' pairs. */
-        VALUE_BYTES(25),
+        VALUE_BYTES,
         /** Elements of a value by {@link #ELEMENTS}. */
-        ELEMENT_GROUPS(26),
+        ELEMENT_GROUPS,
         /** {@code [32 elements][query][half][16 elements]}. */
-        ATTENDED(27),
+        ATTENDED,
         /** See {@link AttentionCode#cap}; 0: there is no cap. */
-        CAP_FACTORS(28);
-
-        private final int index;
-
-        RunArgument(int index) {
-            this.index = index;
-        }
-
-        @Override
-        public int index() {
-            return index;
-        }
+        CAP_FACTORS
     }
 
     private final Assembler code = new Assembler(Width.ZMM);
