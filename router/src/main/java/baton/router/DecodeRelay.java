@@ -24,15 +24,11 @@ final class DecodeRelay implements Leg.Receiver {
         /** Whether a decode instance is left that has not been tried. */
         boolean hasOtherDecode();
 
-        /** Adds the router's own headers to the answer. */
-        void addHeaders();
+        /** The answer begins. Adds the router's own headers to it. */
+        void begins();
 
-        /**
-         * The leg failed before the client got anything.
-         *
-         * @param body of the leg
-         */
-        void failedBeforeFirstByte(UpstreamFailure failure, Buffer body);
+        /** The leg failed before the client got anything. */
+        void failedBeforeFirstByte(UpstreamFailure failure);
 
         /** The leg failed after the client got a part of an answer that is no stream. */
         void brokenOff(UpstreamFailure failure);
@@ -67,7 +63,6 @@ final class DecodeRelay implements Leg.Receiver {
     private static final int MOST_QUOTED = 500;
 
     private final Request request;
-    private final Buffer body;
     private final Answer client;
     private final RequestReport report;
     private final Optional<StreamPosition> position;
@@ -94,19 +89,16 @@ final class DecodeRelay implements Leg.Receiver {
     private int readyEvents;
 
     /**
-     * @param body of the leg
      * @param position of a stream that can continue elsewhere
      * @param silence that ends the leg of such a stream, once it has had tokens
      */
     DecodeRelay(
             Request request,
-            Buffer body,
             Answer client,
             RequestReport report,
             Optional<StreamPosition> position,
             Optional<Duration> silence) {
         this.request = request;
-        this.body = body;
         this.client = client;
         this.report = report;
         this.position = position;
@@ -247,7 +239,7 @@ final class DecodeRelay implements Leg.Receiver {
     @Override
     public void onFailure(UpstreamFailure failure) {
         if (!report.hasFirstByte()) {
-            request.failedBeforeFirstByte(failure, body);
+            request.failedBeforeFirstByte(failure);
             return;
         }
         boolean _ = writeReady();
@@ -307,6 +299,6 @@ final class DecodeRelay implements Leg.Receiver {
         if (!client.headers().contains(HttpHeaders.CONTENT_LENGTH)) {
             client.chunked();
         }
-        request.addHeaders();
+        request.begins();
     }
 }

@@ -64,6 +64,9 @@ final class HandoffAttempt {
         }
     }
 
+    /** The decode instance answers: no other attempt is made of this one. */
+    record Answering() implements Course {}
+
     /** An answer to a prefill leg, used again by an attempt of which the prefill leg would be the same. */
     record Prefilled(Instance instance, HandoffFlow.Handoff handoff, double share, JsonObjectText answer) {
         boolean serves(Instance other, HandoffFlow.Handoff planned, double plannedShare) {
@@ -86,12 +89,14 @@ final class HandoffAttempt {
     private final RequestReport report;
     private final RouterMetrics metrics;
     private final HandoffFlow flow;
-    private final Course course;
+    private Course course;
     private final Target decode;
     private final Instance.RunningRequest counted;
 
     private String id;
-    private boolean planned;
+    /** Of a hand-over that is planned. */
+    private Optional<Instance> prefill = Optional.empty();
+
     private Optional<Prefilled> prefilled = Optional.empty();
     private @Nullable Leg prefillLeg;
     private @Nullable Leg decodeLeg;
@@ -131,17 +136,14 @@ final class HandoffAttempt {
         return new HandoffAttempt(request, decodeId, new DecodeOnly(by.body), decode, countedForNext());
     }
 
-    /**
-     * After this one: another decode instance.
-     *
-     * @param body of the decode leg that failed
-     */
-    HandoffAttempt withDecode(Target other, Instance.RunningRequest count, UpstreamFailure failure, Buffer body) {
+    /** After this one: another decode instance. */
+    HandoffAttempt withDecode(Target other, Instance.RunningRequest count, UpstreamFailure failure) {
         end();
         boolean spent = carries && failure.kind() == Kind.LOST;
         Course next = switch (course) {
-            case DecodeOnly _ -> new DecodeOnly(body);
+            case DecodeOnly alone -> alone;
             case HandOver by -> by.with(by.prefill, spent ? Optional.empty() : prefilled);
+            case Answering _ -> throw new IllegalStateException("the decode instance answers");
         };
         return new HandoffAttempt(request, id, next, other, count);
     }
@@ -173,7 +175,13 @@ final class HandoffAttempt {
 
     /** The prefill instance of a hand-over that is planned. */
     Optional<Instance> prefill() {
-        return planned && course instanceof HandOver by ? Optional.of(by.prefill.instance()) : Optional.empty();
+        return prefill;
+    }
+
+    /** Forgets the bodies, which a new attempt would need. The answer of a stream may take minutes. */
+    void dropBodies() {
+        course = new Answering();
+        prefilled = Optional.empty();
     }
 
     /** Closes the legs. */
@@ -198,6 +206,7 @@ final class HandoffAttempt {
             case DecodeOnly alone -> held.work(alone.bytes, alone.body::get).onComplete(this::send, this::fail);
             case HandOver by ->
                 held.work(by.body.length(), () -> plan(by)).onComplete(plan -> start(by, plan), this::fail);
+            case Answering _ -> throw new IllegalStateException("it has started");
         }
     }
 
@@ -221,7 +230,7 @@ final class HandoffAttempt {
         if (over) {
             return;
         }
-        planned = true;
+        prefill = Optional.of(by.prefill.instance());
         id = plan.handoff.requestId();
         if (!plan.flow.equals(flow)) {
             metrics.count(RouterMetric.PAIR_FLOWS, plan.flow.name());
@@ -251,6 +260,7 @@ final class HandoffAttempt {
     }
 
     private void prefillAnswered(HandOver by, Planned plan, PrefillAnswer answer) {
+        prefillLeg = null;
         if (over) {
             return;
         }
@@ -269,7 +279,9 @@ final class HandoffAttempt {
     }
 
     private void prefilled(HandOver by, Planned plan, JsonObjectText answer) {
-        prefilled = Optional.of(new Prefilled(by.prefill.instance(), plan.handoff, plan.share, answer));
+        if (!(course instanceof Answering)) {
+            prefilled = Optional.of(new Prefilled(by.prefill.instance(), plan.handoff, plan.share, answer));
+        }
         switch (plan.handoff.decode()) {
             case HandoffFlow.AtOnce atOnce ->
                 held.work(answer.length(), () -> {
@@ -326,9 +338,9 @@ final class HandoffAttempt {
         Instance instance = decode.instance();
         if (instance.isLeaving() && !report.hasFirstByte() && request.hasOtherDecode()) {
             request.failedBeforeFirstByte(
-                    new UpstreamFailure(instance, Kind.REFUSED, "it leaves before the prompt is computed"), body);
+                    new UpstreamFailure(instance, Kind.REFUSED, "it leaves before the prompt is computed"));
             return;
         }
-        decodeLeg = legs.decode(to, id, counted, body, request.relay(body), request.position());
+        decodeLeg = legs.decode(to, id, counted, body, request.relay(), request.position());
     }
 }

@@ -452,17 +452,19 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
     @Override
     public void continued() {
         continuation.ifPresent(StreamContinuation::continued);
+        dropBodies();
+    }
+
+    private void dropBodies() {
+        if (attempt != null) {
+            attempt.dropBodies();
+        }
     }
 
     /** Takes the answer of a decode leg. */
-    DecodeRelay relay(Buffer body) {
+    DecodeRelay relay() {
         return new DecodeRelay(
-                this,
-                body,
-                client,
-                report,
-                position(),
-                context.config().limits().continueAfter());
+                this, client, report, position(), context.config().limits().continueAfter());
     }
 
     Optional<StreamPosition> position() {
@@ -471,7 +473,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
 
     /** Sends the leg to another instance if the failed instance, and not the request, was at fault. */
     @Override
-    public void failedBeforeFirstByte(UpstreamFailure failure, Buffer body) {
+    public void failedBeforeFirstByte(UpstreamFailure failure) {
         note(failure);
         HandoffAttempt failed = attempt;
         boolean retriable =
@@ -486,7 +488,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
             return;
         }
         Instance instance = other.get().instance();
-        retry(failure, failed.withDecode(other.get(), instance.begin(), failure, body), instance);
+        retry(failure, failed.withDecode(other.get(), instance.begin(), failure), instance);
     }
 
     @Override
@@ -564,6 +566,12 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         client.status(error.status());
         end(outcome);
         error.send(client);
+    }
+
+    @Override
+    public void begins() {
+        addHeaders();
+        dropBodies();
     }
 
     @Override

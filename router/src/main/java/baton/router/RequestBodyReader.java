@@ -85,7 +85,10 @@ final class RequestBodyReader {
             vertx.cancelTimer(timer);
             if (!over) {
                 over = true;
-                complete.accept(body);
+                ReceivedBody whole = body;
+                // The connection keeps this reader until the answer has ended.
+                body = new ReceivedBody(0);
+                complete.accept(whole);
             }
         });
         request.exceptionHandler(cause -> {

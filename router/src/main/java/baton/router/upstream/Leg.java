@@ -135,6 +135,7 @@ public final class Leg {
             int start = written;
             written = Math.min(body.length(), start + SLICE);
             if (written == body.length()) {
+                connected.drainHandler(null);
                 connected.end(body.slice(start, written));
             } else {
                 connected.write(body.slice(start, written));
