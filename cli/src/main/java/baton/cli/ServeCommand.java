@@ -418,7 +418,6 @@ final class ServeCommand implements Callable<Integer> {
         if (shutdownSeconds < 0) {
             throw new ConfigException("shutdown_timeout", "is " + shutdownSeconds + ", must be at least 0");
         }
-        SamplingParams.builder().cacheHitThreshold(globalCacheHitThreshold).build();
         Spans.requireEndpoint(otlpTracesEndpoint);
         ListenAddress.require("host", host, "port", port);
         Duration shutdownTimeout = Duration.ofSeconds(shutdownSeconds);
@@ -478,8 +477,7 @@ final class ServeCommand implements Callable<Integer> {
         ApiServer api;
         try {
             api = ApiServer.start(
-                    server.samplingDefaults(sampling -> SamplingParams.apply(engine.generationDefaults(), sampling)
-                                    .cacheHitThreshold(globalCacheHitThreshold))
+                    server.samplingDefaults(sampling -> SamplingParams.apply(engine.generationDefaults(), sampling))
                             .build(),
                     engine,
                     metrics);
@@ -531,7 +529,8 @@ final class ServeCommand implements Callable<Integer> {
                 .version(Baton.Version.current())
                 .responseRole(responseRole)
                 .trustRequestChatTemplate(trustRequestChatTemplate)
-                .kvPromptTokenIds(kvPromptTokenIds);
+                .kvPromptTokenIds(kvPromptTokenIds)
+                .cacheHitThreshold(globalCacheHitThreshold);
         server.allowedOrigins(origins.allowed());
         if (enableAutoToolChoice) {
             server.toolCallParser(Optional.ofNullable(toolCallParser)

@@ -44,8 +44,6 @@ import java.util.stream.Stream;
  * @param allowedTokenIds the only tokens that may be chosen, at least one; empty means all
  * @param badWords sequences of tokens, each of at least one, whose last token is not chosen when the output ends with the others
  * @param thinkingBudget of the reasoning in the output; empty means any length
- * @param cacheHitThreshold share of the prompt, in [0, 1], that KV caches must hold when the sequence is to run, here or at the connector;
- *     one with less ends with {@link FinishReason#CACHE_THRESHOLD}; 0 for no such limit. A field of llm-d's vLLM
  * @param format of the output; tokens that would leave it are not chosen, and the output ends only where the format is complete
  */
 @GeneratedBuilder
@@ -74,7 +72,6 @@ public record SamplingParams(
         Optional<Set<Integer>> allowedTokenIds,
         List<List<Integer>> badWords,
         Optional<ThinkingBudget> thinkingBudget,
-        double cacheHitThreshold,
         Optional<OutputFormat> format) {
 
     /** Most {@code logprobs} a request may ask for. */
@@ -112,7 +109,6 @@ public record SamplingParams(
                 count,
                 value -> value >= 0 && value <= MAX_LOGPROBS,
                 "between 0 and " + MAX_LOGPROBS));
-        require("cache_hit_threshold", cacheHitThreshold, value -> value >= 0 && value <= 1, "in [0, 1]");
         if (stop.stream().anyMatch(String::isEmpty)) {
             throw new ConfigException("stop", "cannot contain an empty string");
         }

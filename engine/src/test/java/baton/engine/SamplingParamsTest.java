@@ -42,7 +42,6 @@ class SamplingParamsTest {
                         Optional.empty(),
                         List.of(),
                         Optional.empty(),
-                        0,
                         Optional.empty()));
     }
 
@@ -57,7 +56,6 @@ class SamplingParamsTest {
         assertRefused(b -> b.topP(1.01), "top_p: is 1.01, must be in (0, 1]");
         assertRefused(b -> b.topK(-2), "top_k: is -2, must be -1 or 0 (all tokens) or positive");
         assertRefused(b -> b.minP(1.5), "min_p: is 1.5, must be in [0, 1]");
-        assertRefused(b -> b.cacheHitThreshold(1.5), "cache_hit_threshold: is 1.5, must be in [0, 1]");
         assertRefused(b -> b.presencePenalty(2.5), "presence_penalty: is 2.5, must be in [-2, 2]");
         assertRefused(b -> b.frequencyPenalty(-3), "frequency_penalty: is -3, must be in [-2, 2]");
         assertRefused(b -> b.repetitionPenalty(0), "repetition_penalty: is 0, must be greater than 0 and finite");

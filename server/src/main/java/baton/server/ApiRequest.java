@@ -64,6 +64,7 @@ record ApiRequest(
         Optional<JsonFields> kvTransferParams,
         Optional<String> cacheSalt,
         int priority,
+        double cacheHitThreshold,
         Optional<Continuation> continuation,
         JsonFields repeated)
         implements ApiRequestBuilder.With {

@@ -353,7 +353,7 @@ final class RequestReader {
     }
 
     /** The parts that all families have in common. */
-    private static ApiRequestBuilder request(JsonFields fields, ApiRequest.Api api, String model) {
+    private ApiRequestBuilder request(JsonFields fields, ApiRequest.Api api, String model) {
         RequestFields.checkIgnored(fields);
         boolean stream = fields.bool("stream").orElse(false);
         Optional<JsonFields> options = fields.object("stream_options");
@@ -386,8 +386,19 @@ final class RequestReader {
                 .kvTransferParams(RequestFields.kvTransferParams(fields).flatMap(Prompts::forConnector))
                 .cacheSalt(cacheSalt)
                 .priority(RequestFields.integer(fields, "priority").orElse(0))
+                .cacheHitThreshold(cacheHitThreshold(fields))
                 .continuation(Optional.empty())
                 .repeated(JsonFields.empty(""));
+    }
+
+    /** A prefill leg and a continued answer compute what caches lack. */
+    private double cacheHitThreshold(JsonFields fields) {
+        double share = fields.number("cache_hit_threshold").orElse(config.cacheHitThreshold());
+        GenerationRequest.requireShare(share);
+        return SamplingReader.isPrefillLeg(fields)
+                        || fields.value(Continuation.FIELD).isPresent()
+                ? 0
+                : share;
     }
 
     private String model(JsonFields fields) {

@@ -183,6 +183,7 @@ final class ResponseStream {
                     request.kvTransferParams(),
                     request.cacheSalt(),
                     request.priority(),
+                    request.cacheHitThreshold(),
                     request.continuation()
                             .map(continued -> continued.generated(
                                     prompt, request.sampling().n()))

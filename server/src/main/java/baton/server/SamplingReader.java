@@ -87,10 +87,6 @@ final class SamplingReader {
         fields.value("bad_words_token_ids").ifPresent(value -> builder.badWords(badWords(value)));
         thinkingBudget(fields).ifPresent(builder::thinkingBudget);
         FormatReader.read(fields).ifPresent(builder::format);
-        fields.number("cache_hit_threshold").ifPresent(builder::cacheHitThreshold);
-        if (isPrefillLeg(fields) || fields.value(Continuation.FIELD).isPresent()) {
-            builder.cacheHitThreshold(0);
-        }
         return builder;
     }
 

@@ -1,5 +1,6 @@
 package baton.server;
 
+import baton.engine.GenerationRequest;
 import baton.engine.SamplingParamsBuilder;
 import baton.kv.ConfigException;
 import baton.kv.GeneratedBuilder;
@@ -42,6 +43,7 @@ import org.slf4j.LoggerFactory;
  * @param unloggedPaths paths whose successful requests have no line, such as polled ones
  * @param samplingDefaults applied to a request's parameters before its own fields are, e.g. to put the model's
  *     generation_config.json in force; a {@code maxTokens} set here counts for chat only
+ * @param cacheHitThreshold of requests that have none: the share of a prompt, 0 to 1, that caches must hold
  * @param kvEventSources where KV events are published, by data-parallel rank: the answer of {@code /kv_event_sources}
  * @param warmUp how long the server may compute prompts of its own before it is ready, see {@link ApiServer#warmUp}; empty for no
  *     warm-up
@@ -71,6 +73,7 @@ public record ServerConfig(
         Consumer<String> accessLog,
         Set<String> unloggedPaths,
         Consumer<SamplingParamsBuilder> samplingDefaults,
+        double cacheHitThreshold,
         Map<Integer, KvEventsConfig> kvEventSources,
         Optional<Duration> warmUp,
         Optional<ServerTls> tls,
@@ -115,6 +118,7 @@ public record ServerConfig(
         if (!idleTimeout.isPositive()) {
             throw new ConfigException("idle_timeout", "is " + idleTimeout + ", must be positive");
         }
+        GenerationRequest.requireShare(cacheHitThreshold);
         unloggedPaths = Set.copyOf(unloggedPaths);
         kvEventSources = Map.copyOf(kvEventSources);
         WebGuard _ = WebGuard.of(host, tls.isPresent(), allowedOrigins);

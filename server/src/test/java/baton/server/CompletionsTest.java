@@ -116,8 +116,7 @@ class CompletionsTest {
     /** A prefill leg computes what caches lack. */
     @Test
     void theCacheHitThresholdIsTheRequestsElseTheServersButOfAPrefillLeg() throws Exception {
-        try (ServerFixture strict =
-                new ServerFixture(config -> config.samplingDefaults(sampling -> sampling.cacheHitThreshold(0.25)))) {
+        try (ServerFixture strict = new ServerFixture(config -> config.cacheHitThreshold(0.25))) {
             strict.engine.answers("x");
             for (Map.Entry<String, Double> each : Map.of(
                             "", 0.25,
@@ -126,7 +125,7 @@ class CompletionsTest {
                             ",\"kv_transfer_params\":{\"do_remote_decode\":true}", 0.0)
                     .entrySet()) {
                 strict.post("/v1/completions", "{\"prompt\":\"a\"" + each.getKey() + "}");
-                assertThat(strict.engine.nextSubmitted().request.sampling().cacheHitThreshold())
+                assertThat(strict.engine.nextSubmitted().request.cacheHitThreshold())
                         .isEqualTo(each.getValue());
             }
             HttpResponse<String> refused =

@@ -45,6 +45,7 @@ public final class Request implements KvRequest {
     private final Optional<JsonFields> kvTransferParams;
     private final Optional<String> cacheSalt;
     private final int priority;
+    private final double cacheHitThreshold;
     private final boolean first;
     private final long seed;
     private final RequestListener listener;
@@ -112,6 +113,7 @@ public final class Request implements KvRequest {
         this.kvTransferParams = builder.kvTransferParams;
         this.cacheSalt = builder.cacheSalt;
         this.priority = builder.priority;
+        this.cacheHitThreshold = builder.cacheHitThreshold;
         this.first = builder.first;
         this.seed = builder.seed;
         this.hasher = builder.hasher;
@@ -151,6 +153,7 @@ public final class Request implements KvRequest {
         private Optional<JsonFields> kvTransferParams = Optional.empty();
         private Optional<String> cacheSalt = Optional.empty();
         private int priority;
+        private double cacheHitThreshold;
         private boolean first;
         private long seed;
         private long arrivalNanos;
@@ -196,6 +199,12 @@ public final class Request implements KvRequest {
         /** Lower values are served first under {@code --scheduling-policy priority}. */
         public Builder priority(int value) {
             priority = value;
+            return this;
+        }
+
+        /** Share of its tokens that caches must hold. */
+        public Builder cacheHitThreshold(double value) {
+            cacheHitThreshold = value;
             return this;
         }
 
@@ -347,7 +356,7 @@ public final class Request implements KvRequest {
 
     /** Whether caches that hold so many of its tokens hold less than the request requires. */
     boolean missesCacheThreshold(int known) {
-        return known < sampling.cacheHitThreshold() * length;
+        return known < cacheHitThreshold * length;
     }
 
     boolean wantsPromptLogprobs() {

@@ -471,6 +471,7 @@ public final class LocalEngine implements Engine {
                 .kvTransferParams(request.kvTransferParams())
                 .cacheSalt(request.cacheSalt())
                 .priority(request.priority())
+                .cacheHitThreshold(request.cacheHitThreshold())
                 .first(request.first())
                 .seed(seed + index)
                 .arrivalNanos(thread.ticker().nanos())

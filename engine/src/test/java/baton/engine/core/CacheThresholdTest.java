@@ -6,7 +6,6 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.engine.EngineConfigBuilder;
 import baton.engine.FinishReason;
-import baton.engine.SamplingParams;
 import baton.engine.core.CoreHarness.Result;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
@@ -38,16 +37,7 @@ class CacheThresholdTest {
     }
 
     private static Result add(CoreHarness harness, String id, int[] prompt, double threshold) {
-        return harness.add(
-                id,
-                prompt,
-                SamplingParams.builder()
-                        .temperature(0)
-                        .ignoreEos(true)
-                        .maxTokens(16)
-                        .cacheHitThreshold(threshold)
-                        .build(),
-                0);
+        return harness.addWithThreshold(id, prompt, 16, threshold);
     }
 
     @Test

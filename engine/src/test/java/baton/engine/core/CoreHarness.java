@@ -157,6 +157,16 @@ final class CoreHarness implements AutoCloseable {
         return result;
     }
 
+    Result addWithThreshold(String id, int[] prompt, int maxTokens, double threshold) {
+        Result result = new Result(prompt);
+        results.put(id, result);
+        core.add(Request.builder(id, prompt, maxLength, greedy(maxTokens), hasher, result)
+                .cacheHitThreshold(threshold)
+                .arrivalNanos(now)
+                .build());
+        return result;
+    }
+
     /** A request of which another instance has generated the beginning of the output. */
     Result addContinued(String id, int[] prompt, int[] generated, SamplingParams sampling) {
         Result result = new Result(prompt);

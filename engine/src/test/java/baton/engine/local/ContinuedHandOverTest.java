@@ -82,7 +82,8 @@ class ContinuedHandOverTest {
                             prefill)
                     .kvTransferParams();
             RequestOutput continued = ask(
-                    new GenerationRequest(id + 2, PROMPT, SAMPLING, params, Optional.empty(), 0, List.of(before), true),
+                    new GenerationRequest(
+                            id + 2, PROMPT, SAMPLING, params, Optional.empty(), 0, 0, List.of(before), true),
                     decode);
             assertThat(continued.completions().getFirst().error()).isEmpty();
             assertThat(continued.tokens()).isEqualTo(undisturbed);
