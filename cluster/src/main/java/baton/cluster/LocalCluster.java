@@ -118,6 +118,8 @@ public final class LocalCluster implements AutoCloseable {
 
         private final String flow;
         private final Ports ports;
+
+        @SuppressWarnings("ImmutableEnumChecker") // Functions without state.
         private final Function<Place, List<String>> settings;
 
         Connector(String flow, Ports ports, Function<Place, List<String>> settings) {
