@@ -106,7 +106,7 @@ final class GrammarCompiler {
         List<List<Node>> users = new ArrayList<>();
         nodes.forEach(_ -> users.add(new ArrayList<>()));
         for (Node node : nodes) {
-            for (Node part : node.parts()) {
+            for (Node part : node.parts) {
                 users.get(part.id).add(node);
             }
         }
@@ -308,7 +308,7 @@ final class GrammarCompiler {
         if (node instanceof Node.Reference rule && undefined.contains(rule)) {
             define(rule);
         }
-        for (Node part : node.parts()) {
+        for (Node part : node.parts) {
             settle(part, settled);
         }
         node.evaluate();

@@ -136,7 +136,7 @@ final class LeftRecursion {
                     "grammar", "more than " + MOST_RULES + " rules begin with each other (left recursion)");
         }
         for (Node.Reference rule : rules) {
-            divide(rule, rule.parts().getFirst(), empty());
+            divide(rule, rule.parts.getFirst(), empty());
         }
         Map<Node.Reference, Node> bodies = new HashMap<>();
         for (Node.Reference rule : rules) {

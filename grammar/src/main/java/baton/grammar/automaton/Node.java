@@ -26,14 +26,12 @@ abstract sealed class Node {
     /** Whether each of its texts ends with something that has no proper beginning of its own kind, as a quotation mark does. */
     boolean delimited;
 
-    /** The nodes that it is made of. */
-    List<Node> parts() {
-        return List.of();
-    }
+    /** The nodes that it is made of; none of a rule until it is defined. */
+    List<Node> parts = List.of();
 
     /** The parts that its texts may begin with. */
     List<Node> firstParts() {
-        return parts().stream().filter(part -> part.productive).toList();
+        return parts.stream().filter(part -> part.productive).toList();
     }
 
     /** Computes {@link #productive} and {@link #nullable} from the parts. */
@@ -41,7 +39,7 @@ abstract sealed class Node {
 
     /** How much memory it takes, about. */
     long bytes() {
-        return 64 + 32L * parts().size();
+        return 64 + 32L * parts.size();
     }
 
     /**
@@ -133,7 +131,6 @@ abstract sealed class Node {
 
     /** Parts one after the other, each repeated. */
     static final class Sequence extends Node {
-        final List<Node> parts;
         final int[] least;
         final int[] most;
 
@@ -141,11 +138,6 @@ abstract sealed class Node {
             this.parts = parts;
             this.least = least;
             this.most = most;
-        }
-
-        @Override
-        List<Node> parts() {
-            return parts;
         }
 
         @Override
@@ -194,15 +186,8 @@ abstract sealed class Node {
 
     /** Any of them. */
     static final class Alternatives extends Node {
-        final List<Node> parts;
-
         Alternatives(List<Node> parts) {
             this.parts = parts;
-        }
-
-        @Override
-        List<Node> parts() {
-            return parts;
         }
 
         @Override
@@ -228,24 +213,18 @@ abstract sealed class Node {
     /** A rule. */
     static final class Reference extends Node {
         final String name;
-        private List<Node> body = List.of(); // empty until it is defined
 
         Reference(String name) {
             this.name = name;
         }
 
         void define(Node definition) {
-            body = List.of(definition);
-        }
-
-        @Override
-        List<Node> parts() {
-            return body;
+            parts = List.of(definition);
         }
 
         @Override
         void evaluate() {
-            for (Node definition : body) {
+            for (Node definition : parts) {
                 productive = definition.productive;
                 nullable = definition.nullable;
                 delimited = definition.delimited;
@@ -259,11 +238,7 @@ abstract sealed class Node {
 
         Nonempty(Node part) {
             this.part = part;
-        }
-
-        @Override
-        List<Node> parts() {
-            return List.of(part);
+            parts = List.of(part);
         }
 
         /** A node is only made of a part that has other texts than the empty one, or stands where it does no harm. */
@@ -302,14 +277,9 @@ abstract sealed class Node {
             this.others = others;
             this.least = least;
             this.most = most;
-        }
-
-        @Override
-        List<Node> parts() {
-            List<Node> parts = new ArrayList<>(members);
+            parts = new ArrayList<>(members);
             parts.add(separator);
             parts.add(others);
-            return parts;
         }
 
         @Override
@@ -345,9 +315,6 @@ abstract sealed class Node {
         final boolean[] ends;
         final int least;
         final int most;
-
-        /** All parts of the steps. */
-        private final List<Node> parts;
 
         /** The number of parts that have texts when {@link #left} was made. */
         private long productiveParts = -1;
@@ -453,11 +420,6 @@ abstract sealed class Node {
         /** A count after which the same texts come, as far as so many bytes. */
         int equivalent(int count, int bytes) {
             return count > least && (long) count + bytes + farthest <= most ? least : count;
-        }
-
-        @Override
-        List<Node> parts() {
-            return parts;
         }
 
         @Override

@@ -156,7 +156,7 @@ final class States {
             case Node.Characters characters ->
                 isByte ? inCharacter(characters, characters.set.next((int) at, value)) : dead;
             case Node.Special special -> symbol == classes.count() + special.number ? end : dead;
-            case Node.Reference rule -> next(start(rule.parts().getFirst()), symbol);
+            case Node.Reference rule -> next(start(rule.parts.getFirst()), symbol);
             case Node.Nonempty nonempty -> next(start(nonempty.part), symbol);
             case Node.Alternatives alternatives -> {
                 Union union = new Union();
