@@ -94,10 +94,11 @@ final class RemoteLoads {
     /**
      * Blocks failed to load: each request that holds one of them keeps only the tokens before its first failed block.
      *
+     * @param deviating requests whose blocks were loaded and are wrong: they do not end, whatever the policy
      * @param failures takes requests to end with an error
      * @return the requests that have such blocks among their computed ones
      */
-    Set<Request> cutAtInvalidBlocks(Set<Integer> invalid, List<LoadFailure> failures) {
+    Set<Request> cutAtInvalidBlocks(Set<Integer> invalid, Set<Request> deviating, List<LoadFailure> failures) {
         Set<Request> cut = new HashSet<>();
         if (invalid.isEmpty()) {
             return cut;
@@ -118,7 +119,8 @@ final class RemoteLoads {
             // Of a shorter prefix the windows' blocks may be gone.
             int first = blocks.hasWindows() ? 0 : bad[0];
             cut.add(request);
-            boolean ends = policy == LoadFailurePolicy.FAIL || request.missesCacheThreshold(first * blockSize);
+            boolean ends = (policy == LoadFailurePolicy.FAIL && !deviating.contains(request))
+                    || request.missesCacheThreshold(first * blockSize);
             countFailure(request, ends ? 0 : known - first * blockSize);
             blocks.invalidateFrom(request, first);
             request.loadedTo = Math.max(request.loadedFrom, Math.min(request.loadedTo, request.computedTokens));

@@ -393,7 +393,7 @@ final class Scheduler {
             connector.ifPresent(c -> c.onWrongLoad(request));
             loads.loadedBlocks(request).forEach(invalid::add);
         }
-        Set<Request> cut = loads.cutAtInvalidBlocks(invalid, failures);
+        Set<Request> cut = loads.cutAtInvalidBlocks(invalid, deviating, failures);
         Set<Request> valid = new LinkedHashSet<>();
         for (Slice slice : step.slices()) {
             Request request = slice.request();

@@ -247,6 +247,10 @@ class VerifiedLoadsTest {
         private long now = 1;
 
         Decoder(DType dtype, VerifyKv verify, boolean caching) throws IOException {
+            this(dtype, verify, caching, LoadFailurePolicy.FAIL);
+        }
+
+        Decoder(DType dtype, VerifyKv verify, boolean caching, LoadFailurePolicy policy) throws IOException {
             try (Checkpoint checkpoint = Checkpoint.open(MODEL)) {
                 ModelRanks ranks = CpuModels.load(
                         checkpoint,
@@ -255,7 +259,7 @@ class VerifiedLoadsTest {
                         EngineConfig.of(MODEL)
                                 .blockSize(BLOCK)
                                 .enablePrefixCaching(caching)
-                                .kvTransfer(config(verify))
+                                .kvTransfer(config(verify, policy))
                                 .build(),
                         ranks.first(),
                         Set.of(1),
@@ -273,9 +277,9 @@ class VerifiedLoadsTest {
             }
         }
 
-        static KvTransferConfig config(VerifyKv verify) {
+        static KvTransferConfig config(VerifyKv verify, LoadFailurePolicy policy) {
             return KvTransferConfig.builder("Given", KvRole.BOTH)
-                    .loadFailurePolicy(LoadFailurePolicy.RECOMPUTE)
+                    .loadFailurePolicy(policy)
                     .verifyKv(verify)
                     .build();
         }
@@ -439,7 +443,7 @@ class VerifiedLoadsTest {
         try (Checkpoint checkpoint = Checkpoint.open(MODEL)) {
             blockBytes = (int) checkpoint.config().kvLayout(BLOCK, DType.F32).blockBytes();
         }
-        try (Decoder decoder = new Decoder(DType.F32, VerifyKv.FULL, false)) {
+        try (Decoder decoder = new Decoder(DType.F32, VerifyKv.FULL, false, LoadFailurePolicy.RECOMPUTE)) {
             List<Integer> right = decoder.answer(prompt, Optional.empty());
             decoder.connector.withinStep = 6 * BLOCK;
             byte[][] noise = new byte[6][blockBytes];
@@ -511,9 +515,9 @@ class VerifiedLoadsTest {
 
     @Test
     void aModelThatCannotCompareIsRefusedUnlessNothingIsAskedFor() {
-        new CoreHarness(8, 4, config -> config.kvTransfer(Decoder.config(VerifyKv.AUTO)), Optional.empty()).close();
+        new CoreHarness(8, 4, config -> config.kvTransfer(Decoder.config(VerifyKv.AUTO, LoadFailurePolicy.FAIL)), Optional.empty()).close();
         assertThatThrownBy(() -> new CoreHarness(
-                        8, 4, config -> config.kvTransfer(Decoder.config(VerifyKv.LAST)), Optional.empty()))
+                        8, 4, config -> config.kvTransfer(Decoder.config(VerifyKv.LAST, LoadFailurePolicy.FAIL)), Optional.empty()))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("verify_kv: is last");
     }
