@@ -99,7 +99,7 @@ public record KvTransferConfig(
                             + " here."),
             Setting.of(
                     VERIFY_KV,
-                    VerifyKv.OFF.configName(),
+                    VerifyKv.AUTO.configName(),
                     "What of loaded keys and values is compared with the model's own: `off`; `last`, the last loaded token in"
                             + " all layers; `first_layer`, that and all loaded tokens in the first layer; `each_block`,"
                             + " `last` and the last token of each block in all layers; `full`, everything; `auto`,"
@@ -301,7 +301,7 @@ public record KvTransferConfig(
         private Optional<String> modulePath = Optional.empty();
         private boolean permuteLocalKv;
         private LoadFailurePolicy loadFailurePolicy = LoadFailurePolicy.FAIL;
-        private VerifyKv verifyKv = VerifyKv.OFF;
+        private VerifyKv verifyKv = VerifyKv.AUTO;
 
         private Builder(Optional<String> connector, Optional<KvRole> role) {
             this.connector = connector;

@@ -5,7 +5,10 @@ import java.util.stream.Collectors;
 
 /** What of keys and values that a connector has loaded is compared with those that the model computes here. */
 public enum VerifyKv {
-    /** {@link #FIRST_LAYER} of loads that came without digests of their sender. */
+    /**
+     * {@link #FIRST_LAYER} of loads that came without digests of their sender; where roundings of layers add up, of the last token the first
+     * two layers only.
+     */
     AUTO("auto"),
     OFF("off"),
     /** All layers of the last loaded token, which is computed again. */
