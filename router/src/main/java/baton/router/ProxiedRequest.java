@@ -431,8 +431,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         HandoffAttempt own = attempt;
         return own != null
                 && continuation
-                        .filter(stream ->
-                                stream.canContinueElsewhere(own.decode().instance(), own.prefill()))
+                        .filter(stream -> stream.canContinueElsewhere(own.decode().instance()))
                         .isPresent();
     }
 

@@ -151,12 +151,7 @@ record RouterContext(
         HeldBlocks held = tokens.<HeldBlocks>map(PromptTokens::feeds).orElse(HeldBlocks.UNKNOWN);
         return new RouterContext(
                 config,
-                new Routing(
-                        flow,
-                        config.policy().policy(instances, flow::takes, flow::pairs, held),
-                        instances,
-                        probe,
-                        tokens),
+                new Routing(flow, config.policy().policy(instances, flow, held), instances, probe, tokens),
                 new InFlight(running, new BodyMemory(limits.maxBodyBytes()), new BodyWorker(vertx)),
                 new Reporting(
                         metrics,

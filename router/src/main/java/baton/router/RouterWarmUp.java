@@ -70,10 +70,10 @@ final class RouterWarmUp {
     private final Vertx vertx;
     private final HandoffFlow flow;
     private final Ticker ticker;
-    /** Legs and streams that were answered. Of the stand-in's event loop. */
-    private int legs;
+    /** Legs and streams that were answered. */
+    private final AtomicInteger legs = new AtomicInteger();
 
-    private int streams;
+    private final AtomicInteger streams = new AtomicInteger();
 
     RouterWarmUp(Vertx vertx, HandoffFlow flow, Ticker ticker) {
         this.vertx = vertx;
@@ -91,10 +91,9 @@ final class RouterWarmUp {
      */
     int run(int requests, int clients, Duration atMost) throws IOException, ExecutionException, TimeoutException {
         Deadline deadline = Deadline.after(ticker, atMost);
-        HttpServer standIn = vertx.createHttpServer().requestHandler(this::answer);
-        Router.await(standIn.listen(0, LOOPBACK.getHostAddress()), EACH);
-        URI address = URI.create("http://" + LOOPBACK.getHostAddress() + ":" + standIn.actualPort());
-        RouterConfig config = RouterConfig.of(List.of(address), List.of(address))
+        URI prefill = standIn();
+        URI decode = standIn();
+        RouterConfig config = RouterConfig.of(List.of(prefill), List.of(decode))
                 .flow(flow.name())
                 .registry(new RouterConfig.Registry(
                         LOOPBACK.getHostAddress(),
@@ -103,7 +102,7 @@ final class RouterWarmUp {
                         RouterConfig.Registry.DEFAULT_MAX_INSTANCES,
                         RouterConfig.Registry.PRIVATE_NETWORKS))
                 .build();
-        Instances instances = new Instances(set(Instance.Role.PREFILL, address), set(Instance.Role.DECODE, address));
+        Instances instances = new Instances(set(Instance.Role.PREFILL, prefill), set(Instance.Role.DECODE, decode));
         RouterContext context = RouterContext.create(
                 vertx,
                 config,
@@ -128,6 +127,13 @@ final class RouterWarmUp {
             metrics.scrape();
             return answered;
         }
+    }
+
+    /** Starts a server that stands in for an instance: its address. */
+    private URI standIn() throws ExecutionException, TimeoutException {
+        HttpServer standIn = vertx.createHttpServer().requestHandler(this::answer);
+        Router.await(standIn.listen(0, LOOPBACK.getHostAddress()), EACH);
+        return URI.create("http://" + LOOPBACK.getHostAddress() + ":" + standIn.actualPort());
     }
 
     private static int ask(int port, int requests, int clients, Deadline deadline) throws ExecutionException {
@@ -176,7 +182,7 @@ final class RouterWarmUp {
             response.end(PARAMS);
             return;
         }
-        if (legs++ % 5 == 0) {
+        if (legs.getAndIncrement() % 5 == 0) {
             response.putHeader(HttpHeaders.CONNECTION, HttpHeaders.CLOSE);
         }
         request.body().onSuccess(body -> {
@@ -185,7 +191,7 @@ final class RouterWarmUp {
             } else {
                 response.setChunked(true).putHeader(HttpHeaders.CONTENT_TYPE, "text/event-stream; charset=utf-8");
                 // Of every number of events one stream by one write and one by many.
-                int stream = streams++;
+                int stream = streams.getAndIncrement();
                 stream(response, 1 << stream / 2 % 6, stream % 2 == 0);
             }
         });

@@ -135,20 +135,11 @@ final class StreamContinuation {
                 && policy.hasOtherDecode(without(List.of()), Optional.empty());
     }
 
-    /**
-     * Whether a failure of its instance would lead to another one, which may have had the stream before.
-     *
-     * @param prefill the last prefill instance, if there is one
-     */
-    boolean canContinueElsewhere(Instance own, Optional<Instance> prefill) {
+    /** Whether a failure of its instance would lead to another one, which may have had the stream before. */
+    boolean canContinueElsewhere(Instance own) {
         Pause current = pause;
         boolean mayFail = current == null ? pauses < MOST_PAUSES : current.failures + 1 < MOST_FAILURES;
-        return mayFail
-                && position.whyNot().isEmpty()
-                && policy.hasOtherDecode(
-                        without(List.of(own)),
-                        prefill.filter(
-                                each -> each.role() == Instance.Role.PREFILL && isUsable(each) && hasOneChoice()));
+        return mayFail && position.whyNot().isEmpty() && policy.hasOtherDecode(without(List.of(own)), Optional.empty());
     }
 
     /** Whether the stream waits for another instance. */
@@ -202,10 +193,11 @@ final class StreamContinuation {
     private void choose(UpstreamFailure failure) {
         Optional<Instance> prefill =
                 left.or(() -> prefilledAt.filter(StreamContinuation::isUsable)).filter(_ -> hasOneChoice());
+        List<Instance> tried = without(request.legs().decodes());
         Optional<Target> decode = next.flatMap(
                         to -> policy.otherDecode(request.asked(), decodes(each -> each != to), prefill))
-                .or(() -> policy.otherDecode(
-                        request.asked(), without(request.legs().decodes()), prefill))
+                .or(() -> policy.otherDecode(request.asked(), tried, prefill))
+                .or(() -> policy.otherDecode(request.asked(), tried, Optional.empty()))
                 .map(request::chosen);
         next = Optional.empty();
         if (decode.isPresent()) {

@@ -51,7 +51,7 @@ public record AutoFlow() implements HandoffFlow {
 
     @Override
     public boolean pairs(Instance prefill, Instance decode) {
-        return of(prefill, decode).isPresent();
+        return HandoffFlow.super.pairs(prefill, decode) && of(prefill, decode).isPresent();
     }
 
     @Override

@@ -18,6 +18,12 @@ public record ContentKeyedFlow() implements HandoffFlow {
         return NAME;
     }
 
+    /** An instance may be both: it finds in the store what it has put there. */
+    @Override
+    public boolean pairs(Instance prefill, Instance decode) {
+        return true;
+    }
+
     @Override
     public Optional<HandoffFlow> ofPart(Instance prefill, Instance decode) {
         return Optional.of(this);

@@ -35,9 +35,9 @@ public sealed interface HandoffFlow
         return true;
     }
 
-    /** Whether this flow can hand over between two instances. */
+    /** Whether this flow can hand over between two instances. One that changes its role has both for a while, and hands nothing over to itself. */
     default boolean pairs(Instance prefill, Instance decode) {
-        return takes(prefill) && takes(decode);
+        return takes(prefill) && takes(decode) && !prefill.url().equals(decode.url());
     }
 
     /** The flow between two instances that can be a pair. */

@@ -1,5 +1,6 @@
 package baton.router.policy;
 
+import baton.router.flow.HandoffFlow;
 import baton.router.metrics.RouterMetrics.LocalPrefillReason;
 import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceSet;
@@ -7,21 +8,18 @@ import baton.router.upstream.Instances;
 import java.util.Collection;
 import java.util.List;
 import java.util.Optional;
-import java.util.function.BiPredicate;
 import java.util.function.Predicate;
 
 /**
  * A prefill and a decode instance for each completion, each chosen by its role's {@link InstanceChooser}, unless the prefill leg does not pay:
  * then a decode instance computes the prompt.
  *
- * @param takesHandoff instances to which the flow can send the legs of a hand-off
- * @param pairs prefill and decode instances between which it can hand over
+ * @param flow by which instances hand over
  * @param model if there are goals
  */
 public record ConditionalDisaggregation(
         Instances instances,
-        Predicate<Instance> takesHandoff,
-        BiPredicate<Instance, Instance> pairs,
+        HandoffFlow flow,
         InstanceChooser prefills,
         InstanceChooser decodes,
         LocalPrefill local,
@@ -40,34 +38,34 @@ public record ConditionalDisaggregation(
                     .<Placement>map(decode -> new Placement.DecodeOnly(decode, LocalPrefillReason.SHORT))
                     .orElseGet(() -> new Placement.Unavailable(instances.decodes()));
         }
-        List<Instance> usable = instances.prefills().usable(List.of(), takesHandoff);
+        List<Instance> usable = instances.prefills().usable(List.of(), flow::takes);
         // Chosen before the prompt is computed, so that none is computed that no instance can decode.
         Optional<Choice> decode = choose(
                 decodes,
                 instances.decodes(),
                 request,
                 List.of(),
-                each -> usable.stream().anyMatch(prefill -> pairs.test(prefill, each)));
+                each -> usable.stream().anyMatch(prefill -> flow.pairs(prefill, each)));
         if (decode.isEmpty()) {
-            Optional<Choice> alone = local.asFallback() ? anyDecode(request) : Optional.empty();
+            // An instance that has both roles, as it changes them, computes its prompts itself.
+            Optional<Choice> alone = choose(
+                    decodes,
+                    instances.decodes(),
+                    request,
+                    List.of(),
+                    each -> local.asFallback()
+                            || usable.stream()
+                                    .anyMatch(prefill -> prefill.url().equals(each.url())));
             return alone.<Placement>map(each -> new Placement.DecodeOnly(each, LocalPrefillReason.UNAVAILABLE))
                     .orElseGet(() ->
                             new Placement.Unavailable(usable.isEmpty() ? instances.prefills() : instances.decodes()));
         }
-        List<Instance> fitting = fitting(usable, decode.get().instance());
+        List<Instance> fitting = usable.stream()
+                .filter(prefill -> flow.pairs(prefill, decode.get().instance()))
+                .toList();
         return without(request, fitting, decode.get())
                 .<Placement>map(reason -> new Placement.DecodeOnly(decode.get(), reason))
                 .orElseGet(() -> byGoals(request, prefills.choose(fitting, request), decode.get()));
-    }
-
-    /** While an instance changes its role it has both; it hands over to itself only if there is no other. */
-    private List<Instance> fitting(List<Instance> usable, Instance decode) {
-        List<Instance> all =
-                usable.stream().filter(prefill -> pairs.test(prefill, decode)).toList();
-        List<Instance> others = all.stream()
-                .filter(prefill -> !prefill.url().equals(decode.url()))
-                .toList();
-        return others.isEmpty() ? all : others;
     }
 
     private Optional<Choice> anyDecode(RoutingRequest request) {
@@ -108,7 +106,7 @@ public record ConditionalDisaggregation(
 
     @Override
     public Optional<Choice> otherPrefill(RoutingRequest request, Collection<Instance> tried, Instance decode) {
-        return choose(prefills, instances.prefills(), request, tried, prefill -> pairs.test(prefill, decode));
+        return choose(prefills, instances.prefills(), request, tried, prefill -> flow.pairs(prefill, decode));
     }
 
     @Override
@@ -123,7 +121,7 @@ public record ConditionalDisaggregation(
     }
 
     private Predicate<Instance> fits(Optional<Instance> prefill) {
-        return prefill.<Predicate<Instance>>map(from -> decode -> pairs.test(from, decode))
+        return prefill.<Predicate<Instance>>map(from -> decode -> flow.pairs(from, decode))
                 .orElse(_ -> true);
     }
 

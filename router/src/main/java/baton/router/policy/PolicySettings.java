@@ -3,12 +3,10 @@ package baton.router.policy;
 import baton.kv.ConfigException;
 import baton.kv.GeneratedBuilder;
 import baton.router.cache.HeldBlocks;
-import baton.router.upstream.Instance;
+import baton.router.flow.HandoffFlow;
 import baton.router.upstream.Instances;
 import java.time.Duration;
 import java.util.Optional;
-import java.util.function.BiPredicate;
-import java.util.function.Predicate;
 
 /**
  * How a router chooses instances.
@@ -66,19 +64,13 @@ public record PolicySettings(
     }
 
     /**
-     * @param takesHandoff instances to which the flow can send the legs of a hand-off
-     * @param pairs prefill and decode instances between which it can hand over
+     * @param flow by which instances hand over
      * @param held what is known by events
      */
-    public RoutingPolicy policy(
-            Instances instances,
-            Predicate<Instance> takesHandoff,
-            BiPredicate<Instance, Instance> pairs,
-            HeldBlocks held) {
+    public RoutingPolicy policy(Instances instances, HandoffFlow flow, HeldBlocks held) {
         return new ConditionalDisaggregation(
                 instances,
-                takesHandoff,
-                pairs,
+                flow,
                 InstanceChooser.named("policy", prefill, recorded, held),
                 InstanceChooser.named("decode policy", decode, recorded, held),
                 localPrefill,

@@ -4,6 +4,8 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.router.body.JsonObjectText;
 import baton.router.cache.HeldBlocks;
+import baton.router.flow.AutoFlow;
+import baton.router.flow.KvTransferParamsFlow;
 import baton.router.metrics.RouterMetrics.LocalPrefillReason;
 import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceSet;
@@ -12,7 +14,6 @@ import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Optional;
-import java.util.function.Predicate;
 import org.junit.jupiter.api.Test;
 
 class ConditionalDisaggregationTest {
@@ -37,7 +38,7 @@ class ConditionalDisaggregationTest {
     }
 
     private RoutingPolicy policy(PolicySettings settings) {
-        return settings.policy(instances, _ -> true, (_, _) -> true, HeldBlocks.UNKNOWN);
+        return settings.policy(instances, new KvTransferParamsFlow(), HeldBlocks.UNKNOWN);
     }
 
     private RoutingPolicy policy(LocalPrefill local) {
@@ -71,7 +72,7 @@ class ConditionalDisaggregationTest {
     }
 
     @Test
-    void anInstanceOfBothRolesHandsOverToItselfOnlyWithoutAnother() {
+    void anInstanceOfBothRolesDoesNotHandOverToItself() {
         prefills.add(up(Instance.Role.PREFILL, decodes.all().getFirst().address()));
         RoutingPolicy policy = policy(LocalPrefill.NEVER);
         for (int i = 0; i < 6; i++) {
@@ -83,7 +84,12 @@ class ConditionalDisaggregationTest {
         }
         prefills.all().subList(0, 2).forEach(instance -> instance.markDown("test"));
         decodes.all().getLast().markDown("test");
-        assertThat(policy.place(REQUEST)).isEqualTo(pair(2, 0));
+        assertThat(policy.otherPrefill(REQUEST, List.of(), decodes.all().getFirst()))
+                .isEmpty();
+        assertThat(policy.hasOtherDecode(List.of(), Optional.of(prefills.all().getLast())))
+                .isFalse();
+        assertThat(policy.place(REQUEST))
+                .isEqualTo(new Placement.DecodeOnly(turn(decodes.all().getFirst()), LocalPrefillReason.UNAVAILABLE));
     }
 
     private static Instance up(Instance.Role role, URI address) {
@@ -109,10 +115,10 @@ class ConditionalDisaggregationTest {
                 .isEqualTo(new Placement.DecodeOnly(decode, LocalPrefillReason.SHORT));
         assertThat(policy(new LocalPrefill(false, 7, 0, Integer.MAX_VALUE)).place(REQUEST))
                 .isInstanceOf(Placement.Pair.class);
-        Predicate<Instance> onlyDecode = instance -> instance.role() == Instance.Role.DECODE;
+        // No connector is known, so no pair is.
         assertThat(PolicySettings.DEFAULT
                         .withLocalPrefill(new LocalPrefill(true, 0, 0, Integer.MAX_VALUE))
-                        .policy(instances, onlyDecode, (_, _) -> false, HeldBlocks.UNKNOWN)
+                        .policy(instances, new AutoFlow(), HeldBlocks.UNKNOWN)
                         .place(REQUEST))
                 .isEqualTo(new Placement.DecodeOnly(decode, LocalPrefillReason.UNAVAILABLE));
     }
