@@ -20,7 +20,6 @@ import baton.router.policy.LatencyMeasurement;
 import baton.router.policy.Placement;
 import baton.router.policy.RestOfPrompt;
 import baton.router.policy.RoutingRequest;
-import baton.router.policy.SplitPrompts;
 import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceSet;
 import baton.router.upstream.Question;
@@ -266,23 +265,19 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         }
         report.tokens().asked(placed.prefix().promptBytes());
         switch (routing.policy().place(placed)) {
-            case Placement.Pair(Choice prefill, Choice decode, Optional<Forecast> forecast) -> {
+            case Placement.Pair(Choice prefill, Choice decode, double share, Optional<Forecast> forecast) -> {
                 Target first = chosen(prefill);
                 Target second = chosen(decode);
                 Target told = forecast.map(
                                 expected -> new Target(first.instance(), first.why() + "; " + expected.words()))
                         .orElse(first);
+                boolean splits = share < 1 && PromptField.count(body) == 1;
                 forecast.ifPresent(expected -> decidedBy(expected, second.instance()));
+                if (splits) {
+                    split(share, second.instance(), forecast.isPresent());
+                }
                 shadow = context.reporting().shadows().choose(request.path(), body, report.now());
-                begin(
-                        id,
-                        new HandOver(
-                                id,
-                                bodyFor(second, body),
-                                told,
-                                share(body, told.instance(), second.instance()),
-                                Optional.empty()),
-                        second);
+                begin(id, new HandOver(id, bodyFor(second, body), told, splits ? share : 1, Optional.empty()), second);
             }
             case Placement.DecodeOnly(Choice decode, LocalPrefillReason reason, Optional<Forecast> forecast) -> {
                 Target only = chosen(decode);
@@ -298,22 +293,13 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         return continuation.map(stream -> stream.bodyFor(decode.instance())).orElse(body);
     }
 
-    /** The share of the prompt that the prefill instance is to compute. The decode instance counts the rest until the first token. */
-    private double share(JsonObjectText body, Instance prefill, Instance decode) {
-        SplitPrompts split = context.config().policy().localPrefill().split();
-        if (split.isOff()
-                || PromptField.count(body) > 1
-                || flow().ofPart(prefill, decode).isEmpty()) {
-            return 1;
+    /** The decode instance counts the rest of the prompt until the first token, which the measurement of a forecast does too. */
+    private void split(double share, Instance decode, boolean isForetold) {
+        metrics().count(RouterMetric.PROMPTS_SPLIT);
+        report.trace().step(String.format(Locale.ROOT, "prefill computes %.0f %% of the prompt", 100 * share));
+        if (!isForetold) {
+            report.measure(new RestOfPrompt(decode, (long) (asked.prefix().promptBytes() * (1 - share))));
         }
-        int bytes = asked.prefix().promptBytes();
-        double share = split.share(bytes, prefill.running(), decode.localPrefillBytes());
-        if (share < 1) {
-            metrics().count(RouterMetric.PROMPTS_SPLIT);
-            report.measure(new RestOfPrompt(decode, (long) (bytes * (1 - share))));
-            report.trace().step(String.format(Locale.ROOT, "prefill computes %.0f %% of the prompt", 100 * share));
-        }
-        return share;
     }
 
     /** The way is decided by goals: its times are measured, unless another way or instance is taken in the end. */
@@ -431,7 +417,8 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         HandoffAttempt own = attempt;
         return own != null
                 && continuation
-                        .filter(stream -> stream.canContinueElsewhere(own.decode().instance()))
+                        .filter(stream ->
+                                stream.canContinueElsewhere(own.decode().instance()))
                         .isPresent();
     }
 

@@ -54,8 +54,7 @@ public record ConditionalDisaggregation(
                     request,
                     List.of(),
                     each -> local.asFallback()
-                            || usable.stream()
-                                    .anyMatch(prefill -> prefill.url().equals(each.url())));
+                            || usable.stream().anyMatch(prefill -> prefill.url().equals(each.url())));
             return alone.<Placement>map(each -> new Placement.DecodeOnly(each, LocalPrefillReason.UNAVAILABLE))
                     .orElseGet(() ->
                             new Placement.Unavailable(usable.isEmpty() ? instances.prefills() : instances.decodes()));
@@ -73,14 +72,22 @@ public record ConditionalDisaggregation(
     }
 
     private Placement byGoals(RoutingRequest request, Choice prefill, Choice decode) {
+        double share = share(request, prefill.instance(), decode.instance());
         Optional<Forecast> forecast = request.prefix().promptBytes() == 0
                 ? Optional.empty()
-                : model.map(learnt -> learnt.forecast(prefill, decode, request));
+                : model.map(learnt -> learnt.forecast(prefill, decode, request, share));
         if (forecast.isPresent() && forecast.get().local()) {
             return new Placement.DecodeOnly(decode, LocalPrefillReason.GOAL, forecast);
         }
         prefills.sent(prefill.instance(), request);
-        return new Placement.Pair(prefill, decode, forecast);
+        return new Placement.Pair(prefill, decode, share, forecast);
+    }
+
+    private double share(RoutingRequest request, Instance prefill, Instance decode) {
+        boolean splits = !local.split().isOff() && flow.ofPart(prefill, decode).isPresent();
+        return splits
+                ? local.split().share(request.prefix().promptBytes(), prefill.running(), decode.localPrefillBytes())
+                : 1;
     }
 
     @Override

@@ -8,11 +8,18 @@ import baton.router.metrics.RouterMetrics;
  * @param local whether the decode instance is to compute it
  * @param remoteFeatures of the request on the way over the prefill instance
  * @param localFeatures of the request at the decode instance alone
- * @param localBytes of the prompt, as JSON, that the decode instance would compute
+ * @param localBytes of the prompt, as JSON, that the decode instance would compute alone
+ * @param restBytes that it would compute beside a prefill instance: of a prompt in two parts
  * @param words in numbers
  */
 public record Forecast(
-        boolean local, Why why, double[] remoteFeatures, double[] localFeatures, int localBytes, String words) {
+        boolean local,
+        Why why,
+        double[] remoteFeatures,
+        double[] localFeatures,
+        int localBytes,
+        int restBytes,
+        String words) {
     /** What decided. */
     public enum Why implements RouterMetrics.Label {
         /** Only this way keeps the goals. */

@@ -11,8 +11,8 @@ import java.util.concurrent.atomic.AtomicInteger;
  * how long streams of that decode instance wait for their next token meanwhile; and chooses the way that keeps the {@link LatencyGoals}. Linear models, of
  *
  * <ul>
- *   <li>the time to the first token over a prefill instance: KiB that it lacks of the prompt, requests under way there, KiB of the whole prompt, which is
- *       handed over;
+ *   <li>the time to the first token over a prefill instance: KiB that it lacks of its part of the prompt, requests under way there, KiB of that part, which is
+ *       handed over, KiB that the decode instance computes of the rest;
  *   <li>the same at the decode instance alone: KiB that it lacks, requests under way there;
  *   <li>the time between two tokens: requests under way at the decode instance, and KiB of prompts that it computes meanwhile.
  * </ul>
@@ -33,7 +33,7 @@ final class GoalModel {
     private static final double MILLI = 1e-6;
 
     private final LatencyGoals goals;
-    private final LeastSquares remote = new LeastSquares(4);
+    private final LeastSquares remote = new LeastSquares(5);
     private final LeastSquares local = new LeastSquares(3);
     private final LeastSquares gaps = new LeastSquares(3);
     private final AtomicInteger turn = new AtomicInteger();
@@ -42,14 +42,19 @@ final class GoalModel {
         this.goals = goals;
     }
 
-    /** @param prefill the instances that would serve the request */
-    Forecast forecast(Choice prefill, Choice decode, RoutingRequest request) {
+    /**
+     * @param prefill the instances that would serve the request
+     * @param share of the prompt that the prefill instance would compute
+     */
+    Forecast forecast(Choice prefill, Choice decode, RoutingRequest request, double share) {
         int bytes = request.prefix().promptBytes();
-        int lacks = Math.max(0, bytes - prefill.known());
+        int part = (int) (bytes * share);
+        int lacks = Math.max(0, part - prefill.known());
         int decodeLacks = Math.max(0, bytes - decode.known());
+        int rest = Math.min(bytes - part, decodeLacks);
         int prefillRuns = prefill.instance().running();
         int decodeRuns = decode.instance().running();
-        double[] remotely = {1, lacks / KIB, prefillRuns, bytes / KIB};
+        double[] remotely = {1, lacks / KIB, prefillRuns, part / KIB, rest / KIB};
         double[] locally = {1, decodeLacks / KIB, decodeRuns};
         int number = turn.getAndIncrement() & Integer.MAX_VALUE;
         if (remote.samples() < FEWEST || local.samples() < FEWEST) {
@@ -62,19 +67,15 @@ final class GoalModel {
                     remotely,
                     locally,
                     decodeLacks,
+                    rest,
                     "%d prompts of prefill instances and %d of decode instances are measured so far, too few to foretell"
                             .formatted(remote.samples(), local.samples()));
         }
         double ttftRemote = Math.max(0, remote.predict(remotely));
         double ttftLocal = Math.max(0, local.predict(locally));
-        // Where no stream runs there is none that waits.
-        double[] beside = {
-            1,
-            decodeRuns + 1.0,
-            decodeRuns == 0 ? 0 : (decodeLacks + decode.instance().localPrefillBytes()) / KIB
-        };
-        double gap = gaps.samples() < FEWEST ? 0 : Math.max(0, gaps.predict(beside));
-        double missRemote = ratio(ttftRemote, goals.ttft());
+        double gap = gap(decode.instance(), decodeLacks);
+        double missRemote = Math.max(
+                ratio(ttftRemote, goals.ttft()), rest == 0 ? 0 : ratio(gap(decode.instance(), rest), goals.itl()));
         double missLocal = Math.max(ratio(ttftLocal, goals.ttft()), ratio(gap, goals.itl()));
         boolean here;
         Forecast.Why why;
@@ -95,14 +96,16 @@ final class GoalModel {
                 remotely,
                 locally,
                 decodeLacks,
+                rest,
                 String.format(
                         Locale.ROOT,
-                        "the first token is expected after %.1f ms with prefill at %s (%.1f KiB to compute, %d requests there) and %.1f ms without (%.1f"
+                        "the first token is expected after %.1f ms with prefill at %s (%.1f KiB to compute, %d requests there%s) and %.1f ms without (%.1f"
                                 + " KiB, %d requests), with %.1f ms between tokens of its streams meanwhile; goals%s%s: %s",
                         ttftRemote,
                         prefill.instance().url(),
                         lacks / KIB,
                         prefillRuns,
+                        rest == 0 ? "" : String.format(Locale.ROOT, ", %.1f KiB at decode", rest / KIB),
                         ttftLocal,
                         decodeLacks / KIB,
                         decodeRuns,
@@ -116,6 +119,15 @@ final class GoalModel {
                             case MISSES_LESS -> here ? "missed by less without prefill" : "missed by less with prefill";
                             case LEARNING -> "against that, to learn whether it is still so";
                         }));
+    }
+
+    /** Milliseconds between two tokens at an instance that computes so much of one more prompt. */
+    private double gap(Instance decode, int bytes) {
+        // Where no stream runs there is none that waits.
+        double computing = decode.running() == 0 ? 0 : (bytes + decode.localPrefillBytes()) / KIB;
+        return gaps.samples() < FEWEST
+                ? 0
+                : Math.max(0, gaps.predict(new double[] {1, decode.running() + 1.0, computing}));
     }
 
     private static double ratio(double millis, Optional<Duration> goal) {
@@ -136,17 +148,14 @@ final class GoalModel {
         private final Forecast forecast;
         private final boolean isLocal;
         private final Instance decode;
-        private boolean computing;
+        private final RestOfPrompt computing;
         private double beside;
 
         private Measured(Forecast forecast, boolean isLocal, Instance decode) {
             this.forecast = forecast;
             this.isLocal = isLocal;
             this.decode = decode;
-            this.computing = isLocal;
-            if (isLocal) {
-                decode.addLocalPrefill(forecast.localBytes());
-            }
+            this.computing = new RestOfPrompt(decode, isLocal ? forecast.localBytes() : forecast.restBytes());
         }
 
         @Override
@@ -170,10 +179,7 @@ final class GoalModel {
 
         @Override
         public void ended() {
-            if (computing) {
-                computing = false;
-                decode.addLocalPrefill(-forecast.localBytes());
-            }
+            computing.ended();
         }
     }
 }

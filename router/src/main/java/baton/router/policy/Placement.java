@@ -10,9 +10,10 @@ public sealed interface Placement {
     /**
      * One instance for each leg.
      *
+     * @param share of the prompt that the prefill instance is to compute
      * @param forecast by which it was decided, if there are goals
      */
-    record Pair(Choice prefill, Choice decode, Optional<Forecast> forecast) implements Placement {}
+    record Pair(Choice prefill, Choice decode, double share, Optional<Forecast> forecast) implements Placement {}
 
     /**
      * A decode instance that computes the prompt itself.

@@ -2,12 +2,12 @@ package baton.router.policy;
 
 import baton.router.upstream.Instance;
 
-/** The rest of a split prompt, which the decode instance computes before the first token. */
+/** The part of a prompt that the decode instance computes before the first token. */
 public final class RestOfPrompt implements LatencyMeasurement {
     private final Instance decode;
     private long bytes;
 
-    /** @param bytes of JSON */
+    /** @param bytes of JSON; 0 if it computes nothing */
     public RestOfPrompt(Instance decode, long bytes) {
         this.decode = decode;
         this.bytes = bytes;

@@ -195,6 +195,6 @@ class ConditionalDisaggregationTest {
 
     private Placement pair(int prefill, int decode) {
         return new Placement.Pair(
-                turn(prefills.all().get(prefill)), turn(decodes.all().get(decode)), Optional.empty());
+                turn(prefills.all().get(prefill)), turn(decodes.all().get(decode)), 1, Optional.empty());
     }
 }

@@ -46,10 +46,15 @@ class GoalModelTest {
     }
 
     private Forecast forecast(GoalModel model, int bytes, int decodeKnown) {
+        return forecast(model, bytes, decodeKnown, 1);
+    }
+
+    private Forecast forecast(GoalModel model, int bytes, int decodeKnown, double share) {
         return model.forecast(
                 new Choice(prefill, Choice.Why.LOAD, 0, 0),
                 new Choice(decode, Choice.Why.PREFIX, decodeKnown, 0),
-                request(bytes));
+                request(bytes),
+                share);
     }
 
     /** A hand-over costs 50 ms, and prefill 2 ms for each KiB and 5 ms for each request before it. */
@@ -67,6 +72,11 @@ class GoalModelTest {
 
     /** Serves prompts of all sizes where the model says, with noise. */
     private void serve(GoalModel model, int requests) {
+        serve(model, requests, false);
+    }
+
+    /** @param splits whether the decode instance computes three quarters of each second prompt that is handed over */
+    private void serve(GoalModel model, int requests, boolean splits) {
         for (int i = 0; i < requests; i++) {
             List<Runnable> others = new ArrayList<>();
             for (int j = random.nextInt(4); j > 0; j--) {
@@ -74,11 +84,15 @@ class GoalModelTest {
                 others.add(decode.begin());
             }
             int bytes = KIB + random.nextInt(40 * KIB);
-            Forecast forecast = forecast(model, bytes, 0);
+            double share = splits && i % 2 == 0 ? 0.25 : 1;
+            Forecast forecast = forecast(model, bytes, 0, share);
             LatencyMeasurement measurement = model.measure(forecast, forecast.local(), decode);
             LatencyMeasurement beside = model.measure(forecast, false, decode);
             beside.gap(nanos(10 + gapCost * decode.localPrefillBytes() / KIB + random.nextDouble()));
-            double millis = forecast.local() ? localMillis(bytes) : remoteMillis(bytes);
+            beside.ended();
+            double millis = forecast.local()
+                    ? localMillis(bytes)
+                    : remoteMillis((int) (bytes * share)) + localCost * bytes * (1 - share) / KIB;
             measurement.firstToken(nanos(millis + random.nextDouble()));
             others.forEach(Runnable::run);
         }
@@ -148,6 +162,25 @@ class GoalModelTest {
         stream.run();
         localCost = 1;
         assertThat(forecast(model, 2 * KIB, 0).local()).isTrue();
+    }
+
+    @Test
+    void promptsInTwoPartsAreForetoldByBothParts() {
+        GoalModel model = model(300, 40);
+        serve(model, 600, true);
+        Forecast whole = forecast(model, 20 * KIB, 0, 1);
+        assertThat(whole.why()).isEqualTo(Forecast.Why.KEEPS);
+        assertThat(whole.words()).contains("expected after 9", "(20.0 KiB to compute, 0 requests there)");
+        // 50 + 5 * 2 + 15 * 20 ms.
+        Forecast split = forecast(model, 20 * KIB, 0, 0.25);
+        assertThat(split.why()).isEqualTo(Forecast.Why.MISSES_LESS);
+        assertThat(split.local()).isFalse();
+        assertThat(split.words())
+                .contains("expected after 36", "(5.0 KiB to compute, 0 requests there, 15.0 KiB at decode)");
+        LatencyMeasurement measurement = model.measure(split, false, decode);
+        assertThat(decode.localPrefillBytes()).isEqualTo(15 * KIB);
+        measurement.firstToken(nanos(360));
+        assertThat(decode.localPrefillBytes()).isZero();
     }
 
     @Test
