@@ -7,6 +7,8 @@ import java.util.concurrent.atomic.LongAdder;
 
 /** Counts how the times of streams keep their goals. Any thread. */
 public final class GoalCounts {
+    private static final int ENOUGH = 5;
+
     private final long ttft;
     private final long itl;
     private final LongAdder firstTokens = new LongAdder();
@@ -48,6 +50,11 @@ public final class GoalCounts {
         if (nanos > itl) {
             longGaps.increment();
         }
+    }
+
+    /** Whether there are enough first tokens and gaps to judge. */
+    boolean suffice() {
+        return firstTokens.sum() >= ENOUGH && gaps.sum() >= ENOUGH;
     }
 
     /** All counts since the last call. For one thread. */

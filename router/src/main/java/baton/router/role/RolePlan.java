@@ -25,9 +25,9 @@ record RolePlan(Optional<Instance.Role> wanted, int streak, int rest, Optional<I
     /** The same for the opposite of the last change. */
     static final int WINDOWS_BACK = 5;
     /** Windows after a change in which its effect is awaited. */
-    static final int REST = 4;
+    static final int REST = 2;
     /** Windows after which the last change counts no more. */
-    static final int MEMORY = 60;
+    static final int MEMORY = 150;
     /** The share of first tokens or gaps over their goal that is tolerated. */
     static final double TOLERATED = 0.1;
 

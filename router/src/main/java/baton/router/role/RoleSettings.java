@@ -12,12 +12,12 @@ import java.util.stream.Stream;
  * @param proof from the first request to an instance in its new role to the first one that it has served; a change without that is taken
  *     back
  * @param mode of the role controller
- * @param window of time that the controller judges at once
+ * @param window of time after which the controller looks at the streams; it judges several at once where there are few streams
  * @param balancesStreams whether streams move from decode instances with full KV caches to others
  */
 public record RoleSettings(Duration proof, Mode mode, Duration window, boolean balancesStreams) {
     public static final RoleSettings DEFAULT =
-            new RoleSettings(Duration.ofSeconds(30), Mode.OFF, Duration.ofSeconds(5), false);
+            new RoleSettings(Duration.ofSeconds(30), Mode.OFF, Duration.ofSeconds(1), false);
 
     /** Whether the router changes roles by itself. */
     public enum Mode {
