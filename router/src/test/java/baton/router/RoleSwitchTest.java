@@ -11,6 +11,8 @@ import java.net.http.HttpResponse;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 import java.util.function.BiConsumer;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -25,6 +27,9 @@ class RoleSwitchTest {
     private static final String BODY = "{\"prompt\":\"hello\"}";
     private static final String KEY = "an-admin-key";
     private static final String PATH = "/v1/pd_role";
+    private static final String STREAM = "{\"id\":\"cmpl-1\",\"created\":7,\"seed\":9}";
+    private static final String FIRST = "data: {\"text\":\"a\"}\n\n";
+    private static final String LAST = ":t 0 13 end\n\ndata: [DONE]\n\n";
 
     private final RouterFixture fixture = new RouterFixture();
     private final FakeInstance prefill = fixture.instance();
@@ -161,6 +166,29 @@ class RoleSwitchTest {
                 "the instance learns its former role",
                 RouterFixture.SOON,
                 () -> other.received.stream().anyMatch(each -> each.body().equals("{\"role\":\"prefill\"}")));
+    }
+
+    @Test
+    void streamsOfAFormerDecodeInstanceContinueAtAnother() throws Exception {
+        other.behaviour = roles(FakeInstance.json(404, "{}"), FakeInstance.json(200, RouterFixture.ANSWER));
+        CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
+        decode.behaviour = roles(FakeInstance.json(404, "{}"), (_, response) -> open.complete(response));
+        Router router = router(Duration.ofSeconds(20));
+        assertThat(toDecode(router).body()).contains("\"changed\":true");
+        other.behaviour = (_, response) -> FakeInstance.events(response.putHeader("X-Baton-Stream", STREAM))
+                .end(LAST);
+
+        CompletableFuture<HttpResponse<String>> answer =
+                fixture.postAndGoOn(router, "{\"prompt\":\"hello\",\"stream\":true}");
+        HttpServerResponse response = open.get(10, TimeUnit.SECONDS);
+        assertThat(admin(router, "role", "prefill", decode).body()).contains("\"changed\":true");
+        FakeInstance.events(response.putHeader("X-Baton-Stream", STREAM), FIRST + ":t 0 11\n\n");
+
+        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(FIRST + "data: [DONE]\n\n");
+        assertThat(MAPPER.readTree(other.received.getLast().body())
+                        .at("/baton_continue/choices/0/token_ids/0")
+                        .asInt())
+                .isEqualTo(11);
     }
 
     @Test

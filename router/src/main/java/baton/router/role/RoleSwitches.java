@@ -24,7 +24,7 @@ import tools.jackson.databind.JsonNode;
 
 /**
  * Changes the roles of instances while requests run. An instance that knows {@code /v1/pd_role} takes the role first, or refuses it. It leaves its former role
- * once it is up in the new one, and keeps its cache. Its work in the new role proves the change: by the instance's own count where it has
+ * once it is up in the new one, and keeps its cache; streams of a former decode instance continue at others, where there are any. Its work in the new role proves the change: by the instance's own count where it has
  * one, else by answers of status 200. If requests were sent to it, and none is served in time, the change is taken back.
  * All state is confined to one event loop, except {@link #last}.
  */
@@ -89,6 +89,8 @@ public final class RoleSwitches {
                         }))
                         .map(instance -> {
                             membership.moveFrom(from, url);
+                            // Its streams leave it: prompts would delay their tokens.
+                            former.get().drain(true);
                             log.info("{} was a {} instance: {}", instance, from.label(), why);
                             RoleChange pending = new RoleChange(to, State.PENDING, why);
                             record(url, pending);
