@@ -12,6 +12,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
 import java.util.Queue;
 import java.util.Random;
 import java.util.concurrent.ConcurrentLinkedQueue;
@@ -20,6 +21,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
+import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
@@ -35,7 +37,7 @@ class RolesTest {
     private static final int TOKENS = 8;
     private static final int PROMPT = 320;
 
-    /** Of load without changes of roles, and at least with them. */
+    /** Of load before changes of roles, at least with them, and after them. */
     private static final long SECONDS = Long.getLong("tests.roles_seconds", 6);
 
     @RegisterExtension
@@ -141,35 +143,39 @@ class RolesTest {
     void rolesChangeUnderLoadWithoutAWrongAnswer() throws Exception {
         List<Instance> all = fleet("switching", 4);
         Instance router = router("switching-router", "round_robin", all.subList(0, 2), all.subList(2, 4));
-        int changes = 0;
+        List<Long> changes = new ArrayList<>();
         try (Load load = new Load(router, all.getFirst())) {
+            // The JIT compilers take more time than the instances at first.
             load.goOnFor(SECONDS);
-            List<Double> still = load.takeGaps();
+            List<Gap> _ = load.takeGaps();
             long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(SECONDS);
             do {
                 // 2P2D, 1P3D, 3P1D, 2P2D.
-                change(router, all.get(1), "decode", load);
+                changes.add(change(router, all.get(1), "decode", load));
                 load.goOnFor(SECONDS / 6);
-                change(router, all.get(1), "prefill", load);
-                change(router, all.get(2), "prefill", load);
+                changes.add(change(router, all.get(1), "prefill", load));
+                changes.add(change(router, all.get(2), "prefill", load));
                 load.goOnFor(SECONDS / 6);
-                change(router, all.get(2), "decode", load);
-                changes += 4;
+                changes.add(change(router, all.get(2), "decode", load));
             } while (System.nanoTime() < end);
-            List<Double> changing = load.takeGaps();
+            Map<Boolean, List<Gap>> changing = load.takeGaps().stream()
+                    .collect(Collectors.partitioningBy(gap -> changes.stream()
+                            .anyMatch(change -> gap.at - change > 0 && gap.at - change < TimeUnit.SECONDS.toNanos(1))));
+            load.goOnFor(SECONDS);
             System.out.printf(
-                    "%d requests at %d a second, %d changes of roles; time between tokens: median %.1f ms, p99 %.1f ms"
-                            + " before, median %.1f ms, p99 %.1f ms while roles changed%n",
+                    "%d requests at %d a second, %d changes of roles; time between tokens: %s within a second of a change, %s between changes, %s after them%n",
                     load.asked(),
                     Load.RATE,
-                    changes,
-                    quantile(still, 0.5),
-                    quantile(still, 0.99),
-                    quantile(changing, 0.5),
-                    quantile(changing, 0.99));
+                    changes.size(),
+                    words(changing.get(true)),
+                    words(changing.get(false)),
+                    words(load.takeGaps()));
         }
-        assertThat(router.metric("baton:router_role_changes_total", "proven")).isEqualTo(changes);
-        assertThat(router.metric("baton:router_retries_total", "")).isZero();
+        assertThat(router.metric("baton:router_role_changes_total", "proven")).isEqualTo(changes.size());
+        // Streams of a former decode instance go to another one.
+        assertThat(router.metric("baton:router_retries_total", "prefill")).isZero();
+        assertThat(router.metric("baton:router_streams_continued_total", "failed"))
+                .isZero();
     }
 
     /** All gaps between tokens miss their goal and no first token does, so the controller wants one more decode instance. */
@@ -204,9 +210,16 @@ class RolesTest {
                 .isEqualTo(1);
     }
 
-    private static double quantile(List<Double> values, double share) {
-        List<Double> sorted = values.stream().sorted().toList();
-        return sorted.get((int) (share * (sorted.size() - 1)));
+    /** Between two tokens of a stream, the second of which came at a time. */
+    private record Gap(long at, double millis) {}
+
+    private static String words(List<Gap> gaps) {
+        double[] sorted = gaps.stream().mapToDouble(Gap::millis).sorted().toArray();
+        return sorted.length == 0
+                ? "none"
+                : "median %.1f ms, p99 %.1f ms (%d)"
+                        .formatted(
+                                sorted[sorted.length / 2], sorted[(int) (0.99 * (sorted.length - 1))], sorted.length);
     }
 
     /** Streams at a fixed rate, each of which must have its right tokens. */
@@ -220,7 +233,7 @@ class RolesTest {
         private final ExecutorService threads = Executors.newVirtualThreadPerTaskExecutor();
         private final Queue<Future<?>> asked = new ConcurrentLinkedQueue<>();
         private final Future<?> asking;
-        private volatile Queue<Double> gaps = new ConcurrentLinkedQueue<>();
+        private volatile Queue<Gap> gaps = new ConcurrentLinkedQueue<>();
         private volatile boolean over;
 
         Load(Instance router, Instance alone) throws Exception {
@@ -259,7 +272,7 @@ class RolesTest {
                     Arrays.stream(Instances.ints(ids)).forEach(tokens);
                     long now = System.nanoTime();
                     if (last > 0) {
-                        gaps.add((now - last) / 1e6);
+                        gaps.add(new Gap(now, (now - last) / 1e6));
                     }
                     last = now;
                 }
@@ -285,8 +298,8 @@ class RolesTest {
             return asked.size();
         }
 
-        List<Double> takeGaps() {
-            Queue<Double> taken = gaps;
+        List<Gap> takeGaps() {
+            Queue<Gap> taken = gaps;
             gaps = new ConcurrentLinkedQueue<>();
             return List.copyOf(taken);
         }
@@ -302,7 +315,9 @@ class RolesTest {
         }
     }
 
-    private static void change(Instance router, Instance instance, String role, Load load) throws Exception {
+    /** When it began. */
+    private static long change(Instance router, Instance instance, String role, Load load) throws Exception {
+        long began = System.nanoTime();
         assertThat(admin(router, "role", role, instance).body()).contains("\"changed\":true");
         Await.until(Instances.DEADLINE, () -> instance + " does no work as " + role, () -> {
             load.check();
@@ -313,5 +328,6 @@ class RolesTest {
         JsonNode told = instance.get("/v1/pd_role").json();
         assertThat(told.get("role").asString()).isEqualTo(role);
         assertThat(told.at("/" + role + "/requests").asInt()).isPositive();
+        return began;
     }
 }
