@@ -1,5 +1,7 @@
 package baton.messages;
 
+import baton.kv.Deadline;
+import baton.kv.Ticker;
 import java.io.EOFException;
 import java.io.IOException;
 import java.math.BigInteger;
@@ -17,6 +19,7 @@ import java.security.KeyPairGenerator;
 import java.security.interfaces.XECPublicKey;
 import java.security.spec.NamedParameterSpec;
 import java.security.spec.XECPublicKeySpec;
+import java.time.Duration;
 import java.util.Arrays;
 import java.util.Optional;
 import java.util.function.LongFunction;
@@ -44,8 +47,13 @@ public final class SealedChannel implements ByteChannel, ScatteringByteChannel, 
             "it does not encrypt its connections: kv_encryption must be required on both sides";
 
     private static final String CURVE = "X25519";
-    private static final int WARM_UP_RECORDS = 4000;
+    private static final Duration WARM_UP = Duration.ofSeconds(2);
+    private static final int WARM_UP_RECORDS = 250;
     private static final int WARM_UP_BYTES = 1 << 10;
+    private static final int WARM_UP_LONG_RECORDS = 16;
+
+    /** Of a long record that is sealed and opened by compiled code, with a margin. */
+    private static final long FAST_NANOS = 200_000;
 
     private final PeerAccess access;
     private final PeerSecret secret;
@@ -114,18 +122,36 @@ public final class SealedChannel implements ByteChannel, ScatteringByteChannel, 
         return sealed;
     }
 
-    /** Has the JIT compiler compile the cipher: until then it takes 50 times as long. */
+    /**
+     * Has the JIT compiler compile the cipher, which takes 50 times as long until then: returns when records are sealed and opened fast, at the
+     * latest after {@link #WARM_UP}.
+     */
     public static void warmUp() {
         RecordSeal sealer = new RecordSeal(_ -> new byte[KEY_BYTES]);
         RecordSeal opener = new RecordSeal(_ -> new byte[KEY_BYTES]);
-        byte[] some = new byte[WARM_UP_BYTES];
-        byte[] record = new byte[RecordSeal.recordBytes(WARM_UP_BYTES)];
-        try {
+        Deadline deadline = Deadline.after(Ticker.system(), WARM_UP);
+        long nanos;
+        do {
+            // Calls are compiled by their number, so most are short. Longer records take branches that short ones do
+            // not.
             for (int i = 0; i < WARM_UP_RECORDS; i++) {
-                sealer.seal(some, WARM_UP_BYTES, record);
-                byte[] ciphertext = Arrays.copyOfRange(record, RecordSeal.HEADER_BYTES, record.length);
-                var _ = opener.open(record, ciphertext, opener.restBytes(record), some);
+                sealAndOpen(sealer, opener, WARM_UP_BYTES);
             }
+            long start = System.nanoTime();
+            for (int i = 0; i < WARM_UP_LONG_RECORDS; i++) {
+                sealAndOpen(sealer, opener, RecordSeal.MOST_BYTES);
+            }
+            nanos = (System.nanoTime() - start) / WARM_UP_LONG_RECORDS;
+        } while (nanos > FAST_NANOS && !deadline.isOver());
+    }
+
+    private static void sealAndOpen(RecordSeal sealer, RecordSeal opener, int bytes) {
+        byte[] record = new byte[RecordSeal.recordBytes(bytes)];
+        byte[] plain = new byte[bytes];
+        sealer.seal(plain, bytes, record);
+        try {
+            byte[] ciphertext = Arrays.copyOfRange(record, RecordSeal.HEADER_BYTES, record.length);
+            var _ = opener.open(record, ciphertext, opener.restBytes(record), plain);
         } catch (SealException e) {
             throw new IllegalStateException("AES-GCM does not open what it has sealed", e);
         }
