@@ -10,8 +10,10 @@ import io.vertx.core.MultiMap;
 import io.vertx.core.buffer.Buffer;
 import io.vertx.core.http.HttpServerRequest;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
 import java.util.Optional;
 import java.util.function.Consumer;
 
@@ -23,13 +25,19 @@ final class RequestLegs {
     /** An instance begins to continue a stream within so many times the silence after which a stream continues elsewhere. */
     private static final int BEGINS_WITHIN = 3;
 
+    /** Legs after which an instance is not tried again, even if it was started anew: it may have ended because of the request. */
+    private static final int MOST_DECODE_LEGS = 8;
+
     private final UpstreamClient upstream;
     private final RouterConfig.Limits limits;
     private final HttpServerRequest request;
     private final MultiMap headers;
     private final RequestReport report;
     private final List<Instance> prefills = new ArrayList<>(2);
-    private final List<Instance> decodes = new ArrayList<>(2);
+    /** By instance its incarnation. */
+    private final Map<Instance, Long> decodes = new HashMap<>(4);
+
+    private int decodeLegs;
 
     /** @param headers of each leg */
     RequestLegs(
@@ -50,9 +58,17 @@ final class RequestLegs {
         return prefills;
     }
 
-    /** Instances that got a decode leg. */
+    /** Instances that are not to get another decode leg: those that got one, unless they were started anew since. */
     List<Instance> decodes() {
-        return decodes;
+        return decodes.entrySet().stream()
+                .filter(each -> decodeLegs >= MOST_DECODE_LEGS || each.getKey().incarnation() == each.getValue())
+                .map(Map.Entry::getKey)
+                .toList();
+    }
+
+    /** The instance is not to get the request again. */
+    void tried(Instance decode) {
+        decodes.put(decode, decode.incarnation());
     }
 
     /** Forgets which instances got legs: all of them may get one again. */
@@ -106,7 +122,8 @@ final class RequestLegs {
             DecodeRelay relay,
             Optional<StreamPosition> position) {
         Instance instance = to.instance();
-        decodes.add(instance);
+        tried(instance);
+        decodeLegs++;
         Leg leg = new Leg(upstream, instance, relay, limits.idle(), Leg.Bounds.SILENCE, Optional.of(counted));
         MultiMap own = headers(id, report.trace().sent(RequestTrace.DECODE, instance.url(), to.why()));
         position.ifPresent(stream -> stream.ask(own));

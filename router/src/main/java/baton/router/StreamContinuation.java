@@ -162,7 +162,7 @@ final class StreamContinuation {
                     .filter(each ->
                             failure.kind().isMove() && each.connectorAddress().isPresent());
             request.legs().forget();
-            request.legs().decodes().add(failure.instance());
+            request.legs().tried(failure.instance());
             request.report().measure(LatencyMeasurement.NONE);
         }
         if (failure.kind() == Kind.LOST || failure.kind() == Kind.TIMEOUT) {

@@ -437,6 +437,30 @@ class ContinuedStreamsTest {
         assertThat(other.received).hasSize(1);
     }
 
+    @Test
+    void aWholeAnswerComesFromAnInstanceThatWasStartedAnew() throws Exception {
+        CompletableFuture<HttpServerResponse> open = new CompletableFuture<>();
+        decode.behaviour = (_, response) -> response.reset();
+        other.behaviour = (_, response) -> open.complete(response);
+        Router router = router(decode, other);
+        CompletableFuture<HttpResponse<String>> answer = fixture.postAndGoOn(router, "{\"prompt\":\"hello\"}");
+        HttpServerResponse second = open.get(10, TimeUnit.SECONDS);
+        decode.stop();
+        Await.until("the first is down", RouterFixture.SOON, () -> decodesUp(router) == 1);
+        decode.behaviour = FakeInstance.json(200, RouterFixture.ANSWER);
+        decode.restart();
+        Await.until("the first is up again", RouterFixture.SOON, () -> decodesUp(router) == 2);
+
+        second.reset();
+
+        assertThat(answer.get(10, TimeUnit.SECONDS).body()).isEqualTo(RouterFixture.ANSWER);
+        assertThat(decode.received).hasSize(2);
+    }
+
+    private double decodesUp(Router router) {
+        return fixture.metric(router, "baton:router_instances_up{role=\"decode\"}");
+    }
+
     /** A router before vLLM instances. */
     private Router ofVllm(String flow) {
         prefill.behaviour = FakeInstance.json(200, "{\"kv_transfer_params\":{\"remote_engine_id\":\"p\"}}");
