@@ -5,7 +5,6 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.cli.Instances.Instance;
 import baton.testkit.Await;
 import java.net.http.HttpResponse;
-import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashSet;
@@ -22,15 +21,15 @@ import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.node.ObjectNode;
 
 /**
- * One of two real vLLM 0.32 behind Baton's router is killed while it decodes: its streams continue at the other one, and clients have the greedy answers of
- * vLLM alone, in fp32.
+ * A real vLLM 0.32 behind Baton's router is killed while it decodes: its streams continue at a Baton instance, and clients have the greedy answers of vLLM
+ * alone, in fp32.
  */
 @Tag("peers")
 @Isolated("vLLM needs the cores.")
 @Timeout(1200)
 class VllmContinuedTest {
     private static final int STREAMS = 8;
-    private static final int MAX_TOKENS = 400;
+    private static final int MAX_TOKENS = 240;
     private static final Duration LATEST = Duration.ofMinutes(3);
 
     @RegisterExtension
@@ -39,32 +38,22 @@ class VllmContinuedTest {
     private record Asked(String path, ObjectNode body, String text) {}
 
     @Test
-    void streamsOfAKilledVllmContinueAtAnotherOne() throws Exception {
-        Path environment = Vllm.assumeInstalled();
-        Vllm.Setup setup = Vllm.Setup.of("float32");
-        try (Vllm first = Vllm.start(environment, INSTANCES.directory("first").resolve("log"), setup);
-                Vllm second =
-                        Vllm.start(environment, INSTANCES.directory("second").resolve("log"), setup)) {
-            first.awaitReady();
-            second.awaitReady();
-            Instance prefill = new MixedFleet.Starter(
-                            INSTANCES, Vllm.nixlLibrary(environment).orElseThrow(), first.version(), setup)
-                    .serve("prefill", "kv_producer");
+    void streamsOfAKilledVllmContinueAtBaton() throws Exception {
+        try (MixedFleet fleet = MixedFleet.start(INSTANCES, Vllm.Setup.of("float32"))) {
+            Vllm vllm = fleet.vllm();
             Instance router = INSTANCES.route(
                     "router",
-                    List.of(prefill),
-                    List.of(),
+                    List.of(fleet.prefill()),
+                    List.of(fleet.decode()),
                     "--decode",
-                    first.url() + "?connector=NixlConnector",
-                    "--decode",
-                    second.url() + "?connector=NixlConnector",
+                    vllm.url() + "?connector=NixlConnector",
                     "--flow",
                     "kv_transfer_params");
             List<Asked> all = new ArrayList<>();
             for (int i = 0; i < STREAMS; i++) {
-                all.add(asked(second, i));
+                all.add(asked(vllm, i));
             }
-            double before = first.metric("vllm:generation_tokens_total");
+            double before = vllm.metric("vllm:generation_tokens_total");
             List<CompletableFuture<HttpResponse<String>>> answers = new ArrayList<>();
             for (Asked each : all) {
                 ObjectNode stream = each.body.deepCopy().put("stream", true);
@@ -73,16 +62,15 @@ class VllmContinuedTest {
             }
             Await.until(
                     LATEST,
-                    () -> "it does not decode\n" + first.tail(),
-                    () -> first.metric("vllm:generation_tokens_total") > before + 20 * STREAMS);
-            first.kill();
+                    () -> "it does not decode\n" + vllm.tail(),
+                    () -> vllm.metric("vllm:generation_tokens_total") > before + 20 * STREAMS);
+            vllm.kill();
 
             for (int i = 0; i < STREAMS; i++) {
                 assertAnswer(answers.get(i).get(LATEST.toSeconds(), TimeUnit.SECONDS), all.get(i));
             }
             assertThat(router.metric("baton:router_streams_continued_total", "outcome=\"continued\""))
                     .isGreaterThanOrEqualTo(2);
-            second.awaitRest();
         }
     }
 

@@ -188,7 +188,9 @@ final class TokenFields implements StreamPosition {
         Optional<JsonObjectText> delta = choice.value("delta").map(value -> JsonObjectText.parse("delta", value));
         if (!isContinued) {
             choice.value(PROMPT_IDS).ifPresent(this::takePrompt);
-        } else if (delta.filter(each -> each.has("role")).isPresent()) {
+        } else if (delta.filter(
+                        each -> each.has("role") && each.valueBytes("content").orElse(0) <= 2)
+                .isPresent()) {
             return Optional.empty();
         }
         if (delta.filter(each -> each.hasNonNull("reasoning") || each.hasNonNull("tool_calls"))
