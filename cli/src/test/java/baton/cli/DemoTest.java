@@ -6,10 +6,13 @@ import baton.cli.Program.Ended;
 import baton.cluster.LocalCluster;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.Stream;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
@@ -24,9 +27,29 @@ class DemoTest {
     // Two ways to start a cluster: with the router last, and with instances that register with it.
     @EnumSource(names = {"SharedStorageConnector", "P2pNcclConnector"})
     void answersFromAHandedOverCache(LocalCluster.Connector connector) throws Exception {
+        answersFromAHandedOverCache(connector, List.of());
+    }
+
+    @Test
+    void answersFromValuesThatAreEncryptedInTheStore() throws Exception {
+        Path key = Files.writeString(directory.resolve("key"), "a key of all instances");
+        answersFromAHandedOverCache(
+                LocalCluster.Connector.OffloadingConnector, List.of("--setting", "kv_store_key_file=" + key));
+    }
+
+    @Tag("thorough")
+    @ParameterizedTest
+    @EnumSource(names = {"NixlConnector", "NixlPushConnector", "P2pNcclConnector", "PyNcclConnector"})
+    void answersFromAHandOverThatIsEncrypted(LocalCluster.Connector connector) throws Exception {
+        answersFromAHandedOverCache(
+                connector, List.of("--setting", "transport=tcp", "--instance-option=--kv-encryption=required"));
+    }
+
+    private void answersFromAHandedOverCache(LocalCluster.Connector connector, List<String> options) throws Exception {
         Path temporary = Files.createDirectory(directory.resolve("tmp"));
-        Ended demo =
-                Program.run(List.of("-Djava.io.tmpdir=" + temporary), List.of("demo", "--connector", connector.name()));
+        List<String> arguments = new ArrayList<>(List.of("demo", "--connector", connector.name()));
+        arguments.addAll(options);
+        Ended demo = Program.run(List.of("-Djava.io.tmpdir=" + temporary), arguments);
         String said = demo.out();
         assertThat(demo.status()).as(said + demo.err()).isZero();
         assertThat(said).contains("Tobias").contains("One instance alone gives the same answer.");

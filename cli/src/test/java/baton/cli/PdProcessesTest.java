@@ -6,6 +6,7 @@ import baton.cli.Instances.Instance;
 import baton.cli.Instances.Reply;
 import baton.kv.FreePorts;
 import baton.testkit.Await;
+import java.nio.file.Files;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Random;
@@ -26,7 +27,7 @@ import tools.jackson.databind.node.ObjectNode;
 
 /**
  * Instances with {@code LMCacheConnectorV1} in LMCache's prefill/decode mode and a router, each a process of its own: every answer is that of
- * one instance alone.
+ * one instance alone. Messages and blocks are encrypted.
  */
 @Timeout(300)
 @TestMethodOrder(MethodOrderer.OrderAnnotation.class)
@@ -88,7 +89,14 @@ class PdProcessesTest {
                 EXTRA + "pd_peer_init_port",
                 Integer.toString(port),
                 EXTRA + "blocking_timeout_secs",
-                "3"));
+                "3",
+                EXTRA + "transport",
+                "tcp",
+                "--kv-auth-secret-file",
+                Files.writeString(INSTANCES.directory("secret").resolve("secret"), "a secret of all instances")
+                        .toString(),
+                "--kv-encryption",
+                "required"));
         all.addAll(List.of(options));
         return INSTANCES.serve(name, all.toArray(String[]::new));
     }

@@ -3,6 +3,7 @@ package baton.connectors.lmcache;
 import baton.connectors.ConnectorRuntime;
 import baton.connectors.SystemRuntime;
 import baton.connectors.bykey.ChunkKeys;
+import baton.connectors.bykey.StoreKey;
 import baton.connectors.bykey.StoreOpener;
 import baton.connectors.bykey.StoreScheduler;
 import baton.connectors.bykey.StoreSession;
@@ -202,7 +203,9 @@ public final class LmCacheConnector implements KvConnector {
         }
         List<BlockStore> others = new ArrayList<>();
         try {
-            settings.disk().ifPresent(disk -> others.add(stores.open(new LocalDisk(disk, format), context.ticker())));
+            settings.disk()
+                    .map(disk -> StoreKey.seal(settings.key(), format, each -> new LocalDisk(disk, each)))
+                    .ifPresent(disk -> others.add(stores.open(disk, context.ticker())));
             settings.remote()
                     .map(remote -> new RemoteObjects(remote, format, settings.shares(context, format), names))
                     .ifPresent(remote -> others.add(stores.open(remote, context.ticker())));

@@ -1,5 +1,6 @@
 package baton.connectors.lmcache;
 
+import baton.connectors.bykey.StoreKey;
 import baton.connectors.bykey.StorePolicy;
 import baton.connectors.lmcache.pd.PdSettings;
 import baton.kv.ChunkHashing;
@@ -8,6 +9,7 @@ import baton.kv.HashAlgorithm;
 import baton.kv.KvTransferConfig;
 import baton.kv.Setting;
 import baton.kv.connector.ConnectorContext;
+import baton.messages.PeerSecret;
 import baton.store.StoreFormat;
 import baton.store.file.FileStoreSettings;
 import baton.store.lm.LmSettings;
@@ -35,6 +37,7 @@ import java.util.OptionalLong;
  * @param policy {@code save_decode_cache}, {@code blocking_timeout_secs}; with {@code enable_pd} the decode instance waits, not the answer
  * @param lookupTimeout {@code lookup_timeout_ms}
  * @param model {@code baton_model_name}: the model in keys; without it, the model's own name
+ * @param key {@code kv_store_key_file}
  * @param pd {@code enable_pd} and what belongs to it: then there are no chunks, and no store but the buffer
  */
 record LmCacheSettings(
@@ -48,6 +51,7 @@ record LmCacheSettings(
         StorePolicy policy,
         Duration lookupTimeout,
         Optional<String> model,
+        Optional<PeerSecret> key,
         Optional<PdSettings> pd) {
     static final String FORCE_SKIP_SAVE = "LMCACHE_FORCE_SKIP_SAVE";
     private static final String CHUNK_SIZE = "chunk_size";
@@ -77,6 +81,7 @@ record LmCacheSettings(
                     Setting.of(LOCAL_CPU, true, "No other: all values pass through that memory."),
                     Setting.absent(DISK, "none", "One directory; `file://` may be in front."),
                     Setting.of(DISK_BYTES, 0, "GiB that it may take."),
+                    StoreKey.SETTING,
                     Setting.absent(
                             REMOTE,
                             "none",
@@ -142,6 +147,12 @@ record LmCacheSettings(
             require(config, LOCAL_CPU, true, "values pass through host memory of " + MEMORY + " GiB in any case");
             require(config, SAVE_UNFULL, false, "only whole chunks are stored");
         }
+        if (config.has(StoreKey.FILE) && (pd.isPresent() || config.has(REMOTE))) {
+            throw new ConfigException(
+                    config.field(StoreKey.FILE),
+                    "must be left out with enable_pd and " + REMOTE + ": it is of " + DISK
+                            + ", as LMCache, which shares remote objects, does not decrypt them; tiers of OffloadingConnector can be encrypted");
+        }
         requireText(config, SERDE, "naive");
         requireText(config, POLICY, "LRU");
         int chunkSize = config.integerAtLeast(CHUNK_SIZE, 1).orElseThrow();
@@ -161,9 +172,11 @@ record LmCacheSettings(
                 remote(config),
                 hashes,
                 new TokenChunkKeys.Use(transfer.isConsumer(), transfer.isProducer() && !skipSave, leastLoad),
-                new StorePolicy(!config.bool(SAVE_DECODE).orElseThrow(), 0, 1, blocking, pd.isEmpty(), 0, COPY_TIMEOUT),
+                new StorePolicy(
+                        !config.bool(SAVE_DECODE).orElseThrow(), 0, 1, blocking, pd.isEmpty(), 0, COPY_TIMEOUT),
                 Duration.ofNanos((long) (config.number(LOOKUP, 1, 3_600_000) * 1e6)),
                 config.string(MODEL).map(name -> model(config.field(MODEL), name)),
+                config.string(StoreKey.FILE).map(file -> PeerSecret.read(config.field(StoreKey.FILE), Path.of(file))),
                 pd);
     }
 

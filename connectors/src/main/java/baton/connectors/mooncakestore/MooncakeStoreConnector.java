@@ -1,5 +1,6 @@
 package baton.connectors.mooncakestore;
 
+import baton.connectors.bykey.StoreKey;
 import baton.connectors.bykey.StoreOpener;
 import baton.connectors.bykey.StoreScheduler;
 import baton.connectors.bykey.StoreSession;
@@ -103,8 +104,11 @@ public final class MooncakeStoreConnector implements KvConnector {
     }
 
     private StoreSession open(ConnectorContext context, MooncakeStoreSettings settings) {
-        MooncakeNames names = names(context, settings);
         boolean shared = settings.storeTensorShares().isPresent();
+        // A sealed value is one object.
+        MooncakeNames names = settings.key().isPresent()
+                ? new MooncakeNames(settings.prefix(), context.model().name(), 1, 1)
+                : names(context, settings);
         StoreFormat format = new StoreFormat(
                 context.model(),
                 context.modelLayout(),
@@ -120,7 +124,12 @@ public final class MooncakeStoreConnector implements KvConnector {
         }
         BlockStore store;
         try {
-            store = opener.open(new StoreAccess.Shared(settings.access(), format, names, shared), context.ticker());
+            store = opener.open(
+                    StoreKey.seal(
+                            settings.key(),
+                            format,
+                            each -> new StoreAccess.Shared(settings.access(), each, names, shared)),
+                    context.ticker());
         } catch (RuntimeException e) {
             memory.close();
             throw e instanceof IllegalStateException state ? unusable(state) : e;

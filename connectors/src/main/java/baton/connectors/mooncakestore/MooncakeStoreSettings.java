@@ -1,11 +1,13 @@
 package baton.connectors.mooncakestore;
 
+import baton.connectors.bykey.StoreKey;
 import baton.connectors.bykey.StorePolicy;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.Setting;
+import baton.messages.PeerSecret;
 import baton.store.mooncake.MooncakeConfig;
 import baton.store.mooncake.MooncakeRest;
 import baton.store.mooncake.MooncakeSetup;
@@ -26,6 +28,7 @@ import tools.jackson.databind.JsonNode;
  * @param stores whether blocks are stored: a consumer's are with {@code save_decode_cache} only
  * @param prefix {@code cache_prefix}
  * @param storeTensorShares {@code store_tp_size}, or the least common multiple of {@code prefill_tp_sizes}
+ * @param key {@code kv_store_key_file}
  */
 record MooncakeStoreSettings(
         StoreAccess access,
@@ -34,7 +37,8 @@ record MooncakeStoreSettings(
         boolean stores,
         StorePolicy policy,
         String prefix,
-        OptionalInt storeTensorShares) {
+        OptionalInt storeTensorShares,
+        Optional<PeerSecret> key) {
     static final String REST_URL = "store_rest_url";
     static final String STORE_TP = "store_tp_size";
     private static final String REST_CONNECTIONS = "store_rest_connections";
@@ -81,6 +85,7 @@ record MooncakeStoreSettings(
                     "The longest that a request waits for the store, and its answer until its prompt is stored."),
             Setting.of(ENABLE_LOOKUP, true, "`false`: the store is never asked, the instance only writes."),
             Setting.of(SAVE_DECODE, false, "`true`: outputs are stored too, and a `kv_consumer` stores."),
+            StoreKey.SETTING,
             Setting.of(CACHE_PREFIX, "", "Before all keys, for several deployments at one master."),
             Setting.absent(STORE_TP, "none", "The heads are divided among so many objects."),
             Setting.of(STORE_TP_LCM, false, "Likewise, by the least common multiple of `" + PREFILL_TP_SIZES + "`."),
@@ -136,15 +141,29 @@ record MooncakeStoreSettings(
         if (memory == 0) {
             throw new ConfigException(extra.field(MooncakeConfig.BUFFER), "is 0, must be more than 0");
         }
+        OptionalInt shares = storeTensorShares(extra);
+        Optional<PeerSecret> key = StoreKey.of(extra);
+        if (key.isPresent() && shares.isPresent()) {
+            throw new ConfigException(
+                    extra.field(StoreKey.FILE),
+                    "must be left out with " + STORE_TP + ": vLLM, which shares these objects, does not decrypt them");
+        }
         return new MooncakeStoreSettings(
                 access,
                 memory,
                 loads,
                 stores,
                 new StorePolicy(
-                        !saveDecode, 0, TRACKED_KEYS, Duration.ofNanos((long) (seconds * 1e9)), true, 0, COPY_TIMEOUT),
+                        !saveDecode,
+                        0,
+                        TRACKED_KEYS,
+                        Duration.ofNanos((long) (seconds * 1e9)),
+                        true,
+                        0,
+                        COPY_TIMEOUT),
                 extra.string(CACHE_PREFIX).orElseThrow(),
-                storeTensorShares(extra));
+                shares,
+                key);
     }
 
     /** Settings with only one valid value here. */

@@ -1,5 +1,6 @@
 package baton.connectors.offloading;
 
+import baton.connectors.bykey.StoreKey;
 import baton.connectors.bykey.StoreOpener;
 import baton.connectors.bykey.StoreScheduler;
 import baton.connectors.bykey.StoreSession;
@@ -102,7 +103,7 @@ public final class OffloadingConnector implements KvConnector {
         try {
             for (TierSettings tier : settings.tiers()) {
                 tiers.add(new Tier(
-                        opener.open(tier.store(format), context.ticker()),
+                        opener.open(StoreKey.seal(settings.key(), format, tier::store), context.ticker()),
                         tier.backpressure().map(pressure -> new Backpressure(pressure, context.ticker())),
                         tier.events()));
             }

@@ -1,10 +1,12 @@
 package baton.connectors.offloading;
 
+import baton.connectors.bykey.StoreKey;
 import baton.connectors.bykey.StorePolicy;
 import baton.kv.ConfigException;
 import baton.kv.JsonFields;
 import baton.kv.Setting;
 import baton.kv.connector.ConnectorContext;
+import baton.messages.PeerSecret;
 import baton.store.StoreFormat;
 import baton.store.memory.Eviction;
 import baton.store.memory.HostMemorySettings;
@@ -25,6 +27,7 @@ import java.util.Set;
  * @param eviction {@code eviction_policy}: {@code lru} or {@code arc}
  * @param canonicalLayout whether values are exchanged with instances of other tensor- and pipeline-parallel sizes
  * @param shared {@code memory_share_name}: of host memory that other instances of this host share, and that a restart finds again
+ * @param key {@code kv_store_key_file}
  */
 record OffloadingSettings(
         long bytes,
@@ -34,6 +37,7 @@ record OffloadingSettings(
         StorePolicy policy,
         boolean canonicalLayout,
         Optional<SharedMemory> shared,
+        Optional<PeerSecret> key,
         List<TierSettings> tiers) {
     static final String BYTES = "cpu_bytes_to_use";
     private static final String BLOCK_SIZE = "block_size";
@@ -86,6 +90,7 @@ record OffloadingSettings(
                             POLL_INTERVAL,
                             "0.001",
                             "vLLM's, for a thread that asks tiers; tiers report by themselves, so it has no effect."),
+                    StoreKey.SETTING,
                     Setting.absent(
                             SPEC, "none", "vLLM's: `CPUOffloadingSpec` or `TieringOffloadingSpec`; has no effect."),
                     Setting.of(SELF_DESCRIBING, false, "No other."),
@@ -156,6 +161,7 @@ record OffloadingSettings(
                         COPY_TIMEOUT),
                 extra.bool(CANONICAL).orElseThrow(),
                 shared,
+                StoreKey.of(extra),
                 List.copyOf(tiers));
     }
 

@@ -46,6 +46,17 @@ class LmCacheSettingsTest {
     }
 
     @Test
+    void objectsThatLmCacheReadsAreNotEncrypted() throws IOException {
+        String key = Files.writeString(directory.resolve("key"), "a key of the instances")
+                .toString();
+        assertThat(settings(Map.of("kv_store_key_file", key), Map.of()).key()).isPresent();
+        assertThatThrownBy(() ->
+                        settings(Map.of("kv_store_key_file", key, "remote_url", "fs://host:0" + directory), Map.of()))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContainingAll("kv_store_key_file", "must be left out", "OffloadingConnector");
+    }
+
+    @Test
     void lmCachesYamlFileIsRead() throws IOException {
         LmCacheSettings settings = settings(Map.of(), file("""
                         # as LMCache's documentation has it

@@ -54,6 +54,16 @@ class MooncakeStoreSettingsTest {
     }
 
     @Test
+    void objectsThatVllmReadsAreNotEncrypted() throws IOException {
+        String key = "\"kv_store_key_file\": \"" + Files.writeString(directory.resolve("key"), "a key of the instances")
+                + "\", ";
+        assertThat(settings(KvRole.BOTH, key + REST, Map.of()).key()).isPresent();
+        assertThatThrownBy(() -> settings(KvRole.BOTH, key + "\"store_tp_size\": 2, " + REST, Map.of()))
+                .isInstanceOf(ConfigException.class)
+                .hasMessageContainingAll("kv_store_key_file", "must be left out with store_tp_size");
+    }
+
+    @Test
     void mooncakesFileIsReadAsVllmReadsIt() throws Exception {
         String path = file("""
                 {"mode": "standalone-store", "global_segment_size": 0, "local_buffer_size": "1.5 GB", "protocol": "tcp",

@@ -50,6 +50,9 @@ final class ObjectLayout {
                     "%d heads in %d layers cannot be divided by tensorShares=%d pipelineShares=%d"
                             .formatted(layout.kvHeads(), layout.layers(), tensorShares, pipelineShares));
         }
+        if (tensorShares == 1 && pipelineShares == 1) {
+            return new ObjectLayout(List.of(new Share(0, 0, format.valueBytes(), new long[] {0}, format.valueBytes())));
+        }
         int heads = layout.kvHeads() / tensorShares;
         List<Share> shares = new ArrayList<>();
         for (int stage = 0; stage < pipelineShares; stage++) {

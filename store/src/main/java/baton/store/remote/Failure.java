@@ -40,7 +40,9 @@ public enum Failure {
     /** The value is of another format. */
     WRONG_FORMAT,
     /** The value's bytes do not fit its checksum. */
-    CHECKSUM;
+    CHECKSUM,
+    /** The value was changed after it was sealed, or is sealed with another key. */
+    SEAL;
 
     /** As a label of a measurement. */
     public String label() {

@@ -1,0 +1,4 @@
+@NullMarked
+package baton.store.sealed;
+
+import org.jspecify.annotations.NullMarked;
