@@ -326,6 +326,14 @@ final class ServeCommand implements Callable<Integer> {
     private double globalCacheHitThreshold;
 
     @Option(
+            names = "--tenant-cache-share",
+            paramLabel = "SHARE",
+            defaultValue = "1",
+            description = "The share of the KV cache, above 0 and at most 1, that cached blocks of one tenant may take before"
+                    + " they are evicted first; a tenant is a cache_salt up to its first ':' (default: ${DEFAULT-VALUE}).")
+    private double tenantCacheShare;
+
+    @Option(
             names = "--gpu-metric-names",
             description = "Show the KV cache's metrics under vLLM's old names too: vllm:gpu_cache_usage_perc,"
                     + " vllm:gpu_prefix_cache_queries, _hits and _hit_rate.")
@@ -575,6 +583,7 @@ final class ServeCommand implements Callable<Integer> {
         Optional<Path> directory = Optional.ofNullable(model).or(() -> Optional.ofNullable(modelFlag));
         EngineConfigBuilder config =
                 EngineConfig.of(Models.orEmbedded(directory)).enablePrefixCaching(enablePrefixCaching);
+        config.tenantCacheShare(tenantCacheShare);
         config.generation(new GenerationConfig(
                 generationConfig,
                 overrideGenerationConfig == null

@@ -28,6 +28,8 @@ import java.util.OptionalInt;
  * @param schedulingPolicy the order in which requests are served
  * @param longPrefillTokenThreshold tokens of one request's prompt in one step, 0 for as many as fit
  * @param enablePrefixCaching whether blocks are shared among requests with equal prefixes
+ * @param tenantCacheShare the share of the blocks, above 0 and at most 1, that cached blocks of one tenant ({@link
+ *     baton.kv.connector.KvRequest#tenant}) may take before the oldest of them are evicted before all others
  * @param kvCacheBytes memory for KV blocks, of all ranks together
  * @param numBlocks blocks of the KV cache, instead of {@code kvCacheBytes}
  * @param maxWaiting requests that may wait before new ones are rejected
@@ -55,6 +57,7 @@ public record EngineConfig(
         SchedulingPolicy schedulingPolicy,
         int longPrefillTokenThreshold,
         boolean enablePrefixCaching,
+        double tenantCacheShare,
         long kvCacheBytes,
         OptionalInt numBlocks,
         int maxWaiting,
@@ -76,6 +79,10 @@ public record EngineConfig(
             throw new ConfigException(
                     "long_prefill_token_threshold",
                     "is " + longPrefillTokenThreshold + ", must be 0 (no limit) or positive");
+        }
+        if (!(tenantCacheShare > 0 && tenantCacheShare <= 1)) {
+            throw new ConfigException(
+                    "tenant_cache_share", "is " + tenantCacheShare + ", must be more than 0 and at most 1");
         }
         if (kvCacheBytes <= 0) {
             throw new ConfigException("kv_cache_memory_bytes", "is " + kvCacheBytes + ", must be positive");
@@ -108,6 +115,7 @@ public record EngineConfig(
                 .maxNumBatchedTokens(2048)
                 .schedulingPolicy(SchedulingPolicy.FCFS)
                 .enablePrefixCaching(true)
+                .tenantCacheShare(1)
                 .kvCacheBytes(1L << 30)
                 .maxWaiting(4096)
                 .parallel(ParallelConfig.SINGLE)

@@ -169,7 +169,7 @@ class ClientKeysTest {
         assertThat(a).matches("[0-9a-f]{32}").isEqualTo(salt(router, "key-a", ",\"cache_salt\":null"));
         assertThat(b).isNotEqualTo(a);
         String own = ",\"cache_salt\":\"" + b + "\"";
-        assertThat(salt(router, "key-a", own)).isNotIn(a, b).isEqualTo(salt(router, "key-a", own));
+        assertThat(salt(router, "key-a", own)).startsWith(a + ":").isEqualTo(salt(router, "key-a", own));
         String escaped = ",\"cache\\u005fsalt\":\"" + b + "\"";
         assertThat(salt(router, "key-a", escaped)).isEqualTo(salt(router, "key-a", own));
         assertThat(salt(router, "key-c", ""))

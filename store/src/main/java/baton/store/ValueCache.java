@@ -69,6 +69,9 @@ public interface ValueCache extends BlockStore {
     /** The slot could not be filled and is free again. */
     void abort(int slot);
 
+    /** Removes those of the values that are there and not pinned. */
+    void drop(List<BlockHash> keys);
+
     /** Slots in all, and slots that hold values or are being filled. */
     int slots();
 

@@ -1,5 +1,8 @@
 package baton.connectors.bykey;
 
+import baton.kv.ConfigException;
+import baton.kv.JsonFields;
+import baton.kv.Setting;
 import java.time.Duration;
 
 /**
@@ -12,6 +15,7 @@ import java.time.Duration;
  * @param answersWait whether the answer to a request waits until its prompt is stored: where other instances look for it, which may be
  *     asked as soon as there is an answer
  * @param loadBytesWithinStep bytes of a rank that are loaded within a step, before its forward pass; requests with more wait for later steps
+ * @param tenantShare the share of the values in memory, above 0 and at most 1, that one tenant keeps when its requests end
  * @param copy for a copy between pool and memory
  */
 public record StorePolicy(
@@ -21,4 +25,22 @@ public record StorePolicy(
         Duration acquire,
         boolean answersWait,
         long loadBytesWithinStep,
-        Duration copy) {}
+        double tenantShare,
+        Duration copy) {
+    private static final String TENANT_SHARE = "tenant_share";
+
+    public static final Setting TENANT_SETTING = Setting.absent(
+            TENANT_SHARE,
+            "1",
+            "The share of the values in memory, above 0 and at most 1, that one tenant keeps, the last that it has used; a tenant is a"
+                    + " `cache_salt` up to its first `:`.");
+
+    /** @throws ConfigException if it is not in its range */
+    public static double tenantShare(JsonFields extra) {
+        double share = extra.number(TENANT_SHARE).orElse(1.0);
+        if (!(share > 0 && share <= 1)) {
+            throw new ConfigException(extra.field(TENANT_SHARE), "is " + share + ", must be more than 0 and at most 1");
+        }
+        return share;
+    }
+}

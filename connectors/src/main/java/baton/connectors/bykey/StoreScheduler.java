@@ -73,6 +73,7 @@ public final class StoreScheduler implements SchedulerConnector {
     private final TieredStore store;
     private final StorePolicy policy;
     private final ReuseFilter filter;
+    private final Optional<TenantShares> shares;
     private final int blockSize;
     private final int blocksPerChunk;
     private final ChunkKeys keys;
@@ -186,6 +187,9 @@ public final class StoreScheduler implements SchedulerConnector {
         this.store = session.store();
         this.policy = session.policy();
         this.filter = new ReuseFilter(policy.storeThreshold(), policy.trackedKeys());
+        this.shares = Optional.of(policy.tenantShare())
+                .filter(share -> share < 1)
+                .map(share -> new TenantShares(share, store.memory().slots()));
         this.blockSize = context.layout().blockSize();
         this.blocksPerChunk = store.format().blocksPerChunk();
         this.values = new ChunkValues(keys, context.groups(), blockSize, blocksPerChunk);
@@ -489,6 +493,8 @@ public final class StoreScheduler implements SchedulerConnector {
         BooleanSupplier answerIsHeld = Release.ANSWER_AT_ONCE;
         if (state != null) {
             giveBack(state);
+            shares.ifPresent(each -> store.memory()
+                    .drop(each.used(request.tenant(), ChunkValues.keysOf(values.all(request, 0, state.savedChunks)))));
             int chunks = Math.min(state.savedChunks, request.promptLength() / blockSize / blocksPerChunk);
             if (policy.answersWait() && chunks > 0 && (end == RequestEnd.STOPPED || end == RequestEnd.LENGTH)) {
                 answerIsHeld = new AwaitedWrites(request.id(), ChunkValues.keysOf(values.all(request, 0, chunks)));

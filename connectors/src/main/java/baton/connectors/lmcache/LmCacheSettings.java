@@ -173,7 +173,7 @@ record LmCacheSettings(
                 hashes,
                 new TokenChunkKeys.Use(transfer.isConsumer(), transfer.isProducer() && !skipSave, leastLoad),
                 new StorePolicy(
-                        !config.bool(SAVE_DECODE).orElseThrow(), 0, 1, blocking, pd.isEmpty(), 0, COPY_TIMEOUT),
+                        !config.bool(SAVE_DECODE).orElseThrow(), 0, 1, blocking, pd.isEmpty(), 0, 1, COPY_TIMEOUT),
                 Duration.ofNanos((long) (config.number(LOOKUP, 1, 3_600_000) * 1e6)),
                 config.string(MODEL).map(name -> model(config.field(MODEL), name)),
                 config.string(StoreKey.FILE).map(file -> PeerSecret.read(config.field(StoreKey.FILE), Path.of(file))),

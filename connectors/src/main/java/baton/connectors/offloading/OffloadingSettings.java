@@ -91,6 +91,7 @@ record OffloadingSettings(
                             "0.001",
                             "vLLM's, for a thread that asks tiers; tiers report by themselves, so it has no effect."),
                     StoreKey.SETTING,
+                    StorePolicy.TENANT_SETTING,
                     Setting.absent(
                             SPEC, "none", "vLLM's: `CPUOffloadingSpec` or `TieringOffloadingSpec`; has no effect."),
                     Setting.of(SELF_DESCRIBING, false, "No other."),
@@ -158,6 +159,7 @@ record OffloadingSettings(
                         Duration.ofNanos((long) (seconds * 1e9)),
                         !tiers.isEmpty() || shared.isPresent(),
                         withinStep,
+                        StorePolicy.tenantShare(extra),
                         COPY_TIMEOUT),
                 extra.bool(CANONICAL).orElseThrow(),
                 shared,

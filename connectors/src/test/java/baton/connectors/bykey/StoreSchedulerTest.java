@@ -3,6 +3,7 @@ package baton.connectors.bykey;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.connectors.bykey.StoreConnectorMetadata.Save;
+import baton.kv.BlockHash;
 import baton.kv.DType;
 import baton.kv.KvGroups;
 import baton.kv.KvLayout;
@@ -12,22 +13,26 @@ import baton.kv.ModelFingerprint;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.KvMatch;
 import baton.kv.connector.Rank;
+import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.SchedulerConnector.ScheduledRequest;
 import baton.kv.connector.SchedulerConnector.ScheduledStep;
 import baton.kv.connector.WorkerReport;
 import baton.store.MapStore;
 import baton.store.StoreFormat;
+import baton.store.ValueCache;
 import baton.store.memory.HostMemorySettings;
 import baton.store.tiered.Tier;
 import baton.store.tiered.TieredStore;
 import baton.testkit.FakeKvRequest;
 import baton.testkit.VirtualTicker;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Set;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
@@ -44,6 +49,11 @@ class StoreSchedulerTest {
 
     /** Of a layer for each window. */
     private StoreScheduler scheduler(int slots, OptionalInt... windows) {
+        return scheduler(
+                new MapStores().memory(format, HostMemorySettings.of(slots * format.valueBytes()), ticker), 1, windows);
+    }
+
+    private StoreScheduler scheduler(ValueCache memory, double tenantShare, OptionalInt... windows) {
         ConnectorContext context = new ConnectorContext(
                 KvTransferConfig.builder("OffloadingConnector", KvRole.BOTH).build(),
                 format.model(),
@@ -55,12 +65,13 @@ class StoreSchedulerTest {
                 ticker,
                 () -> {});
         TieredStore store = new TieredStore(
-                new MapStores().memory(format, HostMemorySettings.of(slots * format.valueBytes()), ticker),
+                memory,
                 List.of(new Tier(slow, Optional.empty(), false)),
                 new TieredStore.Timeouts(SECOND, SECOND),
                 ticker);
         return new StoreScheduler(
-                context, new StoreSession(context, store, new StorePolicy(false, 0, 10, SECOND, false, 0, SECOND)));
+                context,
+                new StoreSession(context, store, new StorePolicy(false, 0, 10, SECOND, false, 0, tenantShare, SECOND)));
     }
 
     @AfterEach
@@ -117,6 +128,34 @@ class StoreSchedulerTest {
         assertThat(step.saves())
                 .singleElement()
                 .satisfies(save -> assertThat(save.blocks()).containsExactly(3, 4, 5));
+    }
+
+    @Test
+    void aTenantKeepsItsShareOfTheMemory() {
+        ValueCache memory = new MapStores().memory(format, HostMemorySettings.of(32 * format.valueBytes()), ticker);
+        try (StoreScheduler shared = scheduler(memory, 0.5, OptionalInt.empty())) {
+            FakeKvRequest other = new FakeKvRequest("other", FakeKvRequest.counting(500, 40), BLOCK).withCacheSalt("b");
+            FakeKvRequest first = new FakeKvRequest("first", FakeKvRequest.counting(1, 40), BLOCK).withCacheSalt("a:x");
+            FakeKvRequest last = new FakeKvRequest("last", FakeKvRequest.counting(100, 40), BLOCK).withCacheSalt("a:y");
+            for (FakeKvRequest request : List.of(other, first, last)) {
+                fill(memory, request.blockHashes());
+                shared.onNewRequest(request);
+                int[] table = IntStream.range(0, 10).toArray();
+                shared.buildMetadata(
+                        new ScheduledStep(List.of(new ScheduledRequest(request, table, 0, 40)), Set.of(), Set.of()));
+                var _ = shared.onFinished(request, RequestEnd.STOPPED, table);
+            }
+            assertThat(memory.presentFromFront(other.blockHashes())).isEqualTo(10);
+            assertThat(memory.presentFromFront(last.blockHashes())).isEqualTo(10);
+            assertThat(memory.presentFromFront(first.blockHashes())).isEqualTo(6);
+            assertThat(memory.used()).isEqualTo(26);
+        }
+    }
+
+    private static void fill(ValueCache memory, List<BlockHash> keys) {
+        int[] slots = new int[keys.size()];
+        assertThat(memory.reserve(keys, slots)).isTrue();
+        Arrays.stream(slots).forEach(memory::commit);
     }
 
     @Test

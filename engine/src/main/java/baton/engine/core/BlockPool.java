@@ -5,6 +5,7 @@ import baton.kv.KvGroups;
 import baton.kv.OwnerThread;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.OptionalInt;
@@ -24,6 +25,8 @@ import org.jspecify.annotations.Nullable;
  *
  *   The free list is in the order of freeing, least recently used first, and blocks are handed out from its front. A request's
  *   blocks are freed last block first: the ends of sequences are evicted before the beginnings that other requests may share.
+ *   Where tenants have shares, blocks without content, and those of a tenant that are more than its share, go before all others, in the
+ *   same order, from a list of their own.
  *
  * Concurrency
  *
@@ -51,19 +54,29 @@ final class BlockPool {
     private final int[] previous;
     /** Both ends of the free list: an extra element after the blocks. */
     private final int anchor;
+    /** The same of the list of free blocks that go before all others. */
+    private final int excess;
+
+    /** Of blocks with a hash: the tenant whose requests computed them. */
+    private final @Nullable String[] tenants;
+    /** Free blocks with content that one tenant has in the free list; all blocks if tenants have no shares. */
+    private final int share;
+    /** By tenant these blocks, least recently used first. Empty if tenants have no shares. */
+    private final Map<String, LinkedHashSet<Integer>> ofTenants = new HashMap<>();
 
     private final CacheEvents events;
     private int free;
 
     BlockPool(int blocks) {
-        this(blocks, KvGroups.one(1), CacheEvents.disabled());
+        this(blocks, KvGroups.one(1), CacheEvents.disabled(), 1);
     }
 
     /**
      * @param groups of layers that have blocks of their own
      * @param events receives hashes of evicted blocks
+     * @param tenantShare of the blocks, as {@link baton.engine.EngineConfig#tenantCacheShare}
      */
-    BlockPool(int blocks, KvGroups groups, CacheEvents events) {
+    BlockPool(int blocks, KvGroups groups, CacheEvents events, double tenantShare) {
         this.groups = groups;
         this.events = events;
         index = Stream.<Map<BlockHash, Integer>>generate(HashMap::new)
@@ -73,11 +86,16 @@ final class BlockPool {
         groupOf = new int[blocks];
         references = new int[blocks];
         hashes = new @Nullable BlockHash[blocks];
-        next = new int[blocks + 1];
-        previous = new int[blocks + 1];
+        tenants = new @Nullable String[blocks];
+        share = (int) Math.ceil(tenantShare * (blocks - first));
+        next = new int[blocks + 2];
+        previous = new int[blocks + 2];
         anchor = blocks;
-        next[anchor] = anchor;
-        previous[anchor] = anchor;
+        excess = blocks + 1;
+        for (int end : new int[] {anchor, excess}) {
+            next[end] = end;
+            previous[end] = end;
+        }
         for (int block = first; block < blocks; block++) {
             appendFree(block);
         }
@@ -120,10 +138,10 @@ final class BlockPool {
         return references[block];
     }
 
-    /** Hands out the least recently used free block with one reference; its content is forgotten. */
+    /** Hands out the first free block with one reference; its content is forgotten. */
     int allocate() {
         owner.check();
-        int block = next[anchor];
+        int block = next[next[excess] == excess ? anchor : excess];
         if (block == anchor) {
             throw new IllegalStateException("no free block: blocks=" + size());
         }
@@ -155,9 +173,10 @@ final class BlockPool {
     /**
      * Records that a held block has the content of that hash in a group. If another block is cached for that, it stays the cached one.
      *
+     * @param tenant whose share it counts for
      * @return whether the hash was not known before
      */
-    boolean publish(int group, int block, BlockHash hash) {
+    boolean publish(int group, int block, BlockHash hash, String tenant) {
         owner.check();
         if (references[block] <= 0) {
             throw new IllegalStateException("block=" + block + " is published but not held");
@@ -165,6 +184,7 @@ final class BlockPool {
         if (hashes[block] == null && index.get(group).putIfAbsent(hash, block) == null) {
             hashes[block] = hash;
             groupOf[block] = group;
+            tenants[block] = tenant;
             return true;
         }
         return false;
@@ -177,6 +197,7 @@ final class BlockPool {
         if (hash != null) {
             index.get(groupOf[block]).remove(hash);
             hashes[block] = null;
+            leaveShare(block);
             events.removed(groupOf[block], hash);
         }
     }
@@ -194,6 +215,7 @@ final class BlockPool {
         }
         index.forEach(Map::clear);
         Arrays.fill(hashes, null);
+        ofTenants.clear();
         events.cleared();
         return true;
     }
@@ -201,11 +223,14 @@ final class BlockPool {
     /** @throws IllegalStateException naming the first broken invariant */
     void checkInvariants() {
         int listed = 0;
-        for (int block = next[anchor]; block != anchor; block = next[block]) {
-            require(references[block] == 0, "free, but has references", block);
-            require(next[previous[block]] == block && previous[next[block]] == block, "broken links", block);
-            require(++listed <= size(), "in a cycle of the free list", block);
+        for (int end : new int[] {anchor, excess}) {
+            for (int block = next[end]; block != end; block = next[block]) {
+                require(references[block] == 0, "free, but has references", block);
+                require(next[previous[block]] == block && previous[next[block]] == block, "broken links", block);
+                require(++listed <= size(), "in a cycle of the free list", block);
+            }
         }
+        ofTenants.values().forEach(own -> require(own.size() <= share, "more than a tenant's share", own.size()));
         require(listed == free, "number of free blocks is not that of the free list", listed);
         int hashed = 0;
         for (int block = first; block < references.length; block++) {
@@ -233,12 +258,35 @@ final class BlockPool {
     }
 
     private void appendFree(int block) {
-        int last = previous[anchor];
+        boolean divided = share < size();
+        append(block, divided && hashes[block] == null ? excess : anchor);
+        String tenant = tenants[block];
+        if (divided && hashes[block] != null && tenant != null) {
+            LinkedHashSet<Integer> own = ofTenants.computeIfAbsent(tenant, _ -> new LinkedHashSet<>());
+            own.add(block);
+            if (own.size() > share) {
+                int oldest = own.getFirst();
+                unlinkFree(oldest);
+                append(oldest, excess);
+            }
+        }
+    }
+
+    /** Puts a block at the end of a list. */
+    private void append(int block, int end) {
+        int last = previous[end];
         next[last] = block;
         previous[block] = last;
-        next[block] = anchor;
-        previous[anchor] = block;
+        next[block] = end;
+        previous[end] = block;
         free++;
+    }
+
+    private void leaveShare(int block) {
+        String tenant = tenants[block];
+        if (tenant != null) {
+            ofTenants.computeIfPresent(tenant, (_, own) -> own.remove(block) && own.isEmpty() ? null : own);
+        }
     }
 
     private void unlinkFree(int block) {
@@ -247,5 +295,6 @@ final class BlockPool {
         next[block] = NONE;
         previous[block] = NONE;
         free--;
+        leaveShare(block);
     }
 }

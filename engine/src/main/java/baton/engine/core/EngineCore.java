@@ -142,7 +142,8 @@ public final class EngineCore implements AutoCloseable {
         }
         CacheEvents cacheEvents = new CacheEvents(
                 config.kvEvents(), config.blockSize(), runner.cache().groups());
-        this.pool = new BlockPool(runner.cache().blocks(), runner.cache().groups(), cacheEvents);
+        this.pool =
+                new BlockPool(runner.cache().blocks(), runner.cache().groups(), cacheEvents, config.tenantCacheShare());
         this.scheduler = new Scheduler(
                 pool,
                 cacheEvents,

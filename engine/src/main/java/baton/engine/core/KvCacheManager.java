@@ -252,10 +252,12 @@ final class KvCacheManager {
         int full = request.computedTokens / blockSize;
         if (full > request.publishedBlocks) {
             List<BlockHash> hashes = request.blockHashes();
+            String tenant = request.tenant();
             for (int group = 0; group < groups.size(); group++) {
                 int unknown = Math.min(full, Math.max(request.publishedBlocks, request.blocks.first(group)));
                 for (int i = unknown; i < full; i++) {
-                    if (request.warmsUp() || !pool.publish(group, request.blocks.get(group, i), hashes.get(i))) {
+                    if (request.warmsUp()
+                            || !pool.publish(group, request.blocks.get(group, i), hashes.get(i), tenant)) {
                         events.stored(request, group, unknown, i);
                         unknown = i + 1;
                     }

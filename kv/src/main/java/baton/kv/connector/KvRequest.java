@@ -29,6 +29,11 @@ public interface KvRequest {
 
     Optional<String> cacheSalt();
 
+    /** Whose cached blocks its are: the salt up to its first {@code :}, which divides a tenant's cache; empty without a salt. */
+    default String tenant() {
+        return cacheSalt().map(salt -> salt.split(":", 2)[0]).orElse("");
+    }
+
     Optional<String> loraId();
 
     /** {@link PromptDigest} of its first tokens. */

@@ -1,8 +1,6 @@
 package baton.router.access;
 
-import java.nio.charset.StandardCharsets;
-import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
+import baton.kv.Sha256;
 import java.util.HexFormat;
 import java.util.Optional;
 
@@ -16,18 +14,17 @@ public record CacheSalt(String tenant) {
     private static final int BYTES = 16;
 
     /**
-     * 32 hexadecimal digits.
+     * 32 hexadecimal digits of the tenant; then a {@code :} and as many of the client's own salt, if there is one. So instances see which
+     * salts are one tenant's.
      *
      * @param own the salt that the client gives, which divides the tenant's cache
      */
     public String of(Optional<String> own) {
-        try {
-            MessageDigest sha256 = MessageDigest.getInstance("SHA-256");
-            sha256.update(("cache_salt\n" + tenant + "\n").getBytes(StandardCharsets.UTF_8));
-            own.ifPresent(salt -> sha256.update(("salt\n" + salt).getBytes(StandardCharsets.UTF_8)));
-            return HexFormat.of().formatHex(sha256.digest(), 0, BYTES);
-        } catch (NoSuchAlgorithmException e) {
-            throw new IllegalStateException(e);
-        }
+        String all = digest("");
+        return own.map(salt -> all + ":" + digest("salt\n" + salt)).orElse(all);
+    }
+
+    private String digest(String own) {
+        return HexFormat.of().formatHex(Sha256.of("cache_salt\n" + tenant + "\n" + own), 0, BYTES);
     }
 }

@@ -214,6 +214,17 @@ public final class HostMemoryStore implements ValueCache {
     }
 
     @Override
+    public void drop(List<BlockHash> keys) {
+        for (BlockHash key : keys) {
+            int slot = cache.pin(key);
+            if (slot != NONE) {
+                cache.unpin(slot);
+                cache.discard(slot, key);
+            }
+        }
+    }
+
+    @Override
     public int slots() {
         return cache.slots();
     }

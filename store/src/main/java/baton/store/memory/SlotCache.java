@@ -614,7 +614,7 @@ final class SlotCache {
         }
     }
 
-    /** Removes a value that has been found damaged, unless it is pinned. */
+    /** Removes a value, unless it is pinned. */
     void discard(int slot, BlockHash key) {
         lock.lock();
         try {
