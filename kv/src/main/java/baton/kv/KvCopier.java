@@ -138,6 +138,14 @@ public interface KvCopier {
         return Optional.empty();
     }
 
+    /**
+     * The device goes on with work that was given up, so it may write to memory that others take. Each later copy, step and fence of the device
+     * fails, so nothing takes any.
+     */
+    default void fail(String why) {
+        throw new IllegalStateException(why);
+    }
+
     /** Shares the device's pool with other processes of this host, the same object each time; empty if the device cannot. */
     default Optional<DevicePeers> peers() {
         return Optional.empty();

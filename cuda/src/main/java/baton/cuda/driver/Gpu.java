@@ -4,6 +4,7 @@ import baton.cuda.driver.Driver.DeviceInfo;
 import baton.cuda.driver.Driver.LaunchShape;
 import java.lang.foreign.MemorySegment;
 import java.util.Objects;
+import java.util.Optional;
 
 /** One device, in its primary context. Objects that it makes are closed before it. Safe for use by several threads. */
 public final class Gpu implements AutoCloseable {
@@ -11,6 +12,7 @@ public final class Gpu implements AutoCloseable {
     private final int device;
     private final long context;
     private final DeviceInfo info;
+    private volatile Optional<String> failure = Optional.empty();
 
     /** @param device its ordinal among those that {@code CUDA_VISIBLE_DEVICES} leaves */
     public Gpu(Driver driver, int device) {
@@ -18,6 +20,18 @@ public final class Gpu implements AutoCloseable {
         this.device = Objects.checkIndex(device, driver.deviceCount());
         this.info = driver.device(device);
         this.context = driver.retainContext(device);
+    }
+
+    /** Each later {@link #requireWorking} fails, and so do steps and copies. */
+    public void fail(String why) {
+        failure = Optional.of(failure.orElse(why));
+    }
+
+    /** @throws IllegalStateException if the device has failed */
+    void requireWorking() {
+        failure.ifPresent(why -> {
+            throw new IllegalStateException("%s has failed: %s".formatted(info.name(), why));
+        });
     }
 
     public DeviceInfo info() {

@@ -11,6 +11,7 @@ import java.util.stream.Stream;
 
 /**
  * Points in a stream as fences. They are numbered, and the stream passes them in order, so an event is used again once its point is passed.
+ * A point that is not passed within a deadline is the end of the device: memory of the work before it may be written at any time.
  * Safe for use by several threads.
  */
 public final class StreamFences implements AutoCloseable {
@@ -44,6 +45,7 @@ public final class StreamFences implements AutoCloseable {
 
     /** The fence of all that was enqueued on the stream. */
     public synchronized KvFence record() {
+        stream.gpu().requireWorking();
         long number = recorded + 1;
         // Its event is that of an earlier point.
         await(number - EVENTS);
@@ -66,6 +68,7 @@ public final class StreamFences implements AutoCloseable {
     }
 
     private synchronized boolean isPassed(long number) {
+        stream.gpu().requireWorking();
         if (number > passed && event(number).isPassed()) {
             passed = number;
         }
@@ -86,8 +89,7 @@ public final class StreamFences implements AutoCloseable {
         Deadline deadline = Deadline.after(ticker, TIMEOUT);
         while (!isPassed(number)) {
             if (deadline.isOver()) {
-                throw new IllegalStateException("%s has not passed a point of its work within %s"
-                        .formatted(stream.gpu().info().name(), deadline));
+                stream.gpu().fail("it has not passed a point of its work within " + deadline);
             }
             LockSupport.parkNanos(POLL_NANOS);
         }

@@ -220,6 +220,11 @@ public final class CudaCopier implements KvCopier, AutoCloseable {
     }
 
     @Override
+    public void fail(String why) {
+        gpu.fail(why);
+    }
+
+    @Override
     public Optional<DevicePeers> peers() {
         return Optional.of(peers);
     }

@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import baton.cuda.driver.Gpu;
+import baton.cuda.driver.StreamFences;
 import baton.cuda.kernel.GpuKernels;
 import baton.cuda.sim.SimulatedDriver;
 import baton.kv.DType;
@@ -15,9 +16,11 @@ import baton.kv.KvDigest;
 import baton.kv.KvFence;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Random;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 
@@ -133,6 +136,33 @@ class CudaCopierTest {
             assertThat(copier.allocate(gpu.freeBytes() + 1))
                     .as("more than is free")
                     .isEmpty();
+        }
+        assertThat(driver.unreleased()).isEmpty();
+    }
+
+    /** Memory of work that a device goes on with may be written at any time, so it computes and copies nothing more. */
+    @Test
+    void aDeviceThatDoesNotEndItsWorkFailsForAll() {
+        SimulatedDriver driver = new SimulatedDriver();
+        try (Gpu gpu = new Gpu(driver, 0);
+                GpuKernels kernels = new GpuKernels(gpu, DType.F32);
+                Gpu.Buffer pool = gpu.allocate(64);
+                Gpu.Pinned host = gpu.pinned(64);
+                Gpu.Stream model = gpu.stream()) {
+            AtomicLong now = new AtomicLong();
+            StreamFences steps = new StreamFences(
+                    model, () -> now.addAndGet(Duration.ofHours(1).toNanos()));
+            CudaCopier copier = new CudaCopier(pool, kernels.copies());
+            List<Range> all = List.of(new Range(0, 0, 64));
+            KvFence before = copier.toHost(all, host.memory(), KvFence.PASSED);
+            assertThatThrownBy(steps.record()::await).hasMessageContaining("has not passed a point of its work within");
+            assertThatThrownBy(before::await).hasMessageContaining("has not passed a point of its work within");
+            copier.fail("another failure");
+            assertThatThrownBy(() -> copier.toHost(all, host.memory(), KvFence.PASSED))
+                    .isInstanceOf(IllegalStateException.class)
+                    .hasMessageContaining("has not passed a point of its work within");
+            steps.close();
+            assertThatThrownBy(copier::close).hasMessageContaining("has failed");
         }
         assertThat(driver.unreleased()).isEmpty();
     }
