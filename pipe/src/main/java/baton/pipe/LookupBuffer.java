@@ -1,7 +1,7 @@
 package baton.pipe;
 
-import java.lang.foreign.Arena;
 import java.time.Duration;
+import java.util.List;
 import java.util.Optional;
 
 /**
@@ -16,9 +16,9 @@ public interface LookupBuffer extends AutoCloseable {
      * @param roi "region of interest": the tokens that have keys and values; as many elements as tokens
      * @param key in a shape that both sides agree on, e.g. {@code [layers, tokens, kv heads, head dim]}
      * @param value like {@code key}
-     * @param hidden hidden states, in a shape that both sides agree on
+     * @param hidden hidden states, in a shape that both sides agree on, in memory of the host
      */
-    record Entry(int[] tokens, boolean[] roi, Tensor key, Tensor value, Tensor hidden) {
+    record Entry(int[] tokens, boolean[] roi, Tensor key, Tensor value, Tensor hidden) implements AutoCloseable {
         /** @throws IllegalArgumentException if there are not as many elements of {@code roi} as tokens */
         public Entry {
             if (tokens.length != roi.length) {
@@ -27,18 +27,29 @@ public interface LookupBuffer extends AutoCloseable {
             }
         }
 
+        List<Tensor> parts() {
+            return List.of(key, value, hidden);
+        }
+
+        /** Bytes of keys, values and hidden states. */
+        public long tensorBytes() {
+            return parts().stream().mapToLong(part -> part.data().byteSize()).sum();
+        }
+
         /** Bytes that count against a buffer's bound. */
         long bytes() {
-            return 4L * tokens.length
-                    + roi.length
-                    + key.data().byteSize()
-                    + value.data().byteSize()
-                    + hidden.data().byteSize();
+            return 4L * tokens.length + roi.length + tensorBytes();
+        }
+
+        /** Frees its memory. */
+        @Override
+        public void close() {
+            parts().forEach(Tensor::close);
         }
     }
 
     /**
-     * Inserts an entry. Returns as soon as there is room and the entry is copied.
+     * Inserts an entry, which the buffer closes, also if this throws. Returns as soon as there is room.
      *
      * @throws PipeException if there was no room in time, or the buffer has ended
      */
@@ -57,20 +68,11 @@ public interface LookupBuffer extends AutoCloseable {
      *
      * @param tokens to look for; empty for any entry
      * @param roi of {@code tokens}
-     * @return empty if the producer tells that it will never be inserted
+     * @return empty if the producer tells that it will never be inserted; the caller closes the entry
      * @throws DamagedTensorException if its bytes are not those that were inserted; the buffer can still be used
      * @throws PipeException if there was none in time, or the buffer has ended
      */
-    Optional<Taken> dropSelect(int[] tokens, boolean[] roi, Duration timeout) throws PipeException;
-
-    /** An entry that was taken out, with the arena of its tensors. */
-    record Taken(Entry entry, Arena arena) implements AutoCloseable {
-        /** Frees its memory. */
-        @Override
-        public void close() {
-            arena.close();
-        }
-    }
+    Optional<Entry> dropSelect(int[] tokens, boolean[] roi, Duration timeout) throws PipeException;
 
     /** Ends the buffer: entries in it are lost, waiting calls fail. */
     @Override

@@ -31,9 +31,10 @@ public final class LookupBuffers {
      *
      * @param requests its sending end
      * @param answers its receiving end
+     * @param memory of keys and values
      */
-    public static LookupBuffer consumer(Pipe requests, Pipe answers, Ticker ticker) {
-        return new LookupConsumer(requests, answers, ticker).started();
+    public static LookupBuffer consumer(Pipe requests, Pipe answers, TensorMemory memory, Ticker ticker) {
+        return new LookupConsumer(requests, answers, memory, ticker).started();
     }
 
     /** The loop of an end's thread. */

@@ -3,7 +3,6 @@ package baton.pipe;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
-import java.lang.foreign.Arena;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -28,8 +27,11 @@ final class LookupConsumer implements LookupBuffer {
     /** Of an entry: keys, values, hidden states. */
     private static final int PARTS = 3;
 
+    private static final int HIDDEN = 2;
+
     private final Pipe requests;
     private final Pipe answers;
+    private final TensorMemory memory;
     private final Ticker ticker;
 
     /** Held while a request is sent, so that requests are sent in the order of their numbers. */
@@ -47,11 +49,12 @@ final class LookupConsumer implements LookupBuffer {
     @GuardedBy("monitor")
     private @Nullable String ended;
 
-    private record Asked(LookupMessage request, PendingLookup<Optional<Taken>> lookup) {}
+    private record Asked(LookupMessage request, PendingLookup<Optional<Entry>> lookup) {}
 
-    LookupConsumer(Pipe requests, Pipe answers, Ticker ticker) {
+    LookupConsumer(Pipe requests, Pipe answers, TensorMemory memory, Ticker ticker) {
         this.requests = requests;
         this.answers = answers;
+        this.memory = memory;
         this.ticker = ticker;
     }
 
@@ -74,19 +77,19 @@ final class LookupConsumer implements LookupBuffer {
     }
 
     @Override
-    public Optional<Taken> dropSelect(int[] tokens, boolean[] roi, Duration timeout) throws PipeException {
+    public Optional<Entry> dropSelect(int[] tokens, boolean[] roi, Duration timeout) throws PipeException {
         if (tokens.length != roi.length) {
             throw new IllegalArgumentException(
                     "tokens.length=%d roi.length=%d must be equal".formatted(tokens.length, roi.length));
         }
         Deadline deadline = Deadline.after(ticker, timeout);
         Asked asked = ask(tokens, roi, deadline);
-        Optional<Optional<Taken>> answer;
+        Optional<Optional<Entry>> answer;
         try {
             answer = asked.lookup().await(deadline);
         } catch (PipeException e) {
             if (!withdraw(asked)) {
-                asked.lookup().whenAnswered(content -> content.ifPresent(Taken::close));
+                asked.lookup().whenAnswered(content -> content.ifPresent(Entry::close));
             }
             throw e;
         }
@@ -152,19 +155,13 @@ final class LookupConsumer implements LookupBuffer {
     }
 
     private void send(LookupMessage message, Duration timeout) throws PipeException {
-        try (Arena arena = Arena.ofConfined()) {
-            requests.send(Optional.of(message.encode(arena)), timeout);
-        }
+        requests.send(message.encode(), timeout);
     }
 
     private void takeAnswers() throws PipeException {
         while (true) {
-            LookupMessage answer;
-            try (Arena arena = Arena.ofConfined()) {
-                // Without a deadline: the pipe ends when the peer is silent, or this buffer is closed.
-                answer = LookupMessage.decode(answers.receive(arena, Deadline.LONGEST));
-            }
-            Optional<Taken> content;
+            LookupMessage answer = LookupMessage.receive(answers);
+            Optional<Entry> content;
             try {
                 content = switch (answer.what()) {
                     case FOUND -> Optional.of(takeEntry(answer));
@@ -180,7 +177,7 @@ final class LookupConsumer implements LookupBuffer {
                 given = complete(answer, content);
             } finally {
                 if (!given) {
-                    content.ifPresent(Taken::close);
+                    content.ifPresent(Entry::close);
                 }
             }
             if (!given && content.isPresent()) {
@@ -189,14 +186,13 @@ final class LookupConsumer implements LookupBuffer {
         }
     }
 
-    private Taken takeEntry(LookupMessage answer) throws PipeException {
-        Arena arena = Arena.ofShared();
+    private Entry takeEntry(LookupMessage answer) throws PipeException {
+        List<Tensor> parts = new ArrayList<>();
         try {
-            List<Tensor> parts = new ArrayList<>();
             Optional<DamagedTensorException> damaged = Optional.empty();
             for (int part = 0; part < PARTS; part++) {
                 try {
-                    parts.add(takePart(arena));
+                    parts.add(answers.receive(part == HIDDEN ? TensorMemory.HOST : memory, LookupBuffers.PART));
                 } catch (DamagedTensorException e) {
                     // The other parts come all the same.
                     damaged = Optional.of(e);
@@ -205,16 +201,11 @@ final class LookupConsumer implements LookupBuffer {
             if (damaged.isPresent()) {
                 throw damaged.get();
             }
-            return new Taken(new Entry(answer.tokens(), answer.roi(), parts.get(0), parts.get(1), parts.get(2)), arena);
+            return new Entry(answer.tokens(), answer.roi(), parts.get(0), parts.get(1), parts.get(HIDDEN));
         } catch (PipeException | RuntimeException | Error e) {
-            arena.close();
+            parts.forEach(Tensor::close);
             throw e;
         }
-    }
-
-    private Tensor takePart(Arena arena) throws PipeException {
-        return answers.receive(arena, LookupBuffers.PART)
-                .orElseThrow(() -> new PipeException("a part of an entry is nothing"));
     }
 
     private void refuse(LookupMessage answer, PipeException why) {
@@ -225,7 +216,7 @@ final class LookupConsumer implements LookupBuffer {
     }
 
     /** @return whether a lookup has taken it over */
-    private boolean complete(LookupMessage answer, Optional<Taken> content) throws PipeException {
+    private boolean complete(LookupMessage answer, Optional<Entry> content) throws PipeException {
         Asked asked;
         synchronized (monitor) {
             if (answer.number() < 0 || answer.number() >= numbers) {

@@ -1,10 +1,9 @@
 package baton.pipe;
 
-import java.lang.foreign.Arena;
+import baton.kv.Deadline;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.List;
-import java.util.Optional;
 
 /**
  * A message between the ends of a lookup buffer: a tensor of int64, {@code [what, number, tokens..., roi...]}. Requests have
@@ -37,24 +36,31 @@ record LookupMessage(What what, long number, int[] tokens, boolean[] roi) {
         return new LookupMessage(what, number, new int[0], new boolean[0]);
     }
 
-    Tensor encode(Arena arena) {
-        long count = 2 + 2L * tokens.length;
-        MemorySegment data = arena.allocate(ValueLayout.JAVA_LONG, count);
+    Tensor encode() {
+        Tensor tensor = TensorMemory.HOST.allocate(Tensor.Type.I64, List.of(2 + 2L * tokens.length));
+        MemorySegment data = tensor.data().host();
         data.setAtIndex(ValueLayout.JAVA_LONG, 0, what.code);
         data.setAtIndex(ValueLayout.JAVA_LONG, 1, number);
         for (int i = 0; i < tokens.length; i++) {
             data.setAtIndex(ValueLayout.JAVA_LONG, 2 + i, tokens[i]);
             data.setAtIndex(ValueLayout.JAVA_LONG, 2 + tokens.length + i, roi[i] ? 1 : 0);
         }
-        return new Tensor(Tensor.Type.I64, List.of(count), data);
+        return tensor;
     }
 
-    /** @throws PipeException if the tensor is no such message */
-    static LookupMessage decode(Optional<Tensor> received) throws PipeException {
-        if (received.isEmpty()) {
-            throw new PipeException("a lookup buffer's message is nothing");
+    /**
+     * Receives a message; waits until the pipe ends when the peer is silent.
+     *
+     * @throws PipeException if the tensor is no such message
+     */
+    static LookupMessage receive(Pipe pipe) throws PipeException {
+        // Without a deadline: the pipe ends when the peer is silent, or the lookup buffer is closed.
+        try (Tensor tensor = pipe.receive(TensorMemory.HOST, Deadline.LONGEST)) {
+            return decode(tensor);
         }
-        Tensor tensor = received.get();
+    }
+
+    private static LookupMessage decode(Tensor tensor) throws PipeException {
         if (tensor.type() != Tensor.Type.I64 || tensor.shape().size() != 1) {
             throw new PipeException(
                     "a lookup buffer's message is %s%s".formatted(tensor.type().torchName(), tensor.shape()));
@@ -63,7 +69,7 @@ record LookupMessage(What what, long number, int[] tokens, boolean[] roi) {
         if (count < 2 || count % 2 != 0 || count > Integer.MAX_VALUE) {
             throw new PipeException("a lookup buffer's message has " + count + " numbers");
         }
-        MemorySegment data = tensor.data();
+        MemorySegment data = tensor.data().host();
         long code = data.getAtIndex(ValueLayout.JAVA_LONG, 0);
         int length = (int) (count - 2) / 2;
         int[] tokens = new int[length];

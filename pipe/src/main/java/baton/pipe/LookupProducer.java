@@ -1,11 +1,12 @@
 package baton.pipe;
 
-import baton.kv.Deadline;
 import baton.kv.Ticker;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
-import java.lang.foreign.Arena;
 import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.Deque;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.BlockingQueue;
@@ -71,18 +72,14 @@ final class LookupProducer implements LookupBuffer {
     }
 
     @Override
-    public Optional<Taken> dropSelect(int[] tokens, boolean[] roi, Duration timeout) {
+    public Optional<Entry> dropSelect(int[] tokens, boolean[] roi, Duration timeout) {
         throw new UnsupportedOperationException("this end of the lookup buffer only inserts");
     }
 
     private void takeRequests() throws PipeException {
         long last = -1;
         while (true) {
-            LookupMessage request;
-            try (Arena arena = Arena.ofConfined()) {
-                // Without a deadline: the pipe ends when the peer is silent, or this buffer is closed.
-                request = LookupMessage.decode(requests.receive(arena, Deadline.LONGEST));
-            }
+            LookupMessage request = LookupMessage.receive(requests);
             switch (request.what()) {
                 case SELECT -> {
                     if (request.number() <= last) {
@@ -155,33 +152,30 @@ final class LookupProducer implements LookupBuffer {
         // First, so that no more entries are matched.
         store.end("its answers have ended");
         for (Answer answer = answered.poll(); answer != null; answer = answered.poll()) {
-            answer.kept().flatMap(LookupStore.Kept::content).ifPresent(Taken::close);
+            answer.kept().flatMap(LookupStore.Kept::content).ifPresent(Entry::close);
             answer.kept().ifPresent(store::release);
         }
     }
 
     private void send(long number, LookupStore.Kept kept) throws PipeException {
+        Deque<Tensor> parts = new ArrayDeque<>(kept.content().map(Entry::parts).orElse(List.of()));
         try {
-            if (kept.content().isEmpty()) {
+            if (parts.isEmpty()) {
                 send(LookupMessage.of(LookupMessage.What.NEVER, number));
                 return;
             }
-            try (Taken content = kept.content().get()) {
-                Entry entry = content.entry();
-                send(new LookupMessage(LookupMessage.What.FOUND, number, kept.tokens(), kept.roi()));
-                answers.send(Optional.of(entry.key()), LookupBuffers.PART);
-                answers.send(Optional.of(entry.value()), LookupBuffers.PART);
-                answers.send(Optional.of(entry.hidden()), LookupBuffers.PART);
+            send(new LookupMessage(LookupMessage.What.FOUND, number, kept.tokens(), kept.roi()));
+            while (!parts.isEmpty()) {
+                answers.send(parts.remove(), LookupBuffers.PART);
             }
         } finally {
+            parts.forEach(Tensor::close);
             store.release(kept);
         }
     }
 
     private void send(LookupMessage message) throws PipeException {
-        try (Arena arena = Arena.ofConfined()) {
-            answers.send(Optional.of(message.encode(arena)), LookupBuffers.PART);
-        }
+        answers.send(message.encode(), LookupBuffers.PART);
     }
 
     private void end(String reason) {

@@ -2,8 +2,6 @@ package baton.pipe;
 
 import baton.kv.Deadline;
 import baton.kv.Ticker;
-import java.lang.foreign.Arena;
-import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -43,13 +41,13 @@ final class LookupStore {
     /**
      * An inserted entry.
      *
-     * @param content with the arena of its tensors; empty if the producer says that it will never come
+     * @param content empty if the producer says that it will never come
      * @param bytes that it counts for
      * @param since its insertion on the ticker's clock, in nanoseconds
      */
-    record Kept(int[] tokens, boolean[] roi, Optional<LookupBuffer.Taken> content, long bytes, long since) {
+    record Kept(int[] tokens, boolean[] roi, Optional<LookupBuffer.Entry> content, long bytes, long since) {
         private void free() {
-            content.ifPresent(LookupBuffer.Taken::close);
+            content.ifPresent(LookupBuffer.Entry::close);
         }
     }
 
@@ -92,48 +90,19 @@ final class LookupStore {
     }
 
     void insert(LookupBuffer.Entry entry, Duration timeout) throws PipeException {
-        reserve(entry.bytes(), timeout);
-        Kept copy;
         try {
-            copy = copy(entry);
-        } catch (RuntimeException | Error e) {
-            release(entry.bytes());
+            reserve(entry.bytes(), timeout);
+        } catch (PipeException | RuntimeException e) {
+            entry.close();
             throw e;
         }
-        add(copy);
+        add(new Kept(entry.tokens(), entry.roi(), Optional.of(entry), entry.bytes(), ticker.nanos()));
     }
 
     void insertNever(int[] tokens, boolean[] roi, Duration timeout) throws PipeException {
         long cost = 5L * tokens.length;
         reserve(cost, timeout);
         add(new Kept(tokens.clone(), roi.clone(), Optional.empty(), cost, ticker.nanos()));
-    }
-
-    private Kept copy(LookupBuffer.Entry entry) {
-        Arena arena = Arena.ofShared();
-        try {
-            LookupBuffer.Entry copy = new LookupBuffer.Entry(
-                    entry.tokens().clone(),
-                    entry.roi().clone(),
-                    copy(entry.key(), arena),
-                    copy(entry.value(), arena),
-                    copy(entry.hidden(), arena));
-            return new Kept(
-                    copy.tokens(),
-                    copy.roi(),
-                    Optional.of(new LookupBuffer.Taken(copy, arena)),
-                    entry.bytes(),
-                    ticker.nanos());
-        } catch (RuntimeException | Error e) {
-            arena.close();
-            throw e;
-        }
-    }
-
-    private static Tensor copy(Tensor tensor, Arena arena) {
-        long size = tensor.data().byteSize();
-        MemorySegment data = arena.allocate(Math.max(1, size), 64).asSlice(0, size);
-        return new Tensor(tensor.type(), tensor.shape(), data.copyFrom(tensor.data()));
     }
 
     private void reserve(long cost, Duration timeout) throws PipeException {

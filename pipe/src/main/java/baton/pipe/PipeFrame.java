@@ -1,5 +1,6 @@
 package baton.pipe;
 
+import baton.kv.KvDigest;
 import baton.memory.Crc32c;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -14,13 +15,13 @@ import java.util.List;
  * <pre>
  *   0  int   magic
  *   4  byte  version
- *   5  byte  kind
+ *   5  byte  kind                       (1 and 4: a tensor with a checksum by CRC32C and by SUM61)
  *   6  byte  dtype                      (of a tensor, else 0)
  *   7  byte  dimensions                 (of a tensor, else 0)
  *   8  long  number of the tensor, counted from 0; of an acknowledgement: tensors received so far
  *  16  long  bytes that follow          (of a tensor, else 0)
  *  24  long  sizes of eight dimensions  (unused ones 0)
- *  88  int   CRC32C of the bytes that follow (of a tensor, else 0)
+ *  88  int   checksum of the bytes that follow, by {@link TensorDigest} (of a tensor, else 0)
  *  92  int   CRC32C of the frame before this field
  * </pre>
  *
@@ -44,16 +45,15 @@ sealed interface PipeFrame {
     /**
      * A tensor; its bytes follow.
      *
-     * @param checksum CRC32C of these
+     * @param digest the kind of the checksum: {@link KvDigest#CRC32C} or {@link KvDigest#SUM61}
+     * @param checksum of these
      */
-    record Announced(long number, Tensor.Type type, List<Long> shape, long bytes, int checksum) implements PipeFrame {
+    record Announced(long number, Tensor.Type type, List<Long> shape, long bytes, KvDigest digest, int checksum)
+            implements PipeFrame {
         public Announced {
             shape = List.copyOf(shape);
         }
     }
-
-    /** Takes a tensor's place: vLLM's {@code None}. */
-    record Nothing(long number) implements PipeFrame {}
 
     /** Back to the sender: so many tensors were received. */
     record Taken(long count) implements PipeFrame {}
@@ -65,8 +65,8 @@ sealed interface PipeFrame {
         to.set(ValueLayout.JAVA_BYTE, 4, (byte) VERSION);
         switch (this) {
             case Alive() -> to.set(ValueLayout.JAVA_BYTE, 5, (byte) 0);
-            case Announced(long number, Tensor.Type type, List<Long> shape, long bytes, int checksum) -> {
-                to.set(ValueLayout.JAVA_BYTE, 5, (byte) 1);
+            case Announced(long number, var type, var shape, long bytes, var digest, int checksum) -> {
+                to.set(ValueLayout.JAVA_BYTE, 5, (byte) (digest == KvDigest.SUM61 ? 4 : 1));
                 to.set(ValueLayout.JAVA_BYTE, 6, (byte) Format.TYPES.indexOf(type));
                 to.set(ValueLayout.JAVA_BYTE, 7, (byte) shape.size());
                 to.set(Format.LONG, 8, number);
@@ -75,10 +75,6 @@ sealed interface PipeFrame {
                     to.set(Format.LONG, 24 + 8L * i, shape.get(i));
                 }
                 to.set(Format.INT, 88, checksum);
-            }
-            case Nothing(long number) -> {
-                to.set(ValueLayout.JAVA_BYTE, 5, (byte) 2);
-                to.set(Format.LONG, 8, number);
             }
             case Taken(long count) -> {
                 to.set(ValueLayout.JAVA_BYTE, 5, (byte) 3);
@@ -118,14 +114,15 @@ sealed interface PipeFrame {
         int kind = from.get(ValueLayout.JAVA_BYTE, 5);
         return switch (kind) {
             case 0 -> new Alive();
-            case 1 -> announced(from, number, most);
-            case 2 -> new Nothing(number);
+            case 1 -> announced(from, number, KvDigest.CRC32C, most);
             case 3 -> new Taken(number);
+            case 4 -> announced(from, number, KvDigest.SUM61, most);
             default -> throw new PipeException("a frame is of unknown kind " + kind);
         };
     }
 
-    private static Announced announced(MemorySegment from, long number, long most) throws PipeException {
+    private static Announced announced(MemorySegment from, long number, KvDigest digest, long most)
+            throws PipeException {
         int code = Byte.toUnsignedInt(from.get(ValueLayout.JAVA_BYTE, 6));
         int dimensions = Byte.toUnsignedInt(from.get(ValueLayout.JAVA_BYTE, 7));
         long bytes = from.get(Format.LONG, 16);
@@ -153,7 +150,7 @@ sealed interface PipeFrame {
             throw new PipeException("a tensor of %s%s has %d bytes, at most %d are taken"
                     .formatted(type.torchName(), shape, bytes, most));
         }
-        return new Announced(number, type, shape, bytes, from.get(Format.INT, 88));
+        return new Announced(number, type, shape, bytes, digest, from.get(Format.INT, 88));
     }
 
     /** The encoding of numbers. */
@@ -171,14 +168,5 @@ sealed interface PipeFrame {
                 Tensor.Type.F8_E4M3);
 
         private Format() {}
-    }
-
-    /** A tensor's memory in pieces of at most {@link #PIECE} bytes. */
-    static List<MemorySegment> pieces(MemorySegment data) {
-        List<MemorySegment> pieces = new ArrayList<>();
-        for (long at = 0; at < data.byteSize(); at += PIECE) {
-            pieces.add(data.asSlice(at, Math.min(PIECE, data.byteSize() - at)));
-        }
-        return pieces;
     }
 }

@@ -8,9 +8,10 @@ import java.util.List;
  * Elements in row-major order.
  *
  * @param shape sizes of the dimensions, outermost first; a tensor without dimensions has one element
- * @param data native memory of exactly the elements
+ * @param data exactly the elements
+ * @param free frees their memory
  */
-public record Tensor(Type type, List<Long> shape, MemorySegment data) {
+public record Tensor(Type type, List<Long> shape, TensorBytes data, Runnable free) implements AutoCloseable {
     /** Dimensions that a tensor has at most. */
     public static final int MAX_DIMENSIONS = 8;
 
@@ -22,6 +23,17 @@ public record Tensor(Type type, List<Long> shape, MemorySegment data) {
             throw new IllegalArgumentException(
                     "data.byteSize=%d must be %d for %s%s".formatted(data.byteSize(), bytes, type.torchName(), shape));
         }
+    }
+
+    /** In native memory of the host that the caller frees. */
+    public Tensor(Type type, List<Long> shape, MemorySegment data) {
+        this(type, shape, new TensorBytes.Host(data), () -> {});
+    }
+
+    /** Frees the memory; called once. */
+    @Override
+    public void close() {
+        free.run();
     }
 
     /** Element types, by torch's names. */

@@ -2,6 +2,8 @@ package baton.pipe;
 
 import baton.kv.KvMemory;
 import java.lang.foreign.MemorySegment;
+import java.util.List;
+import java.util.stream.LongStream;
 
 /** Bytes of a tensor, in memory of the host or of a device. */
 public sealed interface TensorBytes {
@@ -9,6 +11,13 @@ public sealed interface TensorBytes {
 
     /** As many bytes from an offset on. */
     TensorBytes slice(long from, long bytes);
+
+    /** Slices of so many bytes, one after the other; the last one may be smaller. */
+    default List<TensorBytes> pieces(long most) {
+        return LongStream.range(0, Math.ceilDiv(byteSize(), most))
+                .mapToObj(i -> slice(i * most, Math.min(most, byteSize() - i * most)))
+                .toList();
+    }
 
     /**
      * The bytes, which the host reads and writes.

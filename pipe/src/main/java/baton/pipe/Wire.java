@@ -14,36 +14,30 @@ public interface Wire extends AutoCloseable {
      * Sends bytes; returns when their memory may be changed again. With TCP they may still be under way then, with NCCL and Gloo
      * the peer has received them.
      *
-     * @param bytes native memory
+     * @param bytes native memory of the host, or of a device that the transport {@linkplain WireTransport#reaches reaches}
      * @throws PipeException if the connection has ended, or the peer has not received them in time
+     * @throws IllegalStateException if they are in memory of another device
      */
-    void send(MemorySegment bytes, Duration timeout) throws PipeException;
+    void send(TensorBytes bytes, Duration timeout) throws PipeException;
 
     /**
-     * Receives bytes; returns when the segment is full. The sizes of sends and receives must be the same.
+     * Receives bytes; returns when the memory is full. The sizes of sends and receives must be the same. No device writes to the memory any
+     * more when this returns or throws; a device that goes on for a minute {@linkplain baton.kv.KvCopier#fail fails} for all.
      *
-     * @param into native memory
+     * @param into native memory of the host, or of a device that the transport {@linkplain WireTransport#reaches reaches}
      * @throws PipeException if the connection has ended, or the peer has not sent as much in time
+     * @throws IllegalStateException if it is memory of another device
      */
-    void receive(MemorySegment into, Duration timeout) throws PipeException;
+    void receive(TensorBytes into, Duration timeout) throws PipeException;
 
-    /**
-     * {@link #send(MemorySegment, Duration)} of bytes that may be in memory of a device.
-     *
-     * @throws IllegalStateException if they are, and the transport does not {@linkplain WireTransport#reaches reach} the device
-     */
-    default void send(TensorBytes bytes, Duration timeout) throws PipeException {
-        send(bytes.host(), timeout);
+    /** {@link #send(TensorBytes, Duration)} from native memory of the host. */
+    default void send(MemorySegment bytes, Duration timeout) throws PipeException {
+        send(new TensorBytes.Host(bytes), timeout);
     }
 
-    /**
-     * {@link #receive(MemorySegment, Duration)} into memory that may be a device's. No device writes to it any more when this returns or
-     * throws, unless the device has not ended its work for a minute, which is logged.
-     *
-     * @throws IllegalStateException if it is, and the transport does not {@linkplain WireTransport#reaches reach} the device
-     */
-    default void receive(TensorBytes into, Duration timeout) throws PipeException {
-        receive(into.host(), timeout);
+    /** {@link #receive(TensorBytes, Duration)} into native memory of the host. */
+    default void receive(MemorySegment into, Duration timeout) throws PipeException {
+        receive(new TensorBytes.Host(into), timeout);
     }
 
     /** Ends the connection on both sides: sends and receives fail soon, here and at the peer. */

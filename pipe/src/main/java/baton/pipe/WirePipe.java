@@ -2,27 +2,27 @@ package baton.pipe;
 
 import baton.kv.Deadline;
 import baton.kv.GeneratedBuilder;
+import baton.kv.KvDigest;
 import baton.kv.Ticker;
-import baton.memory.Crc32c;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.Deque;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.BooleanSupplier;
 import java.util.function.Supplier;
-import java.util.zip.CRC32C;
 import org.jspecify.annotations.Nullable;
 
 /*
  * Threads. Each end has two: one sends frames, the other receives them. A tensor's bytes are sent by the sending end's thread and
- * received by the thread that calls receive(), straight into its arena; meanwhile the receiving thread waits and does not use the
+ * received by the thread that calls receive(), straight into its memory; meanwhile the receiving thread waits and does not use the
  * wire.
  *
- * Back-pressure. The sending end counts the bytes of copied tensors until the receiving end acknowledges them, whether they are
+ * Back-pressure. The sending end counts the bytes of tensors until the receiving end acknowledges them, whether they are
  * queued or on the wire. The receiving end buffers nothing: tensors that are not received yet stay on the wire, and in the
  * sending end.
  *
@@ -56,7 +56,7 @@ public final class WirePipe implements Pipe {
     private long untakenBytes;
 
     /** Of the receiving end: the frame that receive() waits for. */
-    private @Nullable PipeFrame next;
+    private PipeFrame.@Nullable Announced next;
 
     /** Of the receiving end: whether an acknowledgement is due. */
     private boolean acknowledge;
@@ -85,8 +85,8 @@ public final class WirePipe implements Pipe {
         }
     }
 
-    /** A frame to be sent, with the copy of its tensor and that copy's arena, if it announces one. */
-    private record Item(PipeFrame frame, @Nullable Arena arena, MemorySegment data) {}
+    /** A frame to be sent, with the tensor that it announces. */
+    private record Item(PipeFrame frame, Optional<Tensor> tensor) {}
 
     private WirePipe(Wire wire, Settings settings, Ticker ticker, boolean sends) {
         this.wire = wire;
@@ -130,9 +130,18 @@ public final class WirePipe implements Pipe {
     }
 
     @Override
-    public void send(Optional<Tensor> tensor, Duration timeout) throws PipeException {
+    public void send(Tensor tensor, Duration timeout) throws PipeException {
+        try {
+            queue(tensor, timeout);
+        } catch (PipeException | RuntimeException | Error e) {
+            tensor.close();
+            throw e;
+        }
+    }
+
+    private void queue(Tensor tensor, Duration timeout) throws PipeException {
         must(sends, "receives");
-        long bytes = tensor.map(each -> each.data().byteSize()).orElse(0L);
+        long bytes = tensor.data().byteSize();
         if (bytes > settings.tensorBytes()) {
             throw new IllegalArgumentException(
                     "a tensor of %d bytes, at most %d go through the pipe".formatted(bytes, settings.tensorBytes()));
@@ -153,13 +162,9 @@ public final class WirePipe implements Pipe {
                 lock.unlock();
             }
             // The room stays: only the thread that holds the turn fills the buffer.
-            Item item = tensor.map(this::copy)
-                    .orElseGet(() -> new Item(new PipeFrame.Nothing(count), null, MemorySegment.NULL));
+            Item item = new Item(announce(tensor), Optional.of(tensor));
             lock.lock();
             try {
-                if (ended != null) {
-                    free(item);
-                }
                 failIfEnded();
                 count++;
                 queue.add(item);
@@ -174,20 +179,11 @@ public final class WirePipe implements Pipe {
         }
     }
 
-    private Item copy(Tensor tensor) {
-        Arena arena = Arena.ofShared();
-        try {
-            MemorySegment data = arena.allocate(Math.max(1, tensor.data().byteSize()), 64)
-                    .asSlice(0, tensor.data().byteSize());
-            data.copyFrom(tensor.data());
-            return new Item(
-                    new PipeFrame.Announced(count, tensor.type(), tensor.shape(), data.byteSize(), Crc32c.of(data)),
-                    arena,
-                    data);
-        } catch (RuntimeException | Error e) {
-            arena.close();
-            throw e;
-        }
+    private PipeFrame announce(Tensor tensor) {
+        TensorBytes data = tensor.data();
+        KvDigest digest = TensorDigest.kind(data);
+        return new PipeFrame.Announced(
+                count, tensor.type(), tensor.shape(), data.byteSize(), digest, TensorDigest.of(digest, data));
     }
 
     /** Sends have no deadlines: if the receiver stops, the thread that receives acknowledgements closes the wire. */
@@ -198,8 +194,10 @@ public final class WirePipe implements Pipe {
             try {
                 item.frame().write(header);
                 wire.send(header, Deadline.LONGEST);
-                for (MemorySegment piece : PipeFrame.pieces(item.data())) {
-                    wire.send(piece, Deadline.LONGEST);
+                if (item.tensor().isPresent()) {
+                    for (TensorBytes piece : item.tensor().get().data().pieces(PipeFrame.PIECE)) {
+                        wire.send(piece, Deadline.LONGEST);
+                    }
                 }
             } finally {
                 free(item);
@@ -215,7 +213,7 @@ public final class WirePipe implements Pipe {
                 boolean _ = alive.await(changed);
             }
             failIfEnded();
-            return queue.isEmpty() ? new Item(new PipeFrame.Alive(), null, MemorySegment.NULL) : queue.remove();
+            return queue.isEmpty() ? new Item(new PipeFrame.Alive(), Optional.empty()) : queue.remove();
         } finally {
             lock.unlock();
         }
@@ -243,39 +241,31 @@ public final class WirePipe implements Pipe {
                         lock.unlock();
                     }
                 }
-                case PipeFrame.Announced _, PipeFrame.Nothing _ ->
-                    throw new PipeException("the receiver sends tensors");
+                case PipeFrame.Announced _ -> throw new PipeException("the receiver sends tensors");
             }
         }
     }
 
     private static void free(Item item) {
-        if (item.arena() != null) {
-            item.arena().close();
-        }
+        item.tensor().ifPresent(Tensor::close);
     }
 
     @Override
-    public Optional<Tensor> receive(Arena arena, Duration timeout) throws PipeException {
+    public Tensor receive(TensorMemory memory, Duration timeout) throws PipeException {
         must(!sends, "sends");
         Deadline deadline = Deadline.after(ticker, timeout);
         takeTurn(deadline, "others are receiving");
         try {
-            PipeFrame came;
+            PipeFrame.Announced announced;
             lock.lock();
             try {
                 awaitOrEnd(() -> next != null, deadline, () -> "nothing came");
                 failIfEnded();
-                came = next;
+                announced = Objects.requireNonNull(next, "neither ended nor anything here");
             } finally {
                 lock.unlock();
             }
-            CRC32C received = new CRC32C();
-            Optional<Tensor> tensor = switch (came) {
-                case PipeFrame.Announced announced -> Optional.of(receive(announced, arena, received));
-                case PipeFrame.Nothing _, PipeFrame.Alive _, PipeFrame.Taken _ -> Optional.empty();
-                case null -> throw new IllegalStateException("neither ended nor anything here");
-            };
+            Tensor tensor = receive(announced, memory);
             lock.lock();
             try {
                 next = null;
@@ -285,32 +275,43 @@ public final class WirePipe implements Pipe {
             } finally {
                 lock.unlock();
             }
-            if (came instanceof PipeFrame.Announced announced && announced.checksum() != (int) received.getValue()) {
-                throw new DamagedTensorException(
-                        "%s%s was damaged on its way: its checksum is %08x, that of its bytes %08x"
-                                .formatted(announced.type().torchName(), announced.shape(), announced.checksum(), (int)
-                                        received.getValue()));
-            }
+            check(announced, tensor);
             return tensor;
         } finally {
             turn.unlock();
         }
     }
 
-    /**
-     * Receives the bytes of a tensor, each piece within {@code silence}.
-     *
-     * @param received takes the bytes
-     */
-    private Tensor receive(PipeFrame.Announced announced, Arena arena, CRC32C received) throws PipeException {
-        MemorySegment data = arena.allocate(Math.max(1, announced.bytes()), 64).asSlice(0, announced.bytes());
+    /** Closes a tensor with another checksum. */
+    private static void check(PipeFrame.Announced announced, Tensor tensor) throws PipeException {
         try {
-            for (MemorySegment piece : PipeFrame.pieces(data)) {
-                wire.receive(piece, settings.silence());
-                Crc32c.update(received, piece);
+            int checksum = TensorDigest.of(announced.digest(), tensor.data());
+            if (announced.checksum() != checksum) {
+                throw new DamagedTensorException(
+                        "%s%s was damaged on its way: its checksum is %08x, that of its bytes %08x"
+                                .formatted(
+                                        announced.type().torchName(),
+                                        announced.shape(),
+                                        announced.checksum(),
+                                        checksum));
             }
+        } catch (PipeException | RuntimeException | Error e) {
+            tensor.close();
+            throw e;
+        }
+    }
+
+    /** Receives the bytes of a tensor, each piece within {@code silence}. */
+    private Tensor receive(PipeFrame.Announced announced, TensorMemory memory) throws PipeException {
+        Tensor tensor = memory.allocate(announced.type(), announced.shape());
+        try {
+            for (TensorBytes piece : tensor.data().pieces(PipeFrame.PIECE)) {
+                wire.receive(piece, settings.silence());
+            }
+            return tensor;
         } catch (PipeException e) {
             end(String.valueOf(e.getMessage()));
+            tensor.close();
             throw new PipeException(
                     "in the middle of %s%s: %s"
                             .formatted(announced.type().torchName(), announced.shape(), e.getMessage()),
@@ -318,9 +319,9 @@ public final class WirePipe implements Pipe {
         } catch (RuntimeException | Error e) {
             // The position of the wire within the tensor is unknown.
             end(e.toString());
+            tensor.close();
             throw e;
         }
-        return new Tensor(announced.type(), announced.shape(), data);
     }
 
     private void receiveAll(Arena arena) throws PipeException, InterruptedException {
@@ -328,14 +329,16 @@ public final class WirePipe implements Pipe {
         long expected = 0;
         while (true) {
             wire.receive(header, settings.silence());
-            PipeFrame frame = PipeFrame.read(header, settings.tensorBytes());
-            switch (frame) {
+            PipeFrame.Announced frame;
+            switch (PipeFrame.read(header, settings.tensorBytes())) {
                 case PipeFrame.Alive() -> {
                     continue;
                 }
-                case PipeFrame.Announced(long number, Tensor.Type _, var _, long _, int _) -> expect(number, expected);
-                case PipeFrame.Nothing(long number) -> expect(number, expected);
+                case PipeFrame.Announced announced -> frame = announced;
                 case PipeFrame.Taken _ -> throw new PipeException("the sender says what it took");
+            }
+            if (frame.number() != expected) {
+                throw new PipeException("tensor %d came where %d was due".formatted(frame.number(), expected));
             }
             expected++;
             lock.lock();
@@ -351,12 +354,6 @@ public final class WirePipe implements Pipe {
             } finally {
                 lock.unlock();
             }
-        }
-    }
-
-    private static void expect(long number, long expected) throws PipeException {
-        if (number != expected) {
-            throw new PipeException("tensor %d came where %d was due".formatted(number, expected));
         }
     }
 

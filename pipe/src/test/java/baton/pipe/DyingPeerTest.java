@@ -15,7 +15,6 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
-import java.util.Optional;
 import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -72,11 +71,11 @@ class DyingPeerTest {
     @ValueSource(strings = {"tcp", "gloo"})
     void aPeerDiesWhileAPipeIsIdle(String transport) throws Exception {
         meetOther(transport, "pipe", (wire, other) -> {
-            try (Arena arena = Arena.ofShared();
-                    Pipe receiver = WirePipe.receiver(wire, settings(transport), Ticker.system())) {
-                Tensor came = receiver.receive(arena, LONG).orElseThrow();
+            try (Pipe receiver = WirePipe.receiver(wire, settings(transport), Ticker.system())) {
+                Tensor came = receiver.receive(TensorMemory.HOST, LONG);
+                came.close();
                 assertThat(came.shape()).isEqualTo(List.of(3L));
-                FutureTask<Optional<Tensor>> receiving = background(() -> receiver.receive(arena, LONG));
+                FutureTask<Tensor> receiving = background(() -> receiver.receive(TensorMemory.HOST, LONG));
                 assertThatThrownBy(() -> receiving.get(100, TimeUnit.MILLISECONDS))
                         .isInstanceOf(TimeoutException.class);
                 other.process.destroyForcibly();
@@ -150,7 +149,7 @@ class DyingPeerTest {
                 Wire wire = transport.meet("127.0.0.1", Integer.parseInt(args[1]), 1, LONG)) {
             if (args[2].equals("pipe")) {
                 Pipe sender = WirePipe.sender(wire, settings(args[0]), Ticker.system());
-                sender.send(Optional.of(new Tensor(Tensor.Type.U8, List.of(3L), arena.allocate(3))), LONG);
+                sender.send(new Tensor(Tensor.Type.U8, List.of(3L), arena.allocate(3)), LONG);
                 while (System.in.read() >= 0) {
                     // Lives until it is killed.
                 }

@@ -25,7 +25,7 @@ final class InProcessLookupBuffer implements LookupBuffer {
     }
 
     @Override
-    public Optional<Taken> dropSelect(int[] tokens, boolean[] roi, Duration timeout) throws PipeException {
+    public Optional<Entry> dropSelect(int[] tokens, boolean[] roi, Duration timeout) throws PipeException {
         PendingLookup<LookupStore.Kept> lookup = new PendingLookup<>();
         LookupStore.Waiter waiter = new LookupStore.Waiter(tokens, roi) {
             @Override
@@ -47,7 +47,7 @@ final class InProcessLookupBuffer implements LookupBuffer {
                 // Matched just before.
                 lookup.whenAnswered(kept -> {
                     store.release(kept);
-                    kept.content().ifPresent(Taken::close);
+                    kept.content().ifPresent(Entry::close);
                 });
             }
             throw e;

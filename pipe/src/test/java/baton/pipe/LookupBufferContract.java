@@ -26,7 +26,9 @@ public abstract class LookupBufferContract {
     private static final Duration LONG = Duration.ofSeconds(60);
     private static final Duration SHORT = Duration.ofMillis(300);
 
-    private final Arena arena = Arena.ofShared();
+    /** Of entries that a pipe may send until it notices its end. */
+    private final Arena arena = Arena.ofAuto();
+
     private final List<AutoCloseable> opened = new ArrayList<>();
 
     /** The inserting end and the one that looks up; may be the same object. */
@@ -46,7 +48,6 @@ public abstract class LookupBufferContract {
         for (AutoCloseable each : opened.reversed()) {
             each.close();
         }
-        arena.close();
     }
 
     @Test
@@ -158,7 +159,7 @@ public abstract class LookupBufferContract {
         ends.producer().insertNever(new int[] {1, 2}, all(2), LONG);
         assertThat(ends.consumer().dropSelect(new int[] {1, 2, 3}, all(3), LONG))
                 .isEmpty();
-        FutureTask<Optional<LookupBuffer.Taken>> waiting =
+        FutureTask<Optional<LookupBuffer.Entry>> waiting =
                 background(() -> ends.consumer().dropSelect(new int[] {4}, all(1), LONG));
         ends.producer().insertNever(new int[] {4}, all(1), LONG);
         assertThat(result(waiting)).isEmpty();
@@ -171,7 +172,7 @@ public abstract class LookupBufferContract {
         Ends ends = open(LookupBuffer.Settings.DEFAULT);
         assertThatThrownBy(() -> ends.consumer().dropSelect(new int[] {1}, all(1), SHORT))
                 .isInstanceOf(PipeException.class);
-        FutureTask<Optional<LookupBuffer.Taken>> task =
+        FutureTask<Optional<LookupBuffer.Entry>> task =
                 new FutureTask<>(() -> ends.consumer().dropSelect(new int[] {1}, all(1), LONG));
         Thread interrupted = Thread.ofVirtual().start(task);
         assertThatThrownBy(() -> task.get(100, TimeUnit.MILLISECONDS)).isInstanceOf(TimeoutException.class);
@@ -187,14 +188,14 @@ public abstract class LookupBufferContract {
     @Test
     void theProducersEndFailsWaitingLookups() throws Exception {
         Ends ends = open(LookupBuffer.Settings.DEFAULT);
-        List<FutureTask<Optional<LookupBuffer.Taken>>> waiting = new ArrayList<>();
+        List<FutureTask<Optional<LookupBuffer.Entry>>> waiting = new ArrayList<>();
         for (int i = 0; i < 10; i++) {
             waiting.add(background(() -> ends.consumer().dropSelect(new int[] {1}, all(1), LONG)));
         }
         assertThatThrownBy(() -> waiting.getFirst().get(100, TimeUnit.MILLISECONDS))
                 .isInstanceOf(TimeoutException.class);
         ends.producer().close();
-        for (FutureTask<Optional<LookupBuffer.Taken>> each : waiting) {
+        for (FutureTask<Optional<LookupBuffer.Entry>> each : waiting) {
             assertThatThrownBy(() -> result(each)).isInstanceOf(PipeException.class);
         }
         assertThatThrownBy(() -> ends.consumer().dropSelect(new int[] {1}, all(1), LONG))
@@ -272,9 +273,8 @@ public abstract class LookupBufferContract {
     }
 
     private static void take(Ends ends, LookupBuffer.Entry expected, int... tokens) throws PipeException {
-        try (LookupBuffer.Taken taken =
+        try (LookupBuffer.Entry came =
                 ends.consumer().dropSelect(tokens, all(tokens.length), LONG).orElseThrow()) {
-            LookupBuffer.Entry came = taken.entry();
             assertThat(came.tokens()).isEqualTo(expected.tokens());
             assertThat(came.roi()).isEqualTo(expected.roi());
             PipeContract.assertSame(came.key(), expected.key());

@@ -7,13 +7,10 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 import baton.kv.Ticker;
 import baton.pipe.memory.MemoryTransport;
 import java.io.IOException;
-import java.lang.foreign.Arena;
-import java.lang.foreign.MemorySegment;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
-import java.util.Optional;
 import java.util.concurrent.locks.LockSupport;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -35,8 +32,7 @@ class LookupMemoryTest {
     void anEntryMatchedForAnEndedConsumerIsFreed() throws Exception {
         Wire[] requests = TestWires.offered(transport);
         Wire[] answers = TestWires.offered(transport);
-        try (Arena arena = Arena.ofShared();
-                LookupBuffer producer = LookupBuffers.producer(
+        try (LookupBuffer producer = LookupBuffers.producer(
                         WirePipe.receiver(requests[0], WirePipe.Settings.DEFAULT, Ticker.system()),
                         WirePipe.sender(answers[0], ONE_AT_A_TIME, Ticker.system()),
                         LookupBuffer.Settings.DEFAULT,
@@ -44,16 +40,13 @@ class LookupMemoryTest {
                 Pipe asking = WirePipe.sender(requests[1], ONE_AT_A_TIME, Ticker.system())) {
             // When the last one is on its way, those before the one before it have been dealt with.
             for (int i = 0; i < 6; i++) {
-                ask(asking, arena, i);
+                ask(asking, i);
             }
             long before = resident();
-            try (Arena source = Arena.ofShared()) {
-                Tensor part = part(source);
-                Tensor small = new Tensor(Tensor.Type.U8, List.of(1L), source.allocate(1));
-                for (int i = 0; i < 4; i++) {
-                    producer.insert(
-                            new LookupBuffer.Entry(new int[] {i}, new boolean[] {true}, part, small, small), LONG);
-                }
+            for (int i = 0; i < 4; i++) {
+                producer.insert(
+                        new LookupBuffer.Entry(new int[] {i}, new boolean[] {true}, part(SIZE), part(1), part(1)),
+                        LONG);
             }
             // The first one is stuck because the consumer does not receive answers.
             assertThat(resident() - before).isGreaterThan(3 * SIZE);
@@ -67,22 +60,17 @@ class LookupMemoryTest {
     void anEntryWithoutLookupIsFreed() throws Exception {
         Wire[] requests = TestWires.offered(transport);
         Wire[] answers = TestWires.offered(transport);
-        try (Arena arena = Arena.ofShared();
-                LookupBuffer consumer = LookupBuffers.consumer(
+        try (LookupBuffer consumer = LookupBuffers.consumer(
                         WirePipe.sender(requests[0], WirePipe.Settings.DEFAULT, Ticker.system()),
                         WirePipe.receiver(answers[0], WirePipe.Settings.DEFAULT, Ticker.system()),
+                        TensorMemory.HOST,
                         Ticker.system());
                 Pipe answering = WirePipe.sender(answers[1], WirePipe.Settings.DEFAULT, Ticker.system())) {
             long before = resident();
-            try (Arena source = Arena.ofShared()) {
-                Tensor part = part(source);
-                answering.send(
-                        Optional.of(new LookupMessage(LookupMessage.What.FOUND, 7, new int[] {1}, new boolean[] {true})
-                                .encode(arena)),
-                        LONG);
-                for (int i = 0; i < 3; i++) {
-                    answering.send(Optional.of(part), LONG);
-                }
+            answering.send(
+                    new LookupMessage(LookupMessage.What.FOUND, 7, new int[] {1}, new boolean[] {true}).encode(), LONG);
+            for (int i = 0; i < 3; i++) {
+                answering.send(part(SIZE), LONG);
             }
             assertThatThrownBy(() -> consumer.dropSelect(new int[] {1}, new boolean[] {true}, LONG))
                     .isInstanceOf(PipeException.class)
@@ -91,17 +79,14 @@ class LookupMemoryTest {
         }
     }
 
-    private static void ask(Pipe asking, Arena arena, int number) throws PipeException {
+    private static void ask(Pipe asking, int number) throws PipeException {
         asking.send(
-                Optional.of(
-                        new LookupMessage(LookupMessage.What.SELECT, number, new int[] {number}, new boolean[] {true})
-                                .encode(arena)),
+                new LookupMessage(LookupMessage.What.SELECT, number, new int[] {number}, new boolean[] {true}).encode(),
                 LONG);
     }
 
-    private static Tensor part(Arena arena) {
-        MemorySegment data = arena.allocate(SIZE);
-        return new Tensor(Tensor.Type.U8, List.of(SIZE), data);
+    private static Tensor part(long bytes) {
+        return TensorMemory.HOST.allocate(Tensor.Type.U8, List.of(bytes));
     }
 
     private static void awaitFreed(long before) throws IOException {

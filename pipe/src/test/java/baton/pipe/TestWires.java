@@ -36,6 +36,7 @@ public final class TestWires {
                 LookupBuffers.consumer(
                         WirePipe.sender(requests[1], pipe, Ticker.system()),
                         WirePipe.receiver(answers[1], pipe, Ticker.system()),
+                        TensorMemory.HOST,
                         Ticker.system()));
     }
 }

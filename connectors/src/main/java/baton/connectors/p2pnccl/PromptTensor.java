@@ -1,21 +1,15 @@
 package baton.connectors.p2pnccl;
 
-import baton.kv.BlockCopy;
+import baton.connectors.TokenTensors;
 import baton.kv.KvCache;
-import baton.kv.KvCopier;
-import baton.kv.KvCopier.Range;
-import baton.kv.KvCopier.Rows;
 import baton.kv.KvFence;
 import baton.kv.KvLayout;
 import baton.kv.KvMemory;
 import baton.messages.p2p.P2pMessage.Origin;
 import baton.messages.p2p.P2pMessage.TensorHead;
 import baton.pipe.TensorBytes;
-import java.lang.foreign.MemorySegment;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
-import java.util.stream.IntStream;
 
 /** Copies a layer of a prompt between a tensor, {@code [2, tokens, kv heads, head dim]}, and the blocks of a pool. */
 final class PromptTensor {
@@ -97,100 +91,26 @@ final class PromptTensor {
      */
     static KvFence gather(KvCache cache, int layer, int[] blocks, int tokens, TensorBytes tensor, KvFence computed) {
         long half = tensor.byteSize() / 2;
-        switch (cache.memory()) {
-            case KvMemory.Device device -> {
-                return switch (tensor) {
-                    case TensorBytes.Device(var _, long offset, long _) ->
-                        device.copier().copy(rows(cache, layer, blocks, 0, tokens, offset, half), computed);
-                    case TensorBytes.Host(MemorySegment host) ->
-                        device.copier().toHost(ranges(rows(cache, layer, blocks, 0, tokens, 0, half)), host, computed);
-                };
-            }
-            case KvMemory.Host _ -> {
-                computed.await();
-                gather(cache, layer, blocks, tokens, tensor.host());
-                return KvFence.PASSED;
-            }
+        KvFence gathered = halves(cache, tensor, half).gather(layer, blocks, tokens, 0, computed);
+        if (cache.memory() instanceof KvMemory.Host) {
+            long filled = tokens * tokenBytes(cache.layout());
+            tensor.slice(filled, half - filled).host().fill((byte) 0);
+            tensor.slice(half + filled, half - filled).host().fill((byte) 0);
         }
-    }
-
-    private static void gather(KvCache cache, int layer, int[] blocks, int tokens, MemorySegment tensor) {
-        long token = tokenBytes(cache.layout());
-        long half = tensor.byteSize() / 2;
-        new BlockCopy(cache).gather(layer, blocks, 0, tokens, split(cache, tensor, half), 0);
-        tensor.asSlice(tokens * token, half - tokens * token).fill((byte) 0);
-        tensor.asSlice(half + tokens * token).fill((byte) 0);
+        return gathered;
     }
 
     /** Fills blocks, the first of which begins with token {@code first}, with the tensor's tokens {@code [first, end)}. */
     static void scatter(
             TensorHead head, TensorBytes tensor, KvCache cache, int layer, int[] blocks, int first, int end) {
         long half = tokens(head.shape()) * tokenBytes(cache.layout());
-        switch (cache.memory()) {
-            case KvMemory.Device device -> {
-                KvCopier copier = device.copier();
-                int tokens = end - first;
-                KvFence there = switch (tensor) {
-                    case TensorBytes.Device(var _, long offset, long _) ->
-                        copier.copy(reversed(rows(cache, layer, blocks, first, tokens, offset, half)), KvFence.PASSED);
-                    case TensorBytes.Host(MemorySegment host) ->
-                        copier.toDevice(
-                                ranges(rows(cache, layer, blocks, first, tokens, 0, half)), host, KvFence.PASSED);
-                };
-                there.await();
-            }
-            case KvMemory.Host _ ->
-                new BlockCopy(cache).scatter(layer, blocks, 0, end - first, split(cache, tensor.host(), half), first);
-        }
+        halves(cache, tensor, half)
+                .scatter(layer, blocks, end - first, first, KvFence.PASSED)
+                .await();
     }
 
-    /**
-     * Copies from a device's pool to a tensor: for each block and head the keys of its tokens, and the values.
-     *
-     * @param first the tensor's token that the first block begins with
-     * @param keys offset of the tensor's keys
-     * @param half bytes from there to its values
-     */
-    private static List<Rows> rows(
-            KvCache cache, int layer, int[] blocks, int first, int tokens, long keys, long half) {
-        KvLayout layout = cache.layout();
-        int heads = layout.kvHeads();
-        long entry = layout.entryBytes();
-        long vector = entry / 2;
-        List<Rows> rows = new ArrayList<>();
-        for (int token = 0; token < tokens; token += layout.blockSize()) {
-            long inPool = cache.layerStart(blocks[token / layout.blockSize()], layer);
-            long inTensor = keys + (long) (first + token) * heads * vector;
-            int count = Math.min(layout.blockSize(), tokens - token);
-            for (int head = 0; head < heads; head++) {
-                long from = inPool + head * layout.headBytes();
-                long to = inTensor + head * vector;
-                rows.add(new Rows(from, entry, to, heads * vector, count, vector));
-                rows.add(new Rows(from + vector, entry, half + to, heads * vector, count, vector));
-            }
-        }
-        return rows;
-    }
-
-    private static List<Rows> reversed(List<Rows> rows) {
-        return rows.stream()
-                .map(each -> new Rows(
-                        each.to(), each.toStride(), each.from(), each.fromStride(), each.count(), each.bytes()))
-                .toList();
-    }
-
-    private static List<Range> ranges(List<Rows> rows) {
-        return rows.stream()
-                .flatMap(each -> IntStream.range(0, each.count())
-                        .mapToObj(i -> new Range(
-                                each.from() + i * each.fromStride(), each.to() + i * each.toStride(), each.bytes())))
-                .toList();
-    }
-
-    /** @param half offset of the values */
-    private static BlockCopy.TokenMajor split(KvCache cache, MemorySegment tensor, long half) {
-        return new BlockCopy.TokenMajor.Split(
-                tensor.asSlice(0, half), tensor.asSlice(half), cache.layout().kvHeads(), 0);
+    private static TokenTensors halves(KvCache cache, TensorBytes tensor, long half) {
+        return new TokenTensors(cache, tensor.slice(0, half), tensor.slice(half, half));
     }
 
     private static long tokenBytes(KvLayout layout) {

@@ -1,15 +1,15 @@
 package baton.connectors.pynccl;
 
-import baton.kv.BlockCopy;
+import baton.connectors.TokenTensors;
 import baton.kv.DType;
 import baton.kv.KvCache;
+import baton.kv.KvFence;
 import baton.kv.KvLayout;
 import baton.kv.connector.HiddenState;
 import baton.pipe.LookupBuffer;
 import baton.pipe.PipeException;
 import baton.pipe.Tensor;
-import java.lang.foreign.Arena;
-import java.lang.foreign.MemorySegment;
+import baton.pipe.TensorMemory;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -22,17 +22,10 @@ import java.util.Optional;
  * tokens, kv heads, head dim]} each. vLLM sends all hidden states; only the last one, {@code [1, hidden size]}, is needed.
  *
  * @param cache the rank's pool
+ * @param memory of keys and values to send
  * @param hasHidden whether the rank has hidden states, that is whether its stage is the last
  */
-record KvTensors(KvCache cache, boolean hasHidden) {
-    /** A copy of a prompt from the pool, with its arena. */
-    record Gathered(LookupBuffer.Entry entry, Arena arena) implements AutoCloseable {
-        @Override
-        public void close() {
-            arena.close();
-        }
-    }
-
+record KvTensors(KvCache cache, TensorMemory memory, boolean hasHidden) {
     /**
      * The received parts of a prompt.
      *
@@ -44,30 +37,27 @@ record KvTensors(KvCache cache, boolean hasHidden) {
     record Received(int tokens, Optional<HiddenState> hidden, List<String> missing, long bytes) {}
 
     /** Copies a prompt out of the pool. */
-    Gathered gather(PyNcclConnectorMetadata.Send send, Optional<HiddenState> hidden) {
-        KvLayout layout = cache.layout();
-        List<Long> shape = shape(send.tokens());
-        Tensor.Type type = type(layout.dtype());
-        long bytes = Tensor.bytes(type, shape);
-        Arena arena = Arena.ofShared();
+    LookupBuffer.Entry gather(PyNcclConnectorMetadata.Send send, Optional<HiddenState> hidden) {
+        boolean[] roi = new boolean[send.key().length];
+        Arrays.fill(roi, true);
+        Tensor.Type type = type(cache.layout().dtype());
+        List<Tensor> parts = new ArrayList<>();
+        KvFence gathered = KvFence.PASSED;
         try {
-            MemorySegment keys = arena.allocate(bytes, 64);
-            MemorySegment values = arena.allocate(bytes, 64);
-            BlockCopy copy = new BlockCopy(cache);
-            BlockCopy.TokenMajor to = new BlockCopy.TokenMajor.Split(keys, values, layout.kvHeads(), 0);
-            for (int layer = 0; layer < layout.layers(); layer++) {
-                copy.gather(layer, send.blocks(), 0, send.tokens(), to, (long) layer * send.tokens());
+            parts.add(memory.allocate(type, shape(send.tokens())));
+            parts.add(memory.allocate(type, shape(send.tokens())));
+            TokenTensors tensors = tensors(parts.getFirst(), parts.getLast());
+            for (int layer = 0; layer < cache.layout().layers(); layer++) {
+                long at = (long) layer * send.tokens();
+                gathered = tensors.gather(layer, send.blocks(), send.tokens(), at, gathered);
             }
-            boolean[] roi = new boolean[send.key().length];
-            Arrays.fill(roi, true);
-            Tensor state = hidden.map(each -> tensor(arena, each))
-                    .orElseGet(() -> new Tensor(type, List.of(0L, 0L), MemorySegment.NULL));
-            return new Gathered(
-                    new LookupBuffer.Entry(
-                            send.key(), roi, new Tensor(type, shape, keys), new Tensor(type, shape, values), state),
-                    arena);
+            parts.add(hidden.map(KvTensors::tensor).orElseGet(() -> TensorMemory.HOST.allocate(type, List.of(0L, 0L))));
+            gathered.await();
+            return new LookupBuffer.Entry(send.key(), roi, parts.get(0), parts.get(1), parts.get(2));
         } catch (RuntimeException | Error e) {
-            arena.close();
+            // The device may write to them until then.
+            gathered.await();
+            parts.forEach(Tensor::close);
             throw e;
         }
     }
@@ -82,12 +72,12 @@ record KvTensors(KvCache cache, boolean hasHidden) {
             throws PipeException {
         boolean[] roi = new boolean[load.key().length];
         Arrays.fill(roi, true);
-        Optional<LookupBuffer.Taken> taken = buffer.dropSelect(load.key(), roi, timeout);
+        Optional<LookupBuffer.Entry> taken = buffer.dropSelect(load.key(), roi, timeout);
         if (taken.isEmpty()) {
             return Optional.empty();
         }
-        try (LookupBuffer.Taken entry = taken.get()) {
-            return Optional.of(scatter(entry.entry(), load));
+        try (LookupBuffer.Entry entry = taken.get()) {
+            return Optional.of(scatter(entry, load));
         }
     }
 
@@ -96,21 +86,20 @@ record KvTensors(KvCache cache, boolean hasHidden) {
         List<String> missing = new ArrayList<>();
         int tokens = usable(entry, load, missing);
         KvLayout layout = cache.layout();
-        MemorySegment keys = entry.key().data();
-        MemorySegment values = entry.value().data();
-        BlockCopy copy = new BlockCopy(cache);
-        BlockCopy.TokenMajor from = new BlockCopy.TokenMajor.Split(keys, values, layout.kvHeads(), 0);
+        TokenTensors tensors = tensors(entry.key(), entry.value());
+        int[] blocks = Arrays.copyOfRange(load.blocks(), load.computed() / layout.blockSize(), load.blocks().length);
+        KvFence scattered = KvFence.PASSED;
         for (int layer = 0; tokens > load.computed() && layer < layout.layers(); layer++) {
             // The tensors may hold more tokens than are valid.
             long at = layer * entry.key().shape().get(1) + load.computed();
-            copy.scatter(layer, load.blocks(), load.computed(), tokens, from, at);
+            scattered = tensors.scatter(layer, blocks, tokens - load.computed(), at, scattered);
         }
+        scattered.await();
         Optional<HiddenState> hidden = hidden(entry.hidden());
         if (hasHidden && hidden.isEmpty()) {
             missing.add("the last token's hidden state");
         }
-        long bytes = keys.byteSize() + values.byteSize() + entry.hidden().data().byteSize();
-        return new Received(tokens, hidden, missing, bytes);
+        return new Received(tokens, hidden, missing, entry.tensorBytes());
     }
 
     /** How many of the prompt's tokens, from the first, have valid keys and values in the entry. */
@@ -164,13 +153,18 @@ record KvTensors(KvCache cache, boolean hasHidden) {
         return Arrays.stream(DType.values())
                 .filter(dtype -> type(dtype) == tensor.type())
                 .findFirst()
-                .map(dtype -> new HiddenState(dtype, tensor.data()).copy());
+                .map(dtype -> new HiddenState(dtype, tensor.data().host()).copy());
     }
 
-    private static Tensor tensor(Arena arena, HiddenState state) {
-        long bytes = state.data().byteSize();
-        MemorySegment copy = arena.allocate(bytes, 64).copyFrom(state.data());
-        return new Tensor(type(state.dtype()), List.of(1L, bytes / state.dtype().bytes()), copy);
+    private static Tensor tensor(HiddenState state) {
+        long size = state.data().byteSize() / state.dtype().bytes();
+        Tensor copy = TensorMemory.HOST.allocate(type(state.dtype()), List.of(1L, size));
+        copy.data().host().copyFrom(state.data());
+        return copy;
+    }
+
+    private TokenTensors tensors(Tensor keys, Tensor values) {
+        return new TokenTensors(cache, keys.data(), values.data());
     }
 
     private List<Long> shape(int tokens) {

@@ -1,6 +1,8 @@
 package baton.connectors.pynccl;
 
+import baton.kv.KvMemory;
 import baton.pipe.LookupBuffer;
+import baton.pipe.TensorMemory;
 import java.time.Duration;
 import java.util.Optional;
 
@@ -12,9 +14,10 @@ public interface LookupSession extends AutoCloseable {
     /**
      * Starts to connect; called once.
      *
-     * @param poolBytes of the rank's KV pool: the peer may send entries of this size
+     * @param pool of the rank: the peer may send entries of its size
+     * @return memory of keys and values to send, the device's if the wires reach it
      */
-    void start(long poolBytes);
+    TensorMemory start(KvMemory pool);
 
     /** Waits for the lookup buffer; empty if there is none in time, or the peer has been away for long. */
     Optional<LookupBuffer> await(Duration timeout);

@@ -1,11 +1,16 @@
 package baton.connectors.pynccl;
 
+import baton.kv.ConfigException;
 import baton.kv.Deadline;
+import baton.kv.KvMemory;
 import baton.kv.Ticker;
 import baton.messages.PeerSecret;
+import baton.pipe.BuddyPool;
 import baton.pipe.LookupBuffer;
 import baton.pipe.LookupBuffers;
 import baton.pipe.PipeException;
+import baton.pipe.TensorBytes;
+import baton.pipe.TensorMemory;
 import baton.pipe.Wire;
 import baton.pipe.WirePipe;
 import baton.pipe.WireTransport;
@@ -62,6 +67,8 @@ final class PeerSession implements LookupSession {
     private boolean closed;
     /** Bytes of a received tensor at most: this side never looks up more than its pool holds. */
     private long mostBytes;
+    /** Memory of keys and values beside a device's pool. */
+    private Optional<BuddyPool> onDevice = Optional.empty();
 
     /** Of the connecting thread. */
     private String lastFailure = "";
@@ -87,9 +94,25 @@ final class PeerSession implements LookupSession {
     }
 
     @Override
-    public void start(long poolBytes) {
-        mostBytes = Math.max(settings.bufferBytes(), poolBytes);
+    public TensorMemory start(KvMemory pool) {
+        mostBytes = Math.max(settings.bufferBytes(), pool.bytes());
+        if (pool instanceof KvMemory.Device device) {
+            if (!transport.reaches(device.device())) {
+                throw new ConfigException(
+                        "kv_buffer_device",
+                        "is not cpu, but transport=%s does not reach memory of %s: it must be cpu"
+                                .formatted(transport.name(), device.device()));
+            }
+            BuddyPool beside = new BuddyPool(settings.bufferBytes());
+            beside.prepare(Optional.of(device));
+            onDevice = Optional.of(beside);
+        }
         thread.start();
+        return memory();
+    }
+
+    private TensorMemory memory() {
+        return onDevice.<TensorMemory>map(beside -> beside).orElse(TensorMemory.HOST);
     }
 
     @Override
@@ -167,7 +190,10 @@ final class PeerSession implements LookupSession {
                         new LookupBuffer.Settings(settings.bufferBytes(), settings.keep()),
                         ticker)
                 : LookupBuffers.consumer(
-                        WirePipe.sender(requests, pipes, ticker), WirePipe.receiver(answers, pipes, ticker), ticker);
+                        WirePipe.sender(requests, pipes, ticker),
+                        WirePipe.receiver(answers, pipes, ticker),
+                        memory(),
+                        ticker);
         synchronized (this) {
             if (!closed) {
                 buffer = Optional.of(made);
@@ -263,12 +289,12 @@ final class PeerSession implements LookupSession {
         }
 
         @Override
-        public void send(MemorySegment bytes, Duration timeout) throws PipeException {
+        public void send(TensorBytes bytes, Duration timeout) throws PipeException {
             wire.send(bytes, timeout);
         }
 
         @Override
-        public void receive(MemorySegment into, Duration timeout) throws PipeException {
+        public void receive(TensorBytes into, Duration timeout) throws PipeException {
             wire.receive(into, timeout);
         }
 

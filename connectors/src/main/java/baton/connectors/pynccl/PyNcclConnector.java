@@ -86,6 +86,16 @@ public final class PyNcclConnector implements KvConnector {
         }
     }
 
+    /** NCCL sends tensors from the device's memory. */
+    @Override
+    public boolean needsHostMemory(KvTransferConfig config) {
+        return !config.buffersOnDevice()
+                || !config.extra()
+                        .withDefaults(PyNcclSettings.SETTINGS)
+                        .string(PyNcclSettings.TRANSPORT)
+                        .equals(Optional.of("nccl"));
+    }
+
     @Override
     public SchedulerConnector scheduler(ConnectorContext context) {
         context.requireKeysAndValues("PyNcclConnector");

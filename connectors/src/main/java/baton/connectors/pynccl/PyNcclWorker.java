@@ -2,6 +2,7 @@ package baton.connectors.pynccl;
 
 import baton.kv.Deadline;
 import baton.kv.KvCache;
+import baton.kv.KvFence;
 import baton.kv.Ticker;
 import baton.kv.connector.ConnectorContext;
 import baton.kv.connector.ConnectorMetadata;
@@ -9,6 +10,7 @@ import baton.kv.connector.HiddenState;
 import baton.kv.connector.Measurement;
 import baton.kv.connector.WorkerConnector;
 import baton.kv.connector.WorkerReport;
+import baton.pipe.BuddyPool;
 import baton.pipe.DamagedTensorException;
 import baton.pipe.LookupBuffer;
 import baton.pipe.PipeException;
@@ -110,8 +112,7 @@ final class PyNcclWorker implements WorkerConnector {
 
     @Override
     public void register(KvCache cache) {
-        tensors = new KvTensors(cache, hasHidden);
-        session.start(cache.memory().bytes());
+        tensors = new KvTensors(cache, session.start(cache.memory()), hasHidden);
     }
 
     private KvTensors tensors() {
@@ -219,6 +220,10 @@ final class PyNcclWorker implements WorkerConnector {
         return false;
     }
 
+    /** Prompts are read when their step is computed, see {@link #waitForSave}. */
+    @Override
+    public void saveLayer(int layer, KvFence computed) {}
+
     @Override
     public WorkerReport report(Set<String> finished) {
         ended.addAll(finished);
@@ -313,7 +318,7 @@ final class PyNcclWorker implements WorkerConnector {
             if (!beginReading()) {
                 return;
             }
-            Optional<KvTensors.Gathered> gathered = Optional.empty();
+            Optional<LookupBuffer.Entry> gathered = Optional.empty();
             try {
                 gathered = Optional.of(tensors().gather(send, hidden));
             } catch (RuntimeException | OutOfMemoryError e) {
@@ -321,27 +326,27 @@ final class PyNcclWorker implements WorkerConnector {
             } finally {
                 endReading();
             }
-            if (gathered.isPresent()) {
-                try (KvTensors.Gathered entry = gathered.get()) {
-                    insert(entry.entry());
-                } catch (RuntimeException e) {
-                    log.error("Sending request {}", send.requestId(), e);
-                    failed("error", e.toString());
-                }
+            try {
+                gathered.ifPresent(this::insert);
+            } catch (RuntimeException e) {
+                log.error("Sending request {}", send.requestId(), e);
+                failed("error", e.toString());
             }
         }
 
         private void insert(LookupBuffer.Entry entry) {
             Optional<LookupBuffer> buffer = session.await(settings.insertTimeout());
             if (buffer.isEmpty()) {
+                entry.close();
                 failed("disconnected", "no consumer is connected");
                 return;
             }
             long start = ticker.nanos();
+            long bytes = entry.tensorBytes();
             try {
                 buffer.get().insert(entry, settings.insertTimeout());
                 measurements.add(Measurement.count("baton:kv_lookup_inserts", 1));
-                measurements.add(Measurement.count("baton:kv_lookup_insert_bytes", bytes(entry)));
+                measurements.add(Measurement.count("baton:kv_lookup_insert_bytes", bytes));
                 measurements.add(Measurement.seconds("baton:kv_lookup_insert", (ticker.nanos() - start) / 1e9));
             } catch (PipeException e) {
                 if (session.isUp(buffer.get())) {
@@ -370,12 +375,6 @@ final class PyNcclWorker implements WorkerConnector {
                     why);
             measurements.add(Measurement.count("baton:kv_lookup_insert_failures", 1, "cause", cause));
         }
-    }
-
-    private static long bytes(LookupBuffer.Entry entry) {
-        return entry.key().data().byteSize()
-                + entry.value().data().byteSize()
-                + entry.hidden().data().byteSize();
     }
 
     private void receive(PyNcclConnectorMetadata.Load load) {
@@ -451,14 +450,14 @@ final class PyNcclWorker implements WorkerConnector {
             boolean[] roi = new boolean[key.length];
             Arrays.fill(roi, true);
             try {
-                buffer.get().dropSelect(key, roi, settings.lookupTimeout()).ifPresent(LookupBuffer.Taken::close);
+                buffer.get().dropSelect(key, roi, settings.lookupTimeout()).ifPresent(LookupBuffer.Entry::close);
             } catch (PipeException e) {
                 log.debug("Nothing to throw away", e);
             }
         }
     }
 
-    /** Returns when no thread uses the pool any more. */
+    /** Returns when no thread uses the pool any more, and its device has no tensors. */
     @Override
     public void close() {
         synchronized (queue) {
@@ -471,6 +470,12 @@ final class PyNcclWorker implements WorkerConnector {
             for (Thread thread : running) {
                 if (!thread.join(deadline.remaining())) {
                     log.error("{}, which copies keys and values, has not ended within {}", thread.getName(), CLOSING);
+                }
+            }
+            if (tensors != null && tensors.memory() instanceof BuddyPool beside) {
+                beside.close();
+                if (!beside.awaitUnused(deadline)) {
+                    log.warn("tensors in memory of the device are still in use");
                 }
             }
         } catch (InterruptedException e) {

@@ -1,5 +1,6 @@
 package baton.connectors.pynccl;
 
+import baton.kv.KvDevice;
 import baton.pipe.PipeException;
 import baton.pipe.Wire;
 import baton.pipe.WireTransport;
@@ -10,6 +11,11 @@ record Borrowed(WireTransport transport) implements WireTransport {
     @Override
     public String name() {
         return transport.name();
+    }
+
+    @Override
+    public boolean reaches(KvDevice device) {
+        return transport.reaches(device);
     }
 
     @Override

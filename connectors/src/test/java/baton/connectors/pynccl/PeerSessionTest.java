@@ -3,10 +3,13 @@ package baton.connectors.pynccl;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import baton.kv.JsonFields;
+import baton.kv.KvMemory;
 import baton.kv.Ticker;
 import baton.messages.PeerAccess;
 import baton.pipe.LookupBuffer;
 import baton.pipe.PipeException;
+import baton.pipe.TensorBytes;
+import baton.pipe.TensorMemory;
 import baton.pipe.Wire;
 import baton.pipe.WireTransport;
 import baton.pipe.memory.MemoryTransport;
@@ -28,6 +31,7 @@ import org.slf4j.event.Level;
 @Timeout(120)
 class PeerSessionTest {
     private static final Duration SOON = Duration.ofSeconds(60);
+    private static final KvMemory POOL = new KvMemory.Host(MemorySegment.ofArray(new byte[1 << 20]), Optional.empty());
 
     private final MemoryTransport wires = new MemoryTransport();
 
@@ -46,7 +50,7 @@ class PeerSessionTest {
 
     private static PeerSession started(boolean producer, WireTransport transport) {
         PeerSession session = session(settings(producer), transport);
-        session.start(1 << 20);
+        TensorMemory _ = session.start(POOL);
         return session;
     }
 
@@ -69,7 +73,7 @@ class PeerSessionTest {
 
     private PeerSession started(boolean producer, PeerAccess access) {
         PeerSession session = session(settings(producer, access), new Borrowed(wires));
-        session.start(1 << 20);
+        TensorMemory _ = session.start(POOL);
         return session;
     }
 
@@ -144,12 +148,12 @@ class PeerSessionTest {
             first = false;
             return new Wire() {
                 @Override
-                public void send(MemorySegment bytes, Duration limit) throws PipeException {
+                public void send(TensorBytes bytes, Duration limit) throws PipeException {
                     wire.send(bytes, limit);
                 }
 
                 @Override
-                public void receive(MemorySegment into, Duration limit) throws PipeException {
+                public void receive(TensorBytes into, Duration limit) throws PipeException {
                     try {
                         wire.receive(into, limit);
                     } catch (PipeException e) {

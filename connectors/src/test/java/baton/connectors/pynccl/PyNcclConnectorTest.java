@@ -22,6 +22,7 @@ import baton.kv.connector.SchedulerConnector.RequestEnd;
 import baton.kv.connector.WorkerReport;
 import baton.pipe.LookupBuffer;
 import baton.pipe.Tensor;
+import baton.pipe.TensorMemory;
 import baton.pipe.memory.MemoryTransport;
 import baton.testkit.FakeEngine;
 import baton.testkit.FakeEngine.Running;
@@ -452,7 +453,9 @@ class PyNcclConnectorTest {
         try (Arena arena = Arena.ofShared()) {
             KvLayout layout = new KvLayout(3, 2, 4, BLOCK_SIZE, DType.BF16);
             KvTensors tensors = new KvTensors(
-                    new KvCache(arena.allocate(4 * layout.blockBytes(), 64), layout, 4, List.of("a", "b", "c")), true);
+                    new KvCache(arena.allocate(4 * layout.blockBytes(), 64), layout, 4, List.of("a", "b", "c")),
+                    TensorMemory.HOST,
+                    true);
             int[] key = new int[PromptKey.HEAD + 10];
             key[PromptKey.HEAD - 1] = 10;
             boolean[] all = new boolean[key.length];

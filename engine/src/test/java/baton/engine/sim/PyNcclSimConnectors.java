@@ -4,6 +4,7 @@ import baton.connectors.pynccl.LookupSession;
 import baton.connectors.pynccl.PyNcclConnector;
 import baton.kv.Deadline;
 import baton.kv.JsonFields;
+import baton.kv.KvMemory;
 import baton.kv.KvRole;
 import baton.kv.KvTransferConfig;
 import baton.kv.connector.ConnectorContext;
@@ -14,6 +15,7 @@ import baton.kv.connector.WorkerConnector;
 import baton.pipe.LookupBuffer;
 import baton.pipe.PipeException;
 import baton.pipe.Tensor;
+import baton.pipe.TensorMemory;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -172,9 +174,10 @@ final class PyNcclSimConnectors extends FaultyConnectors {
         }
 
         @Override
-        public void start(long poolBytes) {
+        public TensorMemory start(KvMemory pool) {
             disconnected();
             sessions.put(node.name(), this);
+            return TensorMemory.HOST;
         }
 
         private void disconnected() {
@@ -299,7 +302,7 @@ final class PyNcclSimConnectors extends FaultyConnectors {
 
     /** A message with a tensor: length and name of its type, number of dimensions, dimensions, bytes. */
     private static byte[] part(Tensor tensor) {
-        byte[] data = tensor.data().toArray(ValueLayout.JAVA_BYTE);
+        byte[] data = tensor.data().host().toArray(ValueLayout.JAVA_BYTE);
         int dimensions = tensor.shape().size();
         byte[] type = tensor.type().torchName().getBytes(StandardCharsets.US_ASCII);
         ByteBuffer bytes = ByteBuffer.allocate(2 + type.length + (1 + dimensions) * Long.BYTES + data.length);
@@ -308,7 +311,7 @@ final class PyNcclSimConnectors extends FaultyConnectors {
         return bytes.put(data).array();
     }
 
-    private static Tensor tensor(byte[] part, Arena arena) {
+    private static Tensor tensor(byte[] part) {
         ByteBuffer bytes = ByteBuffer.wrap(part, 1, part.length - 1);
         byte[] name = new byte[bytes.get()];
         bytes.get(name);
@@ -317,8 +320,9 @@ final class PyNcclSimConnectors extends FaultyConnectors {
         for (long dimensions = bytes.getLong(); dimensions > 0; dimensions--) {
             shape.add(bytes.getLong());
         }
-        MemorySegment data = arena.allocate(Math.max(1, bytes.remaining())).asSlice(0, bytes.remaining());
-        return new Tensor(type, shape, data.copyFrom(MemorySegment.ofBuffer(bytes)));
+        Tensor tensor = TensorMemory.HOST.allocate(type, shape);
+        tensor.data().host().copyFrom(MemorySegment.ofBuffer(bytes));
+        return tensor;
     }
 
     /** The producer's end: stores entries and answers lookups. */
@@ -345,6 +349,7 @@ final class PyNcclSimConnectors extends FaultyConnectors {
         @Override
         public void insert(Entry entry, Duration timeout) throws PipeException {
             List<byte[]> parts = List.of(part(entry.key()), part(entry.value()), part(entry.hidden()));
+            entry.close();
             long bytes = parts.stream().mapToLong(part -> part.length).sum() + 5L * entry.tokens().length;
             insert(new Stored(entry.tokens().clone(), FOUND, parts, bytes, now()), timeout);
         }
@@ -419,7 +424,7 @@ final class PyNcclSimConnectors extends FaultyConnectors {
         }
 
         @Override
-        public Optional<Taken> dropSelect(int[] tokens, boolean[] roi, Duration timeout) {
+        public Optional<Entry> dropSelect(int[] tokens, boolean[] roi, Duration timeout) {
             throw new UnsupportedOperationException("this end only inserts");
         }
 
@@ -456,7 +461,7 @@ final class PyNcclSimConnectors extends FaultyConnectors {
         }
 
         @Override
-        public Optional<Taken> dropSelect(int[] tokens, boolean[] roi, Duration timeout) throws PipeException {
+        public Optional<Entry> dropSelect(int[] tokens, boolean[] roi, Duration timeout) throws PipeException {
             Deadline deadline = Deadline.after(site.ticker(), timeout);
             int number = numbers++;
             Answer answer = new Answer();
@@ -476,18 +481,15 @@ final class PyNcclSimConnectors extends FaultyConnectors {
             connection.send(connection.consumer, connection.producer, message);
         }
 
-        private static Taken taken(Answer answer) {
+        private static Entry taken(Answer answer) {
             boolean[] roi = new boolean[answer.tokens.length];
             Arrays.fill(roi, true);
-            Arena arena = Arena.ofConfined();
-            return new Taken(
-                    new Entry(
-                            answer.tokens,
-                            roi,
-                            tensor(answer.parts.get(0), arena),
-                            tensor(answer.parts.get(1), arena),
-                            tensor(answer.parts.get(2), arena)),
-                    arena);
+            return new Entry(
+                    answer.tokens,
+                    roi,
+                    tensor(answer.parts.get(0)),
+                    tensor(answer.parts.get(1)),
+                    tensor(answer.parts.get(2)));
         }
 
         private void received(ByteBuffer message) {

@@ -3,6 +3,7 @@ package baton.pipe.c10d;
 import baton.kv.Deadline;
 import baton.kv.Ticker;
 import baton.pipe.PipeException;
+import baton.pipe.TensorBytes;
 import baton.pipe.Wire;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.lang.foreign.Arena;
@@ -88,8 +89,8 @@ final class GlooWire implements Wire {
     }
 
     @Override
-    public void send(MemorySegment bytes, Duration timeout) throws PipeException {
-        move("send", bytes, timeout, (size, data, wait) -> {
+    public void send(TensorBytes bytes, Duration timeout) throws PipeException {
+        move("send", bytes.host(), timeout, (size, data, wait) -> {
             size.set(ValueLayout.JAVA_LONG, 0, bytes.byteSize());
             wait.until(() -> group.send(over(size), peer, SIZE));
             wait.until(() -> group.send(over(data), peer, BYTES));
@@ -97,10 +98,10 @@ final class GlooWire implements Wire {
     }
 
     @Override
-    public void receive(MemorySegment into, Duration timeout) throws PipeException {
+    public void receive(TensorBytes into, Duration timeout) throws PipeException {
         int unusedMore = receiving.incrementAndGet();
         try {
-            move("receive", into, timeout, (size, data, wait) -> {
+            move("receive", into.host(), timeout, (size, data, wait) -> {
                 wait.until(() -> group.recv(over(size), peer, SIZE));
                 long comes = size.get(ValueLayout.JAVA_LONG, 0);
                 if (comes != data.byteSize()) {

@@ -11,6 +11,8 @@ import java.lang.foreign.ValueLayout;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Arrays;
+import java.util.Optional;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLongArray;
 import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.locks.ReentrantLock;
@@ -152,16 +154,6 @@ final class NcclWire implements Wire {
     }
 
     @Override
-    public void send(MemorySegment bytes, Duration timeout) throws PipeException {
-        out.move(new TensorBytes.Host(bytes), timeout);
-    }
-
-    @Override
-    public void receive(MemorySegment into, Duration timeout) throws PipeException {
-        in.move(new TensorBytes.Host(into), timeout);
-    }
-
-    @Override
     public void send(TensorBytes bytes, Duration timeout) throws PipeException {
         out.move(bytes, timeout);
     }
@@ -243,7 +235,11 @@ final class NcclWire implements Wire {
             } catch (PipeException e) {
                 closed = true;
                 control.close();
-                end(bytes instanceof TensorBytes.Device);
+                AtomicBoolean idle = new AtomicBoolean();
+                Optional<Thread> ending = end(idle);
+                if (bytes instanceof TensorBytes.Device device && ending.isPresent()) {
+                    awaitIdle(ending.get(), idle, device);
+                }
                 // The peer may close before the GPU is known to be done here: a message that has arrived is no less
                 // sent.
                 if (!sends || !hasHeard(RECEIVED, messages)) {
@@ -299,7 +295,7 @@ final class NcclWire implements Wire {
         void close() {
             inside.lock();
             try {
-                end(false);
+                Optional<Thread> _ = end(new AtomicBoolean());
             } finally {
                 inside.unlock();
             }
@@ -309,17 +305,18 @@ final class NcclWire implements Wire {
          * On a thread of its own, because NCCL frees memory then, which waits for the kernels of other wires. The lane is kept
          * only if the communicator is known to be done with it.
          *
-         * @param waits returns when the GPU is done with the communicator's memory
+         * @param idle set when the GPU is done with the communicator's memory
+         * @return the thread, unless the communicator was ended before
          */
-        private void end(boolean waits) {
+        private Optional<Thread> end(AtomicBoolean idle) {
             NcclLanes.Lane own = lane;
             long ended = communicator;
             if (own == null) {
-                return;
+                return Optional.empty();
             }
             lane = null;
             communicator = 0;
-            Thread ending = Thread.ofPlatform().daemon().name("nccl-end").start(() -> {
+            return Optional.of(Thread.ofPlatform().daemon().name("nccl-end").start(() -> {
                 try {
                     lanes.useDevice();
                     if (ended != 0) {
@@ -332,29 +329,28 @@ final class NcclWire implements Wire {
                         }
                         LockSupport.parkNanos(BETWEEN_LOOKS);
                     }
+                    idle.set(true);
                     lanes.giveBack(own);
                 } catch (PipeException e) {
                     LOG.warn("{} does not end in order: {}", NcclWire.this, e.getMessage());
                 }
-            });
-            if (waits) {
-                awaitEnd(ending);
-            }
+            }));
         }
 
-        private void awaitEnd(Thread ending) {
+        private void awaitIdle(Thread ending, AtomicBoolean idle, TensorBytes.Device memory) {
             // An interrupted thread waits too: the memory is another tensor's when this returns.
             boolean interrupted = Thread.interrupted();
             Deadline deadline = Deadline.after(ticker, LAST_WORK);
-            while (ending.isAlive() && !deadline.isOver()) {
+            while (ending.isAlive() && !idle.get() && !deadline.isOver()) {
                 LockSupport.parkNanos(BETWEEN_LOOKS);
                 interrupted |= Thread.interrupted();
             }
-            if (ending.isAlive()) {
-                LOG.error("{}: the GPU may still access memory of a tensor that has failed", NcclWire.this);
-            }
             if (interrupted) {
                 Thread.currentThread().interrupt();
+            }
+            if (!idle.get()) {
+                LOG.error("{}: the GPU goes on with a tensor that has failed", NcclWire.this);
+                memory.pool().copier().fail("NCCL goes on with a tensor that has failed, %s".formatted(NcclWire.this));
             }
         }
     }

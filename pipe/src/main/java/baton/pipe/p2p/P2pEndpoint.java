@@ -16,6 +16,7 @@ import baton.messages.p2p.P2pMessage;
 import baton.messages.p2p.P2pMessage.GetReply;
 import baton.messages.p2p.P2pMessage.PutReply;
 import baton.messages.p2p.P2pMessage.TensorHead;
+import baton.pipe.BuddyPool;
 import baton.pipe.PipeException;
 import baton.pipe.Tensor;
 import baton.pipe.TensorBytes;

@@ -5,6 +5,7 @@ import baton.kv.KvMemory;
 import baton.kv.Ticker;
 import baton.messages.PeerAddress;
 import baton.messages.p2p.P2pMessage.TensorHead;
+import baton.pipe.BuddyPool;
 import baton.pipe.p2p.P2pException.Fault;
 import baton.pipe.p2p.P2pStats.Count;
 import java.time.Duration;

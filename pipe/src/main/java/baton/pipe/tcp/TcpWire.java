@@ -5,6 +5,7 @@ import baton.kv.Ticker;
 import baton.messages.PeerAccess;
 import baton.messages.SealedChannel;
 import baton.pipe.PipeException;
+import baton.pipe.TensorBytes;
 import baton.pipe.Wire;
 import java.io.EOFException;
 import java.io.IOException;
@@ -109,13 +110,13 @@ final class TcpWire implements Wire {
     }
 
     @Override
-    public void send(MemorySegment bytes, Duration timeout) throws PipeException {
-        moveAll(bytes, timeout, "send", this::write);
+    public void send(TensorBytes bytes, Duration timeout) throws PipeException {
+        moveAll(bytes.host(), timeout, "send", this::write);
     }
 
     @Override
-    public void receive(MemorySegment into, Duration timeout) throws PipeException {
-        moveAll(into, timeout, "receive", this::read);
+    public void receive(TensorBytes into, Duration timeout) throws PipeException {
+        moveAll(into.host(), timeout, "receive", this::read);
     }
 
     private interface Move {

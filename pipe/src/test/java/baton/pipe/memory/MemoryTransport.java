@@ -192,7 +192,7 @@ public final class MemoryTransport implements WireTransport {
         @Override
         public void send(TensorBytes bytes, Duration timeout) throws PipeException {
             if (!(bytes instanceof TensorBytes.Device device)) {
-                send(bytes.host(), timeout);
+                moved(out.put(bytes.host(), timeout));
                 return;
             }
             try (Arena arena = Arena.ofShared()) {
@@ -201,19 +201,19 @@ public final class MemoryTransport implements WireTransport {
                         .copier()
                         .toHost(whole(device), copy, KvFence.PASSED)
                         .await();
-                send(copy, timeout);
+                moved(out.put(copy, timeout));
             }
         }
 
         @Override
         public void receive(TensorBytes into, Duration timeout) throws PipeException {
             if (!(into instanceof TensorBytes.Device device)) {
-                receive(into.host(), timeout);
+                moved(in.take(into.host(), timeout));
                 return;
             }
             try (Arena arena = Arena.ofShared()) {
                 MemorySegment copy = arena.allocate(device.byteSize());
-                receive(copy, timeout);
+                moved(in.take(copy, timeout));
                 device.pool()
                         .copier()
                         .toDevice(whole(device), copy, KvFence.PASSED)
@@ -224,16 +224,6 @@ public final class MemoryTransport implements WireTransport {
         private List<Range> whole(TensorBytes.Device device) {
             deviceBytes.addAndGet(device.byteSize());
             return List.of(new Range(device.offset(), 0, device.byteSize()));
-        }
-
-        @Override
-        public void send(MemorySegment bytes, Duration timeout) throws PipeException {
-            moved(out.put(bytes, timeout));
-        }
-
-        @Override
-        public void receive(MemorySegment into, Duration timeout) throws PipeException {
-            moved(in.take(into, timeout));
         }
 
         private void moved(String failure) throws PipeException {

@@ -187,16 +187,17 @@ class DamagedTensorTest {
         private Wire flipping(Wire wire) {
             return new Wire() {
                 @Override
-                public void send(MemorySegment bytes, Duration timeout) throws PipeException {
+                public void send(TensorBytes bytes, Duration timeout) throws PipeException {
                     wire.send(bytes, timeout);
                 }
 
                 @Override
-                public void receive(MemorySegment into, Duration timeout) throws PipeException {
+                public void receive(TensorBytes into, Duration timeout) throws PipeException {
                     wire.receive(into, timeout);
                     if (flips.get()) {
                         long last = into.byteSize() - 1;
-                        into.set(ValueLayout.JAVA_BYTE, last, (byte) (into.get(ValueLayout.JAVA_BYTE, last) ^ 1));
+                        MemorySegment bytes = into.host();
+                        bytes.set(ValueLayout.JAVA_BYTE, last, (byte) (bytes.get(ValueLayout.JAVA_BYTE, last) ^ 1));
                     }
                 }
 

@@ -56,10 +56,19 @@ int cudaMemcpyAsync(char *to, const char *from, size_t bytes, int kind, Stream *
     return kind == 1 || kind == 2 ? enqueue(stream, (Operation) { NULL, COPY, to, from, bytes }) : INVALID;
 }
 
+static int stalled;
+
+/* While it is not 0, sends and receives are not done, not even those of aborted communicators. Grows when a receive is not. */
+int stallTransfers(int set) { return set < 0 ? stalled : (stalled = set); }
+
 static int done(Operation *operation) {
     if (operation->kind == COPY) {
         memcpy(operation->to, operation->from, operation->bytes);
         return 1;
+    }
+    if (stalled) {
+        stalled += operation->kind == RECEIVE;
+        return 0;
     }
     Comm *own = operation->comm;
     if (own->aborted) return 1;

@@ -1,9 +1,9 @@
-package baton.pipe.p2p;
+package baton.pipe;
 
+import baton.kv.Deadline;
 import baton.kv.KvCopier;
 import baton.kv.KvMemory;
 import baton.memory.AnonymousMemory;
-import baton.pipe.TensorBytes;
 import com.google.errorprone.annotations.concurrent.GuardedBy;
 import java.lang.foreign.Arena;
 import java.util.ArrayList;
@@ -26,7 +26,7 @@ import org.slf4j.LoggerFactory;
  * never both free: they are merged. Roots of host memory that are larger than usual are freed when no piece of them is in use, other ones when
  * another root needs their room, and all when the pool is closed and no piece is in use.
  */
-final class BuddyPool implements AutoCloseable {
+public final class BuddyPool implements TensorMemory, AutoCloseable {
     private static final Logger log = LoggerFactory.getLogger(BuddyPool.class);
     /** Bytes of the smallest piece. */
     static final long LEAST = 512;
@@ -58,7 +58,7 @@ final class BuddyPool implements AutoCloseable {
     private boolean closed;
 
     /** @param capacity bytes, at most */
-    BuddyPool(long capacity) {
+    public BuddyPool(long capacity) {
         this.capacity = capacity;
         for (int order = 0; order < Long.SIZE; order++) {
             free.add(new LinkedHashSet<>());
@@ -110,7 +110,7 @@ final class BuddyPool implements AutoCloseable {
     }
 
     /** Memory in use. */
-    final class Piece implements AutoCloseable {
+    public final class Piece implements AutoCloseable {
         private final Extent extent;
         private final TensorBytes memory;
 
@@ -123,7 +123,7 @@ final class BuddyPool implements AutoCloseable {
         }
 
         /** As many bytes as were asked for; not to be used after {@link #close}. */
-        TensorBytes memory() {
+        public TensorBytes memory() {
             return memory;
         }
 
@@ -135,6 +135,7 @@ final class BuddyPool implements AutoCloseable {
                     freed = true;
                     used -= extent.bytes();
                     release(extent);
+                    BuddyPool.this.notifyAll();
                 }
             }
         }
@@ -145,15 +146,23 @@ final class BuddyPool implements AutoCloseable {
      *
      * @param of the device or host with the memory of later roots
      */
-    synchronized void prepare(Optional<KvMemory.Device> of) {
+    public synchronized void prepare(Optional<KvMemory.Device> of) {
         device = of;
         if (!closed && roots.isEmpty()) {
             grow(LEAST_ORDER);
         }
     }
 
+    /** Of the host's memory, if there is no room now. */
+    @Override
+    public Tensor allocate(Tensor.Type type, List<Long> shape) {
+        return allocate(Tensor.bytes(type, shape))
+                .map(piece -> new Tensor(type, shape, piece.memory(), piece::close))
+                .orElseGet(() -> HOST.allocate(type, shape));
+    }
+
     /** Empty if there is no room now. */
-    synchronized Optional<Piece> allocate(long bytes) {
+    public synchronized Optional<Piece> allocate(long bytes) {
         if (closed || bytes < 0 || bytes > capacity) {
             return Optional.empty();
         }
@@ -232,17 +241,17 @@ final class BuddyPool implements AutoCloseable {
         root.free.run();
     }
 
-    long capacity() {
+    public long capacity() {
         return capacity;
     }
 
     /** Bytes of the pieces in use. */
-    synchronized long used() {
+    public synchronized long used() {
         return used;
     }
 
     /** Bytes allocated from the system. */
-    synchronized long reserved() {
+    public synchronized long reserved() {
         return reserved;
     }
 
@@ -255,6 +264,14 @@ final class BuddyPool implements AutoCloseable {
                 giveBack(root);
             }
         }
+    }
+
+    /** Waits until no piece is in use; false if that is not so in time. */
+    public synchronized boolean awaitUnused(Deadline deadline) throws InterruptedException {
+        while (used > 0 && !deadline.isOver()) {
+            boolean _ = deadline.awaitNotify(this);
+        }
+        return used == 0;
     }
 
     /** @throws IllegalStateException naming the first broken invariant */

@@ -1,4 +1,4 @@
-package baton.pipe.p2p;
+package baton.pipe;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
