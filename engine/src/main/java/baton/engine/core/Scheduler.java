@@ -35,8 +35,7 @@ import org.slf4j.LoggerFactory;
  *   schedule() picks the tokens to compute under a budget: first the requests that are running, those with one token to compute
  *   before those in the middle of their prompt (so a long prompt never delays the next tokens of other requests), then waiting ones in
  *   order (of arrival, or of priority and arrival). Requests that continue an answer, as the client has its beginning, are the first in each
- *   order, and are admitted before prompts that are being computed take the budget. A step that computes several tokens of one computes no
- *   prompt of others, which would make it longer. A prompt that does not fit the budget, or its share of it, is computed in
+ *   order, and are admitted before prompts that are being computed take the budget. A prompt that does not fit the budget, or its share of it, is computed in
  *   chunks (chunked prefill); there is no other prefill.
  *   The model runs. executed() takes the workers' report and updates all requests.
  *
@@ -311,22 +310,17 @@ final class Scheduler {
         owner.check();
         StepPlan plan = new StepPlan(config);
         List<Request> decoding = new ArrayList<>(live.running().size());
-        List<Request> continuing = new ArrayList<>();
         List<Request> prefilling = new ArrayList<>();
         for (Request request : live.running()) {
-            (request.length() - request.computedTokens <= 1 ? decoding : request.isFirst() ? continuing : prefilling)
-                    .add(request);
+            (request.length() - request.computedTokens > 1 ? prefilling : decoding).add(request);
         }
         scheduleRunning(decoding, plan);
         if (plan.preempted().isEmpty()) {
             admission.admitFirst(plan);
         }
-        scheduleRunning(continuing, plan);
-        if (!plan.continuesAnswer()) {
-            scheduleRunning(prefilling, plan);
-            if (plan.preempted().isEmpty()) {
-                admission.admit(plan);
-            }
+        scheduleRunning(prefilling, plan);
+        if (plan.preempted().isEmpty()) {
+            admission.admit(plan);
         }
         Map<Request, String> refused = new LinkedHashMap<>();
         plan.refused().forEach((request, why) -> refused.put(request, refusal(request, why)));

@@ -69,12 +69,6 @@ final class StepPlan {
         cacheMisses.add(request);
     }
 
-    /** Whether it computes several tokens of a request that continues an answer. */
-    boolean continuesAnswer() {
-        return slices.values().stream()
-                .anyMatch(slice -> slice.count() > 1 && slice.request().isFirst());
-    }
-
     /** In the order of the batch. */
     List<Slice> slices() {
         return List.copyOf(slices.values());
