@@ -272,7 +272,8 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
                                 expected -> new Target(first.instance(), first.why() + "; " + expected.words()))
                         .orElse(first);
                 boolean splits = share < 1 && PromptField.count(body) == 1;
-                forecast.ifPresent(expected -> decidedBy(expected, second.instance()));
+                forecast.filter(_ -> splits || share == 1)
+                        .ifPresent(expected -> decidedBy(expected, second.instance()));
                 if (splits) {
                     split(share, second.instance(), forecast.isPresent());
                 }
