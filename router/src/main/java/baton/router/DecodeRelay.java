@@ -168,6 +168,11 @@ final class DecodeRelay implements Leg.Receiver {
         }
         boolean isFirst = readyEvents == 0;
         complete(leg, framer.accept(chunk)).forEach(this::add);
+        Optional<String> refused = position.flatMap(StreamPosition::refusal);
+        if (refused.isPresent()) {
+            leg.fail(Kind.ANSWER, "it cannot continue the stream: " + refused.get());
+            return;
+        }
         Optional<Kind> leaves = request.leaves();
         if (leaves.isPresent()) {
             leg.fail(leaves.get(), leaves.get() == Kind.LEAVING ? "it is drained" : "another instance has more room");

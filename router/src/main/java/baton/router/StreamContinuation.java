@@ -120,7 +120,7 @@ final class StreamContinuation {
                 && own.connectorAddress().isPresent()
                 && hasOneChoice()
                 && canMove()) {
-            next = own.giveStream();
+            next = own.giveStream().filter(position::canBeAt);
             return next.map(_ -> Kind.BALANCE);
         }
         return Optional.empty();

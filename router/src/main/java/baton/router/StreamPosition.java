@@ -54,6 +54,11 @@ sealed interface StreamPosition permits TokenComments, TokenFields {
      */
     void accept(Buffer event, List<Buffer> ready);
 
+    /** Why an answer that was begun does not continue the stream; empty if it does. */
+    default Optional<String> refusal() {
+        return Optional.empty();
+    }
+
     /** The events held, at the end of a complete answer. */
     default void release(List<Buffer> ready) {}
 

@@ -67,6 +67,10 @@ final class TokenFields implements StreamPosition {
     private int before;
 
     private boolean isContinued;
+    /** Whether the instance that continues has said what its prompt is. */
+    private boolean isConfirmed;
+
+    private Optional<String> refusal = Optional.empty();
     private Optional<byte[]> id = Optional.empty();
     private Optional<byte[]> created = Optional.empty();
     private Optional<String> lost = Optional.empty();
@@ -118,6 +122,8 @@ final class TokenFields implements StreamPosition {
     @Override
     public boolean resume(MultiMap headers) {
         isContinued = true;
+        isConfirmed = false;
+        refusal = Optional.empty();
         before = tokens;
         pending.setLength(0);
         return true;
@@ -178,7 +184,6 @@ final class TokenFields implements StreamPosition {
         } else {
             id = event.value("id");
             created = event.value("created");
-            event.value(PROMPT_IDS).ifPresent(this::takePrompt);
         }
         byte[] choices = event.value("choices").orElse(new byte[0]);
         if (choices.length < 3) {
@@ -186,11 +191,19 @@ final class TokenFields implements StreamPosition {
         }
         JsonObjectText choice = JsonObjectText.parse("choices", Arrays.copyOfRange(choices, 1, choices.length - 1));
         Optional<JsonObjectText> delta = choice.value("delta").map(value -> JsonObjectText.parse("delta", value));
+        Optional<byte[]> prompt = event.value(PROMPT_IDS).or(() -> choice.value(PROMPT_IDS));
         if (!isContinued) {
-            choice.value(PROMPT_IDS).ifPresent(this::takePrompt);
-        } else if (delta.filter(
-                        each -> each.has("role") && each.valueBytes("content").orElse(0) <= 2)
-                .isPresent()) {
+            prompt.ifPresent(this::takePrompt);
+        } else if (!isConfirmed) {
+            confirm(prompt);
+        }
+        boolean hasText = delta.map(each -> each.valueBytes("content"))
+                        .orElseGet(() -> choice.valueBytes("text"))
+                        .orElse(0)
+                > 2;
+        boolean beginsAgain =
+                isContinued && delta.filter(each -> each.has("role")).isPresent();
+        if (refusal.isPresent() || (beginsAgain && !hasText && !choice.hasNonNull("finish_reason"))) {
             return Optional.empty();
         }
         if (delta.filter(each -> each.hasNonNull("reasoning") || each.hasNonNull("tool_calls"))
@@ -198,10 +211,7 @@ final class TokenFields implements StreamPosition {
             lost = Optional.of("its text is not all content");
         }
         choice.value(IDS).ifPresent(list -> append(pending, list));
-        if (delta.map(each -> each.valueBytes("content"))
-                        .orElseGet(() -> choice.valueBytes("text"))
-                        .orElse(0)
-                > 2) {
+        if (hasText) {
             if (pending.isEmpty()) {
                 lost = Optional.of("the instance sends no token ids");
             }
@@ -212,10 +222,28 @@ final class TokenFields implements StreamPosition {
         if (choice.hasNonNull("finish_reason")) {
             lost = Optional.of("the answer lacks its last event only");
         }
-        return Optional.of(edit.set(
-                        "choices",
-                        "[" + text(choice.edit().drop(IDS, PROMPT_IDS).build().getBytes()) + "]")
-                .object());
+        JsonObjectText.Edit shown = choice.edit().drop(IDS, PROMPT_IDS);
+        if (beginsAgain) {
+            delta.ifPresent(
+                    each -> shown.set("delta", each.edit().drop("role").build().getBytes()));
+        }
+        return Optional.of(
+                edit.set("choices", "[" + text(shown.build().getBytes()) + "]").object());
+    }
+
+    /** An instance that does not know the field with the tokens, or ignores it, would begin the answer anew. */
+    private void confirm(Optional<byte[]> prompt) {
+        StringBuilder of = new StringBuilder();
+        prompt.ifPresent(list -> append(of, list));
+        isConfirmed = of.compareTo(ids) == 0;
+        if (!isConfirmed) {
+            refusal = Optional.of("its prompt is not the stream's with the tokens so far");
+        }
+    }
+
+    @Override
+    public Optional<String> refusal() {
+        return refusal;
     }
 
     private void takePrompt(byte[] list) {
@@ -226,7 +254,7 @@ final class TokenFields implements StreamPosition {
 
     /** Appends the numbers of a JSON array, each with a comma behind it. */
     private static void append(StringBuilder to, byte[] list) {
-        String numbers = text(list);
+        String numbers = text(list).replaceAll("\\s", "");
         if (numbers.length() > 2) {
             to.append(numbers, 1, numbers.length() - 1).append(',');
         }

@@ -753,7 +753,7 @@ class RouterTest {
     @Test
     void aStreamThatBreaksInALongEventEndsTheClientsConnection() throws Exception {
         decode.behaviour =
-                (request, response) -> FakeInstance.events(response, "data: 1\n\n", "data: " + "x".repeat(300 << 10))
+                (request, response) -> FakeInstance.events(response, "data: 1\n\n", "data: " + "x".repeat(3 << 20))
                         .write("x")
                         .onComplete(done -> response.reset());
         Router router = router();

@@ -9,8 +9,8 @@ import java.util.List;
  * connection broke, and an error event after it would not parse; so the bytes after the last blank line are held until their event is complete.
  */
 public final class SseFramer {
-    /** An event longer than this, in bytes, is passed on in pieces. */
-    private static final int MAX_HELD = 256 << 10;
+    /** An event longer than this, in bytes, is passed on in pieces. The ids of the longest prompts fit. */
+    private static final int MAX_HELD = 2 << 20;
 
     private Buffer held = Buffer.buffer();
     private boolean insideEvent;
