@@ -333,9 +333,7 @@ final class NixlScheduler implements SchedulerConnector {
         int useful = Math.min(end, request.promptLength() - 1) - computedTokens;
         return useful >= tracked.leastTokens
                 ? new KvMatch.Tokens(
-                        end - computedTokens,
-                        true,
-                        tracked.refused.isPresent() || reached.contains(source.address()))
+                        end - computedTokens, true, tracked.refused.isPresent() || reached.contains(source.address()))
                 : new KvMatch.None();
     }
 

@@ -2,6 +2,8 @@ package baton.connectors.onesided;
 
 import baton.kv.connector.KvRequest;
 import java.time.Duration;
+import java.util.Collections;
+import java.util.Comparator;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Optional;
@@ -44,7 +46,9 @@ public final class SuspectPeers {
         suspects.values().removeIf(each -> each.isPast(now));
         Suspicion key = new Suspicion(peer, request.cacheSalt());
         if (suspects.size() >= MOST && !suspects.containsKey(key)) {
-            return;
+            suspects.remove(Collections.min(
+                            suspects.entrySet(), Comparator.comparingLong(each -> each.getValue().last - now))
+                    .getKey());
         }
         Suspect suspect =
                 suspects.merge(key, new Suspect(1, now), (known, _) -> new Suspect(known.wrongLoads + 1, now));
