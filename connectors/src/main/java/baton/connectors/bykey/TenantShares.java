@@ -33,6 +33,9 @@ final class TenantShares {
      * @return those that the tenant has used least recently and that are more than its share
      */
     List<BlockHash> used(String tenant, List<BlockHash> keys) {
+        if (keys.isEmpty()) {
+            return List.of();
+        }
         LinkedHashSet<BlockHash> own = ofTenants.computeIfAbsent(tenant, _ -> new LinkedHashSet<>());
         int before = own.size();
         keys.reversed().forEach(own::addLast);
