@@ -54,7 +54,10 @@ public final class SealedStore implements BlockStore {
     /** Values that a buffer has room for. */
     private final int most;
 
-    private final IoTasks tasks = new IoTasks(new SystemIoThreads(), THREADS, MOST_QUEUED);
+    /** Reads do not wait behind writes, each of which has a thread until the other store has the values. */
+    private final IoTasks reads = new IoTasks(new SystemIoThreads(), THREADS, MOST_QUEUED);
+
+    private final IoTasks writes = new IoTasks(new SystemIoThreads(), THREADS, MOST_QUEUED);
     private final StoreCounters counters;
     private final Bursts bursts;
 
@@ -107,16 +110,16 @@ public final class SealedStore implements BlockStore {
 
     @Override
     public StoreTask get(List<BlockHash> keys, List<ValueRanges> to, Deadline deadline) {
-        return start(new Read(keys, new BatchRanges(to, keys.size(), format.valueBytes()), deadline));
+        return start(reads, new Read(keys, new BatchRanges(to, keys.size(), format.valueBytes()), deadline));
     }
 
     /** @throws IllegalArgumentException if the ranges do not cover the values */
     @Override
     public StoreTask put(List<BlockHash> keys, List<ValueRanges> from, Deadline deadline) {
-        return start(new Write(keys, BatchRanges.ofValues(from, keys.size(), format.valueBytes()), deadline));
+        return start(writes, new Write(keys, BatchRanges.ofValues(from, keys.size(), format.valueBytes()), deadline));
     }
 
-    private StoreTask start(Batch batch) {
+    private StoreTask start(IoTasks tasks, Batch batch) {
         if (!tasks.submit(batch)) {
             counters.failed(Failure.QUEUE_FULL, batch.keys.size());
             batch.task.end();
@@ -152,7 +155,8 @@ public final class SealedStore implements BlockStore {
     @Override
     public void close() {
         inner.close();
-        if (!tasks.awaitIdle(Deadline.after(ticker, CLOSE_TIMEOUT))) {
+        Deadline deadline = Deadline.after(ticker, CLOSE_TIMEOUT);
+        if (!reads.awaitIdle(deadline) || !writes.awaitIdle(deadline)) {
             log.warn("{} does not answer; values are not sealed and opened any more", name());
         }
     }

@@ -25,6 +25,7 @@ import java.time.Duration;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.concurrent.locks.LockSupport;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -130,7 +131,7 @@ class SealedStoreTest extends BlockStoreContract {
     void aValueThatWasChangedMovedOrSealedOtherwiseIsAMissAndCounted() throws IOException {
         try (BlockStore store = inMap(FORMAT, "a secret of the instances")) {
             put(store, KEY);
-            byte[] stored = values.get(KEY);
+            byte[] stored = Objects.requireNonNull(values.get(KEY));
             for (int at : new int[] {0, 11, 12, stored.length / 2, stored.length - 1}) {
                 stored[at] ^= 1;
                 assertThat(isRead(store, KEY)).as("byte %d is changed", at).isFalse();
