@@ -87,15 +87,15 @@ final class LookupConsumer implements LookupBuffer {
         Optional<Optional<Entry>> answer;
         try {
             answer = asked.lookup().await(deadline);
+            if (answer.isEmpty() && !withdraw(asked)) {
+                // Answered just before.
+                answer = asked.lookup().await(Deadline.after(ticker, Duration.ZERO));
+            }
         } catch (PipeException e) {
             if (!withdraw(asked)) {
                 asked.lookup().whenAnswered(content -> content.ifPresent(Entry::close));
             }
             throw e;
-        }
-        if (answer.isEmpty() && !withdraw(asked)) {
-            // Answered just before.
-            answer = asked.lookup().await(Deadline.after(ticker, Duration.ZERO));
         }
         return answer.orElseThrow(() -> PendingLookup.late(tokens, timeout));
     }

@@ -36,7 +36,7 @@ class HostilePipeTest {
                 PipeFrame.seal(header);
                 Optional<PipeFrame> read = read(header);
                 try (MemoryTransport transport = new MemoryTransport();
-                        Wire peer = receiver(transport, arena, header, read)) {
+                        Wire peer = receiver(transport, header, read)) {
                     assertThat(peer).isNotNull();
                 }
             }
@@ -51,7 +51,7 @@ class HostilePipeTest {
         }
     }
 
-    private static Wire receiver(MemoryTransport transport, Arena arena, MemorySegment header, Optional<PipeFrame> read)
+    private static Wire receiver(MemoryTransport transport, MemorySegment header, Optional<PipeFrame> read)
             throws Exception {
         Wire[] wires = TestWires.offered(transport);
         wires[0].send(header, LONG);

@@ -56,7 +56,11 @@ record KvTensors(KvCache cache, TensorMemory memory, boolean hasHidden) {
             return new LookupBuffer.Entry(send.key(), roi, parts.get(0), parts.get(1), parts.get(2));
         } catch (RuntimeException | Error e) {
             // The device may write to them until then.
-            gathered.await();
+            try {
+                gathered.await();
+            } catch (RuntimeException unending) {
+                e.addSuppressed(unending);
+            }
             parts.forEach(Tensor::close);
             throw e;
         }
@@ -89,12 +93,16 @@ record KvTensors(KvCache cache, TensorMemory memory, boolean hasHidden) {
         TokenTensors tensors = tensors(entry.key(), entry.value());
         int[] blocks = Arrays.copyOfRange(load.blocks(), load.computed() / layout.blockSize(), load.blocks().length);
         KvFence scattered = KvFence.PASSED;
-        for (int layer = 0; tokens > load.computed() && layer < layout.layers(); layer++) {
-            // The tensors may hold more tokens than are valid.
-            long at = layer * entry.key().shape().get(1) + load.computed();
-            scattered = tensors.scatter(layer, blocks, tokens - load.computed(), at, scattered);
+        try {
+            for (int layer = 0; tokens > load.computed() && layer < layout.layers(); layer++) {
+                // The tensors may hold more tokens than are valid.
+                long at = layer * entry.key().shape().get(1) + load.computed();
+                scattered = tensors.scatter(layer, blocks, tokens - load.computed(), at, scattered);
+            }
+        } finally {
+            // The device reads the entry and writes to the blocks until then.
+            scattered.await();
         }
-        scattered.await();
         Optional<HiddenState> hidden = hidden(entry.hidden());
         if (hasHidden && hidden.isEmpty()) {
             missing.add("the last token's hidden state");

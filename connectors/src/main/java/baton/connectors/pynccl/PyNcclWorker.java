@@ -290,7 +290,8 @@ final class PyNcclWorker implements WorkerConnector {
             boolean interrupted = false;
             while (reading && !read) {
                 try {
-                    // Without a timeout: the sending thread copies memory and does not wait meanwhile.
+                    // Without a timeout of its own: the sending thread copies memory; over a GPU it waits for a fence,
+                    // which has a deadline.
                     wait();
                 } catch (InterruptedException e) {
                     interrupted = true;

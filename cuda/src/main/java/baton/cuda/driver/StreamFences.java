@@ -56,6 +56,7 @@ public final class StreamFences implements AutoCloseable {
 
     /** Work that is enqueued on a stream after this call waits for a fence: on the device, if the fence is a device's. */
     public static void order(KvFence fence, Gpu.Stream later) {
+        later.gpu().requireWorking();
         if (fence instanceof Point point && point.gpu().context() == later.gpu().context()) {
             point.order(later);
         } else {
