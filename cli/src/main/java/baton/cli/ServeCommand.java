@@ -329,8 +329,9 @@ final class ServeCommand implements Callable<Integer> {
             names = "--tenant-cache-share",
             paramLabel = "SHARE",
             defaultValue = "1",
-            description = "The share of the KV cache, above 0 and at most 1, that cached blocks of one tenant may take before"
-                    + " they are evicted first; a tenant is a cache_salt up to its first ':' (default: ${DEFAULT-VALUE}).")
+            description =
+                    "The share of the KV cache, above 0 and at most 1, that cached blocks of one tenant may take before"
+                            + " they are evicted first; a tenant is a cache_salt up to its first ':' (default: ${DEFAULT-VALUE}).")
     private double tenantCacheShare;
 
     @Option(

@@ -167,8 +167,8 @@ class RolesTest {
                     load.asked(),
                     Load.RATE,
                     changes.size(),
-                    words(changing.get(true)),
-                    words(changing.get(false)),
+                    words(changing.getOrDefault(true, List.of())),
+                    words(changing.getOrDefault(false, List.of())),
                     words(load.takeGaps()));
         }
         assertThat(router.metric("baton:router_role_changes_total", "proven")).isEqualTo(changes.size());

@@ -59,8 +59,9 @@ public record TokenTensors(KvCache cache, TensorBytes keys, TensorBytes values) 
     private KvFence copy(KvCopier copier, int layer, int[] blocks, int tokens, long at, boolean toPool, KvFence after) {
         // The values after the keys, so that one fence is that of both.
         KvFence copied = after;
-        for (TensorBytes tensor : List.of(keys, values)) {
-            List<Rows> rows = rows(layer, blocks, tokens, at, tensor);
+        for (boolean isValues : new boolean[] {false, true}) {
+            TensorBytes tensor = isValues ? values : keys;
+            List<Rows> rows = rows(layer, blocks, tokens, at, isValues);
             copied = switch (tensor) {
                 case TensorBytes.Device _ -> copier.copy(toPool ? reversed(rows) : rows, copied);
                 case TensorBytes.Host(MemorySegment host) ->
@@ -71,12 +72,13 @@ public record TokenTensors(KvCache cache, TensorBytes keys, TensorBytes values) 
     }
 
     /** Copies to a tensor: the tokens of each block and head. */
-    private List<Rows> rows(int layer, int[] blocks, int tokens, long at, TensorBytes tensor) {
+    private List<Rows> rows(int layer, int[] blocks, int tokens, long at, boolean isValues) {
         KvLayout layout = cache.layout();
         long vector = layout.entryBytes() / 2;
         long token = layout.kvHeads() * vector;
-        long inEntry = tensor == values ? vector : 0;
-        long first = at * token + (tensor instanceof TensorBytes.Device device ? device.offset() : 0);
+        long inEntry = isValues ? vector : 0;
+        long first =
+                at * token + ((isValues ? values : keys) instanceof TensorBytes.Device device ? device.offset() : 0);
         List<Rows> rows = new ArrayList<>();
         for (int from = 0; from < tokens; from += layout.blockSize()) {
             long inPool = cache.layerStart(blocks[from / layout.blockSize()], layer) + inEntry;
