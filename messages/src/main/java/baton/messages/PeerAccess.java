@@ -109,6 +109,13 @@ public final class PeerAccess {
                 Ticker.system());
     }
 
+    /** The same peers over connections that are not encrypted: for a program that no secret is for, such as a proxy. */
+    public PeerAccess plain() {
+        return encrypts
+                ? new PeerAccess(allowed, secret, false, unauthenticated, listed, complains, Ticker.system())
+                : this;
+    }
+
     /** A connector's own keys, and those that are read here. */
     public static List<Setting> settings(Setting... own) {
         return Setting.join(
