@@ -515,9 +515,17 @@ class VerifiedLoadsTest {
 
     @Test
     void aModelThatCannotCompareIsRefusedUnlessNothingIsAskedFor() {
-        new CoreHarness(8, 4, config -> config.kvTransfer(Decoder.config(VerifyKv.AUTO, LoadFailurePolicy.FAIL)), Optional.empty()).close();
+        new CoreHarness(
+                        8,
+                        4,
+                        config -> config.kvTransfer(Decoder.config(VerifyKv.AUTO, LoadFailurePolicy.FAIL)),
+                        Optional.empty())
+                .close();
         assertThatThrownBy(() -> new CoreHarness(
-                        8, 4, config -> config.kvTransfer(Decoder.config(VerifyKv.LAST, LoadFailurePolicy.FAIL)), Optional.empty()))
+                        8,
+                        4,
+                        config -> config.kvTransfer(Decoder.config(VerifyKv.LAST, LoadFailurePolicy.FAIL)),
+                        Optional.empty()))
                 .isInstanceOf(ConfigException.class)
                 .hasMessageContaining("verify_kv: is last");
     }
