@@ -54,7 +54,7 @@ def shown(answer):
 
 async def main():
     logging.disable(logging.CRITICAL)
-    model = ModelConfig(model=sys.argv[1], tokenizer=sys.argv[1], dtype="float32")
+    model = ModelConfig(model=sys.argv[1], tokenizer=sys.argv[1], dtype="float32", generation_config="vllm")
     renderer = renderer_from_config(VllmConfig(model_config=model, device_config=DeviceConfig(device="cpu")))
     online = OnlineRenderer(
         model, renderer, request_logger=None, chat_template=None, chat_template_content_format="auto", trust_request_chat_template=False, enable_auto_tools=False
