@@ -201,7 +201,7 @@ final class DecodeRelay implements Leg.Receiver {
         long before = stream.tokens();
         List<Buffer> complete = new ArrayList<>(events.size());
         events.forEach(event -> stream.accept(event, complete));
-        if (continues) {
+        if (continues && stream.refusal().isEmpty()) {
             request.continued();
         }
         if (stream.tokens() > before) {

@@ -438,8 +438,9 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
 
     @Override
     public void continued() {
-        continuation.ifPresent(StreamContinuation::continued);
-        dropBodies();
+        if (continuation.filter(StreamContinuation::continued).isPresent()) {
+            dropBodies();
+        }
     }
 
     private void dropBodies() {

@@ -93,7 +93,7 @@ final class StreamContinuation {
         return position;
     }
 
-    /** The body of the legs, whose first decode leg is for that instance. */
+    /** The body of the legs if the first decode leg is for that instance. */
     JsonObjectText bodyFor(Instance decode) {
         if (decode.isOther() && !PromptField.mayBeOfResponses(body)) {
             position = new TokenFields(body);
@@ -106,7 +106,7 @@ final class StreamContinuation {
         return position.canHandOver()
                 && body.value("n")
                         .map(value -> new String(value, StandardCharsets.US_ASCII))
-                        .filter(n -> !n.equals("1") && !n.equals("null"))
+                        .filter(n -> !n.equals("1"))
                         .isEmpty();
     }
 
@@ -280,14 +280,16 @@ final class StreamContinuation {
                 : policy.otherPrefill(request.asked(), List.of(last), decode).map(request::chosen);
     }
 
-    /** An event of another instance is there. */
-    void continued() {
-        if (pause != null) {
-            request.metrics().count(RouterMetric.STREAMS_CONTINUED, pause.reason, ContinuationOutcome.CONTINUED);
-            request.metrics().time(RouterMetric.STREAM_PAUSE, request.report().now() - pause.since);
-            request.report().trace().step("the stream goes on");
-            pause = null;
+    /** An event of another instance is there; returns whether it is the first one. */
+    boolean continued() {
+        if (pause == null) {
+            return false;
         }
+        request.metrics().count(RouterMetric.STREAMS_CONTINUED, pause.reason, ContinuationOutcome.CONTINUED);
+        request.metrics().time(RouterMetric.STREAM_PAUSE, request.report().now() - pause.since);
+        request.report().trace().step("the stream goes on");
+        pause = null;
+        return true;
     }
 
     /** The stream ends with an error. */

@@ -26,7 +26,7 @@ final class TokenFields implements StreamPosition {
     /** Of a completion without {@code max_tokens}. */
     private static final int COMPLETION_TOKENS = 16;
 
-    /** Fields whose effect depends on where the output begins. */
+    /** Fields with an effect that depends on where the output begins. */
     private static final List<String> UNSUPPORTED = List.of(
             ASK,
             ConnectorAddress.FIELD,
@@ -254,9 +254,15 @@ final class TokenFields implements StreamPosition {
 
     /** Appends the numbers of a JSON array, each with a comma behind it. */
     private static void append(StringBuilder to, byte[] list) {
-        String numbers = text(list).replaceAll("\\s", "");
-        if (numbers.length() > 2) {
-            to.append(numbers, 1, numbers.length() - 1).append(',');
+        boolean isEmpty = true;
+        for (int i = 1; i < list.length - 1; i++) {
+            if (list[i] > ' ') {
+                to.append((char) list[i]);
+                isEmpty = false;
+            }
+        }
+        if (!isEmpty) {
+            to.append(',');
         }
     }
 
@@ -286,7 +292,7 @@ final class TokenFields implements StreamPosition {
     @Override
     public JsonObjectText continued(JsonObjectText body) {
         String all = "[" + ids.substring(0, ids.length() - 1) + "]";
-        JsonObjectText.Edit edit = asking(body).edit();
+        JsonObjectText.Edit edit = body.edit().set(ASK, "true");
         if (isChat) {
             edit.set(ConnectorAddress.FIELD, "{\"" + PROMPT_IDS + "\":" + all + "}");
         } else {

@@ -583,11 +583,15 @@ class ContinuedStreamsTest {
         decode.behaviour = events(false, event);
         other.behaviour = events(true, event, "[DONE]");
 
-        HttpResponse<String> answer = fixture.postTo(
-                ofVllm("kv_transfer_params"), "/v1/chat/completions", "{\"messages\":[],\"stream\":true}");
+        Router router = ofVllm("kv_transfer_params");
+        HttpResponse<String> answer =
+                fixture.postTo(router, "/v1/chat/completions", "{\"messages\":[],\"stream\":true}");
 
         assertThat(error(answer)).contains("its prompt is not the stream's with the tokens so far");
         assertThat(answer.body().split("\"content\":\"a\"", -1)).hasSize(2);
+        assertThat(fixture.metric(
+                        router, "baton:router_streams_continued_total{outcome=\"continued\",reason=\"lost\"}"))
+                .isZero();
     }
 
     @Test
