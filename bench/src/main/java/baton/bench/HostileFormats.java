@@ -2,6 +2,7 @@ package baton.bench;
 
 import baton.bench.frame.Column;
 import baton.bench.frame.Layout;
+import baton.bench.frame.Timing;
 import baton.cluster.JavaCommand;
 import baton.cluster.WorkerProcess;
 import baton.grammar.FormatWarmUp;
@@ -21,7 +22,6 @@ import java.util.function.Consumer;
 import java.util.function.IntFunction;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
-import tools.jackson.databind.JsonNode;
 import tools.jackson.databind.json.JsonMapper;
 import tools.jackson.databind.node.ArrayNode;
 import tools.jackson.databind.node.ObjectNode;
@@ -75,12 +75,8 @@ public record HostileFormats(int repetitions, Consumer<String> progress) {
     }
 
     private static double median(ArrayNode tries, String figure) {
-        double[] sorted = tries.valueStream()
-                .map(each -> each.path(figure))
-                .mapToDouble(JsonNode::asDouble)
-                .sorted()
-                .toArray();
-        return sorted[sorted.length / 2];
+        return Timing.median(
+                tries.valueStream().map(each -> each.path(figure).asDouble()).toList());
     }
 
     /** The process that compiles one format, which its argument names. */

@@ -173,7 +173,10 @@ public final class SequenceSampler {
                     : guide.map(format -> format.argmax(logits, row))
                             .orElseGet(() -> OptionalInt.of(logits.argmax(row)));
         }
-        if (guide.isPresent() && logits.isFinite(row)) {
+        if (guide.isPresent()) {
+            if (!logits.isFinite(row)) {
+                throw unusable(row);
+            }
             guide.get().load(logits.row(row), distribution);
         } else {
             load(logits, row, distribution);
