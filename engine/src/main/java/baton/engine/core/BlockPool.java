@@ -57,7 +57,7 @@ final class BlockPool {
     /** The same of the list of free blocks that go before all others. */
     private final int excess;
 
-    /** Of blocks with a hash: the tenant whose requests computed them. */
+    /** The tenant of each block with a hash: that of the request which computed it. */
     private final @Nullable String[] tenants;
     /** Free blocks with content that one tenant has in the free list; all blocks if tenants have no shares. */
     private final int share;
@@ -173,7 +173,7 @@ final class BlockPool {
     /**
      * Records that a held block has the content of that hash in a group. If another block is cached for that, it stays the cached one.
      *
-     * @param tenant whose share it counts for
+     * @param tenant the block counts for the share of this tenant
      * @return whether the hash was not known before
      */
     boolean publish(int group, int block, BlockHash hash, String tenant) {

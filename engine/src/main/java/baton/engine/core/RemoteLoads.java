@@ -94,7 +94,7 @@ final class RemoteLoads {
     /**
      * Blocks failed to load: each request that holds one of them keeps only the tokens before its first failed block.
      *
-     * @param deviating requests whose blocks were loaded and are wrong: they do not end, whatever the policy
+     * @param deviating requests with wrong blocks that were loaded completely: they do not end, whatever the policy
      * @param failures takes requests to end with an error
      * @return the requests that have such blocks among their computed ones
      */

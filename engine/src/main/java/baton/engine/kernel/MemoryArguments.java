@@ -23,7 +23,7 @@ record MemoryArguments(Assembler code, Reg base) {
     /** Registers of a function's arguments, in their order. */
     private static final List<Reg> REGISTERS = List.of(RDI, RSI, RDX, RCX, R8, R9);
 
-    /** One of them: a constant of an enum, in whose order they are. */
+    /** An argument: a constant of an enum, which has the order of the arguments. */
     interface Argument {
         int ordinal();
 

@@ -29,7 +29,7 @@ public interface KvRequest {
 
     Optional<String> cacheSalt();
 
-    /** Whose cached blocks its are: the salt up to its first {@code :}, which divides a tenant's cache; empty without a salt. */
+    /** The tenant that its cached blocks belong to: the salt up to its first {@code :}; empty without a salt. The rest of a salt divides the tenant's cache. */
     default String tenant() {
         return cacheSalt().map(salt -> salt.split(":", 2)[0]).orElse("");
     }

@@ -31,7 +31,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Seals values ({@link ValueSeal}) before another store takes them, on threads of its own. A value whose tag does not verify is a miss and
+ * Seals values ({@link ValueSeal}) before another store takes them, on threads of its own. A value with a wrong tag is a miss and
  * counted. The other store has a format, and so names, of the key.
  */
 public final class SealedStore implements BlockStore {
