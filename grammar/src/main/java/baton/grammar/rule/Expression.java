@@ -179,12 +179,22 @@ public sealed interface Expression {
 
     /** The expressions that this one is made of. */
     default List<Expression> parts() {
-        List<Expression> parts = new ArrayList<>();
-        map(part -> {
-            parts.add(part);
-            return part;
-        });
-        return parts;
+        return switch (this) {
+            case Text _, Chars _, Rule _, SpecialToken _ -> List.of();
+            case Sequence(List<Expression> parts) -> parts;
+            case Choice(List<Expression> parts) -> parts;
+            case And(List<Expression> parts) -> parts;
+            case Not(Expression excluded) -> List.of(excluded);
+            case Repeat(Expression repeated, int _, int _) -> List.of(repeated);
+            case Automaton _, Members _ -> {
+                List<Expression> parts = new ArrayList<>();
+                map(part -> {
+                    parts.add(part);
+                    return part;
+                });
+                yield parts;
+            }
+        };
     }
 
     /** The same of other parts. */
