@@ -105,10 +105,7 @@ public final class MooncakeStoreConnector implements KvConnector {
 
     private StoreSession open(ConnectorContext context, MooncakeStoreSettings settings) {
         boolean shared = settings.storeTensorShares().isPresent();
-        // A sealed value is one object.
-        MooncakeNames names = settings.key().isPresent()
-                ? new MooncakeNames(settings.prefix(), context.model().name(), 1, 1)
-                : names(context, settings);
+        MooncakeNames names = names(context, settings);
         StoreFormat format = new StoreFormat(
                 context.model(),
                 context.modelLayout(),
@@ -151,8 +148,10 @@ public final class MooncakeStoreConnector implements KvConnector {
     private static MooncakeNames names(ConnectorContext context, MooncakeStoreSettings settings) {
         KvLayout layout = context.modelLayout();
         int ranks = context.tensorParallelSize();
-        int stages = context.pipelineParallelSize();
-        int shares = Math.min(ranks, layout.kvHeads());
+        // A sealed value is one object.
+        boolean sealed = settings.key().isPresent();
+        int stages = sealed ? 1 : context.pipelineParallelSize();
+        int shares = sealed ? 1 : Math.min(ranks, layout.kvHeads());
         if (settings.storeTensorShares().isPresent()) {
             JsonFields extra = context.config().extra();
             int wanted = settings.storeTensorShares().getAsInt();
