@@ -23,7 +23,7 @@ public final class SuspectPeers {
     public static final Duration SPAN = Duration.ofMinutes(10);
 
     /** More are not remembered: salts may be clients' own. */
-    private static final int MOST = 1000;
+    static final int MOST = 1000;
 
     private final Map<Suspicion, Suspect> suspects = new HashMap<>();
 

@@ -62,6 +62,17 @@ class OffloadingSettingsTest {
     }
 
     @Test
+    void theShareOfATenantIsAPartOfTheMemory() {
+        String json = "{\"cpu_bytes_to_use\": 1e9, \"tenant_share\": %s}";
+        assertThat(settings(json.formatted("0.25")).policy().tenantShare()).isEqualTo(0.25);
+        for (String share : List.of("0", "1.5")) {
+            assertThatThrownBy(() -> settings(json.formatted(share)))
+                    .isInstanceOf(ConfigException.class)
+                    .hasMessageStartingWith("extra.tenant_share: is ");
+        }
+    }
+
+    @Test
     void chunksAreGivenInTokensOrBlocks() {
         assertThat(format("{\"cpu_bytes_to_use\": 1e9, \"block_size\": 48}", 1).blocksPerChunk())
                 .isEqualTo(3);

@@ -37,6 +37,22 @@ class SuspectPeersTest {
     }
 
     @Test
+    void theOldestSuspicionMakesRoomForANewOne() {
+        for (int i = 0; i < SuspectPeers.WRONG_LOADS; i++) {
+            suspects.add("a", request.withCacheSalt("oldest"), i);
+        }
+        for (int i = 0; i < SuspectPeers.MOST; i++) {
+            suspects.add("a", request.withCacheSalt("salt " + i), 10 + i);
+        }
+        long now = 10 + SuspectPeers.MOST;
+        for (int i = 0; i < SuspectPeers.WRONG_LOADS; i++) {
+            suspects.add("a", request.withCacheSalt("newest"), now);
+        }
+        assertThat(suspects.contains("a", request.withCacheSalt("newest"), now)).isTrue();
+        assertThat(suspects.contains("a", request.withCacheSalt("oldest"), now)).isFalse();
+    }
+
+    @Test
     void wrongLoadsThatAreFarApartDoNotAddUp() {
         for (int i = 0; i < 2 * SuspectPeers.WRONG_LOADS; i++) {
             long now = i * (SuspectPeers.SPAN.toNanos() + 1);

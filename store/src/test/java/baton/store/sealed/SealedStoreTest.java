@@ -47,7 +47,10 @@ class SealedStoreTest extends BlockStoreContract {
 
     @Override
     protected Medium medium() throws IOException {
-        PeerSecret secret = secret("a secret of the instances");
+        return files(secret("a secret of the instances"));
+    }
+
+    private Medium files(PeerSecret secret) {
         return new Medium() {
             @Override
             public BlockStore open(StoreFormat format) {
@@ -159,6 +162,12 @@ class SealedStoreTest extends BlockStoreContract {
         try (BlockStore plain = FileBlockStore.open(
                 FileStoreSettings.of("root_dir", root.resolve("values")), FORMAT, Ticker.system())) {
             assertThat(over(plain.contains(List.of(KEY), soon())).succeeded(0)).isFalse();
+        }
+        try (BlockStore other = files(secret("another secret, of others")).open(FORMAT)) {
+            assertThat(over(other.contains(List.of(KEY), soon())).succeeded(0)).isFalse();
+        }
+        try (BlockStore same = medium().open(FORMAT)) {
+            assertThat(over(same.contains(List.of(KEY), soon())).succeeded(0)).isTrue();
         }
     }
 }
