@@ -70,7 +70,8 @@ final class OutboundTransfer extends InFlightTransfer implements Transfer {
         requested = true;
         if (!connection.enqueue(frame, connection.limits().waitingBytes())) {
             fail(Cause.TRANSPORT, "too much waits to be sent to " + connection.peerName());
-        } else if (streamed && request.operation() == Operation.WRITE) {
+        } else if (!mapped && request.operation() == Operation.WRITE) {
+            // Not by the field: the peer may have refused a mapped write meanwhile, and its second request streams.
             connection.stream(this);
         }
         if (isEnded()) {
