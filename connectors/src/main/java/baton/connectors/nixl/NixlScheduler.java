@@ -363,6 +363,7 @@ final class NixlScheduler implements SchedulerConnector {
                 });
         OptionalLong waitsSince =
                 reached.contains(source.address()) ? OptionalLong.empty() : OptionalLong.of(tracked.since);
+        tracked.since = context.ticker().nanos();
         if (tracked.refused.isEmpty()) {
             reached.loads(request.id(), source.address(), plan.blocks());
         }
@@ -478,19 +479,20 @@ final class NixlScheduler implements SchedulerConnector {
 
     private List<RemoteBlocks> heartbeats() {
         long now = context.ticker().nanos();
-        List<RemoteBlocks> wanted = new ArrayList<>();
         boolean all = now - lastHeartbeat >= settings.heartbeatInterval().toNanos();
-        for (Tracked tracked : requests.values()) {
-            // The first is sent at once: it tells the owner which agents want the blocks.
-            if ((all || !tracked.announced) && tracked.source.isPresent() && (!tracked.settled || tracked.loading)) {
-                tracked.announced = true;
-                wanted.add(tracked.source.get());
-            }
-        }
-        if (all) {
-            lastHeartbeat = now;
-        }
-        return wanted;
+        lastHeartbeat = all ? now : lastHeartbeat;
+        // The prompt of a push that is so late may wait for blocks that requests without blocks here keep leased.
+        boolean late = requests.values().stream()
+                .anyMatch(each -> each.loading
+                        && now - each.since >= settings.lease().toNanos()
+                        && each.source.orElseThrow().mode() == TransferMode.PUSH);
+        // The first is sent at once: it tells the owner which agents want the blocks.
+        List<Tracked> wanting = requests.values().stream()
+                .filter(each -> (all || !each.announced) && each.source.isPresent())
+                .filter(each -> each.loading || (!each.settled && !late))
+                .toList();
+        wanting.forEach(each -> each.announced = true);
+        return wanting.stream().map(each -> each.source.orElseThrow()).toList();
     }
 
     @Override
@@ -672,7 +674,7 @@ final class NixlScheduler implements SchedulerConnector {
         private boolean hasLoaded;
         /** It has loaded, and was not scheduled since. */
         private boolean received;
-        /** When it came, or had loaded. */
+        /** When it came, began to load, or had loaded. */
         private long since;
 
         /** Peers will read this request's blocks. */
@@ -689,9 +691,8 @@ final class NixlScheduler implements SchedulerConnector {
         private Optional<String> digest = Optional.empty();
 
         private String promptDigest(KvRequest request) {
-            String known = digest.orElseGet(() -> request.digest(context.model(), request.promptLength()));
-            digest = Optional.of(known);
-            return known;
+            digest = digest.or(() -> Optional.of(request.digest(context.model(), request.promptLength())));
+            return digest.get();
         }
     }
 }

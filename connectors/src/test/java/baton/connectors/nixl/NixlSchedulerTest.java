@@ -41,11 +41,12 @@ class NixlSchedulerTest {
     private static final KvLayout LAYOUT = new KvLayout(1, 1, 4, 4, DType.F32);
     private static final JsonFields KEEP = JsonFields.parse("kv_transfer_params", "{\"do_remote_decode\": true}");
 
+    private final VirtualTicker ticker = new VirtualTicker();
     private final ConnectorContext context = new ConnectorContext(
             KvTransferConfig.builder("NixlConnector", KvRole.BOTH).engineId("p").build(),
             new ModelFingerprint("fake", "00"),
             LAYOUT,
-            new VirtualTicker());
+            ticker);
     private final NixlScheduler scheduler = new NixlScheduler(
             context,
             NixlSettings.of(JsonFields.empty(""), Map.of()),
@@ -180,6 +181,28 @@ class NixlSchedulerTest {
                 TransferMode.PULL)) {
             assertThat(other.advertisedKvTransferParams()).isEmpty();
         }
+    }
+
+    /** Without their lease the prefill instance may have the blocks for the prompt that is to be pushed. */
+    @Test
+    void aPushThatIsLateEndsTheLeasesOfRequestsWithoutBlocks() {
+        FakeKvRequest pushed = new FakeKvRequest("pushed", FakeKvRequest.counting(1, 8), 4)
+                .withKvTransferParams(scheduler.advertisedKvTransferParams().orElseThrow());
+        scheduler.onNewRequest(pushed);
+        scheduler.onAllocated(pushed, new int[] {3, 4}, 0, 8);
+        scheduler.onNewRequest(reader("waiting"));
+        assertThat(heartbeats()).containsExactly("pushed", "waiting");
+        ticker.advance(NixlSettings.of(JsonFields.empty(""), Map.of()).lease().minusNanos(1));
+        assertThat(heartbeats()).containsExactly("pushed", "waiting");
+        ticker.advance(NixlSettings.of(JsonFields.empty(""), Map.of()).lease());
+        assertThat(heartbeats()).containsExactly("pushed");
+        scheduler.onStepDone(new WorkerReport(Set.of(), Set.of("pushed"), Set.of(), List.of()));
+        ticker.advance(NixlSettings.of(JsonFields.empty(""), Map.of()).lease());
+        assertThat(heartbeats()).containsExactly("waiting");
+    }
+
+    private List<String> heartbeats() {
+        return step(Set.of()).heartbeats().stream().map(RemoteBlocks::requestId).toList();
     }
 
     /** Of a window of 8, token 19 attends to blocks 3 and 4, token 24 to blocks 4 to 6. */
