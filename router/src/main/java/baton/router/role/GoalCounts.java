@@ -7,7 +7,10 @@ import java.util.concurrent.atomic.LongAdder;
 
 /** Counts how the times of streams keep their goals. Any thread. */
 public final class GoalCounts {
+    /** First tokens, and gaps, that suffice to judge. */
     private static final int ENOUGH = 5;
+    /** With this look counts are judged, however few there are. */
+    private static final int MOST_LOOKS = 5;
 
     private final long ttft;
     private final long itl;
@@ -18,6 +21,7 @@ public final class GoalCounts {
     private final LongAdder gaps = new LongAdder();
     private final LongAdder longGaps = new LongAdder();
     private final LongAdder gapNanos = new LongAdder();
+    private int looks;
 
     /** A goal that is not set is always kept. */
     public GoalCounts(LatencyGoals goals) {
@@ -52,22 +56,21 @@ public final class GoalCounts {
         }
     }
 
-    /** Whether there are enough first tokens and gaps to judge. */
-    boolean suffice() {
-        return firstTokens.sum() >= ENOUGH && gaps.sum() >= ENOUGH;
-    }
-
-    /** All counts since the last call. For one thread. */
-    StreamTimes take() {
+    /** All counts since they were last returned, or nothing if they are too few to judge. For one thread, at the end of each window. */
+    Optional<StreamTimes> look() {
+        if (++looks < MOST_LOOKS && (firstTokens.sum() < ENOUGH || gaps.sum() < ENOUGH)) {
+            return Optional.empty();
+        }
+        looks = 0;
         long first = firstTokens.sumThenReset();
         long between = gaps.sumThenReset();
-        return new StreamTimes(
+        return Optional.of(new StreamTimes(
                 first,
                 latePrefill.sumThenReset(),
                 lateDecode.sumThenReset(),
                 first == 0 ? 0 : prefillNanos.sumThenReset() / 1e6 / first,
                 between,
                 longGaps.sumThenReset(),
-                between == 0 ? 0 : gapNanos.sumThenReset() / 1e6 / between);
+                between == 0 ? 0 : gapNanos.sumThenReset() / 1e6 / between));
     }
 }

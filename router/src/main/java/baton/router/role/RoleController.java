@@ -16,9 +16,6 @@ import org.slf4j.LoggerFactory;
 public final class RoleController {
     private static final Logger log = LoggerFactory.getLogger(RoleController.class);
 
-    /** After so many it judges, however few streams there were. */
-    static final int MOST_LOOKS = 5;
-
     /**
      * The last look at a window.
      *
@@ -34,7 +31,6 @@ public final class RoleController {
     private final GoalCounts counts;
     private final RouterMetrics metrics;
     private RolePlan plan = RolePlan.START;
-    private int looks;
     private volatile Optional<Look> last = Optional.empty();
 
     /** @param goals both are set */
@@ -65,11 +61,10 @@ public final class RoleController {
     }
 
     private void look() {
-        if (++looks < MOST_LOOKS && !counts.suffice()) {
-            return;
-        }
-        looks = 0;
-        StreamTimes times = counts.take();
+        counts.look().ifPresent(this::judge);
+    }
+
+    private void judge(StreamTimes times) {
         RolePlan.Decision decision = plan.next(
                 times,
                 instances.prefills().usable(List.of(), _ -> true).size(),

@@ -114,19 +114,17 @@ class RolePlanTest {
     private static double phase(Fleet fleet, double[] load, Optional<RolePlan[]> plan) {
         double sum = 0;
         int windows = 300;
-        int looks = 0;
         int judged = 0;
         for (int i = 0; i < windows; i++) {
             fleet.window(load[0], load[1], (int) load[2]);
-            if (++looks < RoleController.MOST_LOOKS && !fleet.counts.suffice()) {
+            Optional<StreamTimes> times = fleet.counts.look();
+            if (times.isEmpty()) {
                 continue;
             }
-            StreamTimes times = fleet.counts.take();
-            sum += looks * times.goodput();
-            judged += looks;
-            looks = 0;
+            sum += (i + 1 - judged) * times.get().goodput();
+            judged = i + 1;
             plan.ifPresent(each -> {
-                RolePlan.Decision decision = each[0].next(times, fleet.prefills, 4 - fleet.prefills, GOALS);
+                RolePlan.Decision decision = each[0].next(times.get(), fleet.prefills, 4 - fleet.prefills, GOALS);
                 each[0] = decision.next();
                 decision.change().ifPresent(to -> fleet.prefills += to == Role.PREFILL ? 1 : -1);
             });
