@@ -17,8 +17,8 @@ import baton.router.metrics.RouterMetrics.PrefillWay;
 import baton.router.policy.Choice;
 import baton.router.policy.Forecast;
 import baton.router.policy.LatencyMeasurement;
+import baton.router.policy.LocalPrefillBytes;
 import baton.router.policy.Placement;
-import baton.router.policy.RestOfPrompt;
 import baton.router.policy.RoutingRequest;
 import baton.router.upstream.Instance;
 import baton.router.upstream.InstanceSet;
@@ -271,14 +271,12 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
                 Target told = forecast.map(
                                 expected -> new Target(first.instance(), first.why() + "; " + expected.words()))
                         .orElse(first);
-                boolean splits = share < 1 && PromptField.count(body) == 1;
-                forecast.filter(_ -> splits || share == 1)
-                        .ifPresent(expected -> decidedBy(expected, second.instance()));
-                if (splits) {
+                forecast.ifPresent(expected -> decidedBy(expected, second.instance()));
+                if (share < 1) {
                     split(share, second.instance(), forecast.isPresent());
                 }
                 shadow = context.reporting().shadows().choose(request.path(), body, report.now());
-                begin(id, new HandOver(id, bodyFor(second, body), told, splits ? share : 1, Optional.empty()), second);
+                begin(id, new HandOver(id, bodyFor(second, body), told, share, Optional.empty()), second);
             }
             case Placement.DecodeOnly(Choice decode, LocalPrefillReason reason, Optional<Forecast> forecast) -> {
                 Target only = chosen(decode);
@@ -299,7 +297,7 @@ final class ProxiedRequest implements DecodeRelay.Request, BatchedRequest.Parent
         metrics().count(RouterMetric.PROMPTS_SPLIT);
         report.trace().step(String.format(Locale.ROOT, "prefill computes %.0f %% of the prompt", 100 * share));
         if (!isForetold) {
-            report.measure(new RestOfPrompt(decode, (long) (asked.prefix().promptBytes() * (1 - share))));
+            report.measure(new LocalPrefillBytes(decode, (long) (asked.prefix().promptBytes() * (1 - share))));
         }
     }
 

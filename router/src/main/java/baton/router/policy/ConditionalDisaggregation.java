@@ -84,7 +84,9 @@ public record ConditionalDisaggregation(
     }
 
     private double share(RoutingRequest request, Instance prefill, Instance decode) {
-        boolean splits = !local.split().isOff() && flow.ofPart(prefill, decode).isPresent();
+        boolean splits = request.hasOnePrompt()
+                && !local.split().isOff()
+                && flow.ofPart(prefill, decode).isPresent();
         return splits
                 ? local.split().share(request.prefix().promptBytes(), prefill.running(), decode.localPrefillBytes())
                 : 1;

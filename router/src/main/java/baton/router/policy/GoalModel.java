@@ -148,14 +148,14 @@ final class GoalModel {
         private final Forecast forecast;
         private final boolean isLocal;
         private final Instance decode;
-        private final RestOfPrompt computing;
+        private final LocalPrefillBytes computing;
         private double beside;
 
         private Measured(Forecast forecast, boolean isLocal, Instance decode) {
             this.forecast = forecast;
             this.isLocal = isLocal;
             this.decode = decode;
-            this.computing = new RestOfPrompt(decode, isLocal ? forecast.localBytes() : forecast.restBytes());
+            this.computing = new LocalPrefillBytes(decode, isLocal ? forecast.localBytes() : forecast.restBytes());
         }
 
         @Override

@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import baton.router.body.JsonObjectText;
 import baton.router.cache.HeldBlocks;
 import baton.router.flow.AutoFlow;
+import baton.router.flow.ContentKeyedFlow;
 import baton.router.flow.KvTransferParamsFlow;
 import baton.router.metrics.RouterMetrics.LocalPrefillReason;
 import baton.router.upstream.Instance;
@@ -15,6 +16,8 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Optional;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 
 class ConditionalDisaggregationTest {
     private static final RoutingRequest REQUEST = request("hello");
@@ -132,6 +135,22 @@ class ConditionalDisaggregationTest {
                             .place(request))
                     .isInstanceOf(Placement.Pair.class);
         }
+    }
+
+    @ParameterizedTest
+    @CsvSource(
+            delimiter = '|',
+            quoteCharacter = '`',
+            value = {"'a' | 0.5", "[1, 2] | 0.5", "['a', 'b'] | 1", "[[1], [2]] | 1"})
+    void severalPromptsOfARequestStayWhole(String prompt, double share) {
+        JsonObjectText body = JsonObjectText.parse(
+                "body", ("{\"prompt\": " + prompt.replace('\'', '"') + "}").getBytes(StandardCharsets.UTF_8));
+        RoutingPolicy policy = PolicySettings.DEFAULT
+                .withLocalPrefill(LocalPrefill.NEVER.withSplit(SplitPrompts.parse("0.5")))
+                .policy(instances, new ContentKeyedFlow(), HeldBlocks.UNKNOWN);
+        assertThat(policy.place(RoutingRequest.of(body, Optional.empty(), false)))
+                .isInstanceOfSatisfying(
+                        Placement.Pair.class, pair -> assertThat(pair.share()).isEqualTo(share));
     }
 
     /** Digests take time, so they are made for the policy that looks at them. */

@@ -2,13 +2,13 @@ package baton.router.policy;
 
 import baton.router.upstream.Instance;
 
-/** The part of a prompt that the decode instance computes before the first token. */
-public final class RestOfPrompt implements LatencyMeasurement {
+/** Counts the bytes of a prompt that its decode instance computes, as {@link Instance#localPrefillBytes}, until the first token. */
+public final class LocalPrefillBytes implements LatencyMeasurement {
     private final Instance decode;
     private long bytes;
 
     /** @param bytes of JSON; 0 if it computes nothing */
-    public RestOfPrompt(Instance decode, long bytes) {
+    public LocalPrefillBytes(Instance decode, long bytes) {
         this.decode = decode;
         this.bytes = bytes;
         decode.addLocalPrefill(bytes);
